@@ -1,0 +1,77 @@
+"""One command for each job: `python3 make.py demo`, `python3 make.py test`, ...
+
+Needs Python 3.11 or later and pip, nothing else: it makes `.venv` beside itself and installs there
+what the job needs.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import venv
+
+HERE = pathlib.Path(__file__).resolve().parent
+VENV = HERE / ".venv"
+PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+DEMO = (
+    "train_teachers.py --dataset=digits --nb_teachers=100 --train_dir=runs/demo",
+    "train_student.py --dataset=digits --nb_teachers=100 --teachers_dir=runs/demo "
+    "--train_dir=runs/demo --queries=100 --lap_scale=10",
+    "analysis.py --train_dir=runs/demo",
+)
+LINT = ("-m ruff check .", "-m ruff format --check .", "-m mypy")
+TEST = ("-m pytest -n 2 --dist=worksteal",)
+LONG = ("-m pytest -n 2 -m long",)
+
+JOBS = {
+    "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
+    "test": ("linters, types and tests", "[test]", LINT + TEST),
+    "long": ("the tests that take too long for every day", "[test]", LONG),
+    "lint": ("linters and types alone", "[test]", LINT),
+}
+
+
+def install(extras: str) -> None:
+    """Makes the virtual environment and installs what is not installed yet."""
+    wanted = "".join((HERE / name).read_text() for name in ("setup.py", "constraints.txt"))
+    stamp = VENV / f"installed{extras}-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+    if stamp.exists():
+        return
+    print(f"setting up {VENV} (a few minutes the first time)", flush=True)
+    if not PYTHON.exists():
+        venv.create(VENV, with_pip=True)
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--constraint", "constraints.txt", "--editable", f".{extras}"], cwd=HERE, check=True
+    )
+    stamp.touch()
+
+
+def main() -> int:
+    """Runs the steps of a job until one fails; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "job", choices=JOBS, help="; ".join(f"{name}: {job[0]}" for name, job in JOBS.items())
+    )
+    _, extras, steps = JOBS[parser.parse_args().job]
+    if sys.version_info < (3, 11):  # noqa: UP036  (older ones run this file too)
+        print(f"error: expected Python 3.11 or later, got {sys.version.split()[0]}")
+        return 1
+    try:
+        install(extras)
+    except subprocess.CalledProcessError:
+        print("error: pip could not install what the job needs; see above", file=sys.stderr)
+        return 1
+    for step in steps:
+        print(f"\n$ python {step}", flush=True)
+        code = subprocess.run([str(PYTHON), *step.split()], cwd=HERE).returncode
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Record to teacher, disjoint and complete.
+
+A record (or an owner) must reach one teacher only, and its teacher must not depend on the other
+records: that is what makes one record change at most one vote a query (privacy.md, section 0).
+"""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.records import IntArray, whole_numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """Which teacher each record belongs to: disjoint and complete by its form.
+
+    Attributes:
+      assignment: int64 `[num_records]`, the teacher of each record, read-only.
+      num_teachers: number of teachers; each has at least one record.
+      unit: what is protected, "record" or "owner" (all records of one owner together).
+
+    Raises:
+      ValueError: if a teacher is out of range or has no record.
+    """
+
+    assignment: IntArray = dataclasses.field(repr=False)
+    num_teachers: int
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        assignment = whole_numbers(self.assignment, "partition")
+        if assignment.ndim != 1:
+            raise ValueError(f"partition: expected [num_records], got {list(assignment.shape)}")
+        if assignment.size and (assignment.min() < 0 or assignment.max() >= self.num_teachers):
+            raise ValueError(f"partition: expected teachers from 0 to {self.num_teachers - 1}")
+        empty = int((np.bincount(assignment, minlength=self.num_teachers) == 0).sum())
+        if empty:
+            raise ValueError(
+                f"partition: expected at least one record a teacher, got {empty} of "
+                f"{self.num_teachers} teachers without any; use fewer teachers"
+            )
+        if self.unit not in ("record", "owner"):
+            raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
+        assignment.flags.writeable = False
+        object.__setattr__(self, "assignment", assignment)
+
+    @property
+    def num_records(self) -> int:
+        """Number of records."""
+        return len(self.assignment)
+
+    def records_of(self, teacher: int) -> IntArray:
+        """Returns the indices of one teacher's records, int64, ascending."""
+        return np.flatnonzero(self.assignment == teacher)
+
+    def all_records(self) -> list[IntArray]:
+        """Returns the record indices of every teacher, each ascending, in one pass."""
+        order = np.argsort(self.assignment, kind="stable")
+        sizes = np.bincount(self.assignment, minlength=self.num_teachers)
+        return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def _check_num_teachers(num_teachers: int, num_records: int) -> None:
+    if num_teachers < 1:
+        raise ValueError(f"nb_teachers: expected at least 1, got {num_teachers}")
+    if num_teachers > num_records:
+        raise ValueError(
+            f"nb_teachers: expected at most one teacher a record ({num_records} records), "
+            f"got {num_teachers}"
+        )
+
+
+def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
+    """Shuffles record positions and deals them out; sizes differ by at most one.
+
+    It looks at positions alone, so replacing a record's content moves no record.
+
+    Raises:
+      ValueError: if there are more teachers than records, or none.
+    """
+    _check_num_teachers(num_teachers, num_records)
+    order = np.random.default_rng(seed).permutation(num_records)
+    assignment = np.empty(num_records, np.int64)
+    assignment[order] = np.arange(num_records) % num_teachers
+    return Partition(assignment, num_teachers)
+
+
+def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
+    """Sends all records of one owner to one teacher, by a keyed hash of the owner's name.
+
+    A hash, not a shuffle of the sorted owners: the teacher of one owner may not depend on who the
+    others are. Sizes therefore vary.
+
+    Args:
+      owners: `[num_records]`, each record's owner, integers or strings.
+      num_teachers: number of teachers.
+      seed: key of the hash.
+
+    Raises:
+      ValueError: if a teacher is left without records, or there are more teachers than records.
+    """
+    given = np.asarray(owners)
+    # Floats would not do: one of them changes how all the others are written as names.
+    if given.dtype.kind not in "iuUS" or given.ndim != 1:
+        raise ValueError(
+            f"owners: expected whole numbers or strings [num_records], got {given.dtype} of shape "
+            f"{list(given.shape)}"
+        )
+    names = given.astype(str)
+    _check_num_teachers(num_teachers, len(names))
+    unique, positions = np.unique(names, return_inverse=True)
+    key = str(seed).encode()
+    teachers = [
+        int.from_bytes(hashlib.blake2b(name.encode(), key=key, digest_size=16).digest())
+        % num_teachers
+        for name in unique.tolist()
+    ]
+    return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
+
+
+def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partition:
+    """Takes the partition as given.
+
+    Args:
+      given: whole numbers: the teacher of each record `[num_records]`, or pairs of record and
+        teacher `[num_pairs, 2]`.
+      num_teachers: number of teachers.
+
+    Raises:
+      ValueError: if a record belongs to two teachers or to none, or a teacher has none.
+    """
+    if (
+        given.dtype.kind not in "iu"
+        or given.ndim not in (1, 2)
+        or given.shape[1:] not in ((), (2,))
+    ):
+        raise ValueError(
+            f"partition: expected whole numbers [num_records] or [num_pairs, 2], got "
+            f"{given.dtype} of shape {list(given.shape)}"
+        )
+    if given.ndim == 1:
+        return Partition(given, num_teachers)
+    records, teachers = given.astype(np.int64).T
+    if records.size and records.min() < 0:
+        raise ValueError("partition: expected record indices from 0 on, got negative ones")
+    unique, times = np.unique(records, return_counts=True)
+    if (times > 1).any():
+        raise ValueError(f"partition: {int((times > 1).sum())} records stand in it more than once")
+    missing = int(unique[-1]) + 1 - len(unique) if len(unique) else 0
+    if missing:
+        raise ValueError(f"partition: {missing} records belong to no teacher")
+    assignment = np.empty(len(unique), np.int64)
+    assignment[records] = teachers
+    return Partition(assignment, num_teachers)

@@ -1,0 +1,47 @@
+"""Packaging of pate_tf; the versions that were tested together stand in constraints.txt."""
+
+import pathlib
+import re
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "pate_tf/__init__.py").read_text())[1]
+
+setuptools.setup(
+    name="pate_tf",
+    version=VERSION,
+    description="PATE: learn a public classifier from private data, with a stated privacy cost",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=setuptools.find_packages(include=["pate_tf", "pate_tf.*"]),
+    py_modules=["train_teachers", "train_student", "analysis"],
+    install_requires=[
+        "absl-py>=2.1",
+        "importlib_resources",  # tensorflow-datasets needs it without saying so
+        "keras>=3.15,<4",
+        "matplotlib>=3.9",
+        "numpy>=2.0",
+        "opendp>=0.16,<0.17",
+        "scikit-learn>=1.6",
+        "scipy>=1.14",
+        "tensorboard>=2.20",
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-datasets>=4.9.10",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "accounting": ["dp-accounting>=0.6,<0.7"],
+        "test": [
+            "dp-accounting>=0.6,<0.7",
+            "hypothesis>=6.100",
+            "mpmath>=1.3",
+            "mypy>=1.11",
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+        ],
+    },
+)
