@@ -1,0 +1,190 @@
+"""Measures the accounting against plain per-query Python loops of the same bound.
+
+    python benchmarks/accounting.py [SECTION ...]
+
+Every section is a function that yields rows; a new one is added to `SECTIONS`. Plain loops run on
+a sample of the queries in the same process, and their time is scaled to all of them.
+"""
+
+import argparse
+import math
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "accounting")]
+
+import reference  # noqa: E402
+
+from pate_tf.accounting.calibration import least_noise  # noqa: E402
+from pate_tf.accounting.mechanisms import (  # noqa: E402
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+)
+from pate_tf.accounting.moments import DEFAULT_MOMENTS, data_dependent_alphas  # noqa: E402
+
+GAMMA = 0.05
+NUM_TEACHERS = 250
+SIXTY_FOUR = np.geomspace(0.05, 512.0, 64)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: seconds measured, seconds of the plain loop, and the target."""
+
+    name: str
+    seconds: float
+    plain_seconds: float = math.nan
+    target: str = ""
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Returns the wall time of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def histograms(num_queries: int, num_classes: int = 10, *, distinct: bool = False) -> np.ndarray:
+    """Returns counts from weak to strong consensus, int64 [num_queries, num_classes]."""
+    rng = np.random.default_rng(0)
+    drawn = num_queries * 3 if distinct else num_queries
+    winner = rng.uniform(0.3, 0.95, drawn)
+    others = rng.dirichlet(np.ones(num_classes - 1), size=drawn) * (1.0 - winner)[:, None]
+    counts = rng.multinomial(NUM_TEACHERS, np.column_stack([winner, others]))
+    if distinct:
+        _, first = np.unique(-np.sort(-counts, axis=1), axis=0, return_index=True)
+        counts = counts[np.sort(first)[:num_queries]]
+    return counts
+
+
+def plain_loop(bound: str, counts: np.ndarray, moments: np.ndarray, sample: int) -> float:
+    """Returns the time of the plain loop over all counts, from the first `sample` of them."""
+    orders = [float(moment) for moment in moments]
+    some = [tuple(int(count) for count in row) for row in counts[:sample]]
+    spent = seconds(lambda: [reference.plain_costs(bound, row, GAMMA, orders) for row in some])
+    return spent * len(counts) / len(some)
+
+
+def plain_exact(counts: np.ndarray, moments: np.ndarray, sample: int) -> float:
+    """Returns the time of exact costs with one summation for every class and neighbour."""
+
+    def one(row: tuple[int, ...]) -> None:
+        here = reference.lowest_index_law(row, GAMMA)
+        for moved in reference.neighbours(row):
+            there = reference.lowest_index_law(moved, GAMMA)
+            pairs = list(zip(here, there, strict=True))
+            for moment in moments:
+                math.log(sum(p * (p / r) ** moment for p, r in pairs))
+                math.log(sum(r * (r / p) ** moment for p, r in pairs))
+
+    some = [tuple(int(count) for count in row) for row in counts[:sample]]
+    return seconds(lambda: [one(row) for row in some]) * len(counts) / len(some)
+
+
+def bounds() -> Iterator[Row]:
+    """10,000 distinct histograms x 64 orders."""
+    counts = histograms(10_000, distinct=True)
+    mechanism = LaplaceNoisyMax(GAMMA)
+    for bound, target in (("paper", "0.5"), ("two_sided", "0.5"), ("class_aware", "4")):
+        spent = seconds(
+            lambda bound=bound: data_dependent_alphas(counts, mechanism, SIXTY_FOUR, bound=bound)
+        )
+        plain = plain_loop(bound, counts, SIXTY_FOUR, 20 if bound == "class_aware" else 200)
+        yield Row(f"{bound}, 10,000 distinct x 64 orders", spent, plain, target)
+    gaussian = GaussianNoisyMax(40.0)
+    for bound in ("paper", "two_sided"):
+        spent = seconds(
+            lambda bound=bound: data_dependent_alphas(counts, gaussian, SIXTY_FOUR, bound=bound)
+        )
+        yield Row(f"Gaussian {bound}, 10,000 distinct x 64 orders", spent)
+
+
+def million() -> Iterator[Row]:
+    """1,000,000 queries x 10 classes, all default orders."""
+    counts = histograms(1_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for bound in ("paper", "two_sided"):
+        spent = seconds(
+            lambda bound=bound: data_dependent_alphas(
+                counts, LaplaceNoisyMax(GAMMA), DEFAULT_MOMENTS, bound=bound
+            )
+        )
+        plain = plain_loop(bound, counts, DEFAULT_MOMENTS, 200)
+        yield Row(f"{bound}, 1,000,000 queries x 128 orders", spent, plain, "15")
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield Row(f"  peak memory {after / 2**20:.2f} GiB, {before / 2**20:.2f} before", 0.0)
+
+
+def exact() -> Iterator[Row]:
+    """Exact moments of 1,000 distinct histograms, scaled to 10,000."""
+    counts = histograms(1_000, distinct=True)
+    for mechanism in (
+        LaplaceNoisyMax(GAMMA),
+        PermuteAndFlip(GAMMA),
+        ExponentialMechanism(GAMMA),
+        GaussianNoisyMax(40.0),
+    ):
+        spent = 10 * seconds(
+            lambda mechanism=mechanism: data_dependent_alphas(
+                counts, mechanism, DEFAULT_MOMENTS, bound="exact"
+            )
+        )
+        plain = math.nan
+        if isinstance(mechanism, LaplaceNoisyMax):
+            plain = 10 * plain_exact(counts, DEFAULT_MOMENTS, 2)
+        yield Row(f"exact {mechanism.name}, 10,000 distinct x 128 orders", spent, plain, "90")
+
+
+def small() -> Iterator[Row]:
+    """What one run of a script needs."""
+    code = "import pate_tf.accounting.moments, pate_tf.accounting.calibration"
+    yield Row(
+        "cold start: Python, NumPy and the accounting",
+        seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)),
+    )
+    counts = histograms(1_000)
+    for bound in ("paper", "two_sided", "class_aware"):
+        spent = seconds(
+            lambda bound=bound: data_dependent_alphas(
+                counts, LaplaceNoisyMax(GAMMA), DEFAULT_MOMENTS, bound=bound
+            )
+        )
+        plain = plain_loop(bound, counts, DEFAULT_MOMENTS, 20)
+        yield Row(f"{bound}, 1,000 queries x 128 orders", spent, plain)
+    for kind in (LaplaceNoisyMax, GaussianNoisyMax):
+        spent = seconds(
+            lambda kind=kind: least_noise(kind, num_queries=1_000, epsilon=1.0, delta=1e-6)
+        )
+        yield Row(f"least noise, {kind.__name__}, 1,000 queries", spent)
+
+
+SECTIONS = {"small": small, "bounds": bounds, "million": million, "exact": exact}
+
+
+def main() -> None:
+    """Prints the sections named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
+    names = parser.parse_args().sections or list(SECTIONS)
+    if unknown := set(names) - set(SECTIONS):
+        parser.error(f"expected sections of {list(SECTIONS)}, got {sorted(unknown)}")
+    print(f"{'':58}{'seconds':>9}{'target':>8}{'plain loop':>12}{'ratio':>8}")
+    for name in names:
+        for row in SECTIONS[name]():
+            ratio = row.plain_seconds / row.seconds if row.seconds else math.nan
+            plain = "" if math.isnan(ratio) else f"{row.plain_seconds:12.2f}{ratio:8.0f}"
+            print(f"{row.name:58}{row.seconds:9.3f}{row.target:>8}{plain}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What a query costs: moments of the privacy loss, from the counts.
+
+Every cost is a bound on alpha(l), natural logarithm, for replacing one teacher's vote. "Forward"
+bounds E under the true counts only; "two-sided" bounds both directions, and alone may feed the
+gate (privacy.md, B3). All are data-dependent and therefore sensitive.
+
+| bound | mechanisms | direction | source |
+|---|---|---|---|
+| `paper` | Laplace (continuous Lemma 4), Gaussian | forward | Theorem 3; arXiv 1802.08908 |
+| `tight` | Laplace, permute-and-flip, exponential | forward | privacy.md, T1 |
+| `two_sided` | all with noise | both | privacy.md, T2; Gaussian: part D 5 |
+| `class_aware` | Laplace, permute-and-flip, exponential | both | privacy.md, T3 |
+| `exact` | all with noise | both | `pate_tf.accounting.exact` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from pate_tf.accounting import outcomes
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    SAFETY_MARGIN,
+    check_moments,
+    epsilon_from_alphas,
+)
+from pate_tf.accounting.costs import check_bound, paper_alpha, query_costs
+from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.exact import exact_costs
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    Mechanism,
+)
+from pate_tf.accounting.quadrature import IntArray
+
+__all__ = [
+    "BOUNDS",
+    "DEFAULT_MOMENTS",
+    "SAFETY_MARGIN",
+    "bound_tail",
+    "data_dependent_alphas",
+    "epsilon_from_alphas",
+    "is_two_sided",
+    "paper_alpha",
+    "query_costs",
+    "union_bound",
+    "vote_reach",
+]
+
+BOUNDS = ("paper", "tight", "two_sided", "class_aware", "exact")
+
+CHUNK_ENTRIES = 2**17
+
+Tail = Callable[[FloatArray], FloatArray]
+
+
+def is_two_sided(bound: str) -> bool:
+    """Returns whether the bound covers both directions of every neighbouring pair."""
+    return bound in ("two_sided", "class_aware", "exact")
+
+
+def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
+    """Returns the pairwise tail F that a bound is evaluated with.
+
+    The mechanism's own, but for `paper` on `LaplaceNoisyMax`: the continuous Lemma 4.
+    """
+    check_bound(bound, mechanism)
+    if bound == "paper" and isinstance(mechanism, LaplaceNoisyMax):
+        return partial(outcomes.laplace_tail, gamma=mechanism.gamma)
+    return mechanism.pairwise_tail
+
+
+def vote_reach(bound: str, mechanism: Mechanism) -> int:
+    """Returns by how many votes q and u must be moved before `query_costs` is applied to them.
+
+    1 for `two_sided` on Gaussian mechanisms, else 0: the reverse moment at n is the forward moment
+    at a neighbour n', and the forward formula is nondecreasing in q, so the two-sided cost is the
+    formula at qmax_1(n) (privacy.md, part D 5). A cost that must hold k votes away (K_k of B2 and
+    B3) is `query_costs` of the union bound with moved_votes = k + vote_reach.
+    """
+    check_bound(bound, mechanism)
+    gaussian = isinstance(mechanism, GaussianNoisyMax | ConfidentGaussianNoisyMax)
+    return 1 if gaussian and bound == "two_sided" else 0
+
+
+def union_bound(
+    tail: Tail, sorted_counts: IntArray, *, moved_votes: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the largest q and u within moved_votes changes of vote, each [num_queries].
+
+    q = sum_j F(D_j) bounds Pr[label != plurality] and u = F(D_2) is its largest term. For
+    moved_votes > 0 they are qmax and umax of privacy.md, Lemma 2: 1 where a tie is in reach.
+
+    Args:
+        tail: F, on an array of gaps.
+        sorted_counts: int64 [num_queries, num_classes], every row descending.
+        moved_votes: changes of vote, 0 or more.
+    """
+    gaps = (sorted_counts[:, :1] - sorted_counts[:, 1:]).astype(np.float64)
+    if not gaps.shape[1]:
+        return np.zeros(len(gaps)), np.zeros(len(gaps))
+    gaps[:, :1] -= 2.0 * moved_votes
+    gaps[:, 1:] -= moved_votes
+    terms = tail(gaps)
+    if not moved_votes:
+        return np.sum(terms, axis=1), terms[:, 0].copy()
+    apart = gaps[:, 0] >= 0
+    return np.where(apart, np.sum(terms, axis=1), 1.0), np.where(apart, terms[:, 0], 1.0)
+
+
+def data_dependent_alphas(
+    counts: IntArray,
+    mechanism: Mechanism,
+    moments: FloatArray,
+    *,
+    bound: str,
+    num_unanswered: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> FloatArray:
+    """Returns the total cost of all queries at the true counts, [num_moments]. Sensitive.
+
+    The order of the classes does not matter. Queries of equal (q, u) are computed once. Rounded up
+    by SAFETY_MARGIN. For `ConfidentGaussianNoisyMax`, `counts` are those of the answered queries.
+
+    Args:
+        counts: int64 [num_queries, num_classes].
+        mechanism: the mechanism that answered.
+        moments: [num_moments], positive.
+        bound: one of BOUNDS that the mechanism has.
+        num_unanswered: queries that paid a threshold test and got no label.
+        progress: called with (histograms done, histograms in all) while "exact" runs.
+
+    Raises:
+        ValueError: if the mechanism has no such bound, or no query can go unanswered.
+    """
+    check_bound(bound, mechanism)
+    orders = check_moments(moments)
+    tests = np.zeros_like(orders)
+    if isinstance(mechanism, ConfidentGaussianNoisyMax):
+        tests = (len(counts) + num_unanswered) * mechanism.threshold_alpha(orders)
+        mechanism = mechanism.answering
+    elif num_unanswered:
+        raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
+    descending = -np.sort(-counts, axis=1)
+    if counts.shape[1] < 2:
+        return tests
+    if bound == "exact":
+        total = _exact_alphas(descending, mechanism, orders, progress)
+    else:
+        total = _bounded_alphas(descending, mechanism, orders, bound)
+    return (tests + total) * (1.0 + SAFETY_MARGIN)
+
+
+def _bounded_alphas(
+    descending: IntArray, mechanism: Mechanism, moments: FloatArray, bound: str
+) -> FloatArray:
+    tail = bound_tail(bound, mechanism)
+    reach = vote_reach(bound, mechanism)
+    rows = max(1, 2**20 // descending.shape[1])
+    parts = [
+        union_bound(tail, descending[start : start + rows], moved_votes=reach)
+        for start in range(0, len(descending), rows)
+    ]
+    if not parts:
+        return np.zeros_like(moments)
+    q, u = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if bound != "class_aware":
+        u = np.zeros_like(q)
+    pairs, weights = np.unique(q + 1j * u, return_counts=True)
+    total = np.zeros_like(moments)
+    rows = max(1, CHUNK_ENTRIES // len(moments))
+    for start in range(0, len(pairs), rows):
+        some = pairs[start : start + rows]
+        costs = query_costs(bound, mechanism, some.real, some.imag, moments)
+        total += weights[start : start + rows] @ costs
+    return total
+
+
+def _exact_alphas(
+    descending: IntArray,
+    mechanism: Mechanism,
+    moments: FloatArray,
+    progress: Callable[[int, int], None] | None,
+) -> FloatArray:
+    """Returns the sum over queries of the worst neighbour's cost, an upper bound of the worst sum.
+
+    No query costs more than its `two_sided` bound, also where probabilities underflow.
+    """
+    rows, weights = np.unique(descending, axis=0, return_counts=True)
+    total = np.zeros_like(moments)
+    for done, (row, weight) in enumerate(zip(rows, weights, strict=True), start=1):
+        bounded = _bounded_alphas(row[None, :], mechanism, moments, "two_sided")
+        total += weight * np.fmin(exact_costs(row, mechanism, moments), bounded)
+        if progress is not None:
+            progress(done, len(rows))
+    return total

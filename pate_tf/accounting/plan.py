@@ -1,0 +1,174 @@
+"""What a release of the data-dependent cost fixes before any vote is read (privacy.md, section 3).
+
+Choosing any of it from the votes, such as the moment at which the private cost is least, would
+itself be a release that nobody accounts for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from math import ceil, inf
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.mechanisms import GaussianNoisyMax, Mechanism, PureNoisyMax
+from pate_tf.accounting.moments import is_two_sided
+from pate_tf.accounting.smooth_sensitivity import check_smooth_sensitivity
+
+RELEASES = ("log_cost", "gate", "smooth_sensitivity")
+BOUNDS = ("paper", "tight", "two_sided", "class_aware")
+LARGEST_SIGMA = 1e4
+
+Smoothness = TypeVar("Smoothness", float, FloatArray)
+
+_RELATIVE_SLACK = 1e-6
+_ABSOLUTE_SLACK = 1e-8
+
+
+def integer_step(smoothness: Smoothness) -> Smoothness:
+    """Returns eta', the size of one integer step of ln Cbar: a little more than eta.
+
+    The excess covers that the computed ln Cbar of neighbours may differ by eta and rounding errors.
+    """
+    return smoothness * (1.0 + _RELATIVE_SLACK) + _ABSOLUTE_SLACK
+
+
+def steps_above(sigma: float, failure: float) -> int:
+    """Returns the least s with Pr[discrete Gaussian of scale sigma > s] <= failure.
+
+    By summing the probabilities, rounded up: sharper than ceil(b sigma) of the continuous Gaussian
+    by one step or so.
+    """
+    steps = np.arange(ceil(39.0 * sigma) + 2, dtype=np.float64)
+    weights = np.exp(-0.5 * (steps / sigma) ** 2)
+    above = np.cumsum(weights[:0:-1])[::-1]
+    allowed = failure * (weights[0] + 2.0 * above[0]) * (1.0 - 1e-9)
+    return int(np.argmax(above <= allowed)) if above[-1] <= allowed else len(above)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleasePlan:
+    """The public numbers of a release; part of the statement that is published with it.
+
+    Attributes:
+        release: "log_cost" (B2), "gate" (B3) or "smooth_sensitivity" (B1).
+        bound: the cost of a query: "paper", "tight", "two_sided" or "class_aware".
+        moment: l, the Renyi order less one.
+        smoothness: eta of B2 and B3 (how much ln Cbar may change with one teacher), beta of B1.
+        sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
+        failure: tau, the probability that the published cost is below the true one; at a gate it
+            is a part of delta.
+        num_queries: number of labelled queries.
+        budget: largest cost at the moment that a gate lets pass, in natural logarithms; None
+            without a gate.
+        profile: the hypothetical votes that the numbers were chosen for.
+
+    Raises:
+        ValueError: if a value is out of its range, or a gate has a bound that covers one direction
+            only.
+    """
+
+    release: str
+    bound: str
+    moment: float
+    smoothness: float
+    sigma: float
+    failure: float
+    num_queries: int
+    budget: float | None = None
+    profile: str = "set by hand"
+
+    def __post_init__(self) -> None:
+        if self.release not in RELEASES:
+            raise ValueError(f"expected a release of {list(RELEASES)}, got {self.release!r}")
+        if self.bound not in BOUNDS:
+            raise ValueError(f"expected a bound of {list(BOUNDS)}, got {self.bound!r}")
+        for name in ("moment", "smoothness"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"expected {name} > 0 and finite, got {getattr(self, name)}")
+        if not 0.0 < self.sigma <= LARGEST_SIGMA:
+            raise ValueError(f"expected sigma in (0, {LARGEST_SIGMA:g}], got {self.sigma}")
+        if not 0.0 < self.failure < 0.5:
+            raise ValueError(f"expected failure in (0, 0.5), got {self.failure}")
+        if self.num_queries != int(self.num_queries) or self.num_queries < 1:
+            raise ValueError(f"expected num_queries >= 1, got {self.num_queries}")
+        if self.release == "gate":
+            if self.budget is None or not 0.0 < self.budget < inf:
+                raise ValueError(f"expected budget > 0 and finite for a gate, got {self.budget}")
+            if not is_two_sided(self.bound):
+                raise ValueError(
+                    f"expected a two-sided bound for a gate, got {self.bound!r}: it covers the "
+                    "loss under the true data alone"
+                )
+        elif self.budget is not None:
+            raise ValueError(f"expected no budget without a gate, got {self.budget}")
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether what is claimed covers both directions of every neighbouring pair."""
+        return is_two_sided(self.bound)
+
+    @property
+    def step(self) -> float:
+        """Size of one integer step of ln Cbar, see `integer_step`."""
+        return integer_step(self.smoothness)
+
+    def release_alpha(self, moment: float) -> float:
+        """Returns what publishing the noisy log cost once costs at a moment (Theorem B2)."""
+        return moment * (moment + 1.0) / (2.0 * self.sigma**2)
+
+    @property
+    def cost_floor(self) -> float:
+        """c_0 of (B2), a public constant that keeps ln 0 out."""
+        return 1e-9 * self.num_queries
+
+    @property
+    def gate_budget(self) -> float:
+        """The budget.
+
+        Raises:
+            ValueError: if the plan is not for a gate.
+        """
+        if self.budget is None:
+            raise ValueError(f"expected a plan for a gate, got one for {self.release!r}")
+        return self.budget
+
+    def check_mechanism(self, mechanism: Mechanism) -> None:
+        """Checks that the plan can release the cost of a mechanism.
+
+        Raises:
+            ValueError: if the mechanism lacks the bound; for smooth sensitivity, if Theorem A does
+                not hold for it; and for `ConfidentGaussianNoisyMax`, whose answered queries depend
+                on the votes, so that their cost is not that of queries chosen in advance.
+        """
+        if not isinstance(mechanism, PureNoisyMax | GaussianNoisyMax):
+            raise ValueError(
+                "expected a mechanism with noise that answers every query, got "
+                f"{mechanism.name}; account for it data-independently"
+            )
+        if self.bound not in mechanism.bounds:
+            raise ValueError(
+                f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, "
+                f"got {self.bound!r}"
+            )
+        if self.release == "smooth_sensitivity":
+            check_smooth_sensitivity(self.bound, mechanism)
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields; see `plan_from_dict`."""
+        return dataclasses.asdict(self)
+
+
+def plan_from_dict(fields: Mapping[str, Any]) -> ReleasePlan:
+    """Returns the plan that `ReleasePlan.to_dict` described.
+
+    Raises:
+        ValueError: if the fields are not exactly a plan's, or not valid.
+    """
+    names = {field.name for field in dataclasses.fields(ReleasePlan)}
+    if set(fields) != names:
+        raise ValueError(f"expected the fields {sorted(names)}, got {sorted(fields)}")
+    return ReleasePlan(**fields)

@@ -1,0 +1,180 @@
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    epsilon_from_alphas,
+    gaussian_dp_epsilon,
+    pure_composition_epsilon,
+    strong_composition_epsilon,
+)
+from pate_tf.accounting.divergences import excess, exp_remainder, pure_alpha
+
+EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
+
+
+def test_the_default_moments_are_real_and_reach_far():
+    assert DEFAULT_MOMENTS[0] == pytest.approx(0.05)
+    assert DEFAULT_MOMENTS[-1] >= 512
+    assert len(DEFAULT_MOMENTS) == 128
+    assert np.all(np.diff(DEFAULT_MOMENTS) > 0)
+    with pytest.raises(ValueError, match="read-only"):
+        DEFAULT_MOMENTS[0] = 1.0
+
+
+@EXAMPLES
+@given(st.floats(1e-8, 50), st.floats(0.05, 1000), st.floats(1e-12, 0.5))
+def test_conversions_agree_with_fifty_digits(alpha, moment, delta):
+    a, power, d = mp.mpf(alpha), mp.mpf(moment), mp.mpf(delta)
+    classic = (a + mp.log(1 / d)) / power
+    improved = max(
+        0, a / power + mp.log(power / (power + 1)) + (mp.log(1 / d) - mp.log(power + 1)) / power
+    )
+    for conversion, expected in (("classic", classic), ("improved", improved)):
+        epsilon, best = epsilon_from_alphas([alpha], [moment], delta, conversion=conversion)
+        assert epsilon == pytest.approx(float(expected), rel=1e-12, abs=1e-13)
+        assert best == moment
+    assert improved <= classic
+
+
+def test_the_best_moment_wins_and_infinite_or_missing_ones_never_do():
+    moments = np.array([1.0, 2.0, 4.0])
+    epsilon, moment = epsilon_from_alphas([1.0, 1.0, math.inf], moments, 1e-5)
+    assert moment == 2.0
+    assert epsilon_from_alphas([1.0, 1.0, math.nan], moments, 1e-5) == (epsilon, moment)
+    assert epsilon_from_alphas([math.inf] * 3, moments, 1e-5)[0] == math.inf
+    assert epsilon_from_alphas([math.nan] * 3, moments, 1e-5)[0] == math.inf
+
+
+def test_nothing_released_costs_nothing():
+    for conversion in ("classic", "improved"):
+        assert epsilon_from_alphas([0.0, 0.0], [1.0, 2.0], 1e-5, conversion=conversion)[0] == 0.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
+def test_delta_outside_the_open_interval_is_refused(delta):
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_from_alphas([1.0], [1.0], delta)
+    with pytest.raises(ValueError, match="delta"):
+        gaussian_dp_epsilon(1.0, delta)
+    with pytest.raises(ValueError, match="delta"):
+        pure_composition_epsilon(0.1, 10, delta)
+    with pytest.raises(ValueError, match="delta"):
+        strong_composition_epsilon(0.1, 10, delta)
+
+
+@pytest.mark.parametrize(
+    ("alphas", "moments", "conversion"),
+    [
+        ([1.0, 2.0], [1.0], "improved"),
+        ([-1e-3], [1.0], "improved"),
+        ([1.0], [0.0], "improved"),
+        ([1.0], [math.inf], "improved"),
+        ([], [], "improved"),
+        ([1.0], [1.0], "best"),
+    ],
+)
+def test_malformed_alphas_moments_and_conversions_are_refused(alphas, moments, conversion):
+    with pytest.raises(ValueError, match="expected"):
+        epsilon_from_alphas(alphas, moments, 1e-5, conversion=conversion)
+
+
+@EXAMPLES
+@given(st.floats(1e-3, 30.0), st.sampled_from([1e-2, 1e-5, 1e-10]))
+def test_gaussian_epsilon_never_claims_less_than_the_truth(mu, delta):
+    epsilon = mp.mpf(gaussian_dp_epsilon(mu, delta))
+    spent = mp.ncdf(-epsilon / mu + mp.mpf(mu) / 2)
+    spent -= mp.exp(epsilon) * mp.ncdf(-epsilon / mu - mp.mpf(mu) / 2)
+    assert spent <= delta
+    if epsilon > 0:
+        less = epsilon * (1 - mp.mpf("1e-7"))
+        almost = mp.ncdf(-less / mu + mp.mpf(mu) / 2)
+        almost -= mp.exp(less) * mp.ncdf(-less / mu - mp.mpf(mu) / 2)
+        assert almost > delta
+
+
+def randomised_response_delta(epsilon: mp.mpf, pure: float, queries: int) -> mp.mpf:
+    win = 1 / (1 + mp.exp(-mp.mpf(pure)))
+    spent = mp.mpf(0)
+    for k in range(queries + 1):
+        here = mp.binomial(queries, k) * win**k * (1 - win) ** (queries - k)
+        there = mp.binomial(queries, k) * (1 - win) ** k * win ** (queries - k)
+        spent += max(0, here - mp.exp(epsilon) * there)
+    return spent
+
+
+@EXAMPLES
+@given(st.floats(1e-4, 5.0), st.integers(1, 60), st.sampled_from([1e-2, 1e-5, 1e-9]))
+def test_pure_composition_is_tight_and_on_the_safe_side(pure, queries, delta):
+    epsilon = mp.mpf(pure_composition_epsilon(pure, queries, delta))
+    assert epsilon <= pure * queries
+    if epsilon < pure * queries:
+        assert randomised_response_delta(epsilon, pure, queries) <= delta
+    if epsilon > 0:
+        less = epsilon * (1 - mp.mpf("1e-6"))
+        assert randomised_response_delta(less, pure, queries) > delta
+
+
+@pytest.mark.parametrize(
+    ("pure", "queries"), [(2e-6, 10**6), (0.1, 10**5), (2000.0, 10), (1e-9, 10**12)]
+)
+def test_pure_composition_of_extremes_is_finite_and_positive(pure, queries):
+    assert 0.0 < pure_composition_epsilon(pure, queries, 1e-6) <= pure * queries
+
+
+def test_no_query_composes_to_zero():
+    assert pure_composition_epsilon(0.1, 0, 1e-5) == 0.0
+    assert gaussian_dp_epsilon(0.0, 1e-5) == 0.0
+    assert strong_composition_epsilon(0.05, 0, 1e-5) == 0.0
+    assert gaussian_dp_epsilon(math.inf, 1e-5) == math.inf
+
+
+def test_strong_composition_gives_the_two_values_of_the_paper():
+    assert strong_composition_epsilon(0.05, 100, 1e-5) == pytest.approx(5.80, abs=5e-3)
+    assert strong_composition_epsilon(0.05, 1000, 1e-6) == pytest.approx(26.62, abs=5e-3)
+
+
+@EXAMPLES
+@given(st.floats(-40, 3.4), st.sampled_from([-1.0, 1.0]))
+def test_exp_remainder_keeps_every_digit(log_size, sign):
+    x = sign * math.exp(log_size)
+    expected = mp.exp(mp.mpf(x)) - 1 - mp.mpf(x)
+    assert float(exp_remainder(np.array([x]))[0]) == pytest.approx(
+        float(expected), rel=1e-14, abs=0.0
+    )
+
+
+@EXAMPLES
+@given(st.floats(1e-9, 3.0), st.sampled_from([-1.0, 1.0]), st.floats(0.05, 200))
+def test_excess_agrees_with_its_definition(size, sign, moment):
+    r, order = mp.mpf(size) * int(sign), mp.mpf(moment) + 1
+    expected = mp.exp(order * r) - 1 - order * (mp.exp(r) - 1)
+    value = excess(np.array([float(r)]), np.array([moment]))[0]
+    assert value == pytest.approx(float(expected), rel=1e-11, abs=0.0)
+
+
+@EXAMPLES
+@given(st.floats(1e-7, 400.0), st.floats(0.05, 1000))
+def test_pure_alpha_agrees_with_fifty_digits(epsilon, moment):
+    value = pure_alpha(epsilon, np.array([moment]))[0]
+    assert value == pytest.approx(float(reference.mp_cap(epsilon / 2, moment)), rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-7, 1e-5, 1e-3, 0.03, 25.0, 2000.0])
+@pytest.mark.parametrize("moment", [0.05, 0.14, 3.0, 700.0])
+def test_pure_alpha_keeps_its_digits_near_zero(epsilon, moment):
+    value = pure_alpha(epsilon, np.array([moment]))[0]
+    with reference.mp.workdps(80):
+        assert value == pytest.approx(
+            float(reference.mp_cap(epsilon / 2, moment)), rel=1e-12, abs=0.0
+        )
+
+
+def test_excess_overflows_to_infinity():
+    assert excess(np.array([math.inf, 10.0]), np.array([500.0])).tolist() == [math.inf] * 2

@@ -1,0 +1,262 @@
+"""The bounds against exact moments: small universes in full, and a search for trouble."""
+
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import reference
+
+from pate_tf.accounting.exact import directed_alphas, exact_costs
+from pate_tf.accounting.mechanisms import (
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+)
+from pate_tf.accounting.moments import (
+    bound_tail,
+    data_dependent_alphas,
+    query_costs,
+    union_bound,
+    vote_reach,
+)
+from pate_tf.accounting.quadrature import NeighbourOutcomes, neighbour_outcomes
+
+GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
+MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
+UNIVERSES = [(10, 2), (9, 3), (7, 4)]
+GAMMAS = [0.1, 0.3, 0.7]
+ROUNDING = 1 + 1e-9
+
+
+def bounded(bound, mechanism, histogram, moments=MOMENTS):
+    q, u = union_bound(
+        bound_tail(bound, mechanism),
+        np.array([histogram]),
+        moved_votes=vote_reach(bound, mechanism),
+    )
+    return query_costs(bound, mechanism, q, u, moments)[0]
+
+
+def alphas_between(laws_here, laws_there, moments=MOMENTS):
+    """Forward and reverse alphas from two lists of laws, one neighbour a row."""
+    laws = NeighbourOutcomes(laws_here, laws_there, np.ones(laws_here.shape))
+    return directed_alphas(laws, moments, limit=math.inf, rare=1e-300)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "law"),
+    [
+        (LaplaceNoisyMax(0.4), reference.mp_discrete_laplace_law),
+        (PermuteAndFlip(0.4), reference.mp_permute_and_flip_law),
+        (ExponentialMechanism(0.4), reference.mp_exponential_law),
+    ],
+    ids=["laplace", "permute_and_flip", "exponential"],
+)
+@pytest.mark.parametrize("histogram", [(6, 3, 0), (4, 4, 1), (3, 3, 3), (9, 0, 0), (2, 1)])
+@pytest.mark.parametrize("moment", [0.1, 2.5, 40.0])
+def test_exact_costs_agree_with_fifty_digits(mechanism, law, histogram, moment):
+    forward, reverse = reference.mp_alphas(
+        lambda counts: law(counts, mechanism.gamma), histogram, moment
+    )
+    expected = min(
+        float(max(forward, reverse)), float(mechanism.query_alpha(np.array([moment]))[0])
+    )
+    value = exact_costs(np.array(histogram), mechanism, np.array([moment]))[0]
+    assert value == pytest.approx(expected, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize(("histogram", "sigma"), [((13, 4), 0.87277), ((6, 3), 4.0)])
+def test_exact_gaussian_costs_agree_with_high_precision(histogram, sigma):
+    forward, reverse = reference.mp_alphas(
+        lambda counts: reference.mp_gaussian_law(counts, sigma), histogram, 1.0
+    )
+    value = exact_costs(np.array(histogram), GaussianNoisyMax(sigma), np.array([1.0]))[0]
+    assert value == pytest.approx(float(max(forward, reverse)), rel=2e-5, abs=0.0)
+    assert value >= max(forward, reverse)
+
+
+def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
+    """The counterexample of privacy.md, part D 5, and its repair."""
+    mechanism, one = GaussianNoisyMax(0.87277), np.array([1.0])
+    histogram = [13, 4, 0, 0]
+    exact = exact_costs(np.array(histogram), mechanism, one)[0]
+    assert exact == pytest.approx(3.28e-4, rel=1e-2, abs=0.0)
+    assert bounded("paper", mechanism, histogram, one)[0] < exact / 100
+    assert bounded("two_sided", mechanism, histogram, one)[0] >= exact
+
+
+def test_permute_and_flip_golden_forward_alpha():
+    row = np.array(GOLDEN["H3"])
+    mechanism = PermuteAndFlip(0.05)
+    moved = []
+    for lose, gain in itertools.permutations(range(10), 2):
+        neighbour = row.copy()
+        neighbour[lose] -= 1
+        neighbour[gain] += 1
+        moved.append(neighbour)
+    there = mechanism.outcome_probabilities(np.array(moved))
+    here = np.tile(mechanism.outcome_probabilities(row[None, :]), (len(moved), 1))
+    forward, _ = alphas_between(here, there, np.array([8.0]))
+    golden = float(GOLDEN["values"]["PF exact alpha fwd(l=8; H3)"])
+    assert forward[0] == pytest.approx(golden, rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("universe", UNIVERSES)
+@pytest.mark.parametrize("kind", [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism])
+def test_bounds_dominate_the_exact_moments_of_every_histogram(kind, universe, gamma):
+    mechanism = kind(gamma)
+    for histogram in reference.sorted_histograms(*universe):
+        exact = exact_costs(np.array(histogram), mechanism, MOMENTS)
+        assert np.all(exact > 0.0)
+        class_aware = bounded("class_aware", mechanism, histogram)
+        two_sided = bounded("two_sided", mechanism, histogram)
+        assert np.all(exact <= class_aware * ROUNDING)
+        assert np.all(class_aware <= two_sided * ROUNDING)
+        here = mechanism.outcome_probabilities(np.array([histogram]))
+        moved = np.array(list(reference.neighbours(histogram)))
+        there = mechanism.outcome_probabilities(moved)
+        forward, _ = alphas_between(np.tile(here, (len(there), 1)), there)
+        assert np.all(forward <= bounded("tight", mechanism, histogram) * ROUNDING)
+        assert np.all(bounded("tight", mechanism, histogram) <= two_sided * ROUNDING)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("universe", UNIVERSES)
+def test_bounds_hold_for_a_fixed_order_of_priority_too(universe, gamma):
+    """The tail counts ties against the plurality, so that lowest-index ties are covered."""
+    mechanism = LaplaceNoisyMax(gamma)
+    votes, classes = universe
+    law = {
+        counts: np.array(reference.lowest_index_law(counts, gamma))
+        for counts in itertools.product(range(votes + 1), repeat=classes)
+        if sum(counts) == votes
+    }
+    for counts, here in law.items():
+        there = np.array([law[moved] for moved in reference.neighbours(counts)])
+        forward, reverse = alphas_between(np.tile(here, (len(there), 1)), there)
+        limit = bounded("class_aware", mechanism, sorted(counts, reverse=True))
+        assert np.all(np.maximum(forward, reverse) <= limit * ROUNDING)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("universe", UNIVERSES)
+def test_the_paper_bound_dominates_the_forward_moment_of_the_continuous_law(universe, gamma):
+    mechanism = LaplaceNoisyMax(gamma)
+    for histogram in reference.sorted_histograms(*universe):
+        values, multiplicity = np.unique(histogram, return_counts=True)
+        laws = neighbour_outcomes(reference.ContinuousLaplaceNoise(gamma), values, multiplicity)
+        forward, _ = directed_alphas(laws, MOMENTS, limit=2 * gamma, rare=1e-290)
+        assert np.all(forward <= bounded("paper", mechanism, histogram) * ROUNDING)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.87277, 2.0, 5.0, 20.0])
+@pytest.mark.parametrize("universe", UNIVERSES)
+def test_gaussian_bounds_dominate_the_exact_moments_of_every_histogram(universe, sigma):
+    mechanism = GaussianNoisyMax(sigma)
+    moments = MOMENTS[MOMENTS * (MOMENTS + 1) / sigma**2 < 300.0]
+    for histogram in reference.sorted_histograms(*universe):
+        exact = exact_costs(np.array(histogram), mechanism, moments) / (1 + 2e-5)
+        two_sided = bounded("two_sided", mechanism, histogram, moments)
+        assert np.all(exact <= two_sided * ROUNDING)
+        here = mechanism.outcome_probabilities(np.array([histogram]))
+        moved = np.array(list(reference.neighbours(histogram)))
+        there = mechanism.outcome_probabilities(moved)
+        forward, _ = alphas_between(np.tile(here, (len(there), 1)), there, moments)
+        assert np.all(forward <= bounded("paper", mechanism, histogram, moments) * (1 + 1e-6))
+
+
+def search(rng, rounds):
+    """Histograms with few classes, near ties, long tails and single rivals, in turn."""
+    for _ in range(rounds):
+        classes = int(rng.integers(2, 7))
+        votes = int(rng.integers(1, 61))
+        shares = rng.dirichlet(np.full(classes, rng.choice([0.1, 0.5, 3.0])))
+        row = np.sort(rng.multinomial(votes, shares))[::-1]
+        gamma = float(np.exp(rng.uniform(np.log(0.02), np.log(1.5))))
+        moments = np.sort(np.exp(rng.uniform(np.log(0.1), np.log(200.0), size=6)))
+        yield row, gamma, moments
+
+
+def check_search(rounds, seed):
+    worst = 0.0
+    for row, gamma, moments in search(np.random.default_rng(seed), rounds):
+        for mechanism in (
+            LaplaceNoisyMax(gamma),
+            PermuteAndFlip(gamma),
+            ExponentialMechanism(gamma),
+        ):
+            exact = exact_costs(row, mechanism, moments)
+            class_aware = bounded("class_aware", mechanism, row, moments)
+            two_sided = bounded("two_sided", mechanism, row, moments)
+            assert np.all(exact <= class_aware * ROUNDING)
+            assert np.all(class_aware <= two_sided * ROUNDING)
+            if isinstance(mechanism, LaplaceNoisyMax):
+                worst = max(worst, float(np.max(exact / class_aware)))
+        gaussian = GaussianNoisyMax(1.0 / gamma)
+        moments = moments[moments * gamma < 20.0]
+        exact = exact_costs(row, gaussian, moments)
+        comparable = exact < gaussian.query_alpha(moments)
+        limit = bounded("two_sided", gaussian, row, moments) * (1 + 2e-5)
+        assert np.all(exact[comparable] <= limit[comparable])
+    return worst
+
+
+def test_no_adversarial_histogram_exceeds_a_bound():
+    assert check_search(rounds=250, seed=1) > 0.9
+
+
+@pytest.mark.long
+def test_no_adversarial_histogram_exceeds_a_bound_in_a_long_search():
+    assert check_search(rounds=6_000, seed=2) > 0.98
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.5])
+def test_exact_costs_do_not_depend_on_the_order_of_classes(gamma):
+    for mechanism in (LaplaceNoisyMax(gamma), PermuteAndFlip(gamma), GaussianNoisyMax(1 / gamma)):
+        costs = exact_costs(np.array([9, 4, 4, 0]), mechanism, MOMENTS)
+        for order in itertools.permutations([9, 4, 4, 0]):
+            moved = exact_costs(np.array(order), mechanism, MOMENTS)
+            np.testing.assert_allclose(moved, costs, rtol=1e-13)
+
+
+def test_underflow_costs_at_most_the_bound_and_at_least_nothing_is_lost():
+    """Every rival of this winner has a probability that no float can hold."""
+    row = np.array([[1000, 0, 0]])
+    for mechanism in (LaplaceNoisyMax(3.0), PermuteAndFlip(3.0), GaussianNoisyMax(2.0)):
+        exact = data_dependent_alphas(row, mechanism, MOMENTS, bound="exact")
+        limit = data_dependent_alphas(row, mechanism, MOMENTS, bound="two_sided")
+        assert np.all((exact > 0.0) & (exact <= limit))
+
+
+@pytest.mark.parametrize("step", [1 / 8, 1 / 16])
+@pytest.mark.parametrize("histogram", [(5, 3), (4, 4), (9, 1)])
+def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram, step):
+    """A lattice coarse enough to see, with ties to the lowest index as the sampler breaks them."""
+    sigma = 2.0
+    support = np.arange(-round(12 * sigma / step), round(12 * sigma / step) + 1)
+    mass = np.exp(-((support * step) ** 2) / (2 * sigma**2))
+    mass /= mass.sum()
+    difference = np.convolve(mass, mass)
+    offsets = np.arange(-len(support) + 1, len(support)) * step
+
+    def law(counts):
+        first = difference[offsets <= counts[0] - counts[1] + 1e-9].sum()
+        second = difference[offsets > counts[0] - counts[1] + 1e-9].sum()
+        return np.array([first, second])
+
+    for counts in (histogram, histogram[::-1]):
+        there = np.array([law(moved) for moved in reference.neighbours(counts)])
+        here = np.tile(law(counts), (len(there), 1))
+        lattice = np.maximum(*alphas_between(here, there, np.array([0.5, 2.0, 8.0])))
+        values, multiplicity = np.unique(counts, return_counts=True)
+        laws = neighbour_outcomes(GaussianNoisyMax(sigma).noise, values, multiplicity)
+        smooth = np.maximum(
+            *directed_alphas(laws, np.array([0.5, 2.0, 8.0]), limit=math.inf, rare=1e-290)
+        )
+        assert np.all(np.abs(lattice / smooth - 1) <= 16 * step)
+        assert np.any(np.abs(lattice / smooth - 1) > step / 16)

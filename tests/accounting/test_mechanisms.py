@@ -1,0 +1,274 @@
+"""One contract for every mechanism; a new one is added to `MECHANISMS` and inherits all of it."""
+
+import dataclasses
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import reference
+
+from pate_tf.accounting.conversions import gaussian_dp_epsilon
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    Mechanism,
+    PermuteAndFlip,
+    Plurality,
+    PureNoisyMax,
+    mechanism_from_dict,
+)
+
+NOISY = [
+    LaplaceNoisyMax(0.05),
+    LaplaceNoisyMax(0.7),
+    PermuteAndFlip(0.05),
+    PermuteAndFlip(0.7),
+    ExponentialMechanism(0.05),
+    ExponentialMechanism(0.7),
+    GaussianNoisyMax(40.0),
+    GaussianNoisyMax(1.5),
+    ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0),
+]
+MECHANISMS = [*NOISY, Plurality()]
+PURE = [mechanism for mechanism in NOISY if isinstance(mechanism, PureNoisyMax)]
+MOMENTS = np.array([0.05, 0.5, 1.0, 2.5, 8.0, 30.0, 200.0])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
+class TestEveryMechanism:
+    def test_is_a_frozen_value(self, mechanism):
+        assert mechanism == dataclasses.replace(mechanism)
+        assert hash(mechanism) == hash(dataclasses.replace(mechanism))
+        for field in dataclasses.fields(mechanism):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(mechanism, field.name, 1.0)
+
+    def test_survives_json(self, mechanism):
+        fields = json.loads(json.dumps(mechanism.to_dict()))
+        assert fields["name"] == mechanism.name
+        assert mechanism_from_dict(fields) == mechanism
+
+    def test_tail_is_a_nonincreasing_probability(self, mechanism):
+        tail = mechanism.pairwise_tail(np.arange(-300, 301).astype(float))
+        assert np.all((tail >= 0.0) & (tail <= 1.0))
+        assert np.all(np.diff(tail) <= 0.0)
+
+    def test_outcomes_are_laws_that_follow_a_permutation_of_classes(self, mechanism):
+        counts = np.array([[9, 4, 2, 0], [1, 6, 7, 1], [5, 2, 8, 0]])
+        law = mechanism.outcome_probabilities(counts)
+        assert law.shape == counts.shape
+        np.testing.assert_allclose(law.sum(axis=1), 1.0, rtol=1e-12)
+        for order in itertools.permutations(range(4)):
+            moved = mechanism.outcome_probabilities(counts[:, order])
+            np.testing.assert_allclose(moved, law[:, order], rtol=1e-12)
+
+    def test_the_tail_bounds_a_race_of_two(self, mechanism):
+        for gap in range(0, 40):
+            behind = mechanism.outcome_probabilities(np.array([[50, 50 - gap]]))[0, 1]
+            assert behind <= mechanism.pairwise_tail(np.array([float(gap)]))[0] * (1 + 1e-12)
+
+    def test_the_union_bound_dominates_the_chance_of_missing_the_plurality(self, mechanism):
+        for histogram in reference.sorted_histograms(9, 3):
+            gaps = histogram[0] - np.array(histogram[1:], dtype=float)
+            missed = 1.0 - mechanism.outcome_probabilities(np.array([histogram]))[0, 0]
+            assert missed <= np.sum(mechanism.pairwise_tail(gaps)) + 1e-12
+
+    def test_one_class_and_no_votes(self, mechanism):
+        assert mechanism.outcome_probabilities(np.array([[3]]))[0, 0] == pytest.approx(1.0)
+        assert np.sum(mechanism.outcome_probabilities(np.zeros((1, 3), int))) == pytest.approx(1.0)
+
+    def test_no_query_costs_nothing(self, mechanism):
+        alphas = mechanism.data_independent_alpha(MOMENTS, num_queries=0)
+        assert alphas.tolist() == [0.0] * len(MOMENTS)
+        assert mechanism.data_independent_epsilon(num_queries=0, delta=1e-5)[0] == 0.0
+
+    def test_costs_grow_with_queries_and_moments(self, mechanism):
+        one = mechanism.data_independent_alpha(MOMENTS, num_queries=1)
+        many = mechanism.data_independent_alpha(MOMENTS, num_queries=7)
+        np.testing.assert_allclose(many, 7 * one)
+        assert np.all(one > 0.0)
+        assert np.all(one[1:] >= one[:-1])
+        epsilons = [
+            mechanism.data_independent_epsilon(num_queries=queries, delta=1e-5)[0]
+            for queries in (1, 2, 10, 1000)
+        ]
+        assert epsilons == sorted(epsilons)
+
+    @pytest.mark.parametrize("num_queries", [-1, 1.5])
+    def test_nonsense_numbers_of_queries_are_refused(self, mechanism, num_queries):
+        with pytest.raises(ValueError, match="num_queries"):
+            mechanism.data_independent_epsilon(num_queries=num_queries, delta=1e-5)
+
+    def test_more_answers_than_queries_are_refused(self, mechanism):
+        with pytest.raises(ValueError, match="num_answered"):
+            mechanism.data_independent_epsilon(num_queries=2, delta=1e-5, num_answered=3)
+
+
+@pytest.mark.parametrize("mechanism", NOISY, ids=repr)
+def test_more_noise_never_costs_more(mechanism):
+    fields = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
+    noisier = {name: value / 2 if name == "gamma" else value * 2 for name, value in fields.items()}
+    cheaper = type(mechanism)(**noisier)
+    assert np.all(cheaper.query_alpha(MOMENTS) < mechanism.query_alpha(MOMENTS))
+    assert (
+        cheaper.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
+        < mechanism.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
+    )
+
+
+@pytest.mark.parametrize("mechanism", PURE, ids=repr)
+class TestPureMechanisms:
+    def test_every_outcome_ratio_is_within_two_gamma(self, mechanism):
+        for histogram in reference.sorted_histograms(7, 4):
+            here = mechanism.outcome_probabilities(np.array([histogram]))
+            moved = np.array(list(reference.neighbours(histogram)))
+            ratios = np.log(mechanism.outcome_probabilities(moved) / here)
+            assert np.max(np.abs(ratios)) <= 2.0 * mechanism.gamma * (1 + 1e-12)
+
+    def test_lemma_0(self, mechanism):
+        gaps = np.arange(-60, 61).astype(float)
+        tail = mechanism.pairwise_tail(gaps)
+        assert np.all(np.diff(tail[gaps >= 0], 2) >= -1e-15)
+        for shift in (1, 2, 5):
+            reached = mechanism.pairwise_tail(gaps - shift)
+            assert np.all(reached <= np.exp(mechanism.gamma * shift) * tail * (1 + 1e-12))
+
+    @pytest.mark.parametrize("gamma", [0.0, -1.0, math.inf, math.nan])
+    def test_nonsense_scales_are_refused(self, mechanism, gamma):
+        with pytest.raises(ValueError, match="gamma"):
+            type(mechanism)(gamma)
+
+
+def test_the_exponential_mechanism_spans_at_most_two_gamma():
+    mechanism = ExponentialMechanism(0.7)
+    for histogram in reference.sorted_histograms(7, 4):
+        here = mechanism.outcome_probabilities(np.array([histogram]))
+        moved = np.array(list(reference.neighbours(histogram)))
+        ratios = np.log(mechanism.outcome_probabilities(moved) / here)
+        assert np.max(np.ptp(ratios, axis=1)) <= 2.0 * mechanism.gamma * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("fields", [(0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, -2.0)])
+def test_nonsense_gaussian_scales_are_refused(fields):
+    threshold, sigma_threshold, sigma = fields
+    if sigma_threshold > 0 and sigma > 0:
+        threshold = math.inf
+    with pytest.raises(ValueError, match="expected"):
+        ConfidentGaussianNoisyMax(threshold, sigma_threshold, sigma)
+    with pytest.raises(ValueError, match="sigma"):
+        GaussianNoisyMax(0.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "majority"},
+        {},
+        {"name": "laplace_noisy_max"},
+        {"name": "laplace_noisy_max", "gamma": 0.1, "seed": 3},
+        {"name": "plurality", "gamma": 0.1},
+    ],
+)
+def test_unknown_mechanisms_and_fields_are_refused(fields):
+    with pytest.raises(ValueError, match="expected"):
+        mechanism_from_dict(fields)
+
+
+def test_the_threshold_is_always_paid_and_the_label_when_given():
+    mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0)
+    answered = mechanism.data_independent_alpha(MOMENTS, num_queries=10, num_answered=3)
+    orders = MOMENTS * (MOMENTS + 1)
+    np.testing.assert_allclose(answered, 10 * orders / 200 + 3 * orders / 4)
+    few, _ = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5, num_answered=3)
+    every, _ = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5)
+    assert few < every
+
+
+def test_plurality_has_no_finite_cost_and_no_bound():
+    assert Plurality().data_independent_epsilon(num_queries=1, delta=1e-5)[0] == math.inf
+    assert Plurality().bounds == ()
+
+
+def test_a_mechanism_is_abstract_without_its_law():
+    with pytest.raises(TypeError):
+        Mechanism()
+
+
+def test_a_discrete_gaussian_stays_within_one_step_of_the_continuous_one():
+    """The argument of `GaussianNoisyMax`, summed up on a lattice coarse enough to see it."""
+    scale = 3.0
+    support = np.arange(-200, 201)
+    mass = np.exp(-(support**2) / (2 * scale**2))
+    mass /= mass.sum()
+    upper = np.cumsum(mass[::-1])[::-1]
+    for k, reached in zip(support[150:250], upper[150:250], strict=True):
+        above = 0.5 * math.erfc((k - 1) / (scale * math.sqrt(2)))
+        below = 0.5 * math.erfc(k / (scale * math.sqrt(2)))
+        assert below * (1 - 1e-12) - 1e-15 <= reached <= above * (1 + 1e-12)
+
+
+def test_the_gaussian_tail_covers_the_difference_of_two_lattice_variables():
+    sigma, step = 1.5, 1.0 / 8.0
+    support = np.arange(-400, 401)
+    mass = np.exp(-(support**2) / (2 * (sigma / step) ** 2))
+    mass /= mass.sum()
+    difference = np.convolve(mass, mass)
+    offsets = np.arange(-800, 801)
+    for gap in range(0, 6):
+        reached = difference[offsets >= gap / step].sum()
+        covered = 0.5 * math.erfc((gap - 2 * step) / (2 * sigma))
+        uncovered = 0.5 * math.erfc(gap / (2 * sigma))
+        assert uncovered < reached <= covered
+    lowered = GaussianNoisyMax(sigma).pairwise_tail(np.array([4.0 + 2.0 / LATTICE]))[0]
+    assert lowered == pytest.approx(0.5 * math.erfc(4.0 / (2 * sigma)), rel=1e-12, abs=0.0)
+
+
+def test_importing_the_accounting_imports_neither_tensorflow_nor_plots():
+    code = (
+        "import sys, pate_tf.accounting.moments, pate_tf.accounting.calibration;"
+        "heavy = {'tensorflow', 'keras', 'matplotlib', 'sklearn', 'opendp', 'scipy.stats'};"
+        "sys.exit(bool(heavy & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_gaussian_composition_is_that_of_the_stacked_shifts():
+    mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0)
+    epsilon, moment = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5, num_answered=3)
+    squared = 10 / 10.0**2 + 2 * 3 / 2.0**2
+    assert moment is None
+    assert epsilon == pytest.approx(
+        gaussian_dp_epsilon(math.sqrt(squared), 1e-5), rel=1e-5, abs=0.0
+    )
+    assert epsilon > gaussian_dp_epsilon(math.sqrt(squared), 1e-5)
+    alone, _ = GaussianNoisyMax(40.0).data_independent_epsilon(num_queries=100, delta=1e-5)
+    assert alone == pytest.approx(gaussian_dp_epsilon(math.sqrt(200) / 40, 1e-5), rel=1e-5, abs=0.0)
+
+
+@pytest.mark.parametrize("shifts", [1, 4])
+@pytest.mark.parametrize("scale", [4, 16])
+def test_discrete_gaussians_need_at_most_one_step_more_for_every_shift(shifts, scale):
+    """The slack of `_gaussian_epsilon`, on lattices coarse enough to see: sigma = 2 votes."""
+    sigma, delta = 2.0, 1e-4
+    support = np.arange(-40 * scale, 40 * scale + 1)
+    mass = np.exp(-(support**2) / (2.0 * (sigma * scale) ** 2))
+    mass /= mass.sum()
+    total = np.ones(1)
+    for _ in range(shifts):
+        total = np.convolve(total, mass)
+    sums = np.arange(len(total)) - len(total) // 2
+    losses = (shifts * scale**2 + 2.0 * scale * sums) / (2.0 * (sigma * scale) ** 2)
+
+    def spent(epsilon):
+        return float(total @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
+
+    smooth = gaussian_dp_epsilon(math.sqrt(shifts) / sigma, delta)
+    assert spent(smooth + shifts / (scale * sigma**2)) <= delta
+    assert spent(smooth * 0.9) > delta

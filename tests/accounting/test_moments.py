@@ -1,0 +1,383 @@
+import json
+import math
+import pathlib
+from functools import partial
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting import outcomes
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN
+from pate_tf.accounting.exact import directed_alphas
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    Plurality,
+)
+from pate_tf.accounting.moments import (
+    BOUNDS,
+    bound_tail,
+    data_dependent_alphas,
+    epsilon_from_alphas,
+    is_two_sided,
+    query_costs,
+    union_bound,
+    vote_reach,
+)
+from pate_tf.accounting.quadrature import neighbour_outcomes
+
+GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
+VALUES = {name: float(value) for name, value in GOLDEN["values"].items()}
+HISTOGRAMS = {name: GOLDEN[name] for name in ("H1", "H2", "H3")}
+EXAMPLES = settings(deadline=None, max_examples=80, derandomize=True)
+
+MECHANISMS = [
+    LaplaceNoisyMax(0.05),
+    PermuteAndFlip(0.05),
+    ExponentialMechanism(0.05),
+    GaussianNoisyMax(40.0),
+    ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=100.0, sigma=40.0),
+]
+PURE = MECHANISMS[:3]
+CASES = [(mechanism, bound) for mechanism in MECHANISMS for bound in mechanism.bounds]
+QUICK = [(mechanism, bound) for mechanism, bound in CASES if bound != "exact"]
+MOMENTS = np.geomspace(0.05, 512.0, 24)
+
+golden = partial(pytest.approx, rel=1e-12, abs=0.0)
+
+
+def continuous(histogram, gamma=0.05):
+    return union_bound(partial(outcomes.laplace_tail, gamma=gamma), np.array([histogram]))
+
+
+def golden_cost(bound, histogram, moment, gamma=0.05):
+    q, u = continuous(histogram, gamma)
+    return query_costs(bound, LaplaceNoisyMax(gamma), q, u, np.array([float(moment)]))[0, 0]
+
+
+@pytest.mark.parametrize("name", HISTOGRAMS)
+def test_golden_q(name):
+    assert continuous(HISTOGRAMS[name])[0][0] == golden(VALUES[f"q({name},g=.05)"])
+
+
+def test_golden_q_of_other_histograms():
+    assert continuous([5, 3, 2], 0.3)[0][0] == golden(VALUES["q([5,3,2],g=.3)"])
+    long = continuous([60, 50] + [18] * 7 + [14])
+    assert long[0][0] == golden(VALUES["q([60,50,18x7,14],g=.05)"])
+    second = np.array([HISTOGRAMS["H2"]])
+    tail = partial(outcomes.laplace_tail, gamma=0.05)
+    assert union_bound(tail, second, moved_votes=7)[0][0] == golden(VALUES["qmax_ball(H2,d=7)"])
+    third = np.array([HISTOGRAMS["H3"]])
+    assert union_bound(tail, third, moved_votes=46)[0][0] == VALUES["qmax_ball(H3,d=46)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "histogram", "moment", "gamma"),
+    [
+        ("paper alpha(l=8; H1,g=.05)", "paper", HISTOGRAMS["H1"], 8, 0.05),
+        ("paper alpha(l=8; H2,g=.05)", "paper", HISTOGRAMS["H2"], 8, 0.05),
+        ("paper alpha(l=8; H3,g=.05)", "paper", HISTOGRAMS["H3"], 8, 0.05),
+        ("paper alpha(l=2.5; H3,g=.05)", "paper", HISTOGRAMS["H3"], 2.5, 0.05),
+        ("paper alpha(l=30; H2,g=.05)", "paper", HISTOGRAMS["H2"], 30, 0.05),
+        ("paper alpha(l=3; [5,3,2],g=.3)", "paper", [5, 3, 2], 3, 0.3),
+        ("tight alpha(l=8; H3)", "tight", HISTOGRAMS["H3"], 8, 0.05),
+        ("two-sided alpha(l=8; H3)", "two_sided", HISTOGRAMS["H3"], 8, 0.05),
+        ("two-sided alpha(l=30; H2)", "two_sided", HISTOGRAMS["H2"], 30, 0.05),
+        ("class-aware two-sided alpha(l=8; H3)", "class_aware", HISTOGRAMS["H3"], 8, 0.05),
+        ("class-aware two-sided alpha(l=30; H2)", "class_aware", HISTOGRAMS["H2"], 30, 0.05),
+    ],
+)
+def test_golden_costs(name, bound, histogram, moment, gamma):
+    assert golden_cost(bound, histogram, moment, gamma) == golden(VALUES[name])
+
+
+def test_golden_caps():
+    certain_loss = np.ones(1)
+    for name, bound, gamma, moment in (
+        ("paper cap D(l=8,g=.05)", "paper", 0.05, 8.0),
+        ("tight cap D*(l=8,g=.05)", "two_sided", 0.05, 8.0),
+        ("tight cap D*(l=2.5,g=.3)", "class_aware", 0.3, 2.5),
+    ):
+        cost = query_costs(
+            bound, LaplaceNoisyMax(gamma), certain_loss, certain_loss, np.array([moment])
+        )
+        assert cost[0, 0] == golden(VALUES[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "histogram", "moment"),
+    [
+        ("eps paper l=8, T=100 x H1, delta=1e-5", "H1", 8.0),
+        ("eps paper l=8, T=100 x H2, delta=1e-5", "H2", 8.0),
+        ("eps paper l=8, T=100 x H3, delta=1e-5", "H3", 8.0),
+    ],
+)
+def test_golden_epsilons_of_the_paper(name, histogram, moment):
+    counts = np.tile(HISTOGRAMS[histogram], (100, 1))
+    alphas = data_dependent_alphas(
+        counts, LaplaceNoisyMax(0.05), np.arange(1.0, 9.0), bound="paper"
+    )
+    epsilon, best = epsilon_from_alphas(alphas, np.arange(1.0, 9.0), 1e-5, conversion="classic")
+    assert best == moment
+    assert VALUES[name] <= epsilon <= VALUES[name] * (1 + SAFETY_MARGIN)
+    single = 100 * golden_cost("paper", HISTOGRAMS[histogram], moment)
+    at_moment = alphas[int(moment) - 1]
+    assert single * (1 + 0.9 * SAFETY_MARGIN) <= at_moment <= single * (1 + 1.1 * SAFETY_MARGIN)
+    exact, _ = epsilon_from_alphas([single], [moment], 1e-5, conversion="classic")
+    assert exact == golden(VALUES[name])
+
+
+def test_golden_epsilons_of_single_moments():
+    def epsilon(alpha, moment, conversion):
+        return epsilon_from_alphas([alpha], [moment], 1e-5, conversion=conversion)[0]
+
+    at_48 = 100 * golden_cost("paper", HISTOGRAMS["H1"], 48)
+    assert epsilon(at_48, 48.0, "classic") == golden(VALUES["eps paper l=48, T=100 x H1"])
+    cap = 100 * golden_cost("paper", [1, 1], 5)
+    assert epsilon(cap, 5.0, "classic") == golden(VALUES["eps data-indep paper l=5, T=100"])
+    at_20 = 100 * golden_cost("two_sided", HISTOGRAMS["H2"], 20)
+    assert epsilon(at_20, 20.0, "improved") == golden(
+        VALUES["eps improved-conv two-sided l=20 T=100 x H2"]
+    )
+
+
+def test_golden_pairwise_tails():
+    assert LaplaceNoisyMax(0.3).pairwise_tail(np.array([3.0]))[0] == golden(
+        VALUES["dLap pair tail Pr[D>=3](g=.3)"]
+    )
+    assert LaplaceNoisyMax(0.05).pairwise_tail(np.array([40.0]))[0] == golden(
+        VALUES["dLap pair tail Pr[D>=40](g=.05)"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("direction", "moment", "histogram", "gamma", "label"),
+    [
+        ("fwd", 8.0, HISTOGRAMS["H3"], 0.05, "l=8; H3"),
+        ("rev", 8.0, HISTOGRAMS["H3"], 0.05, "l=8; H3"),
+        ("fwd", 64.0, HISTOGRAMS["H1"], 0.05, "l=64; H1"),
+        ("rev", 64.0, HISTOGRAMS["H1"], 0.05, "l=64; H1"),
+        ("fwd", 2.5, [5, 3, 2], 0.3, "l=2.5; [5,3,2],g=.3"),
+        ("rev", 2.5, [5, 3, 2], 0.3, "l=2.5; [5,3,2],g=.3"),
+    ],
+)
+def test_golden_exact_alphas_of_the_continuous_law(direction, moment, histogram, gamma, label):
+    values, multiplicity = np.unique(histogram, return_counts=True)
+    laws = neighbour_outcomes(reference.ContinuousLaplaceNoise(gamma), values, multiplicity)
+    forward, reverse = directed_alphas(laws, np.array([moment]), limit=2 * gamma, rare=1e-290)
+    value = forward[0] if direction == "fwd" else reverse[0]
+    assert value == pytest.approx(VALUES[f"exact alpha {direction}({label})"], rel=1e-9, abs=0.0)
+
+
+# ---- fifty digits -----------------------------------------------------------------------------
+
+
+@EXAMPLES
+@given(
+    st.lists(st.integers(0, 60), min_size=2, max_size=6),
+    st.floats(1e-3, 1.5),
+    st.sampled_from(["paper", "tight", "two_sided", "class_aware"]),
+    st.floats(0.05, 100.0),
+)
+def test_q_and_costs_agree_with_fifty_digits(counts, gamma, bound, moment):
+    mechanism = LaplaceNoisyMax(gamma)
+    ordered = sorted(counts, reverse=True)
+    q, u = union_bound(bound_tail(bound, mechanism), np.array([ordered]))
+    gaps = [ordered[0] - count for count in ordered[1:]]
+    if bound == "paper":
+        terms = [reference.mp_laplace_tail(gap, gamma) for gap in gaps]
+    else:
+        p = reference.mp.exp(-reference.mp.mpf(gamma))
+        terms = [
+            p**gap * (1 - p) / (1 + p) ** 2 * (gap + (1 + p + 2 * p**2) / (1 - p**2))
+            for gap in gaps
+        ]
+    assert q[0] == pytest.approx(float(sum(terms)), rel=1e-12, abs=0.0)
+    assert u[0] == pytest.approx(float(terms[0]), rel=1e-12, abs=0.0)
+    value = query_costs(bound, mechanism, q, u, np.array([moment]))[0, 0]
+    expected = float(reference.mp_cost(bound, gamma, q[0], u[0], moment))
+    assert value == pytest.approx(expected, rel=1e-10, abs=0.0)
+
+
+@pytest.mark.parametrize("bound", ["tight", "two_sided", "class_aware", "paper"])
+@pytest.mark.parametrize("q", [1e-290, 5e-29, 1e-9, 1e-3, 0.2])
+@pytest.mark.parametrize("gamma", [1e-6, 0.00128, 0.3])
+def test_costs_near_zero_are_within_the_margin(bound, q, gamma):
+    """The case in which subtraction comes out too low (privacy.md, section 5b)."""
+    moments = np.array([0.05, 0.14, 3.0])
+    values = query_costs(
+        bound, LaplaceNoisyMax(gamma), np.full(1, q), np.full(1, 0.6 * q), moments
+    )[0]
+    for moment, value in zip(moments, values, strict=True):
+        with reference.mp.workdps(400):
+            expected = reference.mp_cost(bound, gamma, q, 0.6 * q, moment)
+            assert expected <= value * (1 + SAFETY_MARGIN)
+            assert value <= expected * (1 + SAFETY_MARGIN)
+
+
+@pytest.mark.parametrize("gap", [0, 1, 2, 3, 5, 9, 24])
+def test_the_discrete_tail_is_the_sum_of_the_difference_law(gap):
+    for gamma in (0.3, 1.0):
+        for signed in (gap, -gap):
+            expected = float(reference.mp_discrete_laplace_tail(signed, gamma))
+            value = LaplaceNoisyMax(gamma).pairwise_tail(np.array([float(signed)]))[0]
+            assert value == pytest.approx(expected, rel=1e-12, abs=0.0)
+
+
+@EXAMPLES
+@given(st.floats(0.5, 200.0), st.floats(-250.0, -0.01), st.floats(0.05, 100.0))
+def test_the_gaussian_formula_agrees_with_the_issue(sigma, log_q, moment):
+    q = math.exp(log_q)
+    value = query_costs(
+        "paper", GaussianNoisyMax(sigma), np.array([q]), np.array([q]), np.array([moment])
+    )[0, 0]
+    with reference.mp.workdps(200):
+        expected = float(reference.mp_gaussian_cost(sigma, q, moment))
+    assert value == pytest.approx(expected, rel=1e-9, abs=0.0)
+
+
+# ---- shape ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mechanism", "bound"), QUICK, ids=str)
+def test_costs_rise_with_q_and_u_up_to_the_cap(mechanism, bound):
+    q = np.concatenate([np.geomspace(1e-305, 1e-3, 300), np.linspace(1e-3, 1.2, 2000)])
+    costs = query_costs(bound, mechanism, q, q / 3.0, MOMENTS)
+    assert np.all(np.isfinite(costs))
+    assert np.all(costs > 0.0)
+    assert np.all(np.diff(costs, axis=0) >= -1e-12 * costs[1:])
+    more = query_costs(bound, mechanism, q, q / 2.0, MOMENTS)
+    assert np.all(more >= costs * (1 - 1e-12))
+    far = q > 0.5
+    assert np.all(costs[far] == costs[-1])
+
+
+@pytest.mark.parametrize(("mechanism", "bound"), CASES, ids=str)
+class TestEveryBound:
+    def test_the_order_of_classes_does_not_matter(self, mechanism, bound):
+        rng = np.random.default_rng(7)
+        counts = rng.multinomial(60, [0.7, 0.1, 0.1, 0.05, 0.05], size=12)
+        alphas = data_dependent_alphas(counts, mechanism, MOMENTS, bound=bound)
+        shuffled = rng.permuted(counts, axis=1)
+        moved = data_dependent_alphas(rng.permutation(shuffled), mechanism, MOMENTS, bound=bound)
+        np.testing.assert_allclose(moved, alphas, rtol=1e-13)
+
+    def test_equal_queries_add_up(self, mechanism, bound):
+        counts = np.array([[40, 6, 4], [30, 15, 5]])
+        once = data_dependent_alphas(counts, mechanism, MOMENTS, bound=bound)
+        often = data_dependent_alphas(np.repeat(counts, 9, axis=0), mechanism, MOMENTS, bound=bound)
+        np.testing.assert_allclose(often, 9 * once, rtol=1e-12)
+
+    def test_never_more_than_the_data_independent_cost(self, mechanism, bound):
+        counts = np.array([[5, 5, 0], [3, 3, 4], [10, 0, 0], [0, 0, 0]])
+        alphas = data_dependent_alphas(counts, mechanism, MOMENTS, bound=bound)
+        if bound == "paper" and mechanism in PURE:
+            limit = 4 * query_costs(bound, mechanism, np.ones(1), np.ones(1), MOMENTS)[0]
+        else:
+            limit = mechanism.data_independent_alpha(MOMENTS, num_queries=4)
+        assert np.all(alphas <= limit * (1 + 2 * SAFETY_MARGIN))
+
+    def test_no_query_and_one_class(self, mechanism, bound):
+        none = data_dependent_alphas(np.zeros((0, 3), int), mechanism, MOMENTS, bound=bound)
+        assert none.tolist() == [0.0] * len(MOMENTS)
+        one = data_dependent_alphas(np.array([[7], [7]]), mechanism, MOMENTS, bound=bound)
+        if isinstance(mechanism, ConfidentGaussianNoisyMax):
+            expected = 2 * mechanism.threshold_alpha(MOMENTS)
+            np.testing.assert_allclose(one, expected)
+        else:
+            assert one.tolist() == [0.0] * len(MOMENTS)
+
+    @pytest.mark.parametrize(
+        "counts",
+        [[[1, 0]], [[1, 0, 0]], [[5, 5]], [[4, 4, 4]], [[1_000_000, 0, 0]], [[500_000, 500_000]]],
+    )
+    @pytest.mark.parametrize("noise", [1e-3, 0.05, 1.0, 1e3, 1e6])
+    def test_extremes_are_positive_and_finite(self, mechanism, bound, counts, noise):
+        if isinstance(mechanism, ConfidentGaussianNoisyMax):
+            extreme = ConfidentGaussianNoisyMax(1.0, noise, noise)
+        elif isinstance(mechanism, GaussianNoisyMax):
+            extreme = GaussianNoisyMax(noise)
+        else:
+            extreme = type(mechanism)(1.0 / noise)
+        alphas = data_dependent_alphas(np.array(counts), extreme, MOMENTS, bound=bound)
+        assert np.all(np.isfinite(alphas))
+        assert np.all(alphas > 0.0)
+
+    def test_a_bound_of_another_mechanism_is_refused(self, mechanism, bound):
+        with pytest.raises(ValueError, match="bound"):
+            data_dependent_alphas(np.array([[3, 1]]), Plurality(), MOMENTS, bound=bound)
+        with pytest.raises(ValueError, match="bound"):
+            data_dependent_alphas(np.array([[3, 1]]), mechanism, MOMENTS, bound="best")
+
+
+@pytest.mark.parametrize(("mechanism", "bound"), QUICK, ids=str)
+def test_one_more_teacher_agreeing_never_costs_more(mechanism, bound):
+    """Of the bounds in q alone: the exact cost is largest a few votes away from a tie."""
+    for histogram in reference.sorted_histograms(12, 4):
+        before = data_dependent_alphas(np.array([histogram]), mechanism, MOMENTS, bound=bound)
+        for loser in range(1, 4):
+            if histogram[loser]:
+                agreed = list(histogram)
+                agreed[0] += 1
+                agreed[loser] -= 1
+                after = data_dependent_alphas(np.array([agreed]), mechanism, MOMENTS, bound=bound)
+                assert np.all(after <= before * (1 + 1e-12))
+
+
+def test_which_bounds_are_two_sided_and_where_they_reach():
+    assert [bound for bound in BOUNDS if is_two_sided(bound)] == [
+        "two_sided",
+        "class_aware",
+        "exact",
+    ]
+    assert vote_reach("two_sided", GaussianNoisyMax(3.0)) == 1
+    assert vote_reach("paper", GaussianNoisyMax(3.0)) == 0
+    assert vote_reach("two_sided", LaplaceNoisyMax(3.0)) == 0
+    with pytest.raises(ValueError, match="bound"):
+        vote_reach("class_aware", GaussianNoisyMax(3.0))
+
+
+def test_exact_costs_are_no_function_of_q():
+    with pytest.raises(ValueError, match="exact"):
+        query_costs("exact", LaplaceNoisyMax(0.1), np.ones(1), np.ones(1), MOMENTS)
+
+
+def test_unanswered_queries_pay_the_threshold_alone():
+    mechanism = MECHANISMS[-1]
+    counts = np.array([[200, 30, 20]])
+    answered = data_dependent_alphas(counts, mechanism, MOMENTS, bound="two_sided")
+    more = data_dependent_alphas(counts, mechanism, MOMENTS, bound="two_sided", num_unanswered=5)
+    np.testing.assert_allclose(more - answered, 5 * mechanism.threshold_alpha(MOMENTS), rtol=1e-8)
+    with pytest.raises(ValueError, match="unanswered"):
+        data_dependent_alphas(counts, MECHANISMS[0], MOMENTS, bound="two_sided", num_unanswered=1)
+
+
+def test_progress_counts_distinct_histograms():
+    seen = []
+    counts = np.array([[5, 3, 2], [2, 5, 3], [9, 1, 0]])
+    data_dependent_alphas(
+        counts,
+        LaplaceNoisyMax(0.3),
+        MOMENTS,
+        bound="exact",
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("bound", ["paper", "two_sided", "class_aware"])
+def test_the_vectorised_sum_agrees_with_the_plain_loop(bound):
+    rng = np.random.default_rng(3)
+    counts = rng.multinomial(250, [0.8, 0.1, 0.05, 0.03, 0.02], size=40)
+    moments = DEFAULT_MOMENTS[40:110:10]
+    plain = np.sum(
+        [reference.plain_costs(bound, tuple(row), 0.05, list(moments)) for row in counts], axis=0
+    )
+    alphas = data_dependent_alphas(counts, LaplaceNoisyMax(0.05), moments, bound=bound)
+    np.testing.assert_allclose(alphas, plain, rtol=1e-8)

@@ -1,0 +1,133 @@
+import itertools
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting.mechanisms import (
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+)
+from pate_tf.accounting.outcomes import additive_outcomes
+from pate_tf.accounting.quadrature import geometric_rule, integer_rule
+
+GOLDEN_FILE = pathlib.Path(__file__).with_name("golden.json")
+GOLDEN = json.loads(GOLDEN_FILE.read_text())
+VALUES = {name: float(value) for name, value in GOLDEN["values"].items()}
+EXAMPLES = settings(deadline=None, max_examples=25, derandomize=True)
+
+histograms = st.lists(st.integers(0, 12), min_size=2, max_size=4)
+
+
+def law(mechanism, counts):
+    return mechanism.outcome_probabilities(np.array([counts]))[0]
+
+
+@EXAMPLES
+@given(histograms, st.floats(0.1, 3.0))
+def test_discrete_laplace_agrees_with_summation(counts, gamma):
+    expected = np.array(reference.mp_discrete_laplace_law(tuple(counts), gamma), dtype=float)
+    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma), counts), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("counts", [(5, 3, 2), (4, 4, 0), (3, 3, 3), (7, 1, 0, 0)])
+def test_random_priority_is_the_mixture_of_all_fixed_orders(counts, gamma):
+    mixture = np.zeros(len(counts))
+    orders = list(itertools.permutations(range(len(counts))))
+    for order in orders:
+        fixed = reference.lowest_index_law(tuple(counts[k] for k in order), gamma)
+        mixture[list(order)] += np.array(fixed) / len(orders)
+    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma), counts), mixture, rtol=1e-9)
+
+
+def test_the_golden_lowest_index_law_is_reproduced():
+    fixed = reference.lowest_index_law((5, 3, 2), 0.3)
+    for winner in (0, 2):
+        expected = VALUES[f"dLap lowest-index Pr[{winner}]([5,3,2],g=.3)"]
+        assert fixed[winner] == pytest.approx(expected, rel=1e-12, abs=0.0)
+
+
+@EXAMPLES
+@given(histograms, st.floats(0.01, 10.0))
+def test_permute_and_flip_agrees_with_every_order_of_visit(counts, gamma):
+    expected = np.array(reference.mp_permute_and_flip_law(tuple(counts), gamma), dtype=float)
+    np.testing.assert_allclose(law(PermuteAndFlip(gamma), counts), expected, rtol=1e-9)
+
+
+@EXAMPLES
+@given(histograms, st.floats(0.01, 10.0))
+def test_exponential_mechanism_agrees_with_its_definition(counts, gamma):
+    expected = np.array(reference.mp_exponential_law(tuple(counts), gamma), dtype=float)
+    np.testing.assert_allclose(law(ExponentialMechanism(gamma), counts), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sigma"), [((5, 3, 2), 2.0), ((13, 4, 0, 0), 0.87277), ((60, 30), 10.0)]
+)
+def test_gaussian_agrees_with_high_precision_quadrature(counts, sigma):
+    expected = np.array(reference.mp_gaussian_law(counts, sigma), dtype=float)
+    np.testing.assert_allclose(law(GaussianNoisyMax(sigma), counts), expected, rtol=1e-9)
+
+
+def test_permute_and_flip_golden_values():
+    assert law(PermuteAndFlip(0.3), [5, 3, 2])[0] == pytest.approx(
+        VALUES["PF Pr[0]([5,3,2],g=.3)"], rel=1e-12, abs=0.0
+    )
+    assert np.sum(law(PermuteAndFlip(0.05), GOLDEN["H1"])[1:]) == pytest.approx(
+        VALUES["PF exact q(H1)"], rel=1e-12, abs=0.0
+    )
+
+
+def test_continuous_laplace_golden_values():
+    noise = reference.ContinuousLaplaceNoise(0.05)
+    third = additive_outcomes(np.array([GOLDEN["H3"]]), noise)[0]
+    for winner in (0, 1, 2):
+        assert third[winner] == pytest.approx(
+            VALUES[f"LNMax exact Pr[{winner}](H3)"], rel=1e-9, abs=0.0
+        )
+    first = additive_outcomes(np.array([GOLDEN["H1"]]), noise)[0]
+    assert np.sum(first[1:]) == pytest.approx(VALUES["LNMax exact q(H1)"], rel=1e-9, abs=0.0)
+    small = additive_outcomes(np.array([[5, 3, 2]]), reference.ContinuousLaplaceNoise(0.3))[0]
+    assert small[1] == pytest.approx(VALUES["LNMax exact Pr[1]([5,3,2],g=.3)"], rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("length", [1, 5, 24, 25, 40, 1000])
+def test_integer_rule_sums_exponentials(length):
+    points, weights = integer_rule(length)
+    for rate in (-6.0, 0.5, 6.0):
+        expected = np.sum(np.exp(rate * np.arange(length) / length))
+        assert weights @ np.exp(rate * points / length) == pytest.approx(
+            expected, rel=1e-12, abs=0.0
+        )
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 0.01, 0.5, 3.0])
+def test_geometric_rule_sums_polynomials(gamma):
+    points, weights = geometric_rule(gamma, 4)
+    for power in range(8):
+        expected = -1.0 / np.expm1(-gamma * (power + 1))
+        assert weights @ points**power == pytest.approx(expected, rel=1e-11, abs=0.0)
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 1e-3, 0.05, 1.0, 30.0, 1e3])
+@pytest.mark.parametrize(
+    "counts",
+    [[1, 0], [1_000_000, 0, 0], [500_001, 499_999], [250] + [0] * 9, [5] * 30, [0, 0, 0]],
+)
+def test_laws_sum_to_one_at_the_extremes(counts, gamma):
+    for mechanism in (
+        LaplaceNoisyMax(gamma),
+        PermuteAndFlip(gamma),
+        ExponentialMechanism(gamma),
+        GaussianNoisyMax(1.0 / gamma),
+    ):
+        probabilities = law(mechanism, counts)
+        assert np.all(probabilities >= 0.0)
+        assert np.sum(probabilities) == pytest.approx(1.0, abs=1e-9)
