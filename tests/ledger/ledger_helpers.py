@@ -1,0 +1,54 @@
+"""What the tests of ledger and labeller share. Imports neither TensorFlow nor OpenDP."""
+
+import numpy as np
+
+from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.ledger import Ledger
+from pate_tf.records import VoteCounts
+
+ENSEMBLE = "ab" * 32
+DELTA = 1e-5
+NUM_CLASSES = 3
+MECHANISM = PermuteAndFlip(0.05)
+
+
+def votes_of(inputs):
+    """Undecided teachers, so that answers drawn twice differ often."""
+    return VoteCounts(np.tile([90, 85, 75], (len(inputs), 1)))
+
+
+def noisy_winners(counts, noise):
+    return np.argmax(counts * LATTICE + noise, axis=1)
+
+
+def pool(start, stop):
+    return np.arange(2 * start, 2 * stop, dtype=np.float32).reshape(-1, 2)
+
+
+def open_ledger(folder, **changes):
+    return Ledger.open(
+        folder, **({"ensemble_digest": ENSEMBLE, "delta": DELTA, "epsilon_budget": None} | changes)
+    )
+
+
+def labeller_on(ledger, *, noise=None, voter=votes_of):
+    return Labeller(
+        voter=voter,
+        ledger=ledger,
+        noise=SystemNoise() if noise is None else noise,
+        noisy_winners=noisy_winners,
+        num_classes=NUM_CLASSES,
+    )
+
+
+def label(ledger, start, stop, *, mechanism=MECHANISM, **labeller):
+    released = labeller_on(ledger, **labeller).label(
+        pool(start, stop), mechanism=mechanism, query_indices=np.arange(start, stop)
+    )
+    return released
+
+
+def answers_of(released):
+    return dict(zip(released.query_indices.tolist(), released.labels.tolist(), strict=True))

@@ -1,0 +1,283 @@
+"""Kills labelling processes at every step, races them, and starves them of disk."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, answers_of, label, open_ledger
+
+from pate_tf.ledger import Ledger, LedgerError
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+CHILD = str(HERE / "labelling_child.py")
+
+FAULT_POINTS = [
+    "opened_written",
+    "opened_committed",
+    "opened_noted",
+    "before_debit",
+    "debit_written",
+    "debit_committed",
+    "debit_noted",
+    "noise_drawn",
+    "counts_kept",
+    "answers_written",
+    "answers_committed",
+    "answers_noted",
+]
+
+
+def environment(**variables):
+    path = os.pathsep.join([str(ROOT), str(HERE)])
+    return os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | variables
+
+
+def start_child(folder, released, first, last, batch, *budget, **variables):
+    arguments = [str(value) for value in (folder, released, first, last, batch, *budget)]
+    return subprocess.Popen(
+        [sys.executable, CHILD, *arguments],
+        env=environment(**variables),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_released(path):
+    """All answers that ever left, complete lines only; one query must never have two."""
+    answers = {}
+    if not path.exists():
+        return answers
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            for query, answer in json.loads(line).items():
+                assert answers.setdefault(int(query), answer) == answer
+    return answers
+
+
+def check_after_crash(folder, released):
+    """Spent >= released, the chain verifies, and the stored answers are those released."""
+    answers = read_released(released)
+    if not (folder / "ledger.sqlite3").exists():
+        assert not answers
+        return
+    with open_ledger(folder) as ledger:
+        assert ledger.spent().num_queries >= ledger.num_answered >= len(answers)
+        if answers:
+            before = ledger.spent()
+            for query, answer in answers.items():
+                assert answers_of(label(ledger, query, query + 1)) == {query: answer}
+            assert ledger.spent() == before
+
+
+@pytest.mark.parametrize("point", FAULT_POINTS)
+def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
+    folder, released = tmp_path / "sensitive", tmp_path / "released"
+    if not point.startswith("opened"):
+        with open_ledger(folder) as ledger:
+            label(ledger, 0, 5)
+    child = start_child(folder, released, 5, 15, 10, PATE_TF_FAULT_POINT=point)
+    assert child.wait(60) == -signal.SIGKILL
+    child.stderr.close()
+
+    check_after_crash(folder, released)
+    assert not read_released(released)
+    stored = 0 if point.startswith("opened") else 5
+    paid = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("debit_committed") :])
+    answered = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("answers_committed") :])
+    with open_ledger(folder) as ledger:
+        assert (ledger.spent().num_queries, ledger.num_answered) == (paid, answered)
+        first = answers_of(label(ledger, 5, 15))
+        # Without stored answers the rerun pays again: the crash cost budget, not privacy.
+        assert ledger.spent().num_queries == paid + (0 if answered > stored else 10)
+        assert answers_of(label(ledger, 5, 15)) == first
+
+
+def kill_at_random(tmp_path, num_kills, seed):
+    folder, released = tmp_path / "sensitive", tmp_path / "released"
+    generator = random.Random(seed)
+    killed = 0
+    for _ in range(num_kills):
+        lines = len(read_released(released))
+        # The last few batches are asked again: their answers must not change.
+        child = start_child(folder, released, max(0, lines - 35), 100_000, 7)
+        # Wait for its first answer after restart, so that the kill falls among transactions.
+        while child.poll() is None and len(read_released(released)) < lines + 7:
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0.0, 0.05))
+        child.kill()
+        killed += child.wait(60) == -signal.SIGKILL
+        child.stderr.close()
+        with Ledger.read(folder) as ledger:
+            assert ledger.spent().num_queries >= ledger.num_answered >= len(read_released(released))
+    assert killed == num_kills
+    check_after_crash(folder, released)
+    child = start_child(folder, released, 0, len(read_released(released)) + 20, 7)
+    assert child.wait(60) == 0, child.stderr.read()
+    child.stderr.close()
+    read_released(released)
+
+
+def test_twenty_random_kills(tmp_path):
+    kill_at_random(tmp_path, 20, seed=1)
+
+
+@pytest.mark.long
+def test_two_hundred_random_kills(tmp_path):
+    kill_at_random(tmp_path, 200, seed=2)
+
+
+def test_eight_processes_until_refusal(tmp_path):
+    folder = tmp_path / "sensitive"
+    budget = 6.0
+    with open_ledger(folder, epsilon_budget=budget) as ledger:
+        affordable = ledger.affordable_queries(MECHANISM)
+    # Overlapping ranges: every query is asked by two processes, in batches of 3.
+    children = [
+        start_child(folder, tmp_path / f"released{n}", 30 * n, 30 * n + 60, 3, budget)
+        for n in range(8)
+    ]
+    for child in children:
+        errors = child.communicate(timeout=120)[1]
+        assert child.returncode == 0, errors
+
+    answers = {}
+    for n in range(8):
+        for query, answer in read_released(tmp_path / f"released{n}").items():
+            assert answers.setdefault(query, answer) == answer
+    with Ledger.read(folder) as ledger:
+        spent = ledger.spent()
+        assert spent.epsilon <= budget
+        assert spent.num_queries == ledger.num_answered == len(answers)
+        assert affordable - 3 < spent.num_queries <= affordable
+        debits = [row.details["num_queries"] for row in ledger.history() if row.kind == "debit"]
+        assert sum(debits) == spent.num_queries
+
+
+def test_a_crash_frees_the_lock(tmp_path):
+    folder = tmp_path / "sensitive"
+    child = start_child(folder, tmp_path / "released", 0, 5, 5, PATE_TF_FAULT_POINT="noise_drawn")
+    assert child.wait(60) == -signal.SIGKILL
+    child.stderr.close()
+    with open_ledger(folder) as ledger:
+        assert label(ledger, 0, 5).num_answered == 5
+
+
+STARVED = """
+import pathlib, resource, sys
+import ledger_helpers
+from pate_tf.ledger import LedgerError
+folder = pathlib.Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    with ledger_helpers.open_ledger(folder) as ledger:
+        for start in range(0, 100_000, 200):
+            ledger_helpers.label(ledger, start, start + 200)
+except LedgerError as error:
+    text = str(error)
+    sys.exit(0 if "\\n" not in text else f"several lines: {text}")
+sys.exit("no error")
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 50, 4_000, 30_000, 60_000, 200_000])
+def test_full_disk(tmp_path, limit):
+    folder = tmp_path / "sensitive"
+    with open_ledger(folder) as ledger:
+        kept = answers_of(label(ledger, 0, 400))
+    command = [sys.executable, "-c", STARVED, str(folder), str(limit)]
+    result = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    with open_ledger(folder) as ledger:
+        assert ledger.spent().num_queries >= ledger.num_answered >= 400
+        assert answers_of(label(ledger, 0, 400)) == kept
+        assert label(ledger, 0, 1000).num_answered == 1000
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    """A small file system of its own; needs the right to mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a small file system is not permitted here")
+    try:
+        folder = disk / "sensitive"
+        with open_ledger(folder) as ledger:
+            kept = answers_of(label(ledger, 0, 100))
+        with pytest.raises(LedgerError), open_ledger(folder) as ledger:
+            for start in range(100, 100_000, 100):
+                kept |= answers_of(label(ledger, start, start + 100))
+        subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+        with open_ledger(folder) as ledger:
+            assert ledger.spent().num_queries >= ledger.num_answered >= len(kept) > 100
+            assert answers_of(label(ledger, 0, len(kept))) == kept
+            assert label(ledger, 0, len(kept) + 200).num_answered == len(kept) + 200
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+UNPRIVILEGED = """
+import os, pathlib, sys
+import ledger_helpers
+from pate_tf.ledger import Ledger, LedgerError
+folder = pathlib.Path(sys.argv[1])
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    ledger_helpers.open_ledger(folder)
+except LedgerError:
+    pass
+else:
+    sys.exit("opened")
+with Ledger.read(folder) as ledger:
+    sys.exit(0 if ledger.num_answered == 5 else "answers missing")
+"""
+
+
+def test_read_only_folder_is_refused_for_labelling_and_can_be_read(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("public") / "sensitive"
+    with open_ledger(folder) as ledger:
+        label(ledger, 0, 5)
+    for path in folder.iterdir():
+        path.chmod(0o755 if path.is_dir() else 0o444)
+    folder.chmod(0o555)
+    ancestors = [path for path in folder.parents if path.owner() == folder.owner()]
+    modes = {path: path.stat().st_mode for path in ancestors}
+    try:
+        for path in ancestors:
+            if "pytest" in str(path):
+                path.chmod(0o755)
+        result = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, str(folder)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        for path, mode in modes.items():
+            if "pytest" in str(path):
+                path.chmod(mode)
+        folder.chmod(0o700)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_fault_point_is_only_reached_when_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATE_TF_FAULT_POINT", "no such point")
+    with Ledger.open(tmp_path, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
+        assert label(ledger, 0, 2).num_answered == 2

@@ -1,0 +1,230 @@
+"""Changes the files behind the ledger's back: it refuses, or nothing was lost."""
+
+import json
+import random
+import shutil
+import sqlite3
+
+import pytest
+from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, answers_of, label, open_ledger
+
+from pate_tf.ledger import Ledger, LedgerError, database
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original") / "sensitive"
+    with open_ledger(folder, epsilon_budget=20.0) as ledger:
+        for start in range(0, 60, 20):
+            label(ledger, start, start + 20)
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "sensitive")
+
+
+@pytest.fixture(scope="module")
+def truth(original):
+    return observe(original)
+
+
+def observe(folder):
+    """Everything that a ledger says, by both ways of opening it."""
+    with Ledger.read(folder) as ledger:
+        read = (ledger.history(), ledger.totals(), ledger.num_answered, ledger.head)
+    with open_ledger(folder) as ledger:
+        answers = {q: answers_of(label(ledger, q, q + 10)) for q in range(0, 60, 10)}
+        opened = (ledger.history(), ledger.totals(), ledger.num_answered, ledger.head)
+        return (read, opened, answers, ledger.epsilon_budget, ledger.delta, ledger.ensemble_digest)
+
+
+def execute(folder, *statements):
+    connection = sqlite3.connect(folder / "ledger.sqlite3")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def refused(folder, match=None):
+    for open_it in (lambda: Ledger.read(folder), lambda: open_ledger(folder)):
+        with pytest.raises(LedgerError, match=match) as info:
+            open_it()
+        assert "\n" not in str(info.value)
+    return True
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE rows SET details = replace(details, '\"num_queries\":20', '\"num_queries\":10')",
+        "UPDATE rows SET time = '2000-01-01T00:00:00+00:00' WHERE sequence = 4",
+        "UPDATE rows SET kind = 'budget' WHERE sequence = 3",
+        "UPDATE rows SET digest = zeroblob(32) WHERE sequence = 5",
+        "UPDATE rows SET details = 'not JSON' WHERE sequence = 2",
+        "DELETE FROM rows WHERE sequence = 1",
+        "DELETE FROM rows WHERE sequence = 4",
+        "DELETE FROM rows WHERE sequence = 7",
+        "DELETE FROM rows WHERE sequence >= 4",
+        "DELETE FROM rows",
+        "UPDATE rows SET sequence = 9 WHERE sequence = 7",
+        "INSERT INTO rows VALUES (8, 'now', 'debit', '{}', zeroblob(32))",
+        "UPDATE answers SET label = (label + 1) % 3 WHERE position = 17",
+        "UPDATE answers SET label = NULL WHERE position = 17",
+        "UPDATE answers SET debit = 2 WHERE position = 45",
+        "UPDATE answers SET query = zeroblob(16) WHERE position = 60",
+        "DELETE FROM answers WHERE position = 60",
+        "DELETE FROM answers WHERE position = 3",
+        "INSERT INTO answers VALUES (61, 2, zeroblob(16), 0)",
+        "INSERT INTO answers VALUES (-1, 2, zeroblob(16), 0)",
+        "CREATE TABLE more (value)",
+        "CREATE TRIGGER forget AFTER INSERT ON rows BEGIN DELETE FROM rows; END",
+        "DROP TABLE answers",
+        "PRAGMA user_version = 0",
+    ],
+)
+def test_an_edited_or_truncated_ledger_is_refused(folder, statement):
+    execute(folder, statement)
+    assert refused(folder)
+
+
+def test_a_tail_cut_off_together_with_its_answers_is_refused(folder):
+    execute(
+        folder,
+        "DELETE FROM rows WHERE sequence >= 6",
+        "DELETE FROM answers WHERE debit >= 6",
+    )
+    assert refused(folder, "rows were removed")
+
+
+def test_an_older_copy_of_the_database_is_refused(folder):
+    shutil.copy(folder / "ledger.sqlite3", folder / "backup")
+    with open_ledger(folder) as ledger:
+        label(ledger, 100, 105)
+    shutil.move(folder / "backup", folder / "ledger.sqlite3")
+    assert refused(folder, "rows were removed")
+
+
+def test_another_ledger_under_the_same_head_is_refused(folder, tmp_path):
+    with open_ledger(tmp_path / "other") as ledger:
+        for start in range(0, 60, 20):
+            label(ledger, start, start + 20)
+    shutil.copy(tmp_path / "other" / "ledger.sqlite3", folder / "ledger.sqlite3")
+    assert refused(folder, "not the one noted")
+
+
+def test_missing_files_are_refused(folder):
+    (folder / "ledger.head.json").rename(folder / "head")
+    assert refused(folder, "expected ledger.head.json")
+    (folder / "head").rename(folder / "ledger.head.json")
+    (folder / "ledger.sqlite3").unlink()
+    assert refused(folder, "expected a ledger")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"sequence": "x", "digest": "y"}', '{"sequence": null}']
+)
+def test_a_broken_head_is_refused(folder, text):
+    (folder / "ledger.head.json").write_text(text)
+    assert refused(folder)
+
+
+def test_an_emptied_or_foreign_file_is_refused(folder):
+    (folder / "ledger.sqlite3").write_bytes(b"")
+    assert refused(folder)
+    (folder / "ledger.sqlite3").write_bytes(b"not a database" * 1000)
+    assert refused(folder)
+
+
+def test_a_ledger_of_a_newer_version_is_refused(folder):
+    execute(folder, f"PRAGMA user_version = {len(database.MIGRATIONS) + 1}")
+    assert refused(folder, "written by a newer pate_tf")
+
+
+def test_an_older_version_is_migrated_forward_and_keeps_its_history(folder, truth, monkeypatch):
+    step = "CREATE TABLE later (value INTEGER) STRICT;"
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, step))
+    with pytest.raises(LedgerError):
+        Ledger.read(folder)
+    with open_ledger(folder):
+        pass
+    assert observe(folder) == truth
+    connection = sqlite3.connect(folder / "ledger.sqlite3")
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(database.MIGRATIONS),)
+    connection.close()
+
+
+def test_flipped_bytes_are_refused_or_harmless(original, truth, tmp_path):
+    """1,000 offsets over the database, and every byte of the head."""
+    content = (original / "ledger.sqlite3").read_bytes()
+    head = (original / "ledger.head.json").read_bytes()
+    generator = random.Random(5)
+    # Half in the first header and pages' heads, where a byte means most.
+    offsets = [generator.randrange(100) for _ in range(250)]
+    offsets += [generator.randrange(len(content)) for _ in range(750)]
+    flips = [("ledger.sqlite3", content, offset) for offset in offsets]
+    flips += [("ledger.head.json", head, offset) for offset in range(len(head))]
+    num_refused = 0
+    for number, (name, bytes_before, offset) in enumerate(flips):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(original / "ledger.sqlite3", folder)
+        shutil.copy(original / "ledger.head.json", folder)
+        changed = bytearray(bytes_before)
+        changed[offset] ^= generator.randrange(1, 256)
+        (folder / name).write_bytes(changed)
+        try:
+            seen = observe(folder)
+        except LedgerError as error:
+            assert "\n" not in str(error)
+            num_refused += 1
+        else:
+            assert seen == truth, f"{name} at {offset}: silently wrong"
+        shutil.rmtree(folder)
+    assert num_refused > 300
+
+
+def test_flipped_bytes_in_a_log_left_by_a_crash_are_refused_or_harmless(original, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(original, source)
+    ledger = open_ledger(source)
+    label(ledger, 100, 120)
+    crashed = tmp_path / "crashed"
+    shutil.copytree(source, crashed)
+    ledger.close()
+    content = (crashed / "ledger.sqlite3-wal").read_bytes()
+    assert content
+    truth = observe(source)
+    generator = random.Random(6)
+    outcomes = set()
+    for number in range(100):
+        folder = tmp_path / str(number)
+        shutil.copytree(crashed, folder)
+        changed = bytearray(content)
+        changed[generator.randrange(len(content))] ^= generator.randrange(1, 256)
+        (folder / "ledger.sqlite3-wal").write_bytes(changed)
+        try:
+            assert observe(folder) == truth
+            outcomes.add("harmless")
+        except LedgerError:
+            outcomes.add("refused")
+        shutil.rmtree(folder)
+    assert "refused" in outcomes
+
+
+def test_a_head_that_lags_by_one_row_is_brought_up_to_date(folder, truth):
+    with Ledger.read(folder) as ledger:
+        before = ledger.history()[-2]
+    note = {"sequence": before.sequence, "digest": before.digest}
+    (folder / "ledger.head.json").write_text(json.dumps(note))
+    assert observe(folder) == truth
+    assert json.loads((folder / "ledger.head.json").read_text())["sequence"] == before.sequence + 1
+
+
+def test_a_swapped_ensemble_is_refused(folder):
+    with pytest.raises(LedgerError, match="another ensemble"):
+        open_ledger(folder, ensemble_digest="cd" * 32)
+    with open_ledger(folder, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
+        assert ledger.affordable_queries(MECHANISM) > 0
