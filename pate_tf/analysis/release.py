@@ -1,0 +1,271 @@
+"""Releases of the data-dependent cost, drawn once for the same votes and kept.
+
+Drawing twice and averaging would undo the noise, and choosing the smaller of two draws its
+guarantee. So the first draw from some votes is kept in the sensitive folder; the same plan gets the
+same answer for ever, and another plan, mechanism or selection of the same votes is refused. A roof
+room, without TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import pathlib
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.plan import ReleasePlan, plan_from_dict
+from pate_tf.accounting.planning import DEFAULT_PROFILE, plan_release
+from pate_tf.accounting.release import (
+    DiscreteGaussian,
+    GateDecision,
+    LogCost,
+    SanitisedEpsilon,
+    release_epsilon,
+    release_log_cost,
+)
+from pate_tf.analysis.accounting import single_group
+from pate_tf.analysis.votes import VoteSource, order_free_digest
+from pate_tf.records import IntArray
+
+SANITISED, SMOOTH_SENSITIVITY, GATE = "sanitised", "smooth_sensitivity", "gate"
+RELEASES = (SANITISED, SMOOTH_SENSITIVITY, GATE)
+FOLDER = "releases"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseRequest:
+    """What is to be released, fixed before the votes are read. Public.
+
+    Attributes:
+      kinds: some of `RELEASES`, at least one. `sanitised` and `gate` read one and the same draw;
+        `smooth_sensitivity` is another draw and stands alone.
+      delta: in total.
+      adaptive: whether queries were chosen by looking at earlier noisy labels; then refused.
+      profile: lead of the first class, as a share of the teachers, that the plan is made for.
+      moment: of the plan; this and the following default to what planning finds best.
+      smoothness: eta, or beta for `smooth_sensitivity`.
+      sigma: of the release's noise, in sensitivities.
+      budget: the gate's, a cost at the moment in natural logarithms.
+      confidence: that the sanitised epsilon is not too low.
+
+    Raises:
+      ValueError: if kinds do not go together, or a value is for another kind.
+    """
+
+    kinds: tuple[str, ...]
+    delta: float
+    adaptive: bool = False
+    profile: float = DEFAULT_PROFILE
+    moment: float | None = None
+    smoothness: float | None = None
+    sigma: float | None = None
+    budget: float | None = None
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in RELEASES:
+                raise ValueError(f"release: expected some of {list(RELEASES)}, got {kind!r}")
+        if SMOOTH_SENSITIVITY in self.kinds and len(set(self.kinds)) > 1:
+            raise ValueError(
+                "release: expected smooth_sensitivity alone: two draws from the same votes cost "
+                "twice"
+            )
+        if self.budget is not None and GATE not in self.kinds:
+            raise ValueError("gate_budget: expected it with --release=gate, got it without")
+        if self.confidence is not None and GATE in self.kinds:
+            raise ValueError(
+                "confidence: expected none with a gate, whose failures are half of delta"
+            )
+        if self.confidence is not None and not 0.5 < self.confidence < 1.0:
+            raise ValueError(f"confidence: expected in (0.5, 1), got {self.confidence}")
+
+    def plan(
+        self, mechanism: Mechanism, *, num_queries: int, num_teachers: int, num_classes: int
+    ) -> ReleasePlan:
+        """Returns the plan; no vote enters.
+
+        Raises:
+          ValueError: if the mechanism has no such release, or a value is out of range.
+        """
+        release = "log_cost"
+        if GATE in self.kinds:
+            release = "gate"
+        elif SMOOTH_SENSITIVITY in self.kinds:
+            release = "smooth_sensitivity"
+        planned = plan_release(
+            mechanism,
+            num_queries=num_queries,
+            num_teachers=num_teachers,
+            num_classes=num_classes,
+            delta=self.delta,
+            release=release,
+            profile=self.profile,
+        )
+        changes: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("moment", self.moment),
+                ("smoothness", self.smoothness),
+                ("sigma", self.sigma),
+                ("budget", self.budget),
+                ("failure", None if self.confidence is None else 1.0 - self.confidence),
+            )
+            if value is not None
+        }
+        return dataclasses.replace(planned, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Released:
+    """Publishable: what was read from the one draw.
+
+    Attributes:
+      plan: what was fixed before the votes were read.
+      sanitised: an epsilon that covers labels and itself, if it was asked for.
+      gate: whether labels may be released, if it was asked for.
+      num_discarded: how many earlier draws the user said were never published.
+    """
+
+    plan: ReleasePlan
+    sanitised: SanitisedEpsilon | None
+    gate: GateDecision | None
+    num_discarded: int
+
+
+class ReleaseStore:
+    """The draws kept in the sensitive folder of a run, a file for each source of votes.
+
+    It knows its own folder alone: whoever analyses the same votes with another folder draws anew,
+    and both draws cost.
+
+    Args:
+      folder: the run's sensitive folder; draws go to `releases/` in it.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder / FOLDER
+
+    def release(
+        self,
+        source: VoteSource,
+        request: ReleaseRequest,
+        noise: DiscreteGaussian,
+        *,
+        discard_earlier: bool = False,
+    ) -> Released:
+        """Returns what was drawn earlier under the same plan, or draws and keeps it.
+
+        Args:
+          source: votes of one mechanism.
+          request: what is to be released.
+          noise: draws the discrete Gaussian; not called if there is a draw already.
+          discard_earlier: whether a draw under another plan was never published, so that a new one
+            may take its place. How often that happened is kept and reported.
+
+        Raises:
+          ValueError: if the queries are adaptive, the source or mechanism has no such release, or
+            an earlier draw from the same votes exists.
+          OSError: if the draw can't be kept; then it is not returned either.
+        """
+        if request.adaptive:
+            raise ValueError(
+                "release: expected queries chosen without looking at noisy labels, got adaptive "
+                "ones; account for them data-independently"
+            )
+        group = single_group(source)
+        counts, mechanism = group.counts.values, group.mechanism
+        plan = request.plan(
+            mechanism,
+            num_queries=len(counts),
+            num_teachers=int(counts[0].sum()),
+            num_classes=counts.shape[1],
+        )
+        # Everything that decides what is published, so that equal keys have equal answers.
+        key = {
+            "votes": order_free_digest(counts),
+            "mechanism": mechanism.to_dict(),
+            "plan": plan.to_dict(),
+            "delta": request.delta if plan.release == "smooth_sensitivity" else None,
+        }
+        identity = hashlib.sha256(source.identity().encode()).hexdigest()
+        with self._exclusive():
+            path, kept = self._find(identity)
+            if kept is None or (kept["key"] != key and discard_earlier):
+                kept = {
+                    "source": identity,
+                    "key": key,
+                    "drawn": _draw(counts, mechanism, plan, request.delta, noise),
+                    "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
+                }
+                artifacts.write_json(path, kept, private=True)
+        if kept["key"] != key:
+            differing = [name for name in key if kept["key"].get(name) != key[name]]
+            raise ValueError(
+                f"release: expected the {' and '.join(differing)} of the earlier release from "
+                f"these votes, kept in {path}, got another; if that one was never published, "
+                f"--discard_release puts this one in its place"
+            )
+        return _released(kept, mechanism, request)
+
+    def _find(self, identity: str) -> tuple[pathlib.Path, dict[str, Any] | None]:
+        """Returns the draw kept for a source, or where a first one goes.
+
+        The file's name tells nothing about the votes, since messages quote it.
+        """
+        for path in sorted(self._folder.glob("*.json")):
+            kept = _read(path)
+            if kept["source"] == identity:
+                return path, kept
+        return self._folder / f"{secrets.token_hex(8)}.json", None
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Keeps two processes from drawing at once."""
+        artifacts.make_sensitive_folder(self._folder)
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _draw(
+    counts: IntArray,
+    mechanism: Mechanism,
+    plan: ReleasePlan,
+    delta: float,
+    noise: DiscreteGaussian,
+) -> dict[str, Any]:
+    if plan.release == "smooth_sensitivity":
+        found = release_epsilon(counts, mechanism, plan, delta, adaptive=False, noise=noise)
+        return {"epsilon": found.epsilon, "confidence": found.confidence}
+    return {"steps": release_log_cost(counts, mechanism, plan, adaptive=False, noise=noise).steps}
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    kept = artifacts.read_json(path)
+    fields = {"source": str, "key": dict, "drawn": dict, "num_discarded": int}
+    if not all(isinstance(kept.get(name), kind) for name, kind in fields.items()):
+        raise ValueError(f"{path}: expected a kept release, got something else")
+    return kept
+
+
+def _released(kept: Mapping[str, Any], mechanism: Mechanism, request: ReleaseRequest) -> Released:
+    plan, delta = plan_from_dict(kept["key"]["plan"]), request.delta
+    sanitised, gate = None, None
+    if plan.release == "smooth_sensitivity":
+        sanitised = SanitisedEpsilon(delta=delta, plan=plan, **kept["drawn"])
+    else:
+        log_cost = LogCost(steps=kept["drawn"]["steps"], mechanism=mechanism, plan=plan)
+        if SANITISED in request.kinds:
+            sanitised = log_cost.sanitised_epsilon(delta)
+        if GATE in request.kinds:
+            gate = log_cost.gate(delta)
+    return Released(plan=plan, sanitised=sanitised, gate=gate, num_discarded=kept["num_discarded"])

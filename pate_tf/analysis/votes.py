@@ -1,0 +1,246 @@
+"""Where the votes of an analysis come from: files as the first release wrote them, or ledgers.
+
+A roof room, without TensorFlow. Everything here is sensitive but the numbers of queries.
+"""
+
+import dataclasses
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.aggregation import labeller
+from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.records import IntArray, VoteCounts, Votes
+
+LEDGER_FILE = "ledger.sqlite3"
+DEFAULT_NUM_CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class AnsweredVotes:
+    """Sensitive: the votes of all queries that one mechanism answered.
+
+    Attributes:
+      mechanism: what answered.
+      counts: int64 `[num_answered, num_classes]`.
+      num_unanswered: queries that a threshold left without a label.
+    """
+
+    mechanism: Mechanism
+    counts: VoteCounts
+    num_unanswered: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VoteSource:
+    """Sensitive: what an analysis is about.
+
+    Attributes:
+      groups: the votes, a group for each mechanism and number of classes; None if a ledger's votes
+        are not there, so that only data-independent accounting is possible.
+      num_paid: public; how many queries were asked, by mechanism. Counts queries too whose answers
+        a crash lost.
+      identity: digest of what the votes are drawn from, whichever part of it is analysed and in
+        whichever order: computed on demand.
+      labels: the single votes, where the file has them.
+      is_secure: public; whether all noise came from the operating system's entropy.
+    """
+
+    groups: tuple[AnsweredVotes, ...] | None
+    num_paid: Mapping[Mechanism, int]
+    identity: Callable[[], str] = dataclasses.field(repr=False)
+    labels: Votes | None = None
+    is_secure: bool = True
+
+    @property
+    def num_queries(self) -> int:
+        """How many queries were asked."""
+        return sum(self.num_paid.values())
+
+
+def order_free_digest(counts: IntArray) -> str:
+    """Returns a digest that the order of queries, of classes, and classes without votes leave."""
+    descending = -np.sort(-counts, axis=1)
+    used = descending[:, (descending > 0).any(axis=0)]
+    return artifacts.digest_array(used[np.lexsort(used.T)])
+
+
+def read_votes_file(
+    path: pathlib.Path,
+    mechanism: Mechanism,
+    *,
+    input_is_counts: bool = False,
+    indices_file: pathlib.Path | None = None,
+    max_examples: int | None = None,
+    num_classes: int | None = None,
+) -> VoteSource:
+    """Reads labels `[num_teachers, num_queries]` or counts `[num_queries, num_classes]`.
+
+    Files of type float are accepted if they hold whole numbers.
+
+    Args:
+      path: the `.npy` file.
+      mechanism: what answers the queries.
+      input_is_counts: whether the file holds counts.
+      indices_file: a `.npy` file with the positions of the queries that count, in their order.
+        Default: all.
+      max_examples: how many of those, from the first. Default: all.
+      num_classes: number of classes. Default: the columns of counts; for labels at least 10, and
+        all that occur: a class without votes only makes the bounds larger.
+
+    Raises:
+      ValueError: if a file is broken or does not hold what is expected of it.
+      OSError: if a file can't be read.
+    """
+    array = artifacts.read_array(path)
+    if not array.size:
+        raise ValueError(f"{path}: expected at least one query, got shape {list(array.shape)}")
+    labels = None
+    try:
+        if input_is_counts:
+            everything = VoteCounts(array)
+            if num_classes not in (None, everything.num_classes):
+                raise ValueError(
+                    f"counts: expected {num_classes} classes, got {everything.num_classes}"
+                )
+        else:
+            labels = _labels(array, num_classes)
+            everything = labels.counts()
+        check_totals(everything.values)
+        chosen = np.arange(everything.num_queries)
+        if indices_file is not None:
+            chosen = _indices(artifacts.read_array(indices_file), indices_file)
+        chosen = chosen[:max_examples]
+        counts = everything.take(chosen)
+    except ValueError as error:
+        message = str(error)
+        known = message.startswith((str(path), str(indices_file)))
+        raise ValueError(message if known else f"{path}: {message}") from error
+    if not counts.num_queries:
+        raise ValueError(f"{path}: expected at least one query to analyse, got none")
+    if labels is not None:
+        labels = Votes(labels.labels[:, chosen.astype(np.int64)], labels.num_classes)
+    return VoteSource(
+        groups=(AnsweredVotes(mechanism, counts),),
+        num_paid={mechanism: counts.num_queries},
+        identity=lambda: order_free_digest(everything.values),
+        labels=labels,
+    )
+
+
+def _labels(array: npt.NDArray[Any], num_classes: int | None) -> Votes:
+    if num_classes is None:
+        # The votes themselves check their type; here any number will do.
+        numeric = array.dtype.kind in "iuf" and np.isfinite(array).all()
+        largest = float(array.max()) if numeric else 0.0
+        if largest >= 2**20:
+            raise ValueError("votes: expected labels below 2**20; for counts use --input_is_counts")
+        num_classes = max(DEFAULT_NUM_CLASSES, int(largest) + 1)
+    return Votes(array, num_classes)
+
+
+def _indices(array: npt.NDArray[Any], path: pathlib.Path) -> npt.NDArray[Any]:
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{path}: expected indices [num_queries], got {array.dtype} of shape "
+            f"{list(array.shape)}"
+        )
+    return array
+
+
+def check_totals(counts: IntArray) -> None:
+    """Checks that every query has one vote of every teacher, as privacy.md assumes.
+
+    Raises:
+      ValueError: if there are no votes, or queries differ in how many they have.
+    """
+    totals = counts.sum(axis=1)
+    if len(totals) and (totals != totals[0]).any():
+        raise ValueError(
+            "counts: expected one vote of every teacher on every query, got rows with different "
+            "sums"
+        )
+    if len(totals) and totals[0] < 1:
+        raise ValueError("counts: expected at least one vote on every query, got none")
+
+
+def check_mechanisms(
+    num_paid: Mapping[Mechanism, int],
+    *,
+    name: str | None,
+    gamma: float | None,
+    sigma: float | None,
+) -> None:
+    """Checks that what a user said about the mechanism agrees with the ledger.
+
+    Raises:
+      ValueError: if a given value is not that of every mechanism in the ledger.
+    """
+    for mechanism in num_paid:
+        fields = mechanism.to_dict()
+        said = {"name": name, "gamma": gamma, "sigma": sigma}
+        for field, value in said.items():
+            if value is not None and fields.get(field) != value:
+                raise ValueError(
+                    f"mechanism: the ledger has {field} {fields.get(field)} "
+                    f"({mechanism.name}), got {value}"
+                )
+
+
+def ledger_folder(path: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of a ledger that was named by its file or its folder."""
+    return path.parent if path.name == LEDGER_FILE else path
+
+
+def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource:
+    """Reads what was paid through ledgers of ensembles trained on the same records.
+
+    Args:
+      ledgers: open, none of them twice.
+      votes_needed: whether missing votes are an error, rather than left out.
+
+    Raises:
+      ValueError: if an ensemble is named twice or the votes are not of one ensemble.
+      LedgerError: if votes are damaged, or missing though they are needed.
+    """
+    digests = [ledger.ensemble_digest for ledger in ledgers]
+    if len(set(digests)) < len(digests):
+        raise ValueError("ledger: expected different ensembles, got one of them twice")
+    num_paid: Counter[Mechanism] = Counter()
+    for ledger in ledgers:
+        num_paid.update(ledger.totals())
+    groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
+    there = votes_needed or all(_has_votes(ledger) for ledger in ledgers)
+    for ledger in ledgers if there else ():
+        for paid in labeller.paid_counts(ledger):
+            mechanism = mechanism_from_dict(paid.mechanism)
+            try:
+                check_totals(paid.counts.values)
+            except ValueError as error:
+                raise LedgerError(f"{ledger.folder}: {error}") from error
+            groups.setdefault((mechanism, paid.counts.num_classes), []).append(paid)
+    return VoteSource(
+        groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
+        num_paid=num_paid,
+        identity=lambda: " ".join(sorted(digests)),
+        is_secure=all(ledger.is_secure for ledger in ledgers),
+    )
+
+
+def _has_votes(ledger: Ledger) -> bool:
+    return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
+
+
+def _group(mechanism: Mechanism, paid: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
+    answered = [batch.counts.values[batch.answered] for batch in paid]
+    return AnsweredVotes(
+        mechanism,
+        VoteCounts(np.concatenate(answered)),
+        num_unanswered=sum(int((~batch.answered).sum()) for batch in paid),
+    )

@@ -1,0 +1,174 @@
+"""Examples out of TensorFlow Datasets, image or table, however large.
+
+A split that is small lies in memory. A large one is streamed once through tf.data into a file
+beside its records, and mapped: whoever gathers the records of one teacher reads those alone.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.data.raw_files import RawDataError
+from pate_tf.records import Dataset
+
+LARGEST_IN_MEMORY = 2**28  # bytes of a split's inputs
+STREAMED_BATCH = 1_000  # examples
+
+Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where TFDS has a data set's two sides.
+
+    Attributes:
+      dataset: what is publicly known of the data.
+      builder: the name that TFDS knows.
+      private_split: the split that the teachers share out.
+      public_split: the split that holds the student's pool.
+      input_name: the feature that is the input; the one named "label" is the label.
+      raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand;
+        empty if there is no such way.
+    """
+
+    dataset: Dataset
+    builder: str
+    private_split: str = "train"
+    public_split: str = "test"
+    input_name: str = "image"
+    label_name: str = "label"
+    raw_files: tuple[str, ...] = ()
+
+
+def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arrays:
+    """Returns inputs `[num_examples, *input_shape]` and labels int64 `[num_examples]`.
+
+    Args:
+      source: what to load.
+      split: as TFDS writes splits, e.g. "train+extra".
+      data_dir: where TFDS keeps prepared data; None for its own default. What is not prepared
+        there is prepared there, from raw files or by download; below TFDS' default if `data_dir`
+        is read-only and holds raw files.
+
+    Raises:
+      ValueError: if the data are neither there nor can be downloaded, or are broken.
+    """
+    with errors_in_one_line(source, data_dir):
+        builder = open_builder(source.builder, data_dir, source.raw_files)
+        num_bytes = builder.info.splits[split].num_examples
+        num_bytes *= int(np.prod(source.dataset.input_shape))
+        num_bytes *= np.dtype(source.dataset.input_type).itemsize
+        if num_bytes > LARGEST_IN_MEMORY:
+            return _mapped(source, builder, split)
+        # One order for everybody: partition and queries are positions in it.
+        examples = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
+        inputs = examples[source.input_name].numpy()
+        return (
+            inputs.astype(source.dataset.input_type, copy=False),
+            examples[source.label_name].numpy().astype(np.int64),
+        )
+
+
+@contextlib.contextmanager
+def errors_in_one_line(source: Source, data_dir: pathlib.Path | None) -> Iterator[None]:
+    """Turns whatever TFDS raises into a `ValueError` of one line."""
+    try:
+        yield
+    except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
+        name = source.dataset.name
+        raw = _raw_data_error(error)
+        if raw is not None:
+            raise ValueError(f"dataset {name}: {raw}") from error
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        place = data_dir or "the default data_dir"
+        by_hand = ""
+        if source.raw_files:
+            by_hand = f", or {' and '.join(source.raw_files)} in {place}/{source.builder}"
+        raise ValueError(
+            f"dataset {name}: expected it prepared by TensorFlow Datasets in {place}{by_hand} or a "
+            f"network to download it from, got: {reason}"
+        ) from error
+
+
+def open_builder(name: str, data_dir: pathlib.Path | None, raw_files: Sequence[str] = ()) -> Any:
+    """Returns a TFDS builder whose data are prepared.
+
+    Args:
+      name: the name that TFDS knows.
+      data_dir: as in `load_split`.
+      raw_files: as in `Source`.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):  # the library never prints, nor may TFDS here
+        import tensorflow_datasets as tfds
+
+        if not sys.stderr.isatty():
+            tfds.disable_progress_bar()
+        folder = data_dir / name if data_dir and raw_files else None
+        by_hand = folder is not None and all((folder / file).is_file() for file in raw_files)
+        if folder is not None and by_hand and not _is_writable(folder):
+            # Another folder for other raw files, so that what was prepared can't be stale.
+            digest = artifacts.digest_paths([folder / file for file in raw_files])
+            data_dir = pathlib.Path(tfds.core.constants.DATA_DIR) / f"from-{digest[:16]}"
+        builder = tfds.builder(name, data_dir=data_dir)
+        builder.download_and_prepare(
+            download_config=tfds.download.DownloadConfig(
+                manual_dir=str(folder) if by_hand else None
+            )
+        )
+    return builder
+
+
+def _is_writable(folder: pathlib.Path) -> bool:
+    # A folder without any write permission is left alone by root too.
+    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)
+
+
+def _raw_data_error(error: BaseException | None) -> RawDataError | None:
+    while error is not None and not isinstance(error, RawDataError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _mapped(source: Source, builder: Any, split: str) -> Arrays:
+    """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
+    about = builder.info.as_json + split + source.input_name
+    name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    folder = pathlib.Path(builder.data_dir)
+    inputs_path, labels_path = folder / f"{name}-inputs.npy", folder / f"{name}-labels.npy"
+    if not labels_path.exists():  # it comes last
+        shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
+        labels = np.empty(shape[0], np.int64)
+        batches = builder.as_dataset(split=split, shuffle_files=False).batch(STREAMED_BATCH)
+        with artifacts.atomic_file(inputs_path, private=True) as file:
+            np.lib.format.write_array_header_2_0(
+                file,
+                {
+                    "descr": np.dtype(source.dataset.input_type).str,
+                    "fortran_order": False,
+                    "shape": shape,
+                },
+            )
+            done = 0
+            for batch in batches.as_numpy_iterator():
+                inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
+                file.write(inputs.tobytes())
+                labels[done : done + len(inputs)] = batch[source.label_name]
+                done += len(inputs)
+            if done != len(labels):
+                raise ValueError(f"expected {len(labels)} examples in {split}, got {done}")
+        with artifacts.atomic_file(labels_path, private=True) as file:
+            np.save(file, labels, allow_pickle=False)
+    return (
+        np.asarray(np.load(inputs_path, mmap_mode="r", allow_pickle=False)),
+        artifacts.read_array(labels_path),
+    )

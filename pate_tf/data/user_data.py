@@ -1,0 +1,112 @@
+"""People's own data: a function of theirs, or any data set in the format of TensorFlow Datasets."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from pate_tf.data.named_function import import_function
+from pate_tf.data.tfds_source import Source, errors_in_one_line, open_builder
+from pate_tf.records import Dataset, PrivateExamples, PublicExamples
+
+PUBLIC_SPLITS = ("test", "validation")  # the first that there is
+POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
+
+
+def load_private_from_function(name: str, data_dir: pathlib.Path | None) -> PrivateExamples:
+    """Returns what `module:function` gives for the private side.
+
+    The function is called as `function("private", data_dir)` or `function("public", data_dir)` and
+    returns a `pate_tf.records.Dataset`, the same for both, the inputs `[num_examples,
+    *input_shape]` and the labels `[num_examples]`. It must not look at private records to prepare
+    public ones, nor scale a record by others.
+
+    Raises:
+      ValueError: if there is no such function, or what it returns does not fit together.
+    """
+    return PrivateExamples(*_from_function(name, "private", data_dir))
+
+
+def load_public_from_function(name: str, data_dir: pathlib.Path | None) -> PublicExamples:
+    """Returns what `module:function` gives for the public side; as above."""
+    return PublicExamples(*_from_function(name, "public", data_dir))
+
+
+def _from_function(name: str, side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Any, Any]:
+    given = import_function(name, flag="dataset")(side, data_dir)
+    if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):
+        raise ValueError(
+            f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
+            f"{type(given).__name__}"
+        )
+    dataset, inputs, labels = given
+    inputs = np.asarray(inputs)
+    if inputs.dtype.kind not in "uif":
+        raise ValueError(f"dataset: expected numbers as inputs of {name}, got {inputs.dtype}")
+    # The type that a served student takes, so that a query is the same bytes everywhere.
+    return dataset, inputs.astype(dataset.input_type, copy=False), labels
+
+
+def exists_in_tfds(name: str, data_dir: pathlib.Path | None) -> bool:
+    """Whether TFDS knows a data set of this name, or it lies prepared in `data_dir`."""
+    import tensorflow_datasets as tfds
+
+    if data_dir is not None and (data_dir / name.partition("/")[0]).is_dir():
+        return True
+    return name.partition("/")[0] in tfds.list_builders(with_community_datasets=False)
+
+
+def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
+    """Describes a data set of TFDS by its public metadata alone.
+
+    It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
+    or a vector of numbers, and a split "train" beside one named "test" or "validation". Vectors
+    are not scaled for Keras models (forests need no scale): nothing public says by what.
+
+    Raises:
+      ValueError: if it can't be had, or is of another form.
+    """
+    # What errors are told about before anything is known of it.
+    unknown = Dataset(
+        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=1, pool_size=1
+    )
+    with errors_in_one_line(Source(dataset=unknown, builder=name), data_dir):
+        info = open_builder(name, data_dir).info
+        features = dict(info.features)
+        public = [split for split in PUBLIC_SPLITS if split in info.splits]
+    keys = info.supervised_keys or ()
+    if len(keys) != 2 or not hasattr(features[keys[1]], "num_classes"):
+        raise ValueError(
+            f"dataset {name}: expected an input and a ClassLabel as supervised keys, got {keys}"
+        )
+    input_name, label_name = keys
+    if "train" not in info.splits or not public:
+        raise ValueError(
+            f"dataset {name}: expected splits train and {' or '.join(PUBLIC_SPLITS)}, got "
+            f"{', '.join(info.splits)}"
+        )
+    specification, classes = features[input_name], features[label_name]
+    shape, dtype = specification.shape, np.dtype(specification.dtype)
+    is_image = type(specification).__name__ == "Image" and dtype == np.uint8
+    is_vector = len(shape) == 1 and dtype.kind in "uif"
+    if None in shape or not (is_image or is_vector):
+        raise ValueError(
+            f"dataset {name}: expected images of one shape or vectors of numbers, got {input_name} "
+            f"{dtype} of shape {list(shape)}"
+        )
+    dataset = Dataset(
+        name="-".join(info.full_name.split("/")[:-1]),  # all but the version
+        kind="image" if is_image else "tabular",
+        input_shape=tuple(shape),
+        value_range=(0.0, 255.0) if is_image else (0.0, 1.0),
+        num_classes=classes.num_classes,
+        class_names=tuple(classes.names),
+        pool_size=max(1, int(POOL_SHARE * info.splits[public[0]].num_examples)),
+    )
+    return Source(
+        dataset=dataset,
+        builder=name,
+        public_split=public[0],
+        input_name=input_name,
+        label_name=label_name,
+    )

@@ -1,0 +1,186 @@
+"""Keras architectures by the name that `--model` takes.
+
+Every model takes raw inputs `[batch, *input_shape]` as the data set holds them and returns logits
+`[batch, num_classes]`: scaling is a part of the model, so that it is served with it.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from pate_tf.data.named_function import import_function, is_named_function
+from pate_tf.records import Dataset
+
+layers = keras.layers
+
+Builder = Callable[[Dataset], keras.Model]
+
+
+def _scaled_input(dataset: Dataset) -> list[Any]:
+    low, high = (np.asarray(values) for values in dataset.value_range)
+    scale = 1.0 / (high - low)
+    rescaling = layers.Rescaling(scale.tolist(), offset=(-low * scale).tolist())
+    return [keras.Input(dataset.input_shape), rescaling]
+
+
+def _check_image(dataset: Dataset, model: str) -> None:
+    if dataset.kind != "image":
+        raise ValueError(f"model {model}: expected images, got {dataset.kind} {dataset.name}")
+
+
+def cnn(dataset: Dataset) -> keras.Model:
+    """Three small convolutions: learns from a few hundred images in about half a second.
+
+    It was chosen among five on MNIST for accuracy a second of training, before any run that a
+    number in the docs comes from (`benchmarks/teachers.py`).
+    """
+    _check_image(dataset, "cnn")
+    large = min(dataset.input_shape[:2]) >= 16
+    return keras.Sequential(
+        [
+            *_scaled_input(dataset),
+            layers.Conv2D(
+                16, 4 if large else 3, strides=2 if large else 1, padding="same", activation="relu"
+            ),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(48, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+def mlp(dataset: Dataset) -> keras.Model:
+    """One hidden layer of 128 units, for inputs of any shape."""
+    return keras.Sequential(
+        [
+            *_scaled_input(dataset),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+def _paper(dataset: Dataset, hidden: tuple[int, ...], model: str) -> keras.Model:
+    _check_image(dataset, model)
+    return keras.Sequential(
+        [
+            *_scaled_input(dataset),
+            layers.Conv2D(64, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(3, strides=2, padding="same"),
+            layers.Conv2D(128, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(3, strides=2, padding="same"),
+            layers.Flatten(),
+            *(layers.Dense(units, activation="relu") for units in hidden),
+            layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+def paper_mnist(dataset: Dataset) -> keras.Model:
+    """The paper's MNIST teacher: two 5x5 convolutions with max-pooling and one dense layer."""
+    return _paper(dataset, (384,), "paper_mnist")
+
+
+def paper_svhn(dataset: Dataset) -> keras.Model:
+    """The paper's SVHN teacher: its MNIST teacher with two more hidden layers."""
+    return _paper(dataset, (384, 384, 192), "paper_svhn")
+
+
+def deeper(dataset: Dataset) -> keras.Model:
+    """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shares."""
+    _check_image(dataset, "deeper")
+    blocks: list[Any] = []
+    for filters in (48, 96, 128):
+        blocks += [
+            layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(2, padding="same"),
+            layers.Dropout(0.2),
+        ]
+    return keras.Sequential(
+        [
+            *_scaled_input(dataset),
+            *blocks,
+            layers.Flatten(),
+            layers.Dense(256, activation="relu"),
+            layers.Dropout(0.5),
+            layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+BUILDERS: dict[str, Builder] = {
+    "cnn": cnn,
+    "mlp": mlp,
+    "deeper": deeper,
+    "paper_mnist": paper_mnist,
+    "paper_svhn": paper_svhn,
+}
+
+
+def default_model(dataset: Dataset) -> str:
+    """The name of the model used where the user names none."""
+    return "cnn" if dataset.kind == "image" else "mlp"
+
+
+def find_builder(name: str) -> Builder:
+    """Returns the function that builds a model.
+
+    Args:
+      name: one of `BUILDERS`, or `module:function` for a function of the user's own that takes a
+        `Dataset` and returns a Keras model from raw inputs to logits `[batch, num_classes]`.
+
+    Raises:
+      ValueError: if there is no such model.
+    """
+    if name in BUILDERS:
+        return BUILDERS[name]
+    if not is_named_function(name):
+        raise ValueError(
+            f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
+        )
+    return import_function(name, flag="model")
+
+
+@contextlib.contextmanager
+def _seeded_initializers(seed: int) -> Iterator[None]:
+    # Keras draws the seeds of initializers and dropout from Python's generator when a layer is
+    # made; the caller's generator gets its state back.
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def build(name: str, dataset: Dataset, *, seed: int = 0) -> keras.Model:
+    """Builds a model and checks that it fits the data set.
+
+    Args:
+      name: as `find_builder` takes it.
+      dataset: the data the model is for.
+      seed: fixes initial weights and dropout.
+
+    Raises:
+      ValueError: if the model is unknown or does not map inputs of the data set to logits.
+    """
+    builder = find_builder(name)
+    with _seeded_initializers(seed):
+        model = builder(dataset)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
+    expected_in, expected_out = (None, *dataset.input_shape), (None, dataset.num_classes)
+    if tuple(model.input_shape) != expected_in or tuple(model.output_shape) != expected_out:
+        raise ValueError(
+            f"model {name}: expected {list(expected_in)} to {list(expected_out)} for "
+            f"{dataset.name}, got {list(model.input_shape)} to {list(model.output_shape)}"
+        )
+    return model

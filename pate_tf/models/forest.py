@@ -1,0 +1,247 @@
+"""Random forests as plain arrays: fitted by scikit-learn, kept without pickle, checked on loading.
+
+A forest of scikit-learn is Python objects around compiled trees, and reading such objects from a
+file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
+size, and `Forest` refuses any that do not form trees: a node index out of range would be a read
+out of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassifierMixin
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.tree._tree import NODE_DTYPE, Tree
+
+from pate_tf.data.named_function import import_function, is_named_function
+from pate_tf.records import Dataset, IntArray
+
+RANDOM_FOREST = "random_forest"
+NUM_TREES = 100  # the paper's, and scikit-learn's default
+LEAF = -1  # in place of a child
+
+
+@dataclasses.dataclass(frozen=True)
+class Forest:
+    """Sensitive if its records were: trees whose leaves hold class probabilities.
+
+    A node's input goes to the left child if its feature is at most the threshold. The trees'
+    probabilities are averaged; the label is the likeliest class, the lowest of equals.
+
+    Attributes:
+      starts: int64 `[num_trees + 1]`, the first node of each tree, and the number of nodes.
+      children: int32 `[num_nodes, 2]`, left and right child, counted from the tree's first node;
+        -1 at leaves.
+      features: int32 `[num_nodes]`, the feature asked for; 0 at leaves.
+      thresholds: float64 `[num_nodes]`; 0 at leaves.
+      probabilities: float64 `[num_nodes, num_classes]`; 0 where there is no leaf.
+      num_features: how many features an input has.
+
+    Raises:
+      ValueError: if the arrays do not form trees over that many features.
+    """
+
+    starts: IntArray = dataclasses.field(repr=False)
+    children: npt.NDArray[np.int32] = dataclasses.field(repr=False)
+    features: npt.NDArray[np.int32] = dataclasses.field(repr=False)
+    thresholds: npt.NDArray[np.float64] = dataclasses.field(repr=False)
+    probabilities: npt.NDArray[np.float64] = dataclasses.field(repr=False)
+    num_features: int
+
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem:
+            raise ValueError(f"forest: expected arrays that form trees, got {problem}")
+
+    def _problem(self) -> str:
+        num_nodes = len(self.features)
+        expected = {
+            "starts": (np.int64, 1, None),
+            "children": (np.int32, 2, num_nodes),
+            "features": (np.int32, 1, num_nodes),
+            "thresholds": (np.float64, 1, num_nodes),
+            "probabilities": (np.float64, 2, num_nodes),
+        }
+        for name, (dtype, num_dimensions, length) in expected.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != num_dimensions:
+                return f"{name} of another type or shape"
+            if length is not None and len(array) != length:
+                return f"{name} of another length"
+        sizes = np.diff(self.starts)
+        if not len(sizes) or self.starts[0] != 0 or self.starts[-1] != num_nodes:
+            return "trees that do not cover the nodes"
+        if (sizes < 1).any():
+            return "a tree without nodes"
+        if self.children.shape[1] != 2 or self.probabilities.shape[1] < 1:
+            return "other than two children, or no class"
+        places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
+        is_leaf = (self.children == LEAF).all(axis=1)
+        # A child comes after its parent, so that a way down can't go round in a circle.
+        inner = ~is_leaf
+        low, high = self.children[inner].min(axis=1), self.children[inner].max(axis=1)
+        if (low <= places[inner]).any() or (high >= np.repeat(sizes, sizes)[inner]).any():
+            return "a child out of range"
+        if (self.features < 0).any() or (self.features >= self.num_features).any():
+            return "a feature out of range"
+        if not np.isfinite(self.thresholds).all():
+            return "a threshold that is not finite"
+        if not ((self.probabilities >= 0.0) & (self.probabilities <= 1.0)).all():
+            return "a probability outside of 0 to 1"
+        return ""
+
+    @property
+    def num_trees(self) -> int:
+        """Number of trees."""
+        return len(self.starts) - 1
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return self.probabilities.shape[1]
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """Returns all arrays; `from_arrays` is the inverse."""
+        num_features = np.array(self.num_features, np.int64)
+        return [
+            *(self.starts, self.children, self.features, self.thresholds, self.probabilities),
+            num_features,
+        ]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[npt.NDArray[Any]]) -> "Forest":
+        """Rebuilds a forest from `arrays()`.
+
+        Raises:
+          ValueError: if the arrays do not form a forest.
+        """
+        if len(arrays) != len(dataclasses.fields(cls)) or arrays[-1].shape != ():
+            raise ValueError("forest: expected arrays that form trees, got others")
+        starts, children, features, thresholds, probabilities, num_features = arrays
+        return cls(starts, children, features, thresholds, probabilities, int(num_features))
+
+    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
+        """Returns labels int64 `[num_inputs]`: exactly those of the forest that was fitted.
+
+        Args:
+          inputs: `[num_inputs, ...]`, finite numbers, `num_features` each.
+
+        Raises:
+          ValueError: if the inputs have another number of features, or are not finite.
+        """
+        rows = _rows(inputs)
+        if rows.shape[1] != self.num_features:
+            raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
+        total = np.zeros((len(rows), self.num_classes))
+        for tree in self._compiled():
+            total += tree.predict(rows)
+        # The division too: it can round two classes to equals, as it does in scikit-learn.
+        return (total / self.num_trees).argmax(axis=1).astype(np.int64)
+
+    def _compiled(self) -> list[Tree]:
+        """Gives the arrays to scikit-learn's compiled traversal; `__post_init__` checked them."""
+        nodes = np.zeros(len(self.features), NODE_DTYPE)
+        nodes["left_child"], nodes["right_child"] = self.children.T
+        nodes["feature"], nodes["threshold"] = self.features, self.thresholds
+        trees = []
+        for start, end in zip(self.starts[:-1], self.starts[1:], strict=True):
+            tree = Tree(self.num_features, np.array([self.num_classes], np.intp), 1)
+            state = {
+                "max_depth": 0,  # of no meaning to the traversal
+                "node_count": int(end - start),
+                "nodes": nodes[start:end],
+                "values": np.ascontiguousarray(self.probabilities[start:end, np.newaxis, :]),
+            }
+            tree.__setstate__(state)
+            trees.append(tree)
+        return trees
+
+
+def _rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1), np.float32)
+    if not np.isfinite(rows).all():
+        raise ValueError("inputs: expected finite numbers, got NaN or infinity")
+    return rows
+
+
+def is_forest(model: str, dataset: Dataset) -> bool:
+    """Whether `--model` names a forest: "random_forest", or a function that returns one."""
+    if model == RANDOM_FOREST:
+        return True
+    return is_named_function(model) and isinstance(
+        import_function(model, flag="model")(dataset), ClassifierMixin
+    )
+
+
+def fit(
+    model: str, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
+) -> Forest:
+    """Fits a forest of scikit-learn.
+
+    Args:
+      model: "random_forest" for scikit-learn's defaults with 100 trees, or `module:function` for a
+        function of the user's own that takes a `Dataset` and returns an unfitted forest.
+      dataset: the data the forest is for.
+      inputs: `[num_records, *input_shape]`, raw.
+      labels: `[num_records]`; classes may be missing among them.
+      seed: fixes the forest.
+
+    Raises:
+      ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
+    """
+    if model == RANDOM_FOREST:
+        estimator: Any = RandomForestClassifier(n_estimators=NUM_TREES)
+    else:
+        estimator = import_function(model, flag="model")(dataset)
+    if not isinstance(estimator, RandomForestClassifier | ExtraTreesClassifier):
+        raise ValueError(
+            f"model {model}: expected a forest of scikit-learn, got {type(estimator).__name__}; "
+            f"other teachers can vote through a file of labels"
+        )
+    rows = _rows(inputs)
+    estimator.set_params(random_state=seed).fit(rows, labels)
+    trees = [tree.tree_ for tree in estimator.estimators_]
+    children = np.concatenate(
+        [np.stack([tree.children_left, tree.children_right], axis=1) for tree in trees]
+    ).astype(np.int32)
+    is_leaf = children[:, 0] == LEAF
+    probabilities = np.zeros((len(children), dataset.num_classes))
+    values = np.concatenate([tree.value[:, 0, :] for tree in trees])
+    probabilities[:, estimator.classes_] = np.where(is_leaf[:, np.newaxis], values, 0.0)
+    return Forest(
+        starts=np.cumsum([0, *(tree.node_count for tree in trees)]).astype(np.int64),
+        children=children,
+        features=np.where(is_leaf, 0, np.concatenate([tree.feature for tree in trees])).astype(
+            np.int32
+        ),
+        thresholds=np.where(is_leaf, 0.0, np.concatenate([tree.threshold for tree in trees])),
+        probabilities=probabilities,
+        num_features=rows.shape[1],
+    )
+
+
+def stack(forests: Sequence[Forest]) -> dict[str, npt.NDArray[Any]]:
+    """Returns several forests as named arrays; `unstack` is the inverse."""
+    return {
+        f"{index}/{part}": array
+        for index, forest in enumerate(forests)
+        for part, array in enumerate(forest.arrays())
+    }
+
+
+def unstack(arrays: Mapping[str, npt.NDArray[Any]], num_forests: int) -> list[Forest]:
+    """Rebuilds forests from `stack`.
+
+    Raises:
+      ValueError: if an array is missing, or they do not form forests.
+    """
+    num_parts = len(dataclasses.fields(Forest))
+    if arrays.keys() != {f"{i}/{part}" for i in range(num_forests) for part in range(num_parts)}:
+        raise ValueError(f"forest: expected the arrays of {num_forests} forests, got others")
+    return [
+        Forest.from_arrays([arrays[f"{index}/{part}"] for part in range(num_parts)])
+        for index in range(num_forests)
+    ]

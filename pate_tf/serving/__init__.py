@@ -1,0 +1,1 @@
+"""The student as TensorFlow Serving loads it."""

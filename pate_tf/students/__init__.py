@@ -1,0 +1,1 @@
+"""Students: learn from released labels and a public pool; know neither teachers nor votes."""

@@ -1,0 +1,133 @@
+"""Teachers on several hosts: independent of each other, so scheduled rather than synchronised.
+
+TensorFlow's `ClusterCoordinator` hands "train teacher i" to whichever worker is free, and again to
+another if a worker dies. `TF_CONFIG` names the workers:
+
+    {"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}
+
+with `"task": {"type": "chief", "index": 0}` for the process that coordinates, saves and exports.
+Records and weights travel between chief and workers unencrypted: keep them on a trusted network.
+"""
+
+import collections
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pate_tf.teachers.loop import TrainingLoop
+from pate_tf.teachers.training import TeacherData, TeacherState
+
+AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
+
+
+def read_tf_config() -> dict[str, Any] | None:
+    """Returns what `TF_CONFIG` says, or None if it is not set.
+
+    Raises:
+      ValueError: if it is set and names no worker or no task.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        workers, task = config["cluster"]["worker"], config["task"]
+        if not workers or task["type"] not in ("chief", "worker") or int(task["index"]) < 0:
+            raise ValueError("no worker, or a task that is neither chief nor worker")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"TF_CONFIG: expected cluster.worker and a task of type chief or worker, got {error}"
+        ) from error
+    return dict(config)
+
+
+def serve_worker() -> None:
+    """Serves as the worker that `TF_CONFIG` names, until the process is ended.
+
+    Raises:
+      ValueError: if `TF_CONFIG` does not make this process a worker.
+    """
+    config = read_tf_config()
+    if config is None or config["task"]["type"] != "worker":
+        raise ValueError("worker: expected TF_CONFIG with a task of type worker, got none")
+    task = config["task"]
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec({"worker": config["cluster"]["worker"]}),
+        job_name="worker",
+        task_index=int(task["index"]),
+    )
+    server.join()
+
+
+class Cluster:
+    """The chief's side of a cluster.
+
+    Attributes:
+      num_workers: number of workers.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Connects to the workers; waits for those that have not started yet.
+
+        Args:
+          config: what `read_tf_config` returned, for the chief.
+        """
+        workers = list(config["cluster"]["worker"])
+        self.num_workers = len(workers)
+        # The strategy wants a parameter server, and nothing here has parameters to serve.
+        chief = config["cluster"].get("chief", [_free_address("127.0.0.1")])[0]
+        own_host = chief.rpartition(":")[0]
+        spec = tf.train.ClusterSpec(
+            {"worker": workers, "chief": [chief], "ps": [_free_address(own_host)]}
+        )
+        self._parameter_server = tf.distribute.Server(spec, job_name="ps", task_index=0)
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            spec, task_type="chief", task_id=0, rpc_layer="grpc"
+        )
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
+            tf.distribute.ParameterServerStrategy(resolver)
+        )
+
+    def train(
+        self,
+        data: TeacherData,
+        teachers: Sequence[int],
+        begun: Callable[[int], TeacherState],
+    ) -> Iterator[tuple[int, TeacherState]]:
+        """Yields each teacher with its finished state, in the order of `teachers`.
+
+        Args:
+          data: who trains on what.
+          teachers: the teachers to train.
+          begun: from a teacher to the state to go on from.
+
+        Raises:
+          ValueError: if a loss is not finite.
+        """
+        run = tf.function(TrainingLoop(data.config).run)
+        last = tf.constant(data.config.max_steps)
+        waiting: collections.deque[tuple[int, TeacherState, Any]] = collections.deque()
+        remaining = iter(teachers)
+        while True:
+            while len(waiting) < AHEAD * self.num_workers:
+                teacher = next(remaining, None)
+                if teacher is None:
+                    break
+                state = begun(teacher)
+                arguments = (*data.arguments(teacher, state), tf.constant(state.step), last)
+                waiting.append((teacher, state, self._coordinator.schedule(run, args=arguments)))
+            if not waiting:
+                return
+            teacher, state, promised = waiting.popleft()
+            *slots, losses = promised.fetch()
+            yield teacher, state.after(slots, losses)
+
+
+def _free_address(host: str) -> str:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"

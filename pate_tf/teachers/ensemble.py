@@ -1,0 +1,184 @@
+"""All teachers in one SavedModel: weights stacked `[num_teachers, ...]`, one loop over them.
+
+Signatures: `votes` (inputs `[batch, *input_shape]` to labels int64 `[num_teachers, batch]`) and
+`counts` (to int64 `[batch, num_classes]`).
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.models import catalogue
+from pate_tf.records import Dataset, Votes
+from pate_tf.teachers.config import TeacherConfig
+
+VOTING_BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
+
+Progress = Callable[[int], object]
+
+
+class EnsembleModule(tf.Module):
+    """The graph and the stacked weights that are saved."""
+
+    def __init__(self, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) -> None:
+        """Takes weights and buffers of all teachers, each `[num_teachers, ...]`."""
+        super().__init__()
+        model = catalogue.build(config.model, config.dataset)
+        num_weights = len(model.trainable_variables)
+        self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
+
+        def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+            arrays = [tf.gather(variable, teacher) for variable in self.stacked]
+            logits, _ = model.stateless_call(
+                arrays[:num_weights], arrays[num_weights:], inputs, training=False
+            )
+            return tf.argmax(logits, axis=1)
+
+        signature = tf.TensorSpec(
+            [None, *config.dataset.input_shape],
+            config.dataset.input_type,
+            name=config.dataset.input_name,
+        )
+
+        @tf.function(input_signature=[signature])
+        def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = tf.cast(inputs, tf.float32)
+            labels = tf.TensorArray(tf.int64, config.num_teachers)
+            for teacher in tf.range(config.num_teachers):
+                labels = labels.write(teacher, labels_of(teacher, inputs))
+            return {"votes": tf.ensure_shape(labels.stack(), [config.num_teachers, None])}
+
+        @tf.function(input_signature=[signature])
+        def counts(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = tf.cast(inputs, tf.float32)
+            num_classes = config.dataset.num_classes
+            total = tf.zeros([tf.shape(inputs)[0], num_classes], tf.int64)
+            for teacher in tf.range(config.num_teachers):
+                total += tf.one_hot(labels_of(teacher, inputs), num_classes, dtype=tf.int64)
+            return {"counts": total}
+
+        @tf.function(input_signature=[signature])
+        def label(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"label": labels_of(tf.constant(0), tf.cast(inputs, tf.float32))}
+
+        self.votes, self.counts, self.label = votes, counts, label
+
+
+def save(folder: pathlib.Path, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) -> None:
+    """Writes the ensemble and its description at `folder`, whole or not at all.
+
+    Args:
+      folder: where the SavedModel goes; its parent must exist.
+      config: what the teachers were trained with.
+      stacked: weights, then buffers, each `[num_teachers, ...]`.
+    """
+    module = EnsembleModule(config, stacked)
+    with artifacts.atomic_folder(folder) as temporary:
+        tf.saved_model.save(
+            module, str(temporary), signatures={"votes": module.votes, "counts": module.counts}
+        )
+        artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+
+
+def save_each(
+    folder: pathlib.Path, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]
+) -> None:
+    """Writes a SavedModel for each teacher: `<folder>/<teacher, six digits>`.
+
+    `serving_default` takes raw inputs, named as the data set names them, and returns `label` int64
+    `[batch]`.
+
+    Args:
+      folder: exists and is empty.
+      config: what the teachers were trained with.
+      stacked: weights, then buffers, each `[num_teachers, ...]`.
+    """
+    for teacher in range(config.num_teachers):
+        module = EnsembleModule(
+            dataclasses.replace(config, num_teachers=1),
+            [array[teacher : teacher + 1] for array in stacked],
+        )
+        tf.saved_model.save(
+            module,
+            str(folder / f"{teacher:06d}"),
+            signatures={"serving_default": module.label},
+        )
+
+
+class Ensemble:
+    """Sensitive: a saved ensemble, loaded to be asked for votes.
+
+    Attributes:
+      config: what the teachers were trained with.
+      digest: SHA-256 of configuration and weights; the ledger knows the ensemble by it.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        """Loads an ensemble that `save` wrote.
+
+        Raises:
+          ValueError: if there is none at `folder`, or it is broken.
+        """
+        try:
+            description = artifacts.read_json(folder / "ensemble.json")
+            self.config = TeacherConfig.from_dict(description)
+            loaded = tf.saved_model.load(str(folder))
+            self._votes = loaded.signatures["votes"]
+            stacked = loaded.stacked
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"teachers: expected a trained ensemble in {folder}, got none; "
+                f"run train_teachers.py first"
+            ) from error
+        except Exception as error:  # TensorFlow and JSON each raise their own kinds
+            raise ValueError(
+                f"teachers: expected a complete ensemble in {folder}, got a broken one"
+            ) from error
+        self._loaded = loaded  # holds the variables that the signature reads
+        weights = artifacts.digest_arrays(variable.numpy() for variable in stacked)
+        text = json.dumps(description, sort_keys=True) + weights
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is publicly known of the data."""
+        return self.config.dataset
+
+    @property
+    def num_teachers(self) -> int:
+        """Number of teachers."""
+        return self.config.num_teachers
+
+    @property
+    def unit(self) -> str:
+        """What one teacher's share protects, "record" or "owner"."""
+        return self.config.unit
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Asks every teacher for a label of every input.
+
+        Args:
+          inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+          progress: called with the number of queries done since its last call.
+        """
+        dataset = self.config.dataset
+        if inputs.shape[1:] != dataset.input_shape:
+            raise ValueError(
+                f"queries: expected [num_queries, {', '.join(map(str, dataset.input_shape))}], "
+                f"got {list(inputs.shape)}"
+            )
+        parts = [np.empty((self.config.num_teachers, 0), np.int64)]
+        for start in range(0, len(inputs), VOTING_BATCH):
+            batch = tf.constant(inputs[start : start + VOTING_BATCH], dataset.input_type)
+            parts.append(self._votes(**{dataset.input_name: batch})["votes"].numpy())
+            if progress is not None:
+                progress(len(batch))
+        return Votes(np.concatenate(parts, axis=1), dataset.num_classes)

@@ -1,0 +1,168 @@
+"""Forest teachers: fitted in processes side by side, kept in one file of arrays, asked in threads.
+
+Fitting a small forest is mostly Python, which threads can't share; asking one is compiled code,
+which they can.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.models import forest
+from pate_tf.models.forest import Forest
+from pate_tf.partition import Partition
+from pate_tf.records import Dataset, PrivateExamples, Votes
+from pate_tf.teachers import processes
+from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.training import TeacherState
+from pate_tf.teachers.voters import Progress
+
+FILE = "forests.npz"
+
+
+def train(
+    config: TeacherConfig,
+    examples: PrivateExamples,
+    partition: Partition,
+    teachers: Sequence[int],
+) -> Iterator[tuple[int, TeacherState]]:
+    """Yields each teacher with its fitted forest's arrays, in the order of `teachers`.
+
+    The result does not depend on how many processes there are.
+
+    Args:
+      config: how they are trained; of it `model` and `seed` alone.
+      examples: the private records of all teachers.
+      partition: who gets which record.
+      teachers: the teachers to train.
+
+    Raises:
+      ValueError: if the inputs are not finite, or the model is no forest.
+    """
+    shares = partition.all_records()
+
+    def arguments(teacher: int) -> tuple[Any, ...]:
+        records = shares[teacher]
+        seed = int(np.random.SeedSequence([config.seed, teacher]).generate_state(1)[0])
+        inputs, labels = examples.inputs[records], examples.labels[records]
+        return config.model, config.dataset, inputs, labels, seed
+
+    fitted = processes.in_order(
+        forest.fit,
+        map(arguments, teachers),
+        num_processes=min(processes.num_cores(), len(teachers)),
+    )
+    for teacher, one in zip(teachers, fitted, strict=True):
+        yield teacher, _state(one)
+
+
+def _state(fitted: Forest) -> TeacherState:
+    """What the store keeps of a forest."""
+    return TeacherState(fitted.arrays(), [], [], [], np.zeros(0, np.float32))
+
+
+def save(
+    folder: pathlib.Path, config: TeacherConfig, teachers: Sequence[Sequence[npt.NDArray[Any]]]
+) -> None:
+    """Writes an ensemble of forests at `folder`, whole or not at all.
+
+    Args:
+      folder: its parent must exist.
+      config: what the teachers were trained with.
+      teachers: the arrays of each teacher's forest.
+    """
+    forests = [Forest.from_arrays(arrays) for arrays in teachers]
+    with artifacts.atomic_folder(folder) as temporary:
+        artifacts.write_arrays(temporary / FILE, forest.stack(forests), private=True)
+        artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+
+
+class ForestEnsemble:
+    """Sensitive: a saved ensemble of forests, loaded to be asked for votes.
+
+    Attributes:
+      config: what the teachers were trained with.
+      digest: SHA-256 of configuration and forests; the ledger knows the ensemble by it.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        """Loads an ensemble that `save` wrote. Nothing in the files is executed.
+
+        Raises:
+          ValueError: if there is none at `folder`, or it does not hold forests.
+        """
+        try:
+            description = artifacts.read_json(folder / "ensemble.json")
+            self.config = TeacherConfig.from_dict(description)
+            arrays = artifacts.read_arrays(folder / FILE)
+            self._forests = forest.unstack(arrays, self.config.num_teachers)
+            self._check_forests()
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"teachers: expected a trained ensemble in {folder}, got none; "
+                f"run train_teachers.py first"
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"teachers: expected a complete ensemble in {folder}, got a broken one: {error}"
+            ) from error
+        weights = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+        text = json.dumps(description, sort_keys=True) + weights
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    def _check_forests(self) -> None:
+        num_features = int(np.prod(self.dataset.input_shape))
+        for one in self._forests:
+            if (one.num_features, one.num_classes) != (num_features, self.dataset.num_classes):
+                raise ValueError(
+                    f"expected forests of {num_features} features and {self.dataset.num_classes} "
+                    f"classes, got {one.num_features} and {one.num_classes}"
+                )
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is publicly known of the data."""
+        return self.config.dataset
+
+    @property
+    def num_teachers(self) -> int:
+        """Number of teachers."""
+        return self.config.num_teachers
+
+    @property
+    def unit(self) -> str:
+        """What one teacher's share protects, "record" or "owner"."""
+        return self.config.unit
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Asks every teacher for a label of every input.
+
+        Args:
+          inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+          progress: called with the number of queries done since its last call, where teachers
+            that are done count as their share of the queries.
+
+        Raises:
+          ValueError: if the inputs have another shape, or are not finite.
+        """
+        if inputs.shape[1:] != self.dataset.input_shape:
+            raise ValueError(
+                f"queries: expected [num_queries, {', '.join(map(str, self.dataset.input_shape))}],"
+                f" got {list(inputs.shape)}"
+            )
+        labels = np.empty((self.num_teachers, len(inputs)), np.int64)
+        with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
+            answers = threads.map(lambda one: one.predict(inputs), self._forests)
+            for teacher, answer in enumerate(answers):
+                labels[teacher] = answer
+                if progress is not None:
+                    done = (teacher + 1) * len(inputs) // self.num_teachers
+                    progress(done - teacher * len(inputs) // self.num_teachers)
+        return Votes(labels, self.dataset.num_classes)

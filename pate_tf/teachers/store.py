@@ -1,0 +1,178 @@
+"""Trained teachers on disk, so that a stopped run goes on where it stopped.
+
+A folder holds `config.json`, files of finished teachers (`finished-<first>-<last>.npz`) and the
+unfinished state of teachers in training (`training-<teacher>.npz`). Every file appears whole or
+not at all.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.teachers.training import TeacherState
+
+_SLOTS = ("weights", "buffers", "first_moments", "second_moments")
+
+
+class TeacherStore:
+    """Sensitive: the training folder of an ensemble."""
+
+    def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any]) -> None:
+        """Opens or creates the folder.
+
+        Args:
+          folder: where the files are kept, below `sensitive/`.
+          identity: JSON values that fix the result of the training: configuration, digests of
+            data and partition.
+
+        Raises:
+          ValueError: if the folder holds teachers of another identity.
+        """
+        self._folder = artifacts.make_sensitive_folder(folder)
+        path = folder / "config.json"
+        # A trip through JSON turns tuples into lists, as they are read back.
+        wanted = json.loads(json.dumps(identity))
+        if path.exists():
+            _check_identity(artifacts.read_json(path), wanted, folder)
+        else:
+            artifacts.write_json(path, wanted, private=True)
+
+    def finished(self) -> set[int]:
+        """Returns the teachers that are trained."""
+        return {teacher for path in _finished_paths(self._folder) for teacher in _teachers(path)}
+
+    def save_finished(self, teachers: Mapping[int, TeacherState]) -> None:
+        """Keeps weights and losses of trained teachers; drops their unfinished states."""
+        if not teachers:
+            return
+        arrays: dict[str, npt.NDArray[Any]] = {"teachers": np.array(sorted(teachers), np.int64)}
+        for teacher, state in teachers.items():
+            arrays[f"losses/{teacher}"] = state.losses
+            for index, array in enumerate([*state.weights, *state.buffers]):
+                arrays[f"{teacher}/{index}"] = array
+        name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
+        artifacts.write_arrays(self._folder / name, arrays, private=True)
+        for teacher in teachers:
+            self._training_path(teacher).unlink(missing_ok=True)
+
+    def save_training(self, teacher: int, state: TeacherState) -> None:
+        """Keeps the unfinished state of a teacher."""
+        arrays: dict[str, npt.NDArray[Any]] = {"losses": state.losses}
+        for slot in _SLOTS:
+            for index, array in enumerate(getattr(state, slot)):
+                arrays[f"{slot}/{index}"] = array
+        artifacts.write_arrays(self._training_path(teacher), arrays, private=True)
+
+    def load_training(self, teacher: int) -> TeacherState | None:
+        """Returns the unfinished state of a teacher, or None if it was not begun."""
+        path = self._training_path(teacher)
+        if not path.exists():
+            return None
+        arrays = artifacts.read_arrays(path)
+        slots = {}
+        for slot in _SLOTS:
+            names = [name for name in arrays if name.startswith(f"{slot}/")]
+            slots[slot] = [arrays[f"{slot}/{index}"] for index in range(len(names))]
+        return TeacherState(**slots, losses=arrays["losses"])
+
+    def merge(self, folders: Sequence[pathlib.Path]) -> None:
+        """Takes over the finished teachers of other folders, all of them or none.
+
+        Raises:
+          ValueError: if a folder has another identity, or a teacher stands in two of them.
+        """
+        identity = artifacts.read_json(self._folder / "config.json")
+        paths = []
+        known = self.finished()
+        for folder in folders:
+            config = folder / "config.json"
+            if not config.exists():
+                raise ValueError(f"merge_from: expected trained teachers in {folder}, got none")
+            _check_identity(artifacts.read_json(config), identity, folder)
+            for path in _finished_paths(folder):
+                own = self._folder / path.name
+                if own.exists() and own.read_bytes() == path.read_bytes():
+                    continue  # taken over by an earlier call
+                teachers = set(_teachers(path))
+                if teachers & known:
+                    raise ValueError(
+                        f"merge_from: expected every teacher once, teacher {min(teachers & known)} "
+                        f"stands in {folder} and before it"
+                    )
+                known |= teachers
+                paths.append(path)
+        for path in paths:
+            artifacts.write_arrays(
+                self._folder / path.name, artifacts.read_arrays(path), private=True
+            )
+
+    def _training_path(self, teacher: int) -> pathlib.Path:
+        return self._folder / f"training-{teacher:06d}.npz"
+
+
+def load_finished(
+    folder: pathlib.Path, num_teachers: int
+) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
+    """Stacks what all teachers learned.
+
+    Returns:
+      Weights, then buffers, each `[num_teachers, ...]`; and losses `[num_teachers, steps]`.
+
+    Raises:
+      ValueError: if a teacher is missing or a file is broken.
+    """
+    by_teacher, losses = read_finished(folder, num_teachers)
+    stacked = [np.stack(arrays) for arrays in zip(*by_teacher, strict=True)]
+    return stacked, np.stack(losses)
+
+
+def read_finished(
+    folder: pathlib.Path, num_teachers: int
+) -> tuple[list[list[npt.NDArray[Any]]], list[npt.NDArray[np.float32]]]:
+    """Returns the arrays and the losses of each teacher, in the order of the teachers.
+
+    Raises:
+      ValueError: if a teacher is missing or a file is broken.
+    """
+    paths = _finished_paths(folder)
+    missing = set(range(num_teachers)).difference(*(_teachers(path) for path in paths))
+    if missing:
+        raise ValueError(
+            f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
+            f"the first is {min(missing)}"
+        )
+    losses: dict[int, npt.NDArray[np.float32]] = {}
+    by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
+    for path in paths:
+        arrays = artifacts.read_arrays(path)
+        for teacher in arrays["teachers"].tolist():
+            names = [name for name in arrays if name.startswith(f"{teacher}/")]
+            by_teacher[teacher] = [arrays[f"{teacher}/{i}"] for i in range(len(names))]
+            losses[teacher] = arrays[f"losses/{teacher}"]
+    teachers = range(num_teachers)
+    return [by_teacher[teacher] for teacher in teachers], [losses[teacher] for teacher in teachers]
+
+
+def _finished_paths(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(folder.glob("finished-*.npz"))
+
+
+def _teachers(path: pathlib.Path) -> list[int]:
+    teachers: list[int] = artifacts.read_arrays(path)["teachers"].tolist()
+    return teachers
+
+
+def _check_identity(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], folder: pathlib.Path
+) -> None:
+    for name in [*wanted, *found]:  # settings before digests, which depend on them
+        if found.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{folder} holds teachers trained with {name}={found.get(name)}, "
+                f"asked for {name}={wanted.get(name)}; choose another --train_dir or remove it"
+            )

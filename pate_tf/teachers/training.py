@@ -1,0 +1,205 @@
+"""Trains teachers on the devices of this host, one traced graph for all of them.
+
+A process a teacher loses most of its time to starting, tracing and saving; here the graph is traced
+once a run. On CPUs, teacher after teacher beats several at once, grouped or vectorised: the work is
+compute-bound (`python benchmarks/teachers.py --only=variants` measures it). Several devices each
+train teachers of their own.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.models import catalogue
+from pate_tf.partition import Partition
+from pate_tf.records import PrivateExamples
+from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.loop import TrainingLoop
+
+Arrays = list[npt.NDArray[Any]]
+
+
+@dataclasses.dataclass(repr=False)
+class TeacherState:
+    """Sensitive: one teacher between two calls of the training loop.
+
+    Attributes:
+      weights: trainable weights, in the order of the Keras model.
+      buffers: non-trainable weights (moving averages, dropout seeds).
+      first_moments: Adam's averages of gradients, shaped as the weights.
+      second_moments: Adam's averages of squared gradients, shaped as the weights.
+      losses: float32 `[step]`, the loss of each step done so far.
+    """
+
+    weights: Arrays
+    buffers: Arrays
+    first_moments: Arrays
+    second_moments: Arrays
+    losses: npt.NDArray[np.float32]
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return len(self.losses)
+
+    def after(self, slots: Sequence[Any], losses: npt.NDArray[np.float32]) -> "TeacherState":
+        """Returns the state that further steps lead to.
+
+        Raises:
+          ValueError: if a loss is not finite.
+        """
+        if not np.isfinite(losses).all():
+            raise ValueError(
+                "teachers: expected a finite loss, got NaN or infinity; try a lower learning_rate"
+            )
+        weights, buffers, first_moments, second_moments = (
+            [np.asarray(array) for array in slot] for slot in slots
+        )
+        losses = np.concatenate([self.losses, losses])
+        return TeacherState(weights, buffers, first_moments, second_moments, losses)
+
+
+class TeacherData:
+    """Sensitive: who trains on what; turns teachers and states into the loop's arguments."""
+
+    def __init__(
+        self, config: TeacherConfig, examples: PrivateExamples, partition: Partition
+    ) -> None:
+        """Checks the parts against each other.
+
+        Raises:
+          ValueError: if they do not fit together.
+        """
+        if partition.num_teachers != config.num_teachers:
+            raise ValueError(
+                f"partition: expected {config.num_teachers} teachers, got {partition.num_teachers}"
+            )
+        if partition.unit != config.unit:
+            raise ValueError(f"partition: expected unit {config.unit!r}, got {partition.unit!r}")
+        if partition.num_records != len(examples):
+            raise ValueError(
+                f"partition: expected {len(examples)} records, got {partition.num_records}"
+            )
+        self.config = config
+        self._examples = examples
+        self._records = partition.all_records()
+        self._capacity = max(len(records) for records in self._records)
+
+    def initial_state(self, teacher: int) -> TeacherState:
+        """Draws a teacher's own initial weights from the architecture's distribution."""
+        seed = int(self._seeds(teacher)[0])
+        model = catalogue.build(self.config.model, self.config.dataset, seed=seed)
+        weights = [variable.numpy() for variable in model.trainable_variables]
+        return TeacherState(
+            weights=weights,
+            buffers=[variable.numpy() for variable in model.non_trainable_variables],
+            first_moments=[np.zeros_like(weight) for weight in weights],
+            second_moments=[np.zeros_like(weight) for weight in weights],
+            losses=np.zeros(0, np.float32),
+        )
+
+    def arguments(self, teacher: int, state: TeacherState) -> tuple[Any, ...]:
+        """Returns the first five arguments of `TrainingLoop.run`, as tensors."""
+        records = self._records[teacher]
+        # Padded to one shape, so that shares of different size do not retrace.
+        padded = np.resize(records, self._capacity)
+        slots = (state.weights, state.buffers, state.first_moments, state.second_moments)
+        return (
+            tuple([tf.constant(array) for array in slot] for slot in slots),
+            tf.constant(self._examples.inputs[padded]),
+            tf.constant(self._examples.labels[padded]),
+            tf.constant(len(records)),
+            tf.constant((self._seeds(teacher)[1:] >> 1).astype(np.int32)),
+        )
+
+    def _seeds(self, teacher: int) -> npt.NDArray[Any]:
+        return np.random.SeedSequence([self.config.seed, teacher]).generate_state(3)
+
+
+class EnsembleParallelTrainer:
+    """Every replica of a strategy trains teachers of its own; no gradient crosses replicas."""
+
+    def __init__(self, data: TeacherData, strategy: tf.distribute.Strategy) -> None:
+        self.data = data
+        self.group_size: int = strategy.num_replicas_in_sync
+        self._strategy = strategy
+        loop = TrainingLoop(data.config)
+        self._run = tf.function(
+            lambda arguments, first, last: strategy.run(loop.run, args=(*arguments, first, last)),
+            reduce_retracing=True,
+        )
+
+    def advance(
+        self, teachers: Sequence[int], states: Sequence[TeacherState], num_steps: int
+    ) -> list[TeacherState]:
+        """Trains a group of teachers for some steps.
+
+        Args:
+          teachers: at most `group_size` teachers, one a replica.
+          states: their states, all at the same step.
+          num_steps: how many steps to do; fewer if `max_steps` comes first.
+
+        Raises:
+          ValueError: if a loss is not finite.
+        """
+        first = states[0].step
+        last = min(first + num_steps, self.data.config.max_steps)
+        # A replica without a teacher of its own repeats the last one; the repeat is dropped.
+        arguments = [self.data.arguments(*pair) for pair in zip(teachers, states, strict=True)]
+        arguments += [arguments[-1]] * (self.group_size - len(arguments))
+        distributed = self._strategy.experimental_distribute_values_from_function(
+            lambda context: arguments[context.replica_id_in_sync_group]
+        )
+        results = self._run(distributed, tf.constant(first), tf.constant(last))
+        advanced = []
+        for replica, state in enumerate(states):
+            *slots, losses = tf.nest.map_structure(
+                lambda value, replica=replica: self._on(value, replica), results
+            )
+            advanced.append(state.after(slots, losses))
+        return advanced
+
+    def _on(self, value: Any, replica: int) -> npt.NDArray[Any]:
+        return self._strategy.experimental_local_results(value)[replica].numpy()
+
+
+class DataParallelTrainer:
+    """One teacher at a time over all replicas, for models too large for one device.
+
+    The result differs from `EnsembleParallelTrainer`'s by the rounding of sums over replicas.
+    """
+
+    group_size = 1
+
+    def __init__(self, data: TeacherData, strategy: tf.distribute.Strategy) -> None:
+        self.data = data
+        self._strategy = strategy
+        loop = TrainingLoop(data.config)
+        # A step a call: a strategy can't add up over replicas inside of a loop in a graph.
+        self._step = tf.function(
+            lambda *arguments: strategy.run(loop.one_replica_step, args=arguments)
+        )
+
+    def advance(
+        self, teachers: Sequence[int], states: Sequence[TeacherState], num_steps: int
+    ) -> list[TeacherState]:
+        """As `EnsembleParallelTrainer.advance`, for one teacher."""
+        (teacher,), (state,) = teachers, states
+        slots, *records = self.data.arguments(teacher, state)
+        last = min(state.step + num_steps, self.data.config.max_steps)
+        losses = []
+        for step in range(state.step, last):
+            slots, loss = self._step(slots, *records, tf.constant(step))
+            losses.append(self._first(loss).numpy())
+        slots = tf.nest.map_structure(lambda value: self._first(value).numpy(), slots)
+        return [state.after(slots, np.array(losses, np.float32))]
+
+    def _first(self, value: Any) -> tf.Tensor:
+        return self._strategy.experimental_local_results(value)[0]
+
+
+Trainer = EnsembleParallelTrainer | DataParallelTrainer

@@ -1,0 +1,192 @@
+"""Whoever maps inputs to labels can be a teacher: what the labelling side needs of an ensemble.
+
+`Ensemble` is our own SavedModel of many teachers. Here are the teachers that come from elsewhere:
+a folder of models, or a file of labels from teachers that never leave their owners.
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.records import Dataset, Pool, Votes
+
+BATCH = 500
+
+Progress = Callable[[int], object]
+
+
+class Voter(Protocol):
+    """Sensitive: a whole ensemble of teachers, to be asked for votes."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is publicly known of the data."""
+
+    @property
+    def num_teachers(self) -> int:
+        """Number of teachers."""
+
+    @property
+    def unit(self) -> str:
+        """What one teacher's share protects, "record" or "owner"."""
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digits that change with any teacher; the ledger knows them by it."""
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Asks every teacher for a label of every raw input `[num_queries, *input_shape]`."""
+
+
+class ModelFolder:
+    """Sensitive: teachers trained elsewhere, one `.keras` file or SavedModel folder each.
+
+    Each takes raw inputs `[batch, *input_shape]` and returns labels `[batch]` or scores
+    `[batch, num_classes]`. A SavedModel answers through `serving_default`, by its output `label` or
+    its only output. That their records are disjoint can't be seen from here; the statement says
+    that it was assumed.
+    """
+
+    unit = "record"
+
+    def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
+        """Finds the teachers, in the order of their names; models are loaded when asked.
+
+        Raises:
+          ValueError: if there are none.
+        """
+        self.dataset = dataset
+        self._paths = sorted(
+            path
+            for path in folder.iterdir()
+            if path.suffix == ".keras" or (path / "saved_model.pb").exists()
+        )
+        if not self._paths:
+            raise ValueError(
+                f"teachers: expected .keras files or SavedModel folders in {folder}, got none"
+            )
+        self.num_teachers = len(self._paths)
+        self.digest = artifacts.digest_paths(self._paths)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Asks one teacher after another, so that only one is in memory.
+
+        Raises:
+          ValueError: if a model does not load or does not fit the data set.
+        """
+        labels = []
+        for index, path in enumerate(self._paths):
+            labels.append(self._labels(path, inputs))
+            if progress is not None:
+                done = (index + 1) * len(inputs) // self.num_teachers
+                progress(done - index * len(inputs) // self.num_teachers)
+        return Votes(np.stack(labels), self.dataset.num_classes)
+
+    def _labels(self, path: pathlib.Path, inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        try:
+            classify = _load_classifier(path, self.dataset)
+            parts = [np.empty(0, np.int64)]
+            for start in range(0, len(inputs), BATCH):
+                answer = np.asarray(classify(inputs[start : start + BATCH]))
+                if answer.shape[1:] not in ((), (self.dataset.num_classes,)):
+                    raise ValueError(
+                        f"answers of shape {list(answer.shape)} for "
+                        f"{self.dataset.num_classes} classes"
+                    )
+                parts.append(answer.argmax(axis=1) if answer.ndim == 2 else answer)
+        except Exception as error:  # Keras, TensorFlow and zipfile each raise their own kinds
+            reason = str(error).strip().splitlines()
+            raise ValueError(
+                f"teachers: expected a model for {self.dataset.name} at {path}, got: "
+                f"{reason[0] if reason else type(error).__name__}"
+            ) from error
+        return np.concatenate(parts)
+
+
+def _load_classifier(path: pathlib.Path, dataset: Dataset) -> Callable[[Any], Any]:
+    if path.suffix == ".keras":
+        model = keras.saving.load_model(path)
+        return lambda inputs: model(tf.cast(inputs, tf.float32), training=False)
+    loaded = tf.saved_model.load(str(path))
+    serve = loaded.signatures["serving_default"]
+    ((name, spec),) = serve.structured_input_signature[1].items()
+
+    def classify(inputs: Any) -> Any:
+        # `loaded` is used here so that it lives as long as its signature.
+        outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
+        if "label" in outputs:
+            return outputs["label"]
+        (output,) = outputs.values()
+        return output
+
+    return classify
+
+
+class VoteFile:
+    """Sensitive: labels of teachers that never leave their owners, for the first of the pool.
+
+    Each owner labels the same public queries and sends the labels alone.
+    """
+
+    unit = "record"
+
+    def __init__(self, path: pathlib.Path, pool: Pool) -> None:
+        """Reads labels `[num_teachers, num_queries]` from a `.npy` file.
+
+        Args:
+          path: the file.
+          pool: its first `num_queries` inputs are the queries that were labelled.
+
+        Raises:
+          ValueError: if the file is broken or does not fit the pool.
+        """
+        self.dataset = pool.dataset
+        votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
+        if votes.num_queries > len(pool):
+            raise ValueError(
+                f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
+                f"{votes.num_queries}"
+            )
+        self.num_teachers = votes.num_teachers
+        self.digest = artifacts.digest_array(votes.labels)
+        self._labels = votes.labels
+        queries = pool.inputs[: votes.num_queries]
+        self._columns = {row.tobytes(): column for column, row in enumerate(queries)}
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Looks up the labels of queries of the pool.
+
+        Raises:
+          ValueError: if an input is not among the labelled queries.
+        """
+        columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
+        missing = columns.count(-1)
+        if missing:
+            raise ValueError(
+                f"queries: the file of labels covers {self._labels.shape[1]} queries, {missing} "
+                f"others were asked"
+            )
+        if progress is not None:
+            progress(len(inputs))
+        return Votes(self._labels[:, columns], self.dataset.num_classes)
+
+
+def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
+    """Takes a `.npy` file of labels or a folder of models as an ensemble.
+
+    Raises:
+      ValueError: if `path` is neither, or holds what does not fit.
+    """
+    if path.suffix == ".npy":
+        if not path.is_file():
+            raise ValueError(f"teachers: expected a file of labels at {path}, got none")
+        return VoteFile(path, pool)
+    if path.is_dir():
+        return ModelFolder(path, pool.dataset)
+    raise ValueError(f"teachers: expected a .npy file or a folder of models, got {path}")

@@ -1,0 +1,96 @@
+"""What the tests of the analysis share: votes, paid ledgers, and the script run in this process."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from pate_tf import command_line
+from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.ledger import Ledger
+from pate_tf.records import VoteCounts
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+SCRIPT = REPOSITORY / "analysis.py"
+GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
+DELTA = 1e-5
+MECHANISM = PermuteAndFlip(0.05)
+
+
+def golden_counts(name, num_queries=100):
+    return np.tile(np.array(GOLDEN[name], np.int64), (num_queries, 1))
+
+
+def golden(key):
+    return float(GOLDEN["values"][key])
+
+
+def random_labels(num_teachers, num_queries, *, num_classes=10, seed=0):
+    """Labels [num_teachers, num_queries] of teachers that mostly agree."""
+    rng = np.random.default_rng(seed)
+    agree = rng.random((num_teachers, num_queries)) < rng.beta(9.0, 1.0, num_queries)
+    truth = rng.integers(num_classes, size=num_queries)
+    return np.where(agree, truth, rng.integers(num_classes, size=(num_teachers, num_queries)))
+
+
+def pay(folder, counts, *, mechanism=MECHANISM, ensemble="ab" * 32, budget=None, delta=DELTA):
+    """Labels queries with the given counts through a real labeller; returns the labels."""
+    table = np.asarray(counts)
+    with Ledger.open(
+        folder, ensemble_digest=ensemble, delta=delta, epsilon_budget=budget
+    ) as ledger:
+        start = ledger.spent().num_queries
+        labeller = Labeller(
+            voter=lambda inputs: VoteCounts(table[inputs[:, 0].astype(int) - start]),
+            ledger=ledger,
+            noise=SystemNoise(),
+            noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
+            num_classes=table.shape[1],
+        )
+        queries = np.arange(start, start + len(table), dtype=np.float64)[:, np.newaxis]
+        return labeller.label(queries, mechanism=mechanism)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+    report: dict[str, Any] | None
+
+
+class Script:
+    """analysis.py, its flags read anew on every call."""
+
+    def __init__(self) -> None:
+        spec = importlib.util.spec_from_file_location("analysis_script", SCRIPT)
+        self.module = importlib.util.module_from_spec(spec)
+        sys.modules["analysis_script"] = self.module
+        spec.loader.exec_module(self.module)
+
+    def run(self, folder, capsys, *arguments):
+        """Runs it with a report and an output folder below `folder`, unless told otherwise."""
+        flag_values, absl_flags = self.module.FLAGS, self.module.flags
+        report = folder / "report.json"
+        report.unlink(missing_ok=True)
+        arguments = [f"--report_file={report}", *arguments]
+        if not any(argument.startswith("--output_dir") for argument in arguments):
+            arguments.append(f"--output_dir={folder / 'out'}")
+        for name in flag_values:
+            flag_values[name].unparse()
+        capsys.readouterr()
+        code = 0
+        try:
+            command_line.parse_flags(flag_values, absl_flags.Error)(["analysis.py", *arguments])
+            command_line.guarded(self.module.main, flag_values)([])
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        values = json.loads(report.read_text()) if report.exists() else None
+        return Ended(code, captured.out, captured.err, values)

@@ -1,0 +1,57 @@
+"""What all tests share: where things are, and one small trained run for each test process."""
+
+import os
+import pathlib
+import sys
+
+import hypothesis
+import pytest
+
+# Before TensorFlow starts, here and in every process that inherits this environment.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# Models of the tests' own, by the name `architectures_for_tests:<function>`.
+sys.path.append(str(pathlib.Path(__file__).parent / "models"))
+
+from script_processes import (
+    MAX_STEPS,
+    NUM_TEACHERS,
+    REPOSITORY,
+    Ended,
+    run_script,
+)
+
+# No deadline: a test must not depend on how busy the machine is.
+hypothesis.settings.register_profile("pate_tf", deadline=None)
+hypothesis.settings.load_profile("pate_tf")
+
+
+@pytest.fixture(scope="session")
+def repository() -> pathlib.Path:
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """The folder that holds prepared MNIST: `$PATE_TF_SHARED` or `../shared`."""
+    named = os.environ.get("PATE_TF_SHARED")
+    folder = pathlib.Path(named) if named else REPOSITORY.parent / "shared"
+    if not (folder / "tfds" / "mnist").is_dir():
+        pytest.skip(f"no prepared MNIST in {folder}/tfds; PATE_TF_SHARED names another folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Ended]:
+    """A finished run of train_teachers.py (don't write there) and how it ended."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    ended = run_script(
+        "train_teachers.py",
+        f"--nb_teachers={NUM_TEACHERS}",
+        f"--max_steps={MAX_STEPS}",
+        f"--train_dir={folder}",
+        f"--report_file={folder}/report.json",
+        folder=folder.parent,
+    )
+    assert ended.code == 0, ended.err
+    return folder, ended

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pate_tf.data.digits import DIGITS
+from pate_tf.records import PublicExamples
+from pate_tf.students.evaluation import Accuracy, accuracy, evaluate
+
+
+@given(st.integers(1, 20_000).flatmap(lambda num: st.tuples(st.integers(0, num), st.just(num))))
+def test_the_interval_is_wilsons(drawn):
+    right, num = drawn
+    low, high = Accuracy(right / num, num).interval
+    expected = scipy.stats.binomtest(right, num).proportion_ci(0.95, method="wilson")
+    assert low == pytest.approx(expected.low, abs=1e-9)
+    assert high == pytest.approx(expected.high, abs=1e-9)
+    assert -1e-12 <= low <= right / num + 1e-12
+    assert right / num - 1e-12 <= high <= 1 + 1e-12
+
+
+def test_accuracy_counts_agreement():
+    result = accuracy([1, 2, 3, 3], [1, 2, 0, 3])
+    assert (result.value, result.num_samples) == (0.75, 4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "truth"), [([], []), ([1], [1, 2]), ([[1]], [[1]]), ([1, 2], 1)], ids=str
+)
+def test_lists_that_do_not_match_are_refused(labels, truth):
+    with pytest.raises(ValueError, match="accuracy: expected"):
+        accuracy(labels, truth)
+
+
+def test_a_student_is_asked_for_raw_inputs():
+    inputs = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8, 1)
+    held_out = PublicExamples(DIGITS, inputs, np.array([1, 2, 3]))
+
+    def classify(given_inputs):
+        np.testing.assert_array_equal(given_inputs, inputs)
+        assert given_inputs.dtype == np.uint8
+        return np.array([1, 2, 2])
+
+    assert evaluate(classify, held_out).value == pytest.approx(2 / 3)

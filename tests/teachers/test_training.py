@@ -1,0 +1,181 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import teacher_helpers as helpers
+import tensorflow as tf
+from script_processes import REPOSITORY, run_fresh
+
+from pate_tf.partition import random_partition
+from pate_tf.records import PrivateExamples
+from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Every teacher trained by a trainer of its own, in one call."""
+    return [
+        helpers.train_all(helpers.trainer(), [teacher])[0]
+        for teacher in range(helpers.NUM_TEACHERS)
+    ]
+
+
+def test_a_teacher_is_the_same_whatever_is_trained_beside_it(undisturbed):
+    for order in ([0, 1, 2, 3], [3, 1, 2], [2, 0, 2]):
+        together = helpers.train_all(helpers.trainer(), order)
+        for teacher, state in zip(order, together, strict=True):
+            assert helpers.same(state, undisturbed[teacher])
+
+
+@pytest.mark.parametrize("chunks", [(1,) * 9, (1, 5, 3), (8, 1), (4, 400), (9, 5)], ids=str)
+def test_a_teacher_is_the_same_in_one_call_or_in_several(undisturbed, chunks):
+    trainer = helpers.trainer()
+    for teacher in (0, 3):
+        (state,) = helpers.train_all(trainer, [teacher], chunks)
+        assert state.step == 9
+        assert helpers.same(state, undisturbed[teacher])
+
+
+def test_the_shipped_model_with_dropout_is_the_same_in_chunks():
+    chunked, whole = (
+        helpers.train_all(helpers.trainer(model="deeper", max_steps=3), [1], chunks)[0]
+        for chunks in ((1, 2), (3,))
+    )
+    assert helpers.same(chunked, whole)
+
+
+@pytest.fixture(scope="module")
+def on_two_devices(tmp_path_factory):
+    """From a name and a place to the arrays that a process with two devices trained."""
+    folder = tmp_path_factory.mktemp("devices")
+    child = REPOSITORY / "tests" / "teachers" / "two_devices_child.py"
+    ended = run_fresh(str(child), str(folder / "a.npz"), folder=folder)
+    assert ended.code == 0, ended.err[-2000:]
+    with np.load(folder / "a.npz") as found:
+        arrays = dict(found)
+
+    def look_up(name, place):
+        count = sum(key.startswith(f"{name}/{place}/") for key in arrays)
+        return [arrays[f"{name}/{place}/{index}"] for index in range(count)]
+
+    return look_up
+
+
+@pytest.mark.parametrize(("name", "teachers"), [("even", [0, 1, 2, 3]), ("odd", [3, 0, 2])])
+def test_two_devices_train_the_same_teachers(undisturbed, on_two_devices, name, teachers):
+    for place, teacher in enumerate(teachers):
+        found, expected = on_two_devices(name, place), helpers.arrays(undisturbed[teacher])
+        for one, other in zip(found, expected, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_two_devices_on_one_teacher_agree_up_to_rounding(on_two_devices):
+    (expected,) = helpers.train_all(helpers.trainer(model=helpers.SMALL), [1])
+    found = on_two_devices("data_parallel", 0)
+    for one, other in zip(found, helpers.arrays(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_others_records_have_no_influence(undisturbed):
+    # What the whole guarantee rests on: one record reaches one teacher.
+    private, partition = helpers.examples(), helpers.uneven_partition()
+    inputs, labels = np.array(private.inputs), np.array(private.labels)
+    own = partition.records_of(2)
+    others = np.setdiff1d(np.arange(len(private)), own)
+    inputs[others] = 255 - inputs[others]
+    labels[others] = (labels[others] + 1) % 3
+    changed = helpers.trainer(private=PrivateExamples(helpers.BLOBS, inputs, labels))
+    assert helpers.same(helpers.train_all(changed, [2])[0], undisturbed[2])
+    # And the own ones have some.
+    assert not helpers.same(helpers.train_all(changed, [1])[0], undisturbed[1])
+
+
+def test_every_own_record_has_influence(undisturbed):
+    # With 5 records and 72 examples seen, no record is left out by the shuffling.
+    private = helpers.examples()
+    for record in helpers.uneven_partition().records_of(0):
+        labels = np.array(private.labels)
+        labels[record] = (labels[record] + 1) % 3
+        changed = PrivateExamples(helpers.BLOBS, private.inputs, labels)
+        (state,) = helpers.train_all(helpers.trainer(private=changed), [0])
+        assert not helpers.same(state, undisturbed[0])
+
+
+def test_a_call_changes_no_state_that_it_was_given():
+    trainer = helpers.trainer()
+    (state,) = helpers.train_all(trainer, [1], (4,))
+    copies = [array.copy() for array in helpers.arrays(state)]
+    trainer.advance([1], [state], 3)
+    for array, copy in zip(helpers.arrays(state), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_teachers_begin_each_with_weights_of_their_own():
+    data = helpers.teacher_data()
+    kernels = [data.initial_state(teacher).weights[0] for teacher in range(4)]
+    for one in range(4):
+        again = helpers.teacher_data().initial_state(one).weights[0]
+        np.testing.assert_array_equal(kernels[one], again)
+        for other in range(one):
+            assert not np.array_equal(kernels[one], kernels[other])
+    other_seed = helpers.teacher_data(seed=6).initial_state(0).weights[0]
+    assert not np.array_equal(kernels[0], other_seed)
+
+
+def test_seeds_give_different_teachers(undisturbed):
+    (state,) = helpers.train_all(helpers.trainer(seed=6), [3])
+    assert not helpers.same(state, undisturbed[3])
+
+
+def test_the_loss_falls_and_batch_statistics_move():
+    trainer = helpers.trainer(max_steps=120)
+    initial = trainer.data.initial_state(3)
+    (state,) = helpers.train_all(trainer, [3])
+    assert state.losses.shape == (120,)
+    assert state.losses.dtype == np.float32
+    assert state.losses[-20:].mean() < 0.6 * state.losses[:10].mean()
+    moved = [
+        not np.array_equal(one, other)
+        for one, other in zip(initial.buffers, state.buffers, strict=True)
+    ]
+    assert all(moved)  # moving mean, moving variance, dropout's seed
+
+
+@pytest.mark.parametrize("learning_rate", [1e6, 1e38])
+def test_a_loss_that_is_no_number_is_one_clear_line(learning_rate):
+    trainer = helpers.trainer(model=helpers.SMALL, learning_rate=learning_rate, max_steps=50)
+    try:
+        (state,) = helpers.train_all(trainer, [3])
+    except ValueError as error:
+        assert "expected a finite loss" in str(error)
+        assert "\n" not in str(error)
+    else:
+        assert learning_rate < 1e38
+        assert all(np.isfinite(array).all() for array in helpers.arrays(state))
+
+
+def test_parts_that_do_not_fit_are_refused():
+    private, partition = helpers.examples(), helpers.uneven_partition()
+    with pytest.raises(ValueError, match="partition: expected 5 teachers, got 4"):
+        TeacherData(helpers.config(num_teachers=5), private, partition)
+    with pytest.raises(ValueError, match="partition: expected 63 records, got 64"):
+        TeacherData(helpers.config(), helpers.examples(63), partition)
+    with pytest.raises(ValueError, match="partition: expected unit"):
+        TeacherData(helpers.config(unit="owner"), private, partition)
+    with pytest.raises(ValueError, match="model: expected"):
+        helpers.trainer(model="nosuch")
+
+
+def test_one_record_a_teacher_is_enough():
+    partition = random_partition(num_records=4, num_teachers=4, seed=0)
+    data = TeacherData(helpers.config(max_steps=2), helpers.examples(4), partition)
+    trainer = EnsembleParallelTrainer(data, tf.distribute.OneDeviceStrategy("/CPU:0"))
+    (state,) = helpers.train_all(trainer, [2])
+    assert state.step == 2
+
+
+def test_a_states_repr_shows_no_weight():
+    state = helpers.teacher_data().initial_state(0)
+    state = dataclasses.replace(state, losses=np.array([0.123456], np.float32))
+    assert "0.1234" not in repr(state)
+    assert "array(" not in repr(state)

@@ -1,0 +1,161 @@
+import io
+import os
+import pathlib
+import types
+
+import pytest
+
+from pate_tf import command_line
+from pate_tf.ledger import LedgerError
+
+
+class FlagError(Exception):
+    pass
+
+
+def flag_values(verbosity: int | None = None) -> types.SimpleNamespace:
+    class Values(dict):
+        verbosity = property(lambda self: self["verbosity"].value)
+
+    given = verbosity is not None
+    return Values(verbosity=types.SimpleNamespace(present=given, value=verbosity if given else 0))
+
+
+def end(call, *arguments) -> int:
+    with pytest.raises(SystemExit) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("expected this\n  got   that"),
+        OSError(28, "No space left on device"),
+        LedgerError("spent"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_users_mistake_is_one_line_and_exit_code_1(error, capsys):
+    def main() -> None:
+        raise error
+
+    assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert captured.err.strip() != "error:"
+
+
+def test_tensorflows_own_errors_count_as_the_users():
+    import tensorflow as tf
+
+    def main() -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+
+    assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
+
+
+def test_stopping_says_how_to_go_on(capsys):
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    assert end(command_line.guarded(main, flag_values()), ["script"]) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_bug_is_not_hidden():
+    def main() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command_line.guarded(main, flag_values())(["script"])
+
+
+def test_an_untroubled_main_returns():
+    calls = []
+    command_line.guarded(lambda: calls.append(1), flag_values())(["script"])
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(("given_verbosity", "expected"), [(None, -1), (0, 0), (1, 1), (-2, -2)])
+def test_logs_are_for_those_who_ask(given_verbosity, expected):
+    values = flag_values(given_verbosity)
+    command_line.guarded(lambda: None, values)(["script"])
+    assert values["verbosity"].value == expected
+
+
+def test_flag_errors_are_one_line_and_exit_code_2(capsys):
+    def parse(arguments):
+        raise FlagError("flag --x=1:\n expected 2")
+
+    assert end(command_line.parse_flags(parse, FlagError), ["script", "--x=1"]) == 2
+    assert capsys.readouterr().err == "error: flag --x=1: expected 2\n"
+
+
+def test_stray_arguments_are_flag_errors(capsys):
+    parser = command_line.parse_flags(list, FlagError)
+    assert parser(["script"]) == ["script"]
+    assert end(parser, ["script", "mnist", "250"]) == 2
+    assert capsys.readouterr().err == "error: expected flags only, got 'mnist 250'\n"
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(-1, False), (0, True)])
+def test_a_quiet_start_hides_even_what_c_writes(verbosity, shown, capfd, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    with command_line.quiet_start(flag_values(verbosity)):
+        os.write(2, b"chatter\n")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == ("chatter\nafter\n" if shown else "after\n")
+
+
+def test_a_failing_start_is_heard_again(capfd):
+    with pytest.raises(ImportError), command_line.quiet_start(flag_values(-1)):
+        raise ImportError
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_no_bar_where_there_is_no_terminal(capsys):
+    with command_line.progress_bar("training", 3, "teacher") as progress:
+        progress(2)
+        progress(1)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_bar_on_a_terminal_counts(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with command_line.progress_bar("training", 3, "teacher") as progress:
+        progress(3)
+    assert "training" in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+
+
+def test_a_table_is_aligned(capsys):
+    command_line.print_table("Title", [("a", "1"), ("longer", "2")])
+    assert capsys.readouterr().out == "\nTitle\n  a       1\n  longer  2\n"
+
+
+def test_reports_are_private_json(tmp_path):
+    path = tmp_path / "new" / "report.json"
+    command_line.write_report(str(path), {"epsilon": 1.0})
+    assert path.read_text() == '{\n  "epsilon": 1.0\n}\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+    command_line.write_report(None, {"epsilon": 1.0})
+
+
+@pytest.mark.parametrize("name", ["released/report.json", "released/new/r.json", "link/r.json"])
+def test_reports_stay_out_of_what_is_published(tmp_path, name):
+    (tmp_path / "released").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "released")
+    with pytest.raises(ValueError, match="report_file: expected"):
+        command_line.write_report(str(tmp_path / name), {"epsilon": 1.0})
+    assert list(pathlib.Path(tmp_path / "released").iterdir()) == []

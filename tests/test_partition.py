@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pate_tf.partition import (
+    Partition,
+    assigned_partition,
+    owner_partition,
+    random_partition,
+)
+
+seeds = st.integers(0, 2**31 - 1)
+sizes = st.integers(1, 200).flatmap(
+    lambda records: st.tuples(st.just(records), st.integers(1, records))
+)
+owner_names = st.text(min_size=1, max_size=8).filter(lambda name: "\0" not in name)
+
+
+def assert_disjoint_and_complete(partition: Partition) -> None:
+    parts = partition.all_records()
+    assert len(parts) == partition.num_teachers
+    together = np.concatenate(parts)
+    np.testing.assert_array_equal(np.sort(together), np.arange(partition.num_records))
+    for teacher, part in enumerate(parts):
+        np.testing.assert_array_equal(part, np.sort(part))
+        np.testing.assert_array_equal(part, partition.records_of(teacher))
+
+
+@given(sizes, seeds)
+def test_random_is_disjoint_and_complete_with_the_remainder_spread(size, seed):
+    num_records, num_teachers = size
+    partition = random_partition(num_records=num_records, num_teachers=num_teachers, seed=seed)
+    assert_disjoint_and_complete(partition)
+    lengths = [len(part) for part in partition.all_records()]
+    assert max(lengths) - min(lengths) <= 1
+    assert sum(length > num_records // num_teachers for length in lengths) == (
+        num_records % num_teachers
+    )
+
+
+@given(sizes, seeds)
+def test_random_depends_on_numbers_and_seed_alone(size, seed):
+    first, second = (
+        random_partition(num_records=size[0], num_teachers=size[1], seed=seed) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.assignment, second.assignment)
+
+
+def test_random_shuffles_and_seeds_differ():
+    one = random_partition(num_records=1000, num_teachers=10, seed=1).assignment
+    other = random_partition(num_records=1000, num_teachers=10, seed=2).assignment
+    # A right shuffle agrees with another one, or with dealing in order, in about a tenth.
+    for compared in (other, np.arange(1000) % 10, np.arange(1000) // 100):
+        assert 40 < (one == compared).sum() < 180
+
+
+@pytest.mark.parametrize(("records", "teachers"), [(3, 4), (0, 1), (3, 0), (3, -1)])
+def test_impossible_numbers_are_refused(records, teachers):
+    with pytest.raises(ValueError, match="nb_teachers: expected"):
+        random_partition(num_records=records, num_teachers=teachers, seed=0)
+
+
+@given(st.lists(owner_names, min_size=1, max_size=40), st.integers(1, 3), seeds)
+def test_owners_stay_together(owners, num_teachers, seed):
+    try:
+        partition = owner_partition(owners, num_teachers=num_teachers, seed=seed)
+    except ValueError as error:
+        assert "without any" in str(error) or "at most one teacher a record" in str(error)
+        return
+    assert partition.unit == "owner"
+    assert_disjoint_and_complete(partition)
+    for owner in set(owners):
+        places = [place for place, name in enumerate(owners) if name == owner]
+        assert len(set(partition.assignment[places].tolist())) == 1
+
+
+@given(
+    st.lists(owner_names, min_size=30, max_size=60, unique=True),
+    st.lists(owner_names, min_size=1, max_size=20),
+    seeds,
+)
+def test_an_owners_teacher_does_not_depend_on_the_other_owners(owners, others, seed):
+    try:
+        before = owner_partition(owners, num_teachers=2, seed=seed)
+        after = owner_partition(others + owners, num_teachers=2, seed=seed)
+        reverse = owner_partition(owners[::-1], num_teachers=2, seed=seed)
+    except ValueError as error:
+        assert "without any" in str(error)
+        return
+    np.testing.assert_array_equal(after.assignment[len(others) :], before.assignment)
+    np.testing.assert_array_equal(reverse.assignment[::-1], before.assignment)
+
+
+def test_an_owners_teacher_does_not_depend_on_the_length_of_others_names():
+    owners = [f"{number}" for number in range(50)]
+    before = owner_partition(owners, num_teachers=4, seed=0).assignment
+    after = owner_partition([*owners, "x" * 500], num_teachers=4, seed=0).assignment
+    np.testing.assert_array_equal(after[:-1], before)
+
+
+def test_owners_named_by_numbers_or_by_their_digits_are_the_same():
+    numbers = owner_partition(np.arange(50), num_teachers=4, seed=0).assignment
+    texts = owner_partition([str(n) for n in range(50)], num_teachers=4, seed=0).assignment
+    np.testing.assert_array_equal(numbers, texts)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        0.5,
+        float("nan"),
+        None,
+    ],
+    ids=str,
+)
+def test_one_foreign_owner_does_not_move_the_others(stranger):
+    # 0.5 beside 1 makes NumPy write "1.0": refused or harmless, but never another teacher.
+    owners = list(range(50))
+    before = owner_partition(owners, num_teachers=4, seed=0).assignment
+    try:
+        after = owner_partition([*owners, stranger], num_teachers=4, seed=0).assignment
+    except ValueError:
+        return
+    np.testing.assert_array_equal(after[:-1], before)
+
+
+def test_owner_shares_depend_on_the_seed_and_are_about_even():
+    owners = np.arange(4000)
+    one = owner_partition(owners, num_teachers=4, seed=1)
+    other = owner_partition(owners, num_teachers=4, seed=2)
+    # 1000 +- 7 standard deviations.
+    assert all(800 < len(part) < 1200 for part in one.all_records())
+    assert 800 < (one.assignment == other.assignment).sum() < 1200
+
+
+@given(sizes, seeds)
+def test_assigned_repeats_what_it_is_given_as_a_list_or_as_pairs(size, seed):
+    expected = random_partition(num_records=size[0], num_teachers=size[1], seed=seed)
+    pairs = np.stack([np.arange(size[0]), expected.assignment], axis=1)
+    shuffled = np.random.default_rng(seed).permutation(pairs)
+    for given_numbers in (expected.assignment, pairs, shuffled, shuffled.astype(np.uint16)):
+        got = assigned_partition(given_numbers, num_teachers=size[1])
+        np.testing.assert_array_equal(got.assignment, expected.assignment)
+        assert got.num_teachers == size[1]
+        assert_disjoint_and_complete(got)
+
+
+def test_overlap_is_told_by_number_and_not_by_which():
+    pairs = np.array([[record, record % 2] for record in range(733)] + [[731, 0], [732, 1]])
+    with pytest.raises(ValueError, match="partition: 2 records") as caught:
+        assigned_partition(pairs, num_teachers=2)
+    assert "731" not in str(caught.value)
+    assert "732" not in str(caught.value)
+    with pytest.raises(ValueError, match="partition: 1 records"):
+        assigned_partition(np.array([[0, 0], [0, 0], [1, 1]]), num_teachers=2)
+
+
+def test_gaps_are_told_by_number_and_not_by_which():
+    with pytest.raises(ValueError, match="partition: 3 records"):
+        assigned_partition(np.array([[0, 0], [1, 0], [5, 1]]), num_teachers=2)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0, 2],
+        [0, -1],
+        [0, 0],
+        [],
+        [[0, 0], [1, 2]],
+        [[0, 0], [-1, 1]],
+        [[0, 0, 1]],
+        [[[0, 1]]],
+        [0.0, 1.0],
+        [0, np.nan],
+        [True, False],
+        ["0", "1"],
+        np.array([0, 2**64 - 1], np.uint64),
+        3,
+    ],
+    ids=str,
+)
+def test_assigned_refuses_what_is_no_partition(numbers):
+    with pytest.raises(ValueError, match="partition: "):
+        assigned_partition(np.array(numbers), num_teachers=2)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "num_teachers", "unit"),
+    [
+        ([0, 1, 2], 2, "record"),
+        ([0, -1], 2, "record"),
+        ([0, 0], 2, "record"),
+        ([[0, 1]], 2, "record"),
+        ([0, 1], 2, "household"),
+        ([0.0, 0.9, 1.0], 2, "record"),
+    ],
+    ids=str,
+)
+def test_the_value_itself_refuses_nonsense(assignment, num_teachers, unit):
+    with pytest.raises(ValueError):
+        Partition(np.array(assignment), num_teachers, unit)
+
+
+def test_the_assignment_is_read_only_and_not_in_the_repr():
+    given_assignment = np.array([0, 1, 0])
+    partition = Partition(given_assignment, 2)
+    given_assignment[0] = 1
+    assert partition.assignment.tolist() == [0, 1, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        partition.assignment[0] = 1
+    assert repr(partition) == repr(Partition(np.array([1, 0, 1]), 2))

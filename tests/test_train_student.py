@@ -1,0 +1,363 @@
+"""train_student.py as a user runs it: real processes on a small trained ensemble."""
+
+import functools
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from script_processes import (
+    NUM_TEACHERS,
+    Ended,
+    forbid_private_data,
+    limit_file_size,
+    run_fresh,
+    run_script,
+)
+
+from pate_tf import artifacts
+
+SCRIPT = "train_student.py"
+FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
+HERE = (*FEW_STEPS, "--teachers_dir=run", "--queries=30")
+
+
+@pytest.fixture
+def teachers(trained, tmp_path) -> pathlib.Path:
+    """A folder with teachers of one's own in `run`, and no ledger yet."""
+    shutil.copytree(trained[0], tmp_path / "run")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory) -> tuple[pathlib.Path, Ended]:
+    """A finished student beside its teachers (don't write there) and how the script ended."""
+    folder = tmp_path_factory.mktemp("student")
+    shutil.copytree(trained[0], folder / "run")
+    ended = run_script(SCRIPT, *HERE, "--lap_scale=2.5", "--report_file=report.json", folder=folder)
+    assert ended.code == 0, ended.err
+    return folder, ended
+
+
+def statement(run: pathlib.Path) -> dict:
+    return json.loads((run / "released" / "privacy_statement.json").read_text())
+
+
+def assert_one_line(ended: Ended, code: int = 1) -> None:
+    assert ended.code == code, ended.err[-2000:]
+    assert ended.err.startswith("error: "), ended.err[-2000:]
+    assert ended.err.count("\n") == 1, ended.err[-2000:]
+    assert len(ended.err) < 1000
+    assert "Traceback" not in ended.err
+
+
+def nothing_released(run: pathlib.Path) -> bool:
+    return list(run.glob("released/*")) == []
+
+
+def test_a_run_reports_what_the_issue_names(finished):
+    folder, ended = finished
+    report = json.loads((folder / "report.json").read_text())
+    assert {
+        "queries",
+        "label_accuracy",
+        "student_accuracy",
+        "mechanism",
+        "epsilon_data_independent",
+        "epsilon_data_dependent",
+        "delta",
+    } <= report.keys()
+    assert report["queries"] == 30
+    assert report["mechanism"] == {"name": "laplace_noisy_max", "gamma": 0.4}
+    assert report["delta"] == 1e-5
+    assert 0.0 <= report["label_accuracy"] <= 1.0
+    assert 0.0 <= report["student_accuracy"] <= 1.0
+    assert 0.0 < report["epsilon_data_dependent"] <= report["epsilon_data_independent"]
+    assert report["epsilon_data_independent"] == statement(folder / "run")["epsilon"]
+    assert (folder / "report.json").stat().st_mode & 0o777 == 0o600
+    assert ended.err == ""
+    for text in (
+        f"{report['student_accuracy']:.2%}",
+        f"{report['label_accuracy']:.2%}",
+        f"{report['epsilon_data_independent']:.3f} at delta 1e-05; data-independent",
+        "SENSITIVE",
+        "run/released",
+    ):
+        assert text in ended.out
+
+
+def test_the_sensitive_epsilon_is_not_among_what_is_released(finished):
+    folder, _ = finished
+    report = json.loads((folder / "report.json").read_text())
+    sensitive = report["epsilon_data_dependent"]
+    assert sensitive != report["epsilon_data_independent"]
+    texts = [path for path in (folder / "run" / "released").rglob("*") if path.suffix != ".npz"]
+    for path in texts:
+        if path.is_file():
+            content = path.read_bytes()
+            assert repr(sensitive)[:8].encode() not in content
+            assert np.float64(sensitive).tobytes() not in content
+            assert b"data_dependent" not in content
+    assert (folder / "run" / "sensitive").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_student_answers_raw_images(finished):
+    import tensorflow as tf
+
+    from pate_tf.data.digits import load_public
+
+    model = tf.saved_model.load(str(finished[0] / "run" / "released" / "student" / "1"))
+    held_out = load_public().split(400)[1]
+    answer = model.signatures["serving_default"](image=tf.constant(held_out.inputs))
+    report = json.loads((finished[0] / "report.json").read_text())
+    right = (answer["label"].numpy() == held_out.labels).mean()
+    assert right == pytest.approx(report["student_accuracy"])
+
+
+def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(finished):
+    folder, _ = finished
+    before = artifacts.read_arrays(folder / "run" / "released" / "labels.npz")
+    ended = run_script(
+        SCRIPT,
+        *HERE,
+        "--lap_scale=2.5",
+        "--seed=7",
+        "--train_dir=second",
+        folder=folder,
+        setup=forbid_private_data,
+    )
+    assert ended.code == 0, ended.err[-2000:]
+    after = artifacts.read_arrays(folder / "second" / "released" / "labels.npz")
+    np.testing.assert_array_equal(after["labels"], before["labels"])
+    first, second = statement(folder / "run"), statement(folder / "second")
+    assert second["epsilon_ensemble"] == first["epsilon_ensemble"]
+    assert second["ledger_rows"] == first["ledger_rows"]
+    assert second["student_digest"] != first["student_digest"]
+
+
+@pytest.mark.parametrize("mechanism", ["permute_and_flip", "gaussian_noisy_max"])
+def test_mechanisms_are_taken_by_name(teachers, mechanism):
+    flags = (f"--mechanism={mechanism}", "--lap_scale=5", "--sigma=3")
+    ended = run_script(SCRIPT, *HERE, *flags, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    found = statement(teachers / "run")["mechanism"]
+    assert found["name"] == mechanism
+    assert 0.2 in found.values() or 3.0 in found.values()
+
+
+def test_an_insecure_seed_is_called_what_it_is(teachers):
+    shutil.copytree(teachers / "run", teachers / "again")
+    ended = run_script(SCRIPT, *HERE, "--insecure_seed=3", folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert "nothing is private" in ended.out
+    assert statement(teachers / "run")["secure_noise"] is False
+    again = (*FEW_STEPS, "--teachers_dir=again", "--queries=30", "--insecure_seed=3")
+    assert run_script(SCRIPT, *again, folder=teachers).code == 0
+    one, two = (
+        artifacts.read_arrays(teachers / name / "released" / "labels.npz")["labels"]
+        for name in ("run", "again")
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
+    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=0.1", folder=teachers)
+    assert_one_line(ended)
+    assert "epsilon_budget: expected at most" in ended.err
+    assert nothing_released(teachers / "run")
+    # It was fixed by that run.
+    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=100", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+    ended = run_script(SCRIPT, *HERE, "--new_budget_i_understand", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+    flags = ("--epsilon_budget=100", "--new_budget_i_understand")
+    assert run_script(SCRIPT, *HERE, *flags, folder=teachers).code == 0
+    assert statement(teachers / "run")["budget_was_raised"] is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--dataset=nosuch"], "dataset: expected one of"),
+        (["--teachers_dir=nowhere"], "run train_teachers.py first"),
+        (["--nb_teachers=11"], "nb_teachers: "),
+        (["--queries=401"], "queries: expected from 1 to the pool's 400"),
+        (["--stdnt_share=597"], "stdnt_share: expected"),
+        (["--stdnt_share=29"], "queries: expected from 1 to the pool's 29"),
+        (["--model=nosuch"], "model: expected one of"),
+        (["--lap_scale=1e300"], "expected"),
+        (["--lap_scale=1e-320"], "expected"),
+        (["--new_budget_i_understand", "--epsilon_budget=1"], "epsilon_budget: expected at most"),
+        (["--train_dir=a_file/run"], "a_file"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_exit_code_1(teachers, flags, told):
+    (teachers / "a_file").write_text("no folder")
+    ended = run_script(SCRIPT, *HERE, *flags, folder=teachers)
+    assert_one_line(ended)
+    assert told in ended.err
+    assert nothing_released(teachers / "run")
+    assert not (teachers / "nowhere" / "released").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--delta=0"],
+        ["--delta=1"],
+        ["--delta=nan"],
+        ["--delta=-0.1"],
+        ["--lap_scale=0"],
+        ["--lap_scale=-20"],
+        ["--lap_scale=nan"],
+        ["--lap_scale=inf"],
+        ["--lap_scale=wide"],
+        ["--sigma=0"],
+        ["--epsilon_budget=0"],
+        ["--epsilon_budget=nan"],
+        ["--learning_rate=nan"],
+        ["--queries=0"],
+        ["--queries=1.5"],
+        ["--stdnt_share=0"],
+        ["--mechanism=plurality"],
+        ["--insecure_seed=-1"],
+        ["--nosuch"],
+        ["digits"],
+    ],
+    ids=str,
+)
+def test_bad_flags_are_one_line_and_exit_code_2(tmp_path, flags):
+    ended = run_script(SCRIPT, *flags, folder=tmp_path)
+    assert_one_line(ended, 2)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("path", ["run/released/report.json", "a_file/report.json"])
+def test_a_report_that_can_not_be_written_is_told_before_anything_is_paid(teachers, path):
+    (teachers / "a_file").write_text("no folder")
+    ended = run_script(SCRIPT, *HERE, f"--report_file={path}", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+
+
+def test_no_report_lands_among_what_is_released(teachers):
+    ended = run_script(SCRIPT, *HERE, "--report_file=run/released/a/report.json", folder=teachers)
+    assert_one_line(ended)
+    assert "report_file: expected a path outside of released/" in ended.err
+    assert list((teachers / "run").rglob("report.json")) == [teachers / "run" / "report.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ensemble.json",
+        "saved_model.pb",
+        "variables.index",
+        "variables.data*",
+    ],
+)
+def test_truncated_teachers_are_one_line(teachers, name):
+    (path,) = (teachers / "run" / "sensitive" / "teachers" / "ensemble").rglob(name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert_one_line(ended)
+    assert "teachers: expected a complete ensemble" in ended.err
+    assert nothing_released(teachers / "run")
+
+
+def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
+    assert run_script(SCRIPT, *HERE, folder=teachers).code == 0
+    shutil.rmtree(teachers / "run" / "released")
+    (path,) = (teachers / "run" / "sensitive").glob("ledger.sqlite3")
+    path.write_bytes(path.read_bytes()[:5000])
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+
+
+@pytest.mark.parametrize("num_bytes", [4_096, 40_000, 80_000])
+def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
+    full = functools.partial(limit_file_size, num_bytes)
+    ended = run_script(SCRIPT, *HERE, folder=teachers, setup=full)
+    assert_one_line(ended)
+    released = teachers / "run" / "released"
+    assert list(released.glob("student/*")) == []
+    assert not (released / "privacy_statement.json").exists()
+    assert list((teachers / "run").rglob(".writing-*")) == []
+    for path in released.glob("labels.npz"):
+        artifacts.read_arrays(path)
+    # And the same command goes on from there, with what was paid for.
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert (released / "student" / "1" / "saved_model.pb").exists()
+
+
+def test_a_fresh_process_from_anywhere_is_as_quiet(teachers, repository):
+    ended = run_fresh(str(repository / SCRIPT), *HERE, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert ended.err == ""
+    assert statement(teachers / "run")["secure_noise"] is True
+
+
+HELP_PROGRAM = """
+import os, runpy, sys
+sys.argv = [sys.argv[1], "--help"]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("HEAVY", sorted({"tensorflow", "keras", "sklearn", "matplotlib"} & set(sys.modules)))
+"""
+
+ISSUE_FLAGS = {
+    "train_teachers.py": "dataset nb_teachers teacher_id data_dir train_dir max_steps batch_size "
+    "learning_rate deeper nb_labels report_file seed",
+    "train_student.py": "dataset nb_teachers stdnt_share lap_scale teachers_dir train_dir data_dir "
+    "max_steps save_labels deeper queries seed report_file insecure_seed delta epsilon_budget",
+    "analysis.py": "counts_file indices_file input_is_counts max_examples moments noise_eps delta "
+    "beta report_file",
+}
+UNITS = {
+    "train_teachers.py": {"max_steps": "steps", "batch_size": "examples"},
+    "train_student.py": {
+        "lap_scale": "votes",
+        "sigma": "votes",
+        "max_steps": "steps",
+        "batch_size": "examples",
+        "queries": "pool",
+    },
+    "analysis.py": {},
+}
+
+
+def described_flags(text: str) -> dict[str, str]:
+    """From the flags that a --help lists to their descriptions."""
+    described: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("  --"):
+            name, _, rest = line.strip().removeprefix("--").removeprefix("[no]").partition(":")
+            described[name] = rest.strip()
+        elif name and line.startswith("    "):
+            described[name] += " " + line.strip()
+    return described
+
+
+@pytest.mark.parametrize("script", ISSUE_FLAGS)
+def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
+    if not (repository / script).exists():
+        pytest.skip(f"{script} is not there yet")
+    ended = run_fresh("-c", HELP_PROGRAM, str(repository / script), folder=tmp_path)
+    assert "Traceback" not in ended.err
+    assert ended.out.rstrip().endswith("HEAVY []")
+    described = described_flags(ended.out)
+    assert set(ISSUE_FLAGS[script].split()) <= described.keys()
+    for name, text in described.items():
+        words = text.split("(default:")[0]
+        assert len(words.split()) >= 3, f"--{name} says too little: {text!r}"
+    for name, unit in UNITS[script].items():
+        assert unit in described[name].lower()

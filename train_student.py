@@ -1,0 +1,284 @@
+"""Trains a student: `python train_student.py --dataset=mnist --nb_teachers=250 --queries=100`.
+
+The first queries of the public pool are put to the teachers. The ledger beside them is charged,
+then noisy labels leave; the student learns from those alone. Labels, student and privacy statement
+land below TRAIN_DIR/released.
+"""
+
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from absl import app, flags
+
+from pate_tf import artifacts, command_line
+from pate_tf.accounting import mechanisms
+
+if TYPE_CHECKING:
+    from pate_tf import student_run
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "dataset",
+    "digits",
+    "Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, another name "
+    "of TensorFlow Datasets, or module:function.",
+)
+flags.DEFINE_integer("nb_teachers", 100, "Number of teachers of the ensemble.", lower_bound=1)
+flags.DEFINE_string(
+    "teachers_dir",
+    None,
+    "Run folder of the teachers. Default: runs/DATASET-NB_TEACHERS in this folder.",
+)
+flags.DEFINE_string(
+    "teachers",
+    None,
+    "Teachers from elsewhere instead: a folder of .keras files or SavedModels, or a .npy file of "
+    "labels [num_teachers, num_queries] for the first queries of the pool. The ledger still lies "
+    "in TEACHERS_DIR.",
+)
+flags.DEFINE_string("train_dir", None, "Run folder of the student. Default: the teachers' one.")
+flags.DEFINE_string(
+    "data_dir", None, "Folder with data prepared by TensorFlow Datasets. Default: TFDS' own."
+)
+flags.DEFINE_integer(
+    "stdnt_share",
+    None,
+    "How many of the public samples, from the first, form the student's pool; the rest evaluates "
+    "it. Default: the data set's own share.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "queries",
+    100,
+    "How many of the pool, from the first, are put to the teachers; the rest stays unlabelled.",
+    lower_bound=1,
+)
+flags.DEFINE_enum(
+    "mechanism",
+    "laplace_noisy_max",
+    ["laplace_noisy_max", "permute_and_flip", "exponential_mechanism", "gaussian_noisy_max"],
+    "How the noisy winner is drawn from the votes.",
+)
+flags.DEFINE_float(
+    "lap_scale",
+    20.0,
+    "Scale b of the noise, in votes: Lap(b), or gamma = 1/b for the other mechanisms with a gamma.",
+)
+flags.DEFINE_float("sigma", 40.0, "Standard deviation of the Gaussian noise, in votes.")
+flags.DEFINE_float("delta", 1e-5, "Delta of the guarantee; fixed for an ensemble at first use.")
+flags.DEFINE_float(
+    "epsilon_budget",
+    None,
+    "The most that all labels of this ensemble may ever cost, as data-independent epsilon at "
+    "--delta; fixed at first use. Default: no limit; everything is recorded all the same.",
+)
+flags.DEFINE_boolean(
+    "new_budget_i_understand",
+    False,
+    "Replace the ensemble's budget by --epsilon_budget and --delta. The ledger and every later "
+    "statement say so for ever.",
+)
+flags.DEFINE_integer("max_steps", 1_000, "Training steps of the student.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 64, "Examples a training step.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 0.002, "Learning rate of Adam; it falls along a cosine.")
+flags.DEFINE_string(
+    "model",
+    None,
+    "Keras model of the student: cnn, mlp, deeper, paper_mnist, paper_svhn or module:function. "
+    "Default: cnn for images, mlp otherwise.",
+)
+flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
+flags.DEFINE_enum(
+    "student",
+    "supervised",
+    ["supervised", "random_forest"],
+    "How the student learns: a Keras model by cross-entropy on the noisy labels, or a random "
+    "forest on them (short for --model=random_forest).",
+)
+flags.DEFINE_boolean("save_labels", True, "Keep the noisy labels in TRAIN_DIR/released/labels.npz.")
+flags.DEFINE_integer(
+    "seed",
+    0,
+    "Seed of the student's initial weights, shuffling and augmentation. No privacy noise comes "
+    "from it.",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
+)
+flags.DEFINE_integer(
+    "insecure_seed",
+    None,
+    "Draw the privacy noise from this seed, for tests and demonstrations. NOTHING is private then; "
+    "ledger and statement say so for ever.",
+    lower_bound=0,
+)
+flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
+
+for name in ("lap_scale", "sigma", "learning_rate", "epsilon_budget"):
+    flags.register_validator(
+        name,
+        lambda value: value is None or 0.0 < value < float("inf"),
+        message="expected a finite number above 0",
+    )
+flags.register_validator(
+    "delta", lambda value: 0.0 < value < 1.0, message="expected a number between 0 and 1"
+)
+
+
+def chosen_mechanism() -> mechanisms.Mechanism:
+    """The one value that draws the noise and accounts for it."""
+    if FLAGS.mechanism == "gaussian_noisy_max":
+        return mechanisms.GaussianNoisyMax(FLAGS.sigma)
+    return mechanisms.mechanism_from_dict({"name": FLAGS.mechanism, "gamma": 1.0 / FLAGS.lap_scale})
+
+
+def chosen_model() -> str | None:
+    """The model that `--model` names, or one of the flags that are short for it."""
+    forest = "random_forest" if FLAGS.student == "random_forest" else None
+    named = {model for model in (FLAGS.model, "deeper" if FLAGS.deeper else None, forest) if model}
+    if len(named) > 1:
+        raise ValueError(f"model: expected one model, got {' and '.join(sorted(named))}")
+    return next(iter(named), None)
+
+
+def main() -> None:
+    """Reads the flags, labels, trains, prints."""
+    began = time.monotonic()
+    command_line.check_report_file(FLAGS.report_file)
+    mechanism = chosen_mechanism()
+    with command_line.quiet_start(FLAGS):
+        from pate_tf import student_run
+        from pate_tf.aggregation import noise
+        from pate_tf.data import catalogue as data
+        from pate_tf.models import catalogue as models
+        from pate_tf.students.config import StudentConfig
+        from pate_tf.teachers.run import ensemble_folder, load_ensemble
+        from pate_tf.teachers.voters import load_voter
+
+    data_dir = pathlib.Path(FLAGS.data_dir) if FLAGS.data_dir else None
+    public = data.load_public(FLAGS.dataset, data_dir=data_dir)
+    dataset = public.dataset
+    teachers_dir = artifacts.RunDirectory(
+        pathlib.Path(FLAGS.teachers_dir or f"runs/{dataset.name}-{FLAGS.nb_teachers}")
+    )
+    run_directory = artifacts.RunDirectory(
+        pathlib.Path(FLAGS.train_dir) if FLAGS.train_dir else teachers_dir.root
+    )
+    config = StudentConfig(
+        model=chosen_model() or models.default_model(dataset),
+        max_steps=FLAGS.max_steps,
+        batch_size=FLAGS.batch_size,
+        learning_rate=FLAGS.learning_rate,
+        seed=FLAGS.seed,
+    )
+    pool_size = FLAGS.stdnt_share or dataset.pool_size
+    if FLAGS.teachers:
+        teachers = load_voter(pathlib.Path(FLAGS.teachers), public.split(pool_size)[0].pool())
+    else:
+        teachers = load_ensemble(ensemble_folder(teachers_dir))
+    if teachers.num_teachers != FLAGS.nb_teachers and FLAGS["nb_teachers"].present:
+        raise ValueError(
+            f"nb_teachers: expected {teachers.num_teachers}, as the ensemble has, "
+            f"got {FLAGS.nb_teachers}"
+        )
+    source = (
+        noise.SystemNoise()
+        if FLAGS.insecure_seed is None
+        else noise.SeededNoise(FLAGS.insecure_seed)
+    )
+    with (
+        student_run.open_ledger(
+            teachers_dir.sensitive,
+            teachers=teachers,
+            delta=FLAGS.delta,
+            epsilon_budget=FLAGS.epsilon_budget,
+            replace_budget=FLAGS.new_budget_i_understand,
+        ) as ledger,
+        command_line.progress_bar("asking teachers", FLAGS.queries, "query") as progress,
+    ):
+        result = student_run.run_student(
+            config=config,
+            public=public,
+            pool_size=pool_size,
+            num_queries=FLAGS.queries,
+            teachers=teachers,
+            ledger=ledger,
+            mechanism=mechanism,
+            noise=source,
+            run_directory=run_directory,
+            save_labels=FLAGS.save_labels,
+            voting_progress=progress,
+            show_progress=sys.stderr.isatty(),
+        )
+    constant_answer = public.split(pool_size)[1].majority_share
+    report_result(result, constant_answer, run_directory, time.monotonic() - began)
+
+
+def report_result(
+    result: "student_run.StudentReport",
+    constant_answer: float,
+    run_directory: artifacts.RunDirectory,
+    seconds: float,
+) -> None:
+    """Prints the table and writes the report."""
+    statement, labels, student = result.statement, result.label_accuracy, result.student_accuracy
+    low, high = student.interval
+    report = {
+        "dataset": statement.dataset,
+        "nb_teachers": statement.num_teachers,
+        "queries": statement.num_queries,
+        "answered": statement.num_answered,
+        "label_accuracy": labels.value,
+        "student_accuracy": student.value,
+        "student_accuracy_interval": [low, high],
+        "constant_answer_accuracy": constant_answer,
+        "mechanism": dict(statement.mechanism),
+        "epsilon_data_independent": statement.epsilon,
+        "epsilon_data_dependent": result.epsilon_data_dependent,
+        "epsilon_ensemble": statement.epsilon_ensemble,
+        "delta": statement.delta,
+        "secure_noise": statement.secure_noise,
+        "sensitive": ["epsilon_data_dependent"],
+        "student": str(result.student_folder),
+        "seconds": seconds,
+    }
+    artifacts.write_json(run_directory.sensitive / "student_report.json", report, private=True)
+    command_line.print_table(
+        "Student",
+        [
+            ("teachers", f"{statement.num_teachers} on {statement.dataset}"),
+            ("queries", f"{statement.num_queries} asked, {statement.num_answered} answered"),
+            ("accuracy of the noisy labels", f"{labels.value:.2%}"),
+            (
+                "student accuracy",
+                f"{student.value:.2%} on {student.num_samples:,} held-out samples "
+                f"(95 % interval {low:.2%} to {high:.2%}); a constant answer: "
+                f"{constant_answer:.2%}",
+            ),
+            (
+                "epsilon, data-independent",
+                f"{statement.epsilon:.3f} at delta {statement.delta:g}; {statement.kind}",
+            ),
+            (
+                "epsilon, data-dependent",
+                f"{result.epsilon_data_dependent:.3f} at delta {statement.delta:g}; "
+                f"SENSITIVE: do not publish",
+            ),
+            (
+                "spent by this ensemble so far",
+                f"epsilon {statement.epsilon_ensemble:.3f}, data-independent",
+            ),
+            ("student and statement", f"{result.student_folder.parent.parent} (publishable)"),
+            ("time", f"{seconds:.1f} s"),
+        ],
+    )
+    command_line.write_report(FLAGS.report_file, report)
+
+
+if __name__ == "__main__":
+    app.run(
+        command_line.guarded(main, FLAGS),
+        flags_parser=command_line.parse_flags(FLAGS, flags.Error),
+    )
