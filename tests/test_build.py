@@ -13,7 +13,7 @@ BUILD = REPOSITORY / "BUILD"
 SCRIPTS = ("analysis", "train_student", "train_teachers")
 PIP_NAMES = {"sklearn": "scikit-learn", "absl": "absl-py", "dp_accounting": "dp-accounting"}
 
-HEADER = '''"""One target a part, with its true dependencies; tests/test_build.py writes this file."""
+HEADER = '''"""One target a part; tests/test_build.py writes this file from the imports."""
 
 load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
 
