@@ -12,6 +12,7 @@ import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from pate_tf.accounting.mechanisms import (  # noqa: E402
     PermuteAndFlip,
 )
 from pate_tf.accounting.moments import DEFAULT_MOMENTS, data_dependent_alphas  # noqa: E402
+from pate_tf.accounting.smooth_sensitivity import smooth_sensitivity  # noqa: E402
+from pate_tf.records import Votes  # noqa: E402
 
 GAMMA = 0.05
 NUM_TEACHERS = 250
@@ -54,13 +57,19 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def histograms(num_queries: int, num_classes: int = 10, *, distinct: bool = False) -> np.ndarray:
+def histograms(
+    num_queries: int,
+    num_classes: int = 10,
+    *,
+    num_teachers: int = NUM_TEACHERS,
+    distinct: bool = False,
+) -> np.ndarray:
     """Returns counts from weak to strong consensus, int64 [num_queries, num_classes]."""
     rng = np.random.default_rng(0)
     drawn = num_queries * 3 if distinct else num_queries
     winner = rng.uniform(0.3, 0.95, drawn)
     others = rng.dirichlet(np.ones(num_classes - 1), size=drawn) * (1.0 - winner)[:, None]
-    counts = rng.multinomial(NUM_TEACHERS, np.column_stack([winner, others]))
+    counts = rng.multinomial(num_teachers, np.column_stack([winner, others]))
     if distinct:
         _, first = np.unique(-np.sort(-counts, axis=1), axis=0, return_index=True)
         counts = counts[np.sort(first)[:num_queries]]
@@ -89,6 +98,81 @@ def plain_exact(counts: np.ndarray, moments: np.ndarray, sample: int) -> float:
 
     some = [tuple(int(count) for count in row) for row in counts[:sample]]
     return seconds(lambda: [one(row) for row in some]) * len(counts) / len(some)
+
+
+def plain_smooth(counts: np.ndarray, num_teachers: int, beta: float, sample: int) -> float:
+    """Returns the time of Theorem A for `paper` at moment 8 with a loop over queries and d."""
+    moment, grow = 8.0, math.exp(2 * GAMMA)
+    cap = min(2 * GAMMA**2 * moment * (moment + 1), 2 * GAMMA * moment)
+
+    def tail(gap: float) -> float:
+        return (2 + GAMMA * gap) / (4 * math.exp(GAMMA * gap))
+
+    def cost(q: float) -> float:
+        if q >= 1 / (grow + 1):
+            return cap
+        ratio = ((1 - q) / (1 - grow * q)) ** moment
+        return min(cap, math.log((1 - q) * ratio + q * grow**moment))
+
+    low, high = 0.0, 1 / (grow + 1)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if cost(middle) >= cap else (middle, high)
+
+    def one(row: list[int]) -> list[float]:
+        least, sensitivities = list(row), []
+        for distance in range(1, num_teachers + 1):
+            largest = max(range(1, len(row)), key=least.__getitem__)
+            if least[largest]:
+                least[largest] -= 1
+                least[0] += 1
+            q_min = sum(tail(least[0] - other) for other in least[1:])
+            q_max = 1.0
+            if row[0] - row[1] >= 2 * distance:
+                q_max = tail(row[0] - row[1] - 2 * distance)
+                q_max += sum(tail(row[0] - other - distance) for other in row[2:])
+            start = max(min(low, q_max) / grow, q_min)
+            sensitivities.append(max(cost(q_max) - cost(start), 0.0))
+        return [math.exp(-beta * d) * value for d, value in enumerate(sensitivities)]
+
+    some = [sorted(row, reverse=True) for row in counts[:sample].tolist()]
+    return seconds(lambda: [one(row) for row in some]) * len(counts) / len(some)
+
+
+def smooth() -> Iterator[Row]:
+    """Theorem A for 1,000 queries."""
+    for num_teachers, target, sample in ((250, "0.3", 20), (5_000, "10", 2)):
+        counts = histograms(1_000, num_teachers=num_teachers)
+        spent = seconds(
+            lambda counts=counts: smooth_sensitivity(
+                counts, LaplaceNoisyMax(GAMMA), moment=8.0, beta=0.02, bound="paper"
+            )
+        )
+        plain = plain_smooth(counts, num_teachers, 0.02, sample)
+        yield Row(f"smooth sensitivity, {num_teachers:,} teachers", spent, plain, target)
+
+
+def script() -> Iterator[Row]:
+    """`python analysis.py` on 1,000 queries of 250 teachers, from a cold start."""
+    labels = np.random.default_rng(0).integers(0, 10, (NUM_TEACHERS, 1_000))
+    labels[: NUM_TEACHERS * 4 // 5] = np.arange(1_000) % 10
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/labels.npy", labels)
+        counts = Votes(labels, 10).counts().values
+        command = [sys.executable, "analysis.py", f"--counts_file={folder}/labels.npy"]
+        plain = plain_loop("class_aware", counts, DEFAULT_MOMENTS, 10)
+        plain += plain_loop("two_sided", counts, DEFAULT_MOMENTS, 50)
+        plain += plain_loop("paper", counts, DEFAULT_MOMENTS, 50)
+        for name in ("first run, which draws the release", "again"):
+            spent = seconds(
+                lambda: subprocess.run(
+                    [*command, f"--output_dir={folder}/out"],
+                    check=True,
+                    cwd=ROOT,
+                    stdout=subprocess.DEVNULL,
+                )
+            )
+            yield Row(f"analysis.py, defaults: {name}", spent, plain, "1.5")
 
 
 def bounds() -> Iterator[Row]:
@@ -126,22 +210,23 @@ def million() -> Iterator[Row]:
 
 
 def exact() -> Iterator[Row]:
-    """Exact moments of 1,000 distinct histograms, scaled to 10,000."""
-    counts = histograms(1_000, distinct=True)
-    for mechanism in (
-        LaplaceNoisyMax(GAMMA),
-        PermuteAndFlip(GAMMA),
-        ExponentialMechanism(GAMMA),
-        GaussianNoisyMax(40.0),
+    """Exact moments of 10,000 distinct histograms; other mechanisms on 1,000, scaled."""
+    for mechanism, sample in (
+        (LaplaceNoisyMax(GAMMA), 10_000),
+        (PermuteAndFlip(GAMMA), 1_000),
+        (ExponentialMechanism(GAMMA), 1_000),
+        (GaussianNoisyMax(40.0), 1_000),
     ):
-        spent = 10 * seconds(
-            lambda mechanism=mechanism: data_dependent_alphas(
+        counts = histograms(sample, distinct=True)
+        scale = 10_000 // sample
+        spent = scale * seconds(
+            lambda mechanism=mechanism, counts=counts: data_dependent_alphas(
                 counts, mechanism, DEFAULT_MOMENTS, bound="exact"
             )
         )
         plain = math.nan
         if isinstance(mechanism, LaplaceNoisyMax):
-            plain = 10 * plain_exact(counts, DEFAULT_MOMENTS, 2)
+            plain = plain_exact(counts, DEFAULT_MOMENTS, 2)
         yield Row(f"exact {mechanism.name}, 10,000 distinct x 128 orders", spent, plain, "90")
 
 
@@ -168,7 +253,14 @@ def small() -> Iterator[Row]:
         yield Row(f"least noise, {kind.__name__}, 1,000 queries", spent)
 
 
-SECTIONS = {"small": small, "bounds": bounds, "million": million, "exact": exact}
+SECTIONS = {
+    "script": script,
+    "smooth": smooth,
+    "small": small,
+    "bounds": bounds,
+    "million": million,
+    "exact": exact,
+}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -145,52 +146,55 @@ def main_row(data_dir: pathlib.Path, num_teachers: int) -> dict[str, float]:
 
 
 def variants(data_dir: pathlib.Path) -> dict[str, float]:
-    """Seconds a teacher of several ways to run the loop, tracing left out."""
+    """Milliseconds a step and teacher of several ways to run the loop, tracing left out."""
     examples = catalogue.load_private("mnist", data_dir=data_dir)
     partition = random_partition(num_records=len(examples), num_teachers=250, seed=0)
     config = config_of(examples, 250, max_steps=50)
     plain = dataclasses.replace(examples.dataset, augmentation="none")
     plain_examples = PrivateExamples(plain, examples.inputs, examples.labels)
     plain_config = dataclasses.replace(config, dataset=plain)
+    data = {
+        True: TeacherData(config, examples, partition),
+        False: TeacherData(plain_config, plain_examples, partition),
+    }
     rows = {}
 
-    def one_after_another(name: str, config: TeacherConfig, jit: bool) -> None:
-        source = plain_examples if config is plain_config else examples
-        data = TeacherData(config, source, partition)
-        graph = tf.function(TrainingLoop(config).run, jit_compile=jit)
+    def measure(name: str, graph: Any, *, augmented: bool, steps: int, together: int = 1) -> None:
+        some = data[augmented]
+        group = [
+            some.arguments(teacher, some.initial_state(teacher)) for teacher in range(together)
+        ]
+        arguments = group[0]
+        if together > 1:
+            arguments = tf.nest.map_structure(lambda *values: tf.stack(values), *group)
         seconds = []
-        for teacher in range(5):
-            state = data.initial_state(teacher)
-            arguments = data.arguments(teacher, state)
+        for _ in range(4):
             began = time.monotonic()
-            # XLA wants the number of losses when it compiles, hence Python numbers.
-            tf.nest.map_structure(lambda value: value.numpy(), graph(*arguments, 0, 50))
+            # XLA wants the number of losses when it compiles, hence a Python number.
+            tf.nest.map_structure(lambda value: value.numpy(), graph(arguments, steps))
             seconds.append(time.monotonic() - began)
-        rows[name] = float(np.median(seconds[1:]))
-        print(f"  {name}: {rows[name]:.3f} s", flush=True)
+        rows[name] = 1000 * float(np.median(seconds[1:])) / steps / together
+        print(f"  {name}: {rows[name]:.2f} ms (first call {seconds[0]:.1f} s)", flush=True)
 
-    one_after_another("one after another (what we use)", config, jit=False)
-    one_after_another("the same without augmentation", plain_config, jit=False)
-    one_after_another("XLA, without augmentation", plain_config, jit=True)
-
-    data = TeacherData(plain_config, plain_examples, partition)
-    loop = TrainingLoop(plain_config)
-
-    @tf.function
-    def together(batched: tuple) -> tuple:
-        return tf.vectorized_map(lambda one: loop.run(*one, 0, 50), batched)
-
-    group = [data.arguments(teacher, data.initial_state(teacher)) for teacher in range(4)]
-    stacked = tf.nest.map_structure(lambda *values: tf.stack(values), *group)
-    try:
-        seconds = []
-        for _ in range(3):
-            began = time.monotonic()
-            tf.nest.map_structure(lambda value: value.numpy(), together(stacked))
-            seconds.append((time.monotonic() - began) / 4)
-        rows["four vectorised, without augmentation"] = float(np.median(seconds[1:]))
-    except Exception as error:  # what pfor can't convert it reports by many kinds
-        print(f"four vectorised: does not run ({type(error).__name__})")
+    augmented_loop, loop = TrainingLoop(config), TrainingLoop(plain_config)
+    measure(
+        "one after another (what we use)",
+        tf.function(lambda arguments, steps: augmented_loop.run(*arguments, 0, steps)),
+        augmented=True,
+        steps=50,
+    )
+    single = tf.function(lambda arguments, steps: loop.run(*arguments, 0, steps))
+    measure("the same without augmentation", single, augmented=False, steps=50)
+    vectorised = tf.function(
+        lambda arguments, steps: tf.vectorized_map(lambda one: loop.run(*one, 0, steps), arguments)
+    )
+    measure(
+        "four vectorised, without augmentation", vectorised, augmented=False, steps=10, together=4
+    )
+    compiled = tf.function(
+        lambda arguments, steps: loop.run(*arguments, 0, steps), jit_compile=True
+    )
+    measure("XLA, without augmentation", compiled, augmented=False, steps=2)
     return rows
 
 
