@@ -15,9 +15,11 @@ from pate_tf import artifacts, command_line
 from pate_tf.accounting import mechanisms
 from pate_tf.aggregation import noise
 from pate_tf.analysis import calibration as analysis_calibration
+from pate_tf.analysis import ledger as analysis_ledger
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis import report as analysis_report
 from pate_tf.analysis import run as analysis_run
+from pate_tf.analysis import statement as analysis_statement
 from pate_tf.analysis import votes as analysis_votes
 from pate_tf.analysis.accounting import AnalysisConfig, Progress
 from pate_tf.analysis.ledger import LedgerSummary
@@ -43,6 +45,18 @@ flags.DEFINE_list(
     None,
     "Ledgers, by file or folder, separated by commas: prints history, spending and what remains, "
     "and composes them. Several must be of ensembles trained on the same records.",
+)
+flags.DEFINE_string(
+    "statement",
+    None,
+    "With one --ledger: a privacy_statement.json to hold against it; an error if the ledger says "
+    "otherwise.",
+)
+flags.DEFINE_boolean(
+    "check_with_dp_accounting",
+    False,
+    "Also compute the data-independent epsilon with the package dp-accounting, by privacy-loss "
+    "distributions.",
 )
 flags.DEFINE_boolean(
     "calibrate",
@@ -316,6 +330,8 @@ def calibrate() -> None:
 
 def analyse() -> None:
     """Accounts for votes."""
+    if FLAGS.statement:
+        check_statement()
     source, ledgers, delta = read_votes()
     config = analysis_run.RunConfig(
         accounting=AnalysisConfig(
@@ -323,6 +339,7 @@ def analyse() -> None:
             num_moments=FLAGS.moments,
             conversion=FLAGS.conversion,
             bounds=tuple(FLAGS.bound) if FLAGS.bound else None,
+            check_with_dp_accounting=FLAGS.check_with_dp_accounting,
         ),
         release=release_request(delta),
         release_is_optional=not any(FLAGS[name].present for name in RELEASE_FLAGS),
@@ -361,6 +378,16 @@ def analyse() -> None:
     if ledgers:
         values["ledgers"] = [analysis_report.ledger_report(ledger) for ledger in ledgers]
     command_line.write_report(FLAGS.report_file, values)
+
+
+def check_statement() -> None:
+    """Holds `--statement` against the one `--ledger`."""
+    if not FLAGS.ledger or len(FLAGS.ledger) != 1:
+        raise ValueError("statement: expected one --ledger to hold it against")
+    statement = artifacts.read_json(pathlib.Path(FLAGS.statement))
+    with analysis_ledger.opened([pathlib.Path(FLAGS.ledger[0])]) as (ledger,):
+        analysis_statement.check_statement(statement, ledger)
+    command_line.print_table("Statement", [(FLAGS.statement, "agrees with the ledger")])
 
 
 def print_ledgers(ledgers: tuple[LedgerSummary, ...]) -> None:

@@ -14,6 +14,7 @@ from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.mechanisms import Mechanism, PureNoisyMax
 from pate_tf.accounting.smooth_sensitivity import BOUNDS as SMOOTH_BOUNDS
 from pate_tf.accounting.smooth_sensitivity import smooth_sensitivity
+from pate_tf.analysis.outside_check import epsilon_by_dp_accounting
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, check_totals
 
 DEFAULT_BOUNDS = ("paper", "two_sided", "class_aware")
@@ -33,6 +34,7 @@ class AnalysisConfig:
       conversion: "improved" or "classic".
       bounds: data-dependent bounds, each of which every mechanism must have. Default: those of
         `DEFAULT_BOUNDS` that every mechanism has.
+      check_with_dp_accounting: whether dp-accounting computes the data-independent epsilon too.
 
     Raises:
       ValueError: if a number is out of range or a bound is unknown.
@@ -42,6 +44,7 @@ class AnalysisConfig:
     num_moments: int | None = None
     conversion: str = "improved"
     bounds: tuple[str, ...] | None = None
+    check_with_dp_accounting: bool = False
 
     def __post_init__(self) -> None:
         conversions.check_delta(self.delta)
@@ -112,11 +115,11 @@ class Analysis:
 
     @property
     def best_data_independent(self) -> Guarantee:
-        """The least of the rigorous ones: strong composition is the paper's approximation."""
+        """The least of our rigorous ones: strong composition is the paper's approximation."""
         rigorous = [
             guarantee
             for kind, guarantee in self.data_independent.items()
-            if kind != "strong_composition"
+            if kind not in ("strong_composition", "dp_accounting")
         ]
         return min(rigorous, key=lambda guarantee: guarantee.epsilon)
 
@@ -135,6 +138,7 @@ def data_independent_guarantees(
     `tight_moments`: the mechanism's own moments (D* of privacy.md, section 1).
     `composition`: the tightest known composition of one mechanism; left out for a mixture.
     `strong_composition`: what the paper compares itself with, for mechanisms of one gamma.
+    `dp_accounting`: that library's, if the configuration asks for it.
     """
     grid, found = config.moments, {}
     paid = {mechanism: queries for mechanism, queries in num_paid.items() if queries}
@@ -162,6 +166,8 @@ def data_independent_guarantees(
         found["strong_composition"] = Guarantee(
             conversions.strong_composition_epsilon(gammas[0], sum(paid.values()), config.delta)
         )
+    if config.check_with_dp_accounting:
+        found["dp_accounting"] = Guarantee(epsilon_by_dp_accounting(paid, config.delta))
     return found
 
 

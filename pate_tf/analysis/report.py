@@ -22,8 +22,9 @@ KINDS = {
     "tight_moments": "moments (tight)",
     "composition": "tightest composition",
     "strong_composition": "strong composition (approximate)",
+    "dp_accounting": "checked with dp-accounting",
 }
-OWN_CONVERSION = ("composition", "strong_composition")
+OWN_CONVERSION = ("composition", "strong_composition", "dp_accounting")
 
 
 def mechanisms(analysis: Analysis) -> str:
@@ -155,11 +156,11 @@ def calibration_rows(calibration: Calibration) -> list[Row]:
     sigma, gamma = fields.get("sigma"), fields.get("gamma")
     noise = []
     if isinstance(sigma, float):
-        noise.append(("sigma", f"{_nine_digits(sigma, decimal.ROUND_CEILING)} votes"))
+        noise.append(("sigma", f"{_nine_digits(sigma, decimal.ROUND_CEILING):f} votes"))
     if isinstance(gamma, float):
         scale = _nine_digits(1.0 / gamma, decimal.ROUND_CEILING)
-        noise.append(("lap_scale", f"{scale} votes"))
-        noise.append(("noise_eps (gamma)", str(_nine_digits(gamma, decimal.ROUND_FLOOR))))
+        noise.append(("lap_scale", f"{scale:f} votes"))
+        noise.append(("noise_eps (gamma)", f"{_nine_digits(gamma, decimal.ROUND_FLOOR):f}"))
     return [
         ("mechanism", calibration.mechanism.name),
         *noise,

@@ -1,0 +1,66 @@
+"""Holds a privacy statement against the ledger that it quotes."""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.ledger import Head, Ledger
+from pate_tf.ledger.composition import smallest_epsilon
+
+ROUNDING = 1e-9
+
+
+def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
+    """Checks that a statement says no less than the ledger it was made from.
+
+    The head that it quotes fixes every row before it, so nobody can sign a cheaper statement for a
+    student that was paid for, neither by leaving rows out nor by changing them.
+
+    Args:
+      statement: the JSON of a `PrivacyStatement`.
+      ledger: the ensemble's ledger, possibly grown since.
+
+    Raises:
+      ValueError: if the ledger does not hold what is quoted, or says something worse.
+    """
+    try:
+        head = Head(sequence=int(statement["ledger_head"][0]), digest=statement["ledger_head"][1])
+        named = [int(sequence) for sequence in statement["ledger_rows"]]
+        delta = float(statement["delta"])
+        said = {
+            name: statement[name]
+            for name in ("mechanism", "epsilon", "epsilon_ensemble", "secure_noise")
+        }
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"statement: expected a privacy statement, got none: {error}") from error
+    if not ledger.holds(head):
+        raise ValueError(
+            f"statement: expected row {head.sequence} of the ledger to have the digest that is "
+            f"quoted; this ledger has another history"
+        )
+    rows = {row.sequence: row for row in ledger.history() if row.sequence <= head.sequence}
+    debits = {sequence: row.details for sequence, row in rows.items() if row.kind == "debit"}
+    for sequence in named:
+        if sequence not in debits:
+            raise ValueError(
+                f"statement: expected a payment at row {sequence}, the ledger has none"
+            )
+        if debits[sequence]["mechanism"] != said["mechanism"]:
+            raise ValueError(f"statement: row {sequence} paid for another mechanism")
+    totals: collections.Counter[Mechanism] = collections.Counter()
+    for details in debits.values():
+        totals[mechanism_from_dict(details["mechanism"])] += details["num_queries"]
+    spent, _ = smallest_epsilon(totals, delta)
+    if not float(said["epsilon_ensemble"]) >= spent * (1.0 - ROUNDING):
+        raise ValueError(
+            f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
+            f"released, got {said['epsilon_ensemble']}"
+        )
+    if not 0.0 < float(said["epsilon"]) <= float(said["epsilon_ensemble"]) * (1.0 + ROUNDING):
+        raise ValueError(
+            f"statement: expected an epsilon up to the ensemble's {said['epsilon_ensemble']}, got "
+            f"{said['epsilon']}"
+        )
+    if said["secure_noise"] and not all(details["secure_noise"] for details in debits.values()):
+        raise ValueError("statement: it claims secure noise, the ledger records seeded noise")

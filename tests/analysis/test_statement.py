@@ -1,0 +1,114 @@
+import copy
+
+import pytest
+from analysis_helpers import DELTA, MECHANISM, golden_counts, pay
+
+from pate_tf.accounting.mechanisms import GaussianNoisyMax
+from pate_tf.accounting.statement import PrivacyStatement
+from pate_tf.analysis.statement import check_statement
+from pate_tf.ledger import Ledger
+
+
+def state(folder, released):
+    with Ledger.read(folder) as ledger:
+        return PrivacyStatement.of(
+            released,
+            dataset="digits",
+            unit="record",
+            num_teachers=250,
+            epsilon_ensemble=ledger.spent().epsilon,
+            epsilon_budget=ledger.epsilon_budget,
+            budget_was_raised=ledger.was_raised,
+            ledger_head=(ledger.head.sequence, ledger.head.digest),
+            student_digest="cd" * 32,
+            versions={"python": "3"},
+        ).to_dict()
+
+
+@pytest.fixture
+def paid(tmp_path):
+    """A ledger of two students, and the statement of the second."""
+    first = pay(tmp_path, golden_counts("H1", 5))
+    second = pay(tmp_path, golden_counts("H2", 7))
+    assert first.ledger_rows != second.ledger_rows
+    return tmp_path, state(tmp_path, second)
+
+
+def check(folder, statement):
+    with Ledger.read(folder) as ledger:
+        check_statement(statement, ledger)
+
+
+def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
+    folder, statement = paid
+    check(folder, statement)
+    pay(folder, golden_counts("H3", 9))
+    check(folder, statement)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"epsilon_ensemble": 0.01}, "at least epsilon"),
+        ({"epsilon": 1e9}, "up to the ensemble's"),
+        ({"epsilon": 0.0}, "up to the ensemble's"),
+        ({"epsilon": float("nan")}, "up to the ensemble's"),
+        ({"epsilon_ensemble": float("nan")}, "at least epsilon"),
+        ({"ledger_rows": [1]}, "expected a payment at row 1"),
+        ({"ledger_rows": [99]}, "expected a payment at row 99"),
+        ({"mechanism": GaussianNoisyMax(400.0).to_dict()}, "another mechanism"),
+        ({"ledger_head": [3, "00" * 32]}, "another history"),
+        ({"ledger_head": [99, "00" * 32]}, "another history"),
+        ({"ledger_head": []}, "expected a privacy statement"),
+        ({"delta": "small"}, "expected a privacy statement"),
+    ],
+    ids=str,
+)
+def test_a_cheaper_statement_is_refused(paid, change, told):
+    folder, statement = paid
+    with pytest.raises(ValueError, match=told) as caught:
+        check(folder, {**statement, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_student_can_not_be_signed_by_the_head_before_it_was_paid_for(paid, tmp_path):
+    folder, statement = paid
+    with Ledger.read(folder) as ledger:
+        earlier = ledger.history()[2]
+    cheaper = copy.deepcopy(statement)
+    cheaper["ledger_head"] = [earlier.sequence, earlier.digest]
+    cheaper["epsilon"] = cheaper["epsilon_ensemble"] = statement["epsilon"] / 2
+    with pytest.raises(ValueError, match="expected a payment at row"):
+        check(folder, cheaper)
+
+
+def test_another_ledger_with_the_same_rows_does_not_vouch(paid, tmp_path_factory):
+    _, statement = paid
+    other = tmp_path_factory.mktemp("other")
+    pay(other, golden_counts("H1", 5))
+    pay(other, golden_counts("H2", 7))
+    with pytest.raises(ValueError, match="another history"):
+        check(other, statement)
+
+
+def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
+    import analysis_helpers
+
+    from pate_tf.aggregation.noise import SeededNoise
+
+    monkeypatch.setattr(analysis_helpers, "SystemNoise", lambda: SeededNoise(1))
+    released = pay(tmp_path, golden_counts("H1", 5))
+    statement = state(tmp_path, released)
+    assert statement["secure_noise"] is False
+    check(tmp_path, statement)
+    with pytest.raises(ValueError, match="secure noise"):
+        check(tmp_path, {**statement, "secure_noise": True})
+
+
+def test_the_statement_names_the_rows_that_paid(paid):
+    folder, statement = paid
+    with Ledger.read(folder) as ledger:
+        debits = [row.sequence for row in ledger.history() if row.kind == "debit"]
+    assert statement["ledger_rows"] == debits[1:]
+    assert statement["mechanism"] == MECHANISM.to_dict()
+    assert statement["delta"] == DELTA
