@@ -85,7 +85,8 @@ flags.DEFINE_list(
     "merge_from",
     [],
     "Run folders, comma-separated, of other jobs that trained other --teacher_id ranges of the "
-    "same ensemble; their teachers are taken over.",
+    "same ensemble; their teachers are taken over. Without --teacher_id nothing is trained, and a "
+    "missing teacher is an error.",
 )
 flags.DEFINE_boolean("export_each", False, "Also export every teacher as a SavedModel of its own.")
 flags.DEFINE_enum(
@@ -104,14 +105,16 @@ flags.DEFINE_boolean(
 flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
 
 
-def teachers_asked_for(text: str | None, num_teachers: int) -> list[int]:
+def teachers_asked_for(text: str | None, num_teachers: int, *, merging: bool) -> list[int]:
     """Reads `--teacher_id`: nothing, a number or a range `first-last`.
+
+    Nothing means all teachers, but none where other jobs' teachers are merged.
 
     Raises:
       ValueError: if it is something else, or out of range.
     """
     if text is None:
-        return list(range(num_teachers))
+        return [] if merging else list(range(num_teachers))
     first, dash, last = text.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
         raise ValueError(f"teacher_id: expected a number or a range like 0-49, got {text!r}")
@@ -149,7 +152,7 @@ def main() -> None:
     began = time.monotonic()
     num_teachers = FLAGS.nb_teachers
     command_line.check_report_file(FLAGS.report_file)
-    teachers = teachers_asked_for(FLAGS.teacher_id, num_teachers)
+    teachers = teachers_asked_for(FLAGS.teacher_id, num_teachers, merging=bool(FLAGS.merge_from))
     with command_line.quiet_start(FLAGS):
         from pate_tf.data import catalogue as data
         from pate_tf.models import catalogue as models

@@ -71,7 +71,7 @@ def train(
       config: how they are trained.
       examples: the private records of all teachers.
       partition: who gets which record.
-      teachers: the teachers to train in this process.
+      teachers: the teachers to train in this process; none for a mere merge.
       run_directory: everything goes below its `sensitive/`.
       devices: a strategy over devices of this host, or a cluster of workers.
       parallelism: "ensemble" if each replica trains teachers of its own, "data" if all replicas
@@ -85,10 +85,10 @@ def train(
       Whether the ensemble is complete and exported.
 
     Raises:
-      ValueError: if a folder holds teachers of another configuration, one teacher twice, a teacher
-        is out of range, or the parallelism is unknown.
+      ValueError: if a folder holds teachers of another configuration, one teacher twice, a mere
+        merge leaves a gap, a teacher is out of range, or the parallelism is unknown.
     """
-    if not teachers or min(teachers) < 0 or max(teachers) >= config.num_teachers:
+    if not (teachers or merge_from) or not set(teachers) <= set(range(config.num_teachers)):
         raise ValueError(f"teacher_id: expected teachers from 0 to {config.num_teachers - 1}")
     if parallelism not in PARALLELISMS:
         raise ValueError(f"parallelism: expected one of {PARALLELISMS}, got {parallelism!r}")
@@ -128,7 +128,14 @@ def train(
             kind = DataParallelTrainer if parallelism == "data" else EnsembleParallelTrainer
             trained = _train_here(kind(data, devices), store, missing)
         _save(trained, store, progress)
-    if len(store.finished()) < config.num_teachers:
+    done = store.finished()
+    if not teachers and len(done) < config.num_teachers:
+        gap = set(range(config.num_teachers)) - done
+        raise ValueError(
+            f"merge_from: expected all {config.num_teachers} teachers, {len(gap)} are missing, the "
+            f"first is {min(gap)}"
+        )
+    if len(done) < config.num_teachers:
         return False
     target = ensemble_folder(run_directory)
     if missing or not target.exists():
