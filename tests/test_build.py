@@ -100,7 +100,7 @@ def expected() -> str:
     tests = sorted((REPOSITORY / "tests").rglob("*.py"))
     helpers = [path for path in tests if not path.name.startswith("test_")]
     targets.append(
-        target("py_library", "test_helpers", helpers, data=["tests/accounting/golden.json"])
+        target("py_library", "test_helpers", helpers, data=["tests/accounting/golden.json", *(f"{script}.py" for script in SCRIPTS)])
     )
     for path in tests:
         if path not in helpers:
