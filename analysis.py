@@ -76,8 +76,8 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "nb_labels",
     None,
-    "Number of classes. Default: as many as --counts_file has counts; for labels 10, or more if "
-    "larger ones occur: a class without votes only makes the bounds larger, never too small.",
+    "Number of classes, public. Default: as many as --counts_file has counts; 10 for labels. A "
+    "class without votes only makes the bounds larger, never too small.",
     lower_bound=1,
 )
 flags.DEFINE_enum(

@@ -17,6 +17,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["pate_tf", "pate_tf.*"]),
+    package_data={"pate_tf.data": ["checksums.tsv"]},
     py_modules=["train_teachers", "train_student", "analysis"],
     install_requires=[
         "absl-py>=2.1",

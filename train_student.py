@@ -36,8 +36,8 @@ flags.DEFINE_string(
     "teachers",
     None,
     "Teachers from elsewhere instead: a folder of .keras files or SavedModels, or a .npy file of "
-    "labels [num_teachers, num_queries] for the first queries of the pool. The ledger still lies "
-    "in TEACHERS_DIR.",
+    "labels [num_teachers, num_queries] for the first queries of the pool. Their ledger lies in "
+    "--teachers_dir, which must be given and always be the same.",
 )
 flags.DEFINE_string("train_dir", None, "Run folder of the student. Default: the teachers' one.")
 flags.DEFINE_string(
@@ -81,22 +81,39 @@ flags.DEFINE_boolean(
     "Replace the ensemble's budget by --epsilon_budget and --delta. The ledger and every later "
     "statement say so for ever.",
 )
-flags.DEFINE_integer("max_steps", 1_000, "Training steps of the student.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 64, "Examples a training step.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.002, "Learning rate of Adam; it falls along a cosine.")
+flags.DEFINE_integer(
+    "max_steps",
+    None,
+    "Training steps of the student. Default: the student's own, 1000 for supervised.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "batch_size",
+    None,
+    "Labelled examples a training step. Default: the student's own, 64 for supervised.",
+    lower_bound=1,
+)
+flags.DEFINE_float(
+    "learning_rate",
+    None,
+    "Learning rate of Adam; it falls along a cosine, but for gan. Default: the student's own, "
+    "0.002 for supervised.",
+)
 flags.DEFINE_string(
     "model",
     None,
     "Keras model of the student: cnn, mlp, deeper, paper_mnist, paper_svhn or module:function. "
-    "Default: cnn for images, mlp otherwise.",
+    "Default: cnn for images, mlp otherwise; gan brings its own networks.",
 )
 flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
 flags.DEFINE_enum(
     "student",
     "supervised",
-    ["supervised", "random_forest"],
-    "How the student learns: a Keras model by cross-entropy on the noisy labels, or a random "
-    "forest on them (short for --model=random_forest).",
+    ["supervised", "gan", "consistency", "random_forest"],
+    "How the student learns: a Keras model by cross-entropy on the noisy labels; PATE-G, an "
+    "improved GAN on them and on all images of the pool; a Keras model that must agree with itself "
+    "on changed inputs of the pool besides; or a random forest on the noisy labels (short for "
+    "--model=random_forest).",
 )
 flags.DEFINE_boolean("save_labels", True, "Keep the noisy labels in TRAIN_DIR/released/labels.npz.")
 flags.DEFINE_integer(
@@ -152,7 +169,7 @@ def main() -> None:
         from pate_tf import student_run
         from pate_tf.aggregation import noise
         from pate_tf.data import catalogue as data
-        from pate_tf.models import catalogue as models
+        from pate_tf.students import catalogue as students
         from pate_tf.students.config import StudentConfig
         from pate_tf.teachers.run import ensemble_folder, load_ensemble
         from pate_tf.teachers.voters import load_voter
@@ -166,15 +183,22 @@ def main() -> None:
     run_directory = artifacts.RunDirectory(
         pathlib.Path(FLAGS.train_dir) if FLAGS.train_dir else teachers_dir.root
     )
+    student = students.STUDENTS[FLAGS.student]
     config = StudentConfig(
-        model=chosen_model() or models.default_model(dataset),
-        max_steps=FLAGS.max_steps,
-        batch_size=FLAGS.batch_size,
-        learning_rate=FLAGS.learning_rate,
+        student=FLAGS.student,
+        model=chosen_model() or student.default_model(dataset),
+        max_steps=FLAGS.max_steps or student.max_steps,
+        batch_size=FLAGS.batch_size or student.batch_size,
+        learning_rate=FLAGS.learning_rate or student.learning_rate,
         seed=FLAGS.seed,
     )
     pool_size = FLAGS.stdnt_share or dataset.pool_size
     if FLAGS.teachers:
+        if not FLAGS.teachers_dir:
+            raise ValueError(
+                "teachers: expected --teachers_dir as well, the folder of the one ledger that "
+                "these teachers ever have"
+            )
         teachers = load_voter(pathlib.Path(FLAGS.teachers), public.split(pool_size)[0].pool())
     else:
         teachers = load_ensemble(ensemble_folder(teachers_dir))

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
-
 from pate_tf import artifacts
 from pate_tf.accounting import moments
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
@@ -22,10 +20,9 @@ from pate_tf.aggregation.graph import VoteAggregation
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.database import DATABASE
-from pate_tf.models import catalogue, forest
 from pate_tf.records import PublicExamples, ReleasedLabels
 from pate_tf.serving import export
-from pate_tf.students import evaluation, random_forest, supervised
+from pate_tf.students import catalogue, evaluation
 from pate_tf.students.config import StudentConfig
 from pate_tf.teachers.voters import Voter
 
@@ -142,9 +139,7 @@ def run_student(
             f"{teachers.dataset.name}"
         )
     artifacts.remove_abandoned(run_directory.root)
-    is_forest = forest.is_forest(config.model, dataset)
-    if not is_forest:
-        catalogue.build(config.model, dataset)  # a model that does not fit must not cost budget
+    student = catalogue.find_student(config, dataset)  # what does not fit must not cost budget
 
     gate = labeller.Labeller(
         voter=lambda inputs: teachers.votes(inputs, voting_progress),
@@ -159,17 +154,9 @@ def run_student(
             run_directory.released / "labels.npz",
             {"query_indices": released.query_indices, "labels": released.labels},
         )
-    if is_forest:
-        model = random_forest.train_random_forest(config, released, pool)
-    else:
-        logs = run_directory.released / "logs" / "student"
-        model = supervised.train_supervised(
-            config,
-            released,
-            pool,
-            callbacks=[keras.callbacks.TensorBoard(str(logs))],
-            show_progress=show_progress,
-        )
+    model = student.train(
+        config, released, pool, folder=run_directory.released, show_progress=show_progress
+    )
     statement = PrivacyStatement.of(
         released,
         dataset=dataset.name,

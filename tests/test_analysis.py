@@ -283,7 +283,6 @@ def test_the_release_is_noisy(succeed, tmp_path, h1):
 @pytest.mark.parametrize(
     "change",
     [
-        ["--release=gate"],
         ["--release=smooth_sensitivity"],
         ["--release=sanitised", "--noise_eps=0.2"],
         ["--release=sanitised", "--max_examples=50"],
@@ -301,8 +300,58 @@ def test_other_releases_of_the_same_votes_are_refused(run, succeed, tmp_path, h1
     assert succeed(h1, "--input_is_counts").report["sanitised"] == first
     replaced = succeed(h1, "--input_is_counts", *change, "--discard_release")
     assert replaced.report["discarded_releases"] == 1
+    # Whoever saw both could choose: either may fail.
+    assert replaced.report["sanitised"]["confidence"] == pytest.approx(0.98)
     assert "stated by the user never to have been published" in replaced.out
     assert run(h1, "--input_is_counts", "--release=sanitised").code == 1
+
+
+def test_no_gate_after_a_draw_that_somebody_saw(run, succeed, h1):
+    succeed(h1, "--input_is_counts")
+    refused = run(h1, "--input_is_counts", "--release=gate", "--discard_release")
+    assert refused.code == 1
+    assert "expected no gate after an earlier draw" in refused.err
+
+
+def test_labels_and_release_together_cost_more_than_labels_alone(succeed, h1):
+    report = succeed(h1, "--input_is_counts", "--release_sigma=0.5").report
+    assert (
+        report["epsilon_data_independent_with_release"] > 1.5 * report["epsilon_data_independent"]
+    )
+
+
+def test_the_number_of_classes_is_never_read_off_the_votes(run, succeed, tmp_path):
+    votes = np.zeros((20, 5), np.int64)
+    np.save(tmp_path / "nine.npy", np.where(np.arange(5) == 4, 9, votes))
+    np.save(tmp_path / "ten.npy", np.where(np.arange(5) == 4, 10, votes))
+    profile = succeed(f"--counts_file={tmp_path / 'nine.npy'}").report["plan"]["profile"]
+    assert "10 classes" in profile
+    refused = run(f"--counts_file={tmp_path / 'ten.npy'}")
+    assert refused.code == 1
+    assert "give the number of classes as --nb_labels" in refused.err
+
+
+def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_path):
+    folder = tmp_path / "run" / "sensitive"
+    pay(folder, golden_counts("H1", 30))
+    drawn = {
+        succeed(*flags, "--release=sanitised").report["sanitised"]["epsilon"]
+        for flags in (
+            [f"--train_dir={tmp_path / 'run'}"],
+            [f"--train_dir={tmp_path / 'run'}", f"--output_dir={tmp_path / 'elsewhere'}"],
+            [f"--ledger={folder}"],
+        )
+    }
+    assert len(drawn) == 1
+    assert len(list(tmp_path.rglob("releases/*.json"))) == 1
+    refused = run(f"--train_dir={tmp_path / 'run'}", "--release=gate")
+    assert refused.code == 1
+    assert "which have left already" in refused.err
+    other = tmp_path / "other"
+    pay(other, golden_counts("H2", 30), ensemble="cd" * 32)
+    refused = run(f"--ledger={folder},{other}", "--release=sanitised")
+    assert refused.code == 1
+    assert "expected one ledger, got several" in refused.err
 
 
 def test_discarding_does_not_draw_the_same_plan_again(succeed, h1):
@@ -332,6 +381,7 @@ def test_gate_and_sanitised_epsilon_read_one_draw(succeed, tmp_path, h1):
     assert set(published) == {
         *("queries", "mechanism", "delta", "conversion", "secure_noise", "data_independent"),
         *("epsilon_data_independent", "plan", "discarded_releases", "sanitised", "gate"),
+        "epsilon_data_independent_with_release",
     }
     assert set(report) == {*published, "epsilon_data_dependent", "order", "bounds", "sensitive"}
     assert len(list((tmp_path / "out/sensitive/releases").glob("*.json"))) == 1

@@ -92,16 +92,17 @@ def target(rule: str, name: str, paths: list[pathlib.Path], **lists: list[str]) 
 
 
 def expected() -> str:
+    data = {"data": {"data": ["pate_tf/data/checksums.tsv"]}}
     targets = [
-        target("py_library", library(name), paths) for name, paths in sorted(parts().items())
+        target("py_library", library(name), paths, **data.get(name, {}))
+        for name, paths in sorted(parts().items())
     ]
     for script in SCRIPTS:
         targets.append(target("py_binary", script, [REPOSITORY / f"{script}.py"]))
     tests = sorted((REPOSITORY / "tests").rglob("*.py"))
     helpers = [path for path in tests if not path.name.startswith("test_")]
-    targets.append(
-        target("py_library", "test_helpers", helpers, data=["tests/accounting/golden.json", *(f"{script}.py" for script in SCRIPTS)])
-    )
+    data = ["tests/accounting/golden.json", *(f"{script}.py" for script in SCRIPTS)]
+    targets.append(target("py_library", "test_helpers", helpers, data=data))
     for path in tests:
         if path not in helpers:
             name = "_".join(path.relative_to(REPOSITORY / "tests").with_suffix("").parts)

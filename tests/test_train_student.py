@@ -17,6 +17,8 @@ from script_processes import (
 )
 
 from pate_tf import artifacts
+from pate_tf.data import digits
+from pate_tf.ledger import Ledger
 
 SCRIPT = "train_student.py"
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -361,3 +363,27 @@ def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
         assert len(words.split()) >= 3, f"--{name} says too little: {text!r}"
     for name, unit in UNITS[script].items():
         assert unit in described[name].lower()
+
+
+def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
+    public = digits.load_public()
+    votes = np.tile(public.labels[:40], (60, 1))
+    np.save(tmp_path / "votes.npy", votes)
+    flags = ("--teachers=votes.npy", "--queries=40", "--max_steps=20", "--lap_scale=5")
+    refused = run_script(SCRIPT, *flags, folder=tmp_path)
+    assert_one_line(refused)
+    assert "teachers: expected --teachers_dir as well" in refused.err
+    assert not list(tmp_path.rglob("ledger.sqlite3"))
+    labels = []
+    for name in ("one", "two"):
+        ended = run_script(
+            SCRIPT, *flags, "--teachers_dir=their", f"--train_dir={name}", folder=tmp_path
+        )
+        assert ended.code == 0, ended.err
+        with np.load(tmp_path / name / "released" / "labels.npz") as released:
+            labels.append(released["labels"])
+    # Noise of scale 5 on 60 votes: drawn afresh, some of 40 answers would differ now and then, but
+    # what proves it is the ledger, which was charged once.
+    np.testing.assert_array_equal(*labels)
+    with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
+        assert ledger.spent().num_queries == 40

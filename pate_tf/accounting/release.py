@@ -57,12 +57,15 @@ class SanitisedEpsilon:
         delta: the delta that it holds at.
         confidence: least probability, over the noise of the release, that it is not too low.
         plan: what was fixed before the votes were read.
+        worst_case_epsilon: of labels and release together, on all data: once this is published,
+            the data-independent epsilon of the labels alone no longer says it all.
     """
 
     epsilon: float
     delta: float
     confidence: float
     plan: ReleasePlan
+    worst_case_epsilon: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,7 @@ def _sanitised(
         delta=delta,
         confidence=1.0 - plan.failure,
         plan=plan,
+        worst_case_epsilon=worst_epsilon,
     )
 
 

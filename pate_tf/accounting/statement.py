@@ -9,7 +9,8 @@ from pate_tf.records import ReleasedLabels
 ASSUMPTIONS = (
     "Each {unit} reached one teacher only, and which one did not depend on the others.",
     "The pool that the queries came from is public.",
-    "Which queries were asked was fixed without looking at private data.",
+    "Which queries were asked, and how many, was fixed without looking at private data or at "
+    "earlier noisy answers.",
     "Settings of the training were not tuned on the private data, beyond what is stated here.",
     "The noise came from the operating system's entropy source.",
 )
@@ -19,6 +20,7 @@ NOT_COVERED = (
     "hold with or without any one {unit}.",
     "Anything else that was ever published about the same {unit}s, by this or another system.",
     "Teachers, partition, votes and logs below `sensitive/`, which must not be published.",
+    "A sanitised epsilon of these labels that is published besides: it states what both cost.",
     "Several {unit}s of the same person: their costs add up.",
 )
 

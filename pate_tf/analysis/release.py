@@ -141,11 +141,12 @@ class Released:
 class ReleaseStore:
     """The draws kept in the sensitive folder of a run, a file for each source of votes.
 
-    It knows its own folder alone: whoever analyses the same votes with another folder draws anew,
-    and both draws cost.
+    Draws from a ledger's votes lie beside the ledger. Draws from a file of votes are known in
+    their own folder alone: whoever analyses them with another one, or another part of them as a
+    file of its own, draws anew, and all draws cost.
 
     Args:
-      folder: the run's sensitive folder; draws go to `releases/` in it.
+      folder: a sensitive folder; draws go to `releases/` in it.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -178,6 +179,11 @@ class ReleaseStore:
                 "release: expected queries chosen without looking at noisy labels, got adaptive "
                 "ones; account for them data-independently"
             )
+        if source.labels_left and GATE in request.kinds:
+            raise ValueError(
+                "release: expected labels that wait for the gate, got a ledger's, which have left "
+                "already; a gate after the fact promises nothing"
+            )
         group = single_group(source)
         counts, mechanism = group.counts.values, group.mechanism
         plan = request.plan(
@@ -197,11 +203,17 @@ class ReleaseStore:
         with self._exclusive():
             path, kept = self._find(identity)
             if kept is None or (kept["key"] != key and discard_earlier):
+                if kept is not None and GATE in request.kinds:
+                    raise ValueError(
+                        f"discard_release: expected no gate after an earlier draw ({path}): "
+                        f"whoever saw that one could choose between them"
+                    )
                 kept = {
                     "source": identity,
                     "key": key,
                     "drawn": _draw(counts, mechanism, plan, request.delta, noise),
                     "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
+                    "failure": plan.failure + (0.0 if kept is None else kept["failure"]),
                 }
                 artifacts.write_json(path, kept, private=True)
         if kept["key"] != key:
@@ -245,13 +257,17 @@ def _draw(
 ) -> dict[str, Any]:
     if plan.release == "smooth_sensitivity":
         found = release_epsilon(counts, mechanism, plan, delta, adaptive=False, noise=noise)
-        return {"epsilon": found.epsilon, "confidence": found.confidence}
+        return {
+            "epsilon": found.epsilon,
+            "confidence": found.confidence,
+            "worst_case_epsilon": found.worst_case_epsilon,
+        }
     return {"steps": release_log_cost(counts, mechanism, plan, adaptive=False, noise=noise).steps}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     kept = artifacts.read_json(path)
-    fields = {"source": str, "key": dict, "drawn": dict, "num_discarded": int}
+    fields = {"source": str, "key": dict, "drawn": dict, "num_discarded": int, "failure": float}
     if not all(isinstance(kept.get(name), kind) for name, kind in fields.items()):
         raise ValueError(f"{path}: expected a kept release, got something else")
     return kept
@@ -268,4 +284,7 @@ def _released(kept: Mapping[str, Any], mechanism: Mechanism, request: ReleaseReq
             sanitised = log_cost.sanitised_epsilon(delta)
         if GATE in request.kinds:
             gate = log_cost.gate(delta)
+    if sanitised is not None:
+        # Whoever saw an earlier draw could choose, so every draw may fail.
+        sanitised = dataclasses.replace(sanitised, confidence=max(0.0, 1.0 - kept["failure"]))
     return Released(plan=plan, sanitised=sanitised, gate=gate, num_discarded=kept["num_discarded"])

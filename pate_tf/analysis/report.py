@@ -121,6 +121,13 @@ def _release_rows(released: Released | None) -> list[Row]:
                 f"with confidence {found.confidence:.7g}; covers its own release",
             )
         )
+        rows.append(
+            (
+                "epsilon, data-independent, labels and this release",
+                f"{_number(found.worst_case_epsilon)} at delta {found.delta:g}, both directions, "
+                f"worst case over all data, once the release is published",
+            )
+        )
     if released.gate is not None:
         gate = released.gate
         rows.append(
@@ -277,6 +284,9 @@ def publishable_report(
             "epsilon": _finite(released.sanitised.epsilon),
             "confidence": released.sanitised.confidence,
         }
+        report["epsilon_data_independent_with_release"] = _finite(
+            released.sanitised.worst_case_epsilon
+        )
     if released.gate is not None:
         report["gate"] = {
             "epsilon": _finite(released.gate.epsilon),

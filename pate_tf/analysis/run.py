@@ -188,7 +188,9 @@ def _release(
     if config.release is None:
         return None, None
     try:
-        store = ReleaseStore(output.root / artifacts.SENSITIVE)
+        if source.labels_left and source.folder is None:
+            raise ValueError("release: expected one ledger, got several: release from each alone")
+        store = ReleaseStore(source.folder or output.root / artifacts.SENSITIVE)
         return (
             store.release(source, config.release, noise, discard_earlier=config.discard_earlier),
             None,

@@ -30,7 +30,7 @@ def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
         delta = float(statement["delta"])
         said = {
             name: statement[name]
-            for name in ("mechanism", "epsilon", "epsilon_ensemble", "secure_noise")
+            for name in ("mechanism", "epsilon", "epsilon_ensemble", "secure_noise", "num_answered")
         }
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"statement: expected a privacy statement, got none: {error}") from error
@@ -41,6 +41,11 @@ def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
         )
     rows = {row.sequence: row for row in ledger.history() if row.sequence <= head.sequence}
     debits = {sequence: row.details for sequence, row in rows.items() if row.kind == "debit"}
+    if not named:
+        raise ValueError("statement: expected the ledger rows that paid, got none")
+    budgets = [row.details["delta"] for row in rows.values() if row.kind in ("opened", "budget")]
+    if delta != budgets[-1]:
+        raise ValueError(f"statement: expected the ledger's delta {budgets[-1]:g}, got {delta:g}")
     for sequence in named:
         if sequence not in debits:
             raise ValueError(
@@ -56,6 +61,18 @@ def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
         raise ValueError(
             f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
             f"released, got {said['epsilon_ensemble']}"
+        )
+    paid = sum(debits[sequence]["num_queries"] for sequence in named)
+    num_answered = int(said["num_answered"])
+    if not num_answered >= 0:
+        raise ValueError(f"statement: expected answers, got {num_answered}")
+    least, _ = mechanism_from_dict(said["mechanism"]).data_independent_epsilon(
+        num_queries=min(paid, num_answered), delta=delta
+    )
+    if not float(said["epsilon"]) >= least * (1.0 - ROUNDING):
+        raise ValueError(
+            f"statement: expected at least epsilon {least:.6g} for {num_answered} answers, got "
+            f"{said['epsilon']}"
         )
     if not 0.0 < float(said["epsilon"]) <= float(said["epsilon_ensemble"]) * (1.0 + ROUNDING):
         raise ValueError(

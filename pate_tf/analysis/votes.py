@@ -49,6 +49,9 @@ class VoteSource:
       identity: digest of what the votes are drawn from, whichever part of it is analysed and in
         whichever order: computed on demand.
       labels: the single votes, where the file has them.
+      labels_left: public; whether the noisy labels have been released already, as a ledger's have.
+      folder: where the draws of a release are kept, beside the only ledger; None for files, whose
+        draws go where the results go, and for several ledgers, which have no one place for them.
       is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -56,6 +59,8 @@ class VoteSource:
     num_paid: Mapping[Mechanism, int]
     identity: Callable[[], str] = dataclasses.field(repr=False)
     labels: Votes | None = None
+    labels_left: bool = False
+    folder: pathlib.Path | None = None
     is_secure: bool = True
 
     @property
@@ -91,8 +96,8 @@ def read_votes_file(
       indices_file: a `.npy` file with the positions of the queries that count, in their order.
         Default: all.
       max_examples: how many of those, from the first. Default: all.
-      num_classes: number of classes. Default: the columns of counts; for labels at least 10, and
-        all that occur: a class without votes only makes the bounds larger.
+      num_classes: number of classes. Default: the columns of counts; 10 for labels. It is public
+        and never read off the votes; a class without votes only makes the bounds larger.
 
     Raises:
       ValueError: if a file is broken or does not hold what is expected of it.
@@ -135,14 +140,15 @@ def read_votes_file(
 
 
 def _labels(array: npt.NDArray[Any], num_classes: int | None) -> Votes:
-    if num_classes is None:
-        # The votes themselves check their type; here any number will do.
-        numeric = array.dtype.kind in "iuf" and np.isfinite(array).all()
-        largest = float(array.max()) if numeric else 0.0
-        if largest >= 2**20:
-            raise ValueError("votes: expected labels below 2**20; for counts use --input_is_counts")
-        num_classes = max(DEFAULT_NUM_CLASSES, int(largest) + 1)
-    return Votes(array, num_classes)
+    if num_classes is not None:
+        return Votes(array, num_classes)
+    try:
+        return Votes(array, DEFAULT_NUM_CLASSES)
+    except ValueError as error:
+        # Never read off the votes: it is published with a release.
+        if "expected labels from" in str(error):
+            raise ValueError(f"{error}; give the number of classes as --nb_labels") from error
+        raise
 
 
 def _indices(array: npt.NDArray[Any], path: pathlib.Path) -> npt.NDArray[Any]:
@@ -230,6 +236,8 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
         num_paid=num_paid,
         identity=lambda: " ".join(sorted(digests)),
         is_secure=all(ledger.is_secure for ledger in ledgers),
+        labels_left=True,
+        folder=ledgers[0].folder if len(ledgers) == 1 else None,
     )
 
 

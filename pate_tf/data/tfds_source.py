@@ -36,7 +36,8 @@ class Source:
       builder: the name that TFDS knows.
       private_split: the split that the teachers share out.
       public_split: the split that holds the student's pool.
-      input_name: the feature that is the input; the one named "label" is the label.
+      input_name: the feature that is the input.
+      label_name: the feature that is the label.
       raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand;
         empty if there is no such way.
     """
@@ -141,6 +142,8 @@ def _raw_data_error(error: BaseException | None) -> RawDataError | None:
 
 def _mapped(source: Source, builder: Any, split: str) -> Arrays:
     """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
+    import tensorflow_datasets as tfds
+
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     folder = pathlib.Path(builder.data_dir)
@@ -148,7 +151,9 @@ def _mapped(source: Source, builder: Any, split: str) -> Arrays:
     if not labels_path.exists():  # it comes last
         shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
         labels = np.empty(shape[0], np.int64)
-        batches = builder.as_dataset(split=split, shuffle_files=False).batch(STREAMED_BATCH)
+        # What is streamed once must not be cached by the way.
+        streamed = tfds.ReadConfig(try_autocache=False)
+        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
         with artifacts.atomic_file(inputs_path, private=True) as file:
             np.lib.format.write_array_header_2_0(
                 file,
@@ -159,7 +164,7 @@ def _mapped(source: Source, builder: Any, split: str) -> Arrays:
                 },
             )
             done = 0
-            for batch in batches.as_numpy_iterator():
+            for batch in examples.batch(STREAMED_BATCH).as_numpy_iterator():
                 inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
                 file.write(inputs.tobytes())
                 labels[done : done + len(inputs)] = batch[source.label_name]

@@ -74,7 +74,7 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
         info = open_builder(name, data_dir).info
         features = dict(info.features)
         public = [split for split in PUBLIC_SPLITS if split in info.splits]
-    keys = info.supervised_keys or ()
+    keys: tuple[str, ...] = info.supervised_keys or ()
     if len(keys) != 2 or not hasattr(features[keys[1]], "num_classes"):
         raise ValueError(
             f"dataset {name}: expected an input and a ClassLabel as supervised keys, got {keys}"
@@ -86,7 +86,7 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
             f"{', '.join(info.splits)}"
         )
     specification, classes = features[input_name], features[label_name]
-    shape, dtype = specification.shape, np.dtype(specification.dtype)
+    shape, dtype = specification.shape, np.dtype(specification.np_dtype)
     is_image = type(specification).__name__ == "Image" and dtype == np.uint8
     is_vector = len(shape) == 1 and dtype.kind in "uif"
     if None in shape or not (is_image or is_vector):

@@ -161,7 +161,9 @@ class Forest:
 
 
 def _rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1), np.float32)
+    rows = np.ascontiguousarray(
+        inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
+    )
     if not np.isfinite(rows).all():
         raise ValueError("inputs: expected finite numbers, got NaN or infinity")
     return rows

@@ -9,13 +9,15 @@ class StudentConfig:
     """How a student is trained.
 
     Attributes:
+      student: its name in `students/catalogue.py`.
       model: name of the Keras architecture, or `module:function`.
       max_steps: training steps.
-      batch_size: examples a step.
+      batch_size: labelled examples a step.
       learning_rate: of Adam, before the schedule.
       seed: fixes initial weights, shuffling and augmentation; not the privacy noise.
     """
 
+    student: str = "supervised"
     model: str
     max_steps: int
     batch_size: int

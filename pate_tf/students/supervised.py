@@ -1,5 +1,6 @@
 """The plain student: cross-entropy on the noisy labels; the rest of the pool is not used."""
 
+import pathlib
 from collections.abc import Sequence
 
 import keras
@@ -9,9 +10,9 @@ import tensorflow as tf
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
 from pate_tf.records import Pool, ReleasedLabels
+from pate_tf.students import training
+from pate_tf.students.batches import ShuffledItems, step_seeds
 from pate_tf.students.config import StudentConfig
-
-STEPS_AN_EPOCH = 100
 
 
 def train_supervised(
@@ -19,6 +20,7 @@ def train_supervised(
     released: ReleasedLabels,
     pool: Pool,
     *,
+    folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
 ) -> keras.Model:
@@ -28,6 +30,7 @@ def train_supervised(
       config: how it is trained.
       released: noisy labels of some of the pool.
       pool: public inputs `[num_inputs, *input_shape]`.
+      folder: logs and the state of an unfinished run lie below it; None for neither.
       callbacks: for `fit`.
       show_progress: whether `fit` draws its progress bar.
 
@@ -36,6 +39,7 @@ def train_supervised(
 
     Raises:
       ValueError: if no query was answered, or the labels do not belong to this pool.
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     released.check_pool(pool)
     model = catalogue.build(config.model, pool.dataset, seed=config.seed)
@@ -45,33 +49,27 @@ def train_supervised(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    num_epochs = max(1, round(config.max_steps / STEPS_AN_EPOCH))
-    model.fit(
-        _batches(config, released, pool),
-        epochs=num_epochs,
-        steps_per_epoch=-(-config.max_steps // num_epochs),
-        callbacks=list(callbacks),
-        shuffle=False,  # the pipeline shuffles, by the seed
-        verbose=1 if show_progress else 0,
+    model.optimizer.build(model.trainable_weights)
+    labelled = ShuffledItems(
+        pool.inputs[released.query_indices],
+        np.asarray(released.labels),
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+
+    def batch_at(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        inputs, labels = labelled.at(step)
+        (seed,) = step_seeds(config.seed, step, 1)
+        return augmentation.augment(tf.cast(inputs, tf.float32), pool.dataset, seed), labels
+
+    training.fit_student(
+        model,
+        batch_at,
+        state=[*model.variables, *model.optimizer.variables],
+        config=config,
+        digest=training.run_digest(config, released, pool),
+        folder=folder,
+        callbacks=callbacks,
+        show_progress=show_progress,
     )
     return model
-
-
-def _batches(config: StudentConfig, released: ReleasedLabels, pool: Pool) -> tf.data.Dataset:
-    inputs = pool.inputs[released.query_indices]
-    labels = np.asarray(released.labels)
-
-    def augmented(step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple:
-        images, targets = batch
-        seed = tf.stack([tf.constant(config.seed, tf.int64), step])
-        return augmentation.augment(tf.cast(images, tf.float32), pool.dataset, seed), targets
-
-    return (
-        tf.data.Dataset.from_tensor_slices((inputs, labels))
-        .shuffle(len(labels), seed=config.seed)
-        .repeat()
-        .batch(config.batch_size)
-        .enumerate()
-        .map(augmented)
-        .prefetch(tf.data.AUTOTUNE)
-    )

@@ -3,9 +3,9 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+from contract import released_labels as released
 
 from pate_tf.data import catalogue as data
-from pate_tf.records import ReleasedLabels
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.evaluation import evaluate
 from pate_tf.students.supervised import train_supervised
@@ -14,20 +14,6 @@ from pate_tf.students.supervised import train_supervised
 def config(**changes: object) -> StudentConfig:
     fields = {"model": "cnn", "max_steps": 30, "batch_size": 32, "learning_rate": 0.003, "seed": 1}
     return StudentConfig(**{**fields, **changes})
-
-
-def released(indices, labels, num_classes: int = 10) -> ReleasedLabels:
-    return ReleasedLabels(
-        query_indices=indices,
-        labels=labels,
-        num_classes=num_classes,
-        num_queries=len(labels),
-        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_rows=(2,),
-        secure_noise=True,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,38 @@
+"""Data sets of a user's own, by the name `data_sets_for_tests:<function>`."""
+
+import pathlib
+
+import numpy as np
+
+from pate_tf.records import Dataset
+
+WAVES = Dataset(
+    name="waves",
+    kind="tabular",
+    input_shape=(2, 3),
+    value_range=(-1.0, 1.0),
+    num_classes=4,
+    pool_size=30,
+)
+
+
+def waves(side: str, data_dir: pathlib.Path | None):
+    num = {"private": 200, "public": 60}[side]
+    random = np.random.default_rng(num)
+    inputs = random.uniform(-1, 1, (num, 2, 3))  # float64
+    return WAVES, inputs, (2 * (inputs[:, 0, 0] > 0) + (inputs[:, 1, 1] > 0)).astype(int)
+
+
+def wrong_shape(side: str, data_dir: pathlib.Path | None):
+    return WAVES, np.zeros((5, 4)), np.zeros(5)
+
+
+def strings(side: str, data_dir: pathlib.Path | None):
+    return WAVES, np.array([["a"]]), np.zeros(1)
+
+
+def no_dataset(side: str, data_dir: pathlib.Path | None):
+    return np.zeros((5, 2)), np.zeros(5)
+
+
+NOT_A_FUNCTION = 3

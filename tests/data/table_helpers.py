@@ -1,0 +1,56 @@
+"""Raw UCI files that tests write or copy into a data folder."""
+
+import pathlib
+import shutil
+import zipfile
+from collections.abc import Iterable
+
+import tensorflow_datasets as tfds
+
+ADULT_ROWS = (
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, "
+    "2174, 0, 40, United-States, <=50K",
+    "52, ?, 287927, HS-grad, 9, Married-civ-spouse, ?, Wife, White, Female, 15024, 0, 45, "
+    "Outlying-US(Guam-USVI-etc), >50K",
+    "18, Private, 1, Preschool, 1, Widowed, Armed-Forces, Unmarried, Black, Male, 0, 4356, 99, ?, "
+    "<=50K",
+)
+ADULT_FEATURES = (
+    (39, 5, 0, 13, 2, 8, 3, 0, 1, 2174, 0, 40, 0),
+    (52, 8, 3, 9, 0, 14, 0, 0, 0, 15024, 0, 45, 6),
+    (18, 0, 15, 1, 4, 13, 5, 4, 1, 0, 4356, 99, 41),
+)
+
+
+def write_adult(
+    data_dir: pathlib.Path,
+    train: Iterable[str] = ADULT_ROWS,
+    test: Iterable[str] = ADULT_ROWS[:2],
+) -> pathlib.Path:
+    """Writes `adult.data` and `adult.test` as UCI does: `train` and `test` are lines."""
+    folder = data_dir / "adult"
+    folder.mkdir(parents=True)
+    (folder / "adult.data").write_text("".join(f"{row}\n" for row in train) + "\n")
+    lines = "".join(f"{row}.\n" for row in test)
+    (folder / "adult.test").write_text(f"|1x3 Cross validator\n{lines}\n")
+    return data_dir
+
+
+def write_diabetes(data_dir: pathlib.Path, text: str) -> pathlib.Path:
+    folder = data_dir / "diabetes"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "dataset_diabetes.zip", "w") as archive:
+        archive.writestr("dataset_diabetes/diabetic_data.csv", text)
+    return data_dir
+
+
+def copy_raw(shared_data: pathlib.Path, data_dir: pathlib.Path, *names: str) -> pathlib.Path:
+    for name in names:
+        (data_dir / name).mkdir(parents=True)
+        for file in (shared_data / "data" / name).iterdir():
+            shutil.copyfile(file, data_dir / name / file.name)
+    return data_dir
+
+
+def prepared_folder(data_dir: pathlib.Path, name: str) -> pathlib.Path:
+    return pathlib.Path(tfds.builder(name, data_dir=data_dir).data_dir)

@@ -1,0 +1,195 @@
+"""SVHN and CIFAR-10, small but in TFDS' own format, from loading to an exported student."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import scipy.io
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from image_builders import SPLITS, prepare
+
+from pate_tf import artifacts, student_run
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.data import catalogue, tfds_source
+from pate_tf.data.tfds_images import SVHN
+from pate_tf.partition import random_partition
+from pate_tf.serving.export import ServedStudent
+from pate_tf.students.config import StudentConfig
+from pate_tf.teachers import run
+from pate_tf.teachers.config import TeacherConfig
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A data folder with both sets, and what was written."""
+    data_dir = tmp_path_factory.mktemp("tfds")
+    with pytest.MonkeyPatch.context() as patch:
+        return data_dir, {name: prepare(name, data_dir, patch) for name in SPLITS}
+
+
+def unmapped_copy(prepared, folder):
+    """A copy of SVHN as TFDS prepares it, without what was mapped since."""
+    leave_out = shutil.ignore_patterns("pate_tf-*")
+    shutil.copytree(prepared[0] / "svhn_cropped", folder / "svhn_cropped", ignore=leave_out)
+
+
+def as_set(inputs: np.ndarray, labels: np.ndarray) -> set[tuple[bytes, int]]:
+    return {(image.tobytes(), int(label)) for image, label in zip(inputs, labels, strict=True)}
+
+
+def of_splits(written, *splits: str) -> set[tuple[bytes, int]]:
+    return {
+        (image.tobytes(), int(label))
+        for name, (image, label) in written.items()
+        if name.rpartition("_")[0] in splits
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "splits"),
+    [
+        ("svhn", {}, ("train", "extra")),
+        ("svhn", {"svhn_extra": False}, ("train",)),
+        ("cifar10", {}, ("train",)),
+    ],
+)
+@pytest.mark.parametrize("limit", [0, 2**28], ids=["mapped", "in memory"])
+def test_the_private_side_holds_its_splits(prepared, monkeypatch, name, options, splits, limit):
+    data_dir, written = prepared
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", limit)
+    private = catalogue.load_private(name, data_dir=data_dir, **options)
+    builder = {"svhn": "svhn_cropped"}.get(name, name)
+    assert private.inputs.dtype == np.uint8
+    assert private.inputs.shape[1:] == private.dataset.input_shape == (32, 32, 3)
+    assert as_set(private.inputs, private.labels) == of_splits(written[builder], *splits)
+
+
+@pytest.mark.parametrize("name", ["svhn", "cifar10"])
+def test_the_public_side_holds_the_test_split(prepared, name):
+    data_dir, written = prepared
+    public = catalogue.load_public(name, data_dir=data_dir)
+    builder = {"svhn": "svhn_cropped"}.get(name, name)
+    assert as_set(public.inputs, public.labels) == of_splits(written[builder], "test")
+
+
+def test_mapped_and_in_memory_are_the_same_in_the_same_order(prepared, monkeypatch):
+    in_memory = catalogue.load_private("svhn", data_dir=prepared[0])
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
+    mapped = catalogue.load_private("svhn", data_dir=prepared[0])
+    again = catalogue.load_private("svhn", data_dir=prepared[0])
+    for one in (mapped, again):
+        np.testing.assert_array_equal(one.inputs, in_memory.inputs)
+        np.testing.assert_array_equal(one.labels, in_memory.labels)
+        assert artifacts.digest_array(one.inputs) == artifacts.digest_array(in_memory.inputs)
+    base = mapped.inputs
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert not mapped.inputs.flags.writeable
+
+
+def test_streaming_twice_reads_the_records_once(prepared, monkeypatch, tmp_path):
+    unmapped_copy(prepared, tmp_path)
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
+    first = catalogue.load_private("svhn", data_dir=tmp_path)
+    for records in tmp_path.rglob("*.tfrecord*"):
+        os.truncate(records, 0)
+    second = catalogue.load_private("svhn", data_dir=tmp_path)
+    np.testing.assert_array_equal(first.inputs, second.inputs)
+    for path in tmp_path.rglob("pate_tf-*"):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("limit", [0, 2**28], ids=["mapped", "in memory"])
+def test_a_truncated_record_file_is_one_clear_line(prepared, monkeypatch, tmp_path, limit):
+    unmapped_copy(prepared, tmp_path)
+    (records,) = tmp_path.rglob("svhn_cropped-extra.tfrecord*")
+    os.truncate(records, records.stat().st_size - 100)
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", limit)
+    with pytest.raises(ValueError, match="dataset svhn: expected it prepared") as caught:
+        catalogue.load_private("svhn", data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("pate_tf-*"))
+
+
+def test_a_broken_mapped_file_is_one_clear_line(prepared, monkeypatch, tmp_path):
+    unmapped_copy(prepared, tmp_path)
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
+    catalogue.load_private("svhn", data_dir=tmp_path)
+    (path,) = tmp_path.rglob("pate_tf-*-inputs.npy")
+    os.truncate(path, 5_000)
+    with pytest.raises(ValueError, match="dataset svhn: ") as caught:
+        catalogue.load_private("svhn", data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_any_tfds_name_is_described_by_its_public_metadata(prepared):
+    private = catalogue.load_private("svhn_cropped", data_dir=prepared[0])
+    known = catalogue.load_private("svhn", data_dir=prepared[0], svhn_extra=False)
+    np.testing.assert_array_equal(private.inputs, known.inputs)
+    dataset = private.dataset
+    assert (dataset.name, dataset.kind) == ("svhn_cropped", "image")
+    assert (dataset.input_shape, dataset.num_classes) == ((32, 32, 3), 10)
+    assert dataset.value_range == (0.0, 255.0)
+    assert dataset.pool_size == 36
+
+
+def test_digit_zero_has_label_zero(tmp_path):
+    # The original files give digit 0 the label 10: what TFDS' own reader makes of it.
+    builder = tfds.builder("svhn_cropped", data_dir=tmp_path)
+    images = np.zeros((32, 32, 3, 2), np.uint8)
+    scipy.io.savemat(tmp_path / "raw.mat", {"X": images, "y": np.array([[10], [3]], np.uint8)})
+    examples = builder._generate_examples("train_", tmp_path / "raw.mat")
+    names = [SVHN.class_names[int(example["label"])] for _, example in examples]
+    assert names == ["0", "3"]
+
+
+def test_a_colour_teacher_learns_and_a_student_is_exported(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
+    private = catalogue.load_private("svhn", data_dir=prepared[0])
+    public = catalogue.load_public("svhn", data_dir=prepared[0])
+    directory = artifacts.RunDirectory(tmp_path / "run")
+    config = TeacherConfig(
+        dataset=private.dataset,
+        num_teachers=2,
+        model="cnn",
+        max_steps=60,
+        batch_size=20,
+        learning_rate=0.005,
+        seed=0,
+    )
+    complete = run.train(
+        config=config,
+        examples=private,
+        partition=random_partition(num_records=len(private), num_teachers=2, seed=0),
+        teachers=[0, 1],
+        run_directory=directory,
+        devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
+        progress=lambda done: None,
+    )
+    assert complete
+    teachers = run.load_ensemble(run.ensemble_folder(directory))
+    votes = teachers.votes(public.inputs).labels
+    # By guessing: 10 %, and above 40 % on 80 answers less than once in 10**10.
+    assert (votes == public.labels).mean() > 0.4
+    with student_run.open_ledger(
+        directory.sensitive, teachers=teachers, delta=1e-5, epsilon_budget=None
+    ) as ledger:
+        result = student_run.run_student(
+            config=StudentConfig(
+                model="cnn", max_steps=5, batch_size=10, learning_rate=0.002, seed=0
+            ),
+            public=public,
+            pool_size=30,
+            num_queries=20,
+            teachers=teachers,
+            ledger=ledger,
+            mechanism=LaplaceNoisyMax(1.0),
+            noise=SeededNoise(0),
+            run_directory=directory,
+        )
+    labels = ServedStudent(result.student_folder).classify(public.inputs)
+    assert labels.shape == (40,)

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from data_sets_for_tests import WAVES
+from table_helpers import copy_raw, write_adult
+
+from pate_tf.data import adult, catalogue
+
+
+class Measurements(tfds.core.GeneratorBasedBuilder):
+    """A user's own table, with whole numbers as features and a validation split."""
+
+    VERSION = tfds.core.Version("2.0.1")
+    FEATURES = tfds.features.Tensor(shape=(3,), dtype=np.int64)
+    SPLITS = ("train", "validation")
+    KEYS = ("values", "kind")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {"values": self.FEATURES, "kind": tfds.features.ClassLabel(names=["a", "b", "c"])}
+            ),
+            supervised_keys=self.KEYS,
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager):
+        return {name: self._generate_examples(10 * len(name)) for name in self.SPLITS}
+
+    def _generate_examples(self, num):
+        shape = [side or 1 for side in self.FEATURES.shape]
+        for index in range(num):
+            values = np.full(shape, index, self.FEATURES.np_dtype)
+            yield index, {"values": values, "kind": index % 3}
+
+
+def test_a_function_gives_both_sides():
+    private = catalogue.load_private("data_sets_for_tests:waves")
+    public = catalogue.load_public("data_sets_for_tests:waves")
+    assert (len(private), len(public)) == (200, 60)
+    assert private.dataset is public.dataset is WAVES
+    assert private.inputs.dtype == np.float32  # what a served student takes
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("data_sets_for_tests:nosuch", "dataset: can't import"),
+        ("no_such_module:nosuch", "dataset: can't import"),
+        (":nosuch", "dataset: can't import"),
+        ("data_sets_for_tests:NOT_A_FUNCTION", "dataset: expected a function at"),
+        ("data_sets_for_tests:no_dataset", "dataset: expected a Dataset, inputs and labels"),
+        ("data_sets_for_tests:wrong_shape", r"inputs of waves: expected \[num_examples, 2, 3\]"),
+        ("data_sets_for_tests:strings", "dataset: expected numbers as inputs"),
+        ("nosuch", "dataset: expected one of digits, mnist, svhn, .* got 'nosuch'"),
+    ],
+)
+@pytest.mark.parametrize("load", [catalogue.load_private, catalogue.load_public])
+def test_what_does_not_fit_is_one_clear_line(name, words, load):
+    with pytest.raises(ValueError, match=words) as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_of_tfds_is_described_by_its_metadata(tmp_path):
+    private = catalogue.load_private("measurements", data_dir=tmp_path)
+    public = catalogue.load_public("measurements", data_dir=tmp_path)
+    assert (len(private), len(public)) == (50, 100)
+    dataset = private.dataset
+    assert dataset == public.dataset
+    assert (dataset.name, dataset.kind, dataset.input_shape) == ("measurements", "tabular", (3,))
+    assert (dataset.num_classes, dataset.class_names) == (3, ("a", "b", "c"))
+    assert dataset.pool_size == 90
+    assert private.inputs.dtype == np.float32
+    np.testing.assert_array_equal(private.inputs[:, 1], np.arange(50))
+    np.testing.assert_array_equal(private.labels, np.arange(50) % 3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("KEYS", None, "expected an input and a ClassLabel as supervised keys, got"),
+        ("KEYS", ("kind", "values"), "expected an input and a ClassLabel as supervised keys, got"),
+        ("SPLITS", ("train", "extra"), "expected splits train and test or validation, got"),
+        ("SPLITS", ("test",), "expected splits train and test or validation, got test"),
+        (
+            "FEATURES",
+            tfds.features.Tensor(shape=(3, 2), dtype=np.float32),
+            r"got values float32 of shape \[3, 2\]",
+        ),
+        (
+            "FEATURES",
+            tfds.features.Image(shape=(None, None, 3)),
+            r"got values uint8 of shape \[None, None, 3\]",
+        ),
+    ],
+)
+def test_tfds_data_of_another_form_are_one_clear_line(tmp_path, monkeypatch, field, value, words):
+    monkeypatch.setattr(Measurements, field, value)
+    with pytest.raises(ValueError, match=f"dataset measurements: .*{words}") as caught:
+        catalogue.load_private("measurements", data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_projects_own_builders_work_by_tfds_alone(tmp_path):
+    write_adult(tmp_path)
+    by_hand = tfds.download.DownloadConfig(manual_dir=tmp_path / "adult")
+    builder = tfds.builder(adult.ADULT.name, data_dir=tmp_path)
+    builder.download_and_prepare(download_config=by_hand)
+    inputs, labels = next(iter(builder.as_dataset(split="train", as_supervised=True).batch(10)))
+    assert inputs.shape == (3, 13)
+    assert labels.numpy().tolist() == [0, 1, 0]
+
+
+def test_nothing_is_printed(shared_data, tmp_path, capfd):
+    copy_raw(shared_data, tmp_path, "diabetes")
+    catalogue.load_public("diabetes", data_dir=tmp_path)
+    out, _ = capfd.readouterr()
+    assert out == ""

@@ -1,0 +1,202 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+from pate_tf.models import forest
+from pate_tf.models.forest import Forest
+from pate_tf.records import Dataset
+
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(4,),
+    value_range=(-1.0, 1.0),
+    num_classes=3,
+    pool_size=10,
+)
+
+
+def extra_trees(dataset: Dataset) -> ExtraTreesClassifier:
+    return ExtraTreesClassifier(n_estimators=7, max_leaf_nodes=5, min_samples_leaf=2)
+
+
+def logistic(dataset: Dataset) -> LogisticRegression:
+    return LogisticRegression()
+
+
+def keras_like(dataset: Dataset) -> object:
+    return object()
+
+
+def records(num: int, seed: int = 0, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
+    """Coarse features, so that equal inputs with other labels and ties occur."""
+    random = np.random.default_rng(seed)
+    inputs = random.integers(-3, 3, (num, 4)).astype(np.float32) / 3
+    labels = np.array(classes)[random.integers(0, len(classes), num)]
+    return inputs, labels
+
+
+def fitted(num: int = 60, seed: int = 0, model: str = forest.RANDOM_FOREST) -> Forest:
+    return forest.fit(model, TABLE, *records(num, seed), seed=seed)
+
+
+@pytest.mark.parametrize("classes", [(0, 1, 2), (0, 2), (1,)])
+@pytest.mark.parametrize("num", [1, 2, 30, 200])
+def test_it_answers_exactly_as_scikit_learn(num, classes):
+    inputs, labels = records(num, num, classes)
+    queries = records(500, seed=99)[0]
+    twin = RandomForestClassifier(n_estimators=100, random_state=3).fit(inputs, labels)
+    ours = forest.fit(forest.RANDOM_FOREST, TABLE, inputs, labels, seed=3)
+    assert ours.num_trees == 100
+    np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
+    again = Forest.from_arrays(ours.arrays())
+    np.testing.assert_array_equal(again.predict(queries), twin.predict(queries))
+
+
+def test_a_users_own_forest_answers_exactly_as_scikit_learn():
+    inputs, labels = records(80)
+    queries = records(500, seed=99)[0]
+    twin = extra_trees(TABLE).set_params(random_state=5).fit(inputs, labels)
+    ours = forest.fit("test_forest:extra_trees", TABLE, inputs, labels, seed=5)
+    np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
+
+
+def few_trees(dataset: Dataset) -> RandomForestClassifier:
+    return RandomForestClassifier(n_estimators=4)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_ties_between_classes_are_broken_as_scikit_learn_breaks_them(seed):
+    inputs, labels = records(40, seed)
+    inputs[:, 1:] = 0.0  # six inputs in all, with mixed labels
+    twin = few_trees(TABLE).set_params(random_state=seed).fit(inputs, labels)
+    ours = forest.fit("test_forest:few_trees", TABLE, inputs, labels, seed=seed)
+    queries = np.unique(inputs, axis=0)
+    np.testing.assert_array_equal(ours.predict(queries), twin.predict(queries))
+
+
+def test_the_seed_decides_the_forest():
+    one, again, other = fitted(), fitted(), fitted(seed=1)
+    for first, second in zip(one.arrays(), again.arrays(), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(one.thresholds, other.thresholds)
+
+
+def test_images_are_taken_flat():
+    images = np.random.default_rng(0).integers(0, 255, (30, 2, 2, 1)).astype(np.uint8)
+    labels = np.arange(30) % 3
+    dataset = dataclasses.replace(TABLE, kind="image", input_shape=(2, 2, 1))
+    ours = forest.fit(forest.RANDOM_FOREST, dataset, images, labels, seed=0)
+    twin = RandomForestClassifier(100, random_state=0).fit(images.reshape(30, 4), labels)
+    np.testing.assert_array_equal(ours.predict(images), twin.predict(images.reshape(30, 4)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_inputs_that_are_not_finite_are_refused(bad):
+    inputs, labels = records(10)
+    inputs[3, 1] = bad
+    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+        forest.fit(forest.RANDOM_FOREST, TABLE, inputs, labels, seed=0)
+    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+        fitted().predict(inputs)
+
+
+def test_inputs_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="inputs: expected 4 features, got 5"):
+        fitted().predict(np.zeros((2, 5), np.float32))
+
+
+def test_which_models_are_forests():
+    assert forest.is_forest("random_forest", TABLE)
+    assert forest.is_forest("test_forest:extra_trees", TABLE)
+    assert not forest.is_forest("mlp", TABLE)
+    assert not forest.is_forest("test_forest:keras_like", TABLE)
+    with pytest.raises(ValueError, match="model: can't import"):
+        forest.is_forest("test_forest:nosuch", TABLE)
+
+
+def test_other_classifiers_are_refused():
+    with pytest.raises(ValueError, match="expected a forest of scikit-learn, got LogisticRegr"):
+        forest.fit("test_forest:logistic", TABLE, *records(10), seed=0)
+
+
+def test_several_forests_are_stacked_and_unstacked():
+    forests = [fitted(seed=seed) for seed in range(12)]
+    again = forest.unstack(forest.stack(forests), 12)
+    for one, other in zip(forests, again, strict=True):
+        for first, second in zip(one.arrays(), other.arrays(), strict=True):
+            np.testing.assert_array_equal(first, second)
+    with pytest.raises(ValueError, match="forest: expected the arrays of 11 forests"):
+        forest.unstack(forest.stack(forests), 11)
+    with pytest.raises(ValueError, match="forest: expected the arrays of 13 forests"):
+        forest.unstack(forest.stack(forests), 13)
+
+
+def broken(**changes: object) -> dict[str, np.ndarray]:
+    good = {
+        "starts": np.array([0, 3, 4]),
+        "children": np.array([[1, 2], [-1, -1], [-1, -1], [-1, -1]], np.int32),
+        "features": np.array([3, 0, 0, 0], np.int32),
+        "thresholds": np.array([0.5, 0.0, 0.0, 0.0]),
+        "probabilities": np.array([[0, 0], [1, 0], [0, 1], [0.5, 0.5]]),
+        "num_features": 4,
+    }
+    return {**good, **changes}
+
+
+def children(*pairs: tuple[int, int]) -> np.ndarray:
+    return np.array(pairs, np.int32)
+
+
+def test_a_forest_written_by_hand_answers():
+    by_hand = Forest(**broken())
+    inputs = np.array([[0, 0, 0, 0.5], [9, 9, 9, 0.6]], np.float32)
+    assert by_hand.predict(inputs).tolist() == [0, 1]
+
+
+LEAF = (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"children": children((1, 3), LEAF, LEAF, LEAF)}, "a child out of range"),
+        ({"children": children((1, 2**30), LEAF, LEAF, LEAF)}, "a child out of range"),
+        ({"children": children((1, -1), LEAF, LEAF, LEAF)}, "a child out of range"),
+        ({"children": children((0, 2), LEAF, LEAF, LEAF)}, "a child out of range"),  # itself
+        ({"children": children((1, 2), (0, 2), LEAF, LEAF)}, "a child out of range"),  # a circle
+        ({"children": children((1, 2), LEAF, LEAF, (1, 2))}, "a child out of range"),
+        ({"children": children((-2, -2), LEAF, LEAF, LEAF)}, "a child out of range"),
+        ({"children": children((1, 2), LEAF, LEAF)}, "children of another length"),
+        ({"features": np.array([4, 0, 0, 0], np.int32)}, "a feature out of range"),
+        ({"features": np.array([-2, 0, 0, 0], np.int32)}, "a feature out of range"),
+        ({"features": np.zeros((4, 1), np.int32)}, "features of another type or shape"),
+        ({"num_features": 3}, "a feature out of range"),
+        ({"thresholds": np.array([np.nan, 0, 0, 0])}, "a threshold that is not finite"),
+        ({"thresholds": np.zeros(4, np.float32)}, "thresholds of another type or shape"),
+        ({"probabilities": np.full((4, 2), np.nan)}, "a probability outside"),
+        ({"probabilities": np.full((4, 2), -0.1)}, "a probability outside"),
+        ({"probabilities": np.zeros((4, 0))}, "no class"),
+        ({"starts": np.array([0, 3, 5])}, "trees that do not cover the nodes"),
+        ({"starts": np.array([1, 3, 4])}, "trees that do not cover the nodes"),
+        ({"starts": np.array([0])}, "trees that do not cover the nodes"),
+        ({"starts": np.array([0, 3, 3, 4])}, "a tree without nodes"),
+        ({"starts": np.array([0, 9, 4])}, "a tree without nodes"),
+        ({"starts": np.array([0.0, 3.0, 4.0])}, "starts of another type or shape"),
+    ],
+)
+def test_arrays_that_are_no_forest_are_refused(changes, problem):
+    with pytest.raises(
+        ValueError, match=f"forest: expected arrays that form trees, got .*{problem}"
+    ):
+        Forest(**broken(**changes))
+
+
+def test_the_records_do_not_show_in_the_repr():
+    assert "0." not in repr(fitted())

@@ -1,0 +1,155 @@
+"""What every student must do; `test_contract.py` runs it over all of them."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.records import Pool, PublicExamples, ReleasedLabels
+from pate_tf.serving import export
+from pate_tf.students import training
+from pate_tf.students.catalogue import find_student
+from pate_tf.students.config import StudentConfig
+
+QUERIES = 60
+
+
+def released_labels(indices, labels, num_classes: int = 10) -> ReleasedLabels:
+    return ReleasedLabels(
+        query_indices=indices,
+        labels=labels,
+        num_classes=num_classes,
+        num_queries=len(labels),
+        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
+        epsilon=1.0,
+        delta=1e-5,
+        ledger_rows=(2,),
+        secure_noise=True,
+    )
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+class KillAfter(keras.callbacks.Callback):
+    """Ends a run at the beginning of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise Killed
+
+
+class Poison(keras.callbacks.Callback):
+    """Makes a weight NaN in an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            weight = self.model.trainable_weights[0]
+            weight.assign(weight * np.nan)
+
+
+class StudentContract:
+    """A subclass names a student, the data it learns and a configuration that trains quickly."""
+
+    config: StudentConfig
+    public: PublicExamples
+    pool_size = 400
+    better_than = 0.5  # a constant guess is right on about 12 % of the digits
+
+    def train(self, labels=None, pool=None, **kwargs):
+        changes = {key: kwargs.pop(key) for key in ("max_steps", "seed") if key in kwargs}
+        config = dataclasses.replace(self.config, **changes)
+        pool = pool or self.pool()
+        student = find_student(config, pool.dataset)
+        return student.train(config, labels or self.labels(), pool, **kwargs)
+
+    def pool(self) -> Pool:
+        return self.public.split(self.pool_size)[0].pool()
+
+    def labels(self) -> ReleasedLabels:
+        indices = np.arange(QUERIES)
+        return released_labels(
+            indices, self.public.labels[indices], self.public.dataset.num_classes
+        )
+
+    def classify(self, model):
+        held_out = self.public.split(self.pool_size)[1]
+        return np.argmax(model(tf.constant(held_out.inputs, tf.float32)), axis=1), held_out.labels
+
+    @pytest.fixture(scope="class")
+    def finished(self, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("finished")
+        return self.train(folder=folder), folder
+
+    def test_it_learns(self, finished):
+        given, truth = self.classify(finished[0])
+        assert (given == truth).mean() > self.better_than
+
+    def test_it_is_exported_and_answers_raw_inputs_as_before(self, finished, tmp_path):
+        model, dataset = finished[0], self.public.dataset
+        folder = export.export_student(model, dataset, tmp_path / "student", {})
+        held_out = self.public.split(self.pool_size)[1]
+        served = export.ServedStudent(folder).classify(held_out.inputs)
+        # Batches of another size round otherwise; the labels are the same but at exact ties.
+        assert (served == self.classify(model)[0]).mean() > 0.99
+
+    def test_it_leaves_logs_and_nothing_unfinished(self, finished):
+        folder = finished[1]
+        assert [path.name for path in folder.iterdir()] == ["logs"]
+        assert list((folder / "logs" / "student").rglob("events.out.tfevents*"))
+
+    def test_one_label_is_enough_also_in_a_strategy_scope(self):
+        one = released_labels([7], [1], self.public.dataset.num_classes)
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            model = self.train(one, max_steps=2)
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+    def test_no_labels_and_those_of_others_are_refused(self):
+        num_classes = self.public.dataset.num_classes
+        with pytest.raises(ValueError, match="student: expected at least 1 released label"):
+            self.train(released_labels([], [], num_classes))
+        with pytest.raises(ValueError, match="student: expected labels of a pool of 400"):
+            self.train(released_labels([400], [1], num_classes))
+        with pytest.raises(ValueError, match="student: expected labels of"):
+            self.train(released_labels([0], [1], num_classes + 1))
+
+    def test_a_stopped_run_goes_on_to_the_same_end(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
+        epochs = []
+        count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
+        whole = self.train(max_steps=3).get_weights()
+        with pytest.raises(Killed):
+            self.train(max_steps=3, folder=tmp_path, callbacks=[KillAfter(2)])
+        # A run of another seed neither goes on from there nor takes it away.
+        other = self.train(max_steps=3, seed=2, folder=tmp_path, callbacks=[count]).get_weights()
+        assert epochs == [0, 1, 2]
+        epochs.clear()
+        resumed = self.train(max_steps=3, folder=tmp_path, callbacks=[count]).get_weights()
+        assert epochs == [2]
+        # Exact, so the same seed gives the same weights too.
+        for one, again in zip(whole, resumed, strict=True):
+            np.testing.assert_array_equal(one, again)
+        assert any(not np.array_equal(*pair) for pair in zip(whole, other, strict=True))
+
+    def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
+        with pytest.raises(training.TrainingDivergedError, match="student: expected") as caught:
+            self.train(max_steps=3, folder=tmp_path, callbacks=[Poison(1)])
+        assert "\n" not in str(caught.value)
+        (kept,) = tmp_path.glob("unfinished_student/*.npz")
+        assert str(kept) in str(caught.value)
+        arrays = artifacts.read_arrays(kept)
+        assert arrays["epochs"] == 1
+        assert all(np.isfinite(array).all() for array in arrays.values())

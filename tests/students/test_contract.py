@@ -1,0 +1,110 @@
+import dataclasses
+import importlib
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from contract import StudentContract
+
+from pate_tf.data import catalogue as data
+from pate_tf.records import PublicExamples
+from pate_tf.students import gan_networks
+from pate_tf.students.catalogue import STUDENTS, find_student
+from pate_tf.students.config import StudentConfig
+
+DIGITS = data.load_public("digits")
+
+
+def config(student: str, **changes: object) -> StudentConfig:
+    fields = {
+        "student": student,
+        "model": STUDENTS[student].default_model(DIGITS.dataset),
+        "max_steps": 60,
+        "batch_size": 32,
+        "learning_rate": 0.003,
+        "seed": 1,
+    }
+    return StudentConfig(**{**fields, **changes})
+
+
+def as_table(public: PublicExamples) -> PublicExamples:
+    """The digits as 64 features that nobody may shift."""
+    dataset = dataclasses.replace(
+        public.dataset, kind="tabular", input_shape=(64,), augmentation="none"
+    )
+    inputs = public.inputs.reshape(-1, 64).astype(np.float32)
+    return PublicExamples(dataset, inputs, public.labels)
+
+
+class TestSupervised(StudentContract):
+    config = config("supervised", max_steps=150)
+    public = DIGITS
+
+
+class TestGan(StudentContract):
+    config = config("gan")
+    public = DIGITS
+
+    @pytest.fixture(scope="class", autouse=True)
+    def small_networks(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gan_networks, "CLASSIFIER_UNITS", (128, 64, 64))
+            patch.setattr(gan_networks, "GENERATOR_UNITS", (64, 64))
+            yield
+
+
+class TestConsistency(StudentContract):
+    config = config("consistency", max_steps=150)
+    public = DIGITS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"student": "nosuch"}, "student: expected one of supervised, gan"),
+        ({"student": "gan", "model": "cnn"}, "model: expected none for student gan"),
+        ({"student": "consistency", "model": "random_forest"}, "model: expected one of"),
+        ({"student": "random_forest", "model": "cnn"}, "model: expected a forest"),
+        ({"student": "supervised", "model": "nosuch"}, "model: expected one of"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_before_anything_is_paid_for(changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        find_student(dataclasses.replace(config("supervised"), **changes), DIGITS.dataset)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_gan_wants_images():
+    with pytest.raises(ValueError, match=r"student gan: expected gray images or \[32, 32, 3\]"):
+        find_student(config("gan"), as_table(DIGITS).dataset)
+
+
+def test_a_forest_as_the_plain_students_model_makes_it_the_forest_student():
+    forest = find_student(config("supervised", model="random_forest"), DIGITS.dataset)
+    assert forest is STUDENTS["random_forest"]
+
+
+def test_every_student_is_in_the_flag():
+    script = pathlib.Path(__file__).parents[2] / "train_student.py"
+    for name in STUDENTS:
+        assert f'"{name}"' in script.read_text()
+
+
+def with_batch_statistics(dataset):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(dataset.input_shape),
+            layers.Flatten(),
+            layers.BatchNormalization(),
+            layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+def test_consistency_refuses_batch_statistics():
+    name = f"{importlib.import_module(__name__).__name__}:with_batch_statistics"
+    with pytest.raises(ValueError, match="student consistency: expected a model without batch"):
+        find_student(config("consistency", model=name), DIGITS.dataset)
