@@ -17,6 +17,7 @@ from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_images import SVHN
 from pate_tf.partition import random_partition
 from pate_tf.serving.export import ServedStudent
+from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentConfig
 from pate_tf.teachers import run
 from pate_tf.teachers.config import TeacherConfig
@@ -147,10 +148,15 @@ def test_digit_zero_has_label_zero(tmp_path):
     assert names == ["0", "3"]
 
 
-def test_a_colour_teacher_learns_and_a_student_is_exported(prepared, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "student"), [("svhn", "supervised"), ("svhn", "gan"), ("cifar10", "consistency")]
+)
+def test_a_colour_teacher_learns_and_a_student_is_exported(
+    prepared, tmp_path, monkeypatch, name, student
+):
     monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
-    private = catalogue.load_private("svhn", data_dir=prepared[0])
-    public = catalogue.load_public("svhn", data_dir=prepared[0])
+    private = catalogue.load_private(name, data_dir=prepared[0])
+    public = catalogue.load_public(name, data_dir=prepared[0])
     directory = artifacts.RunDirectory(tmp_path / "run")
     config = TeacherConfig(
         dataset=private.dataset,
@@ -180,7 +186,12 @@ def test_a_colour_teacher_learns_and_a_student_is_exported(prepared, tmp_path, m
     ) as ledger:
         result = student_run.run_student(
             config=StudentConfig(
-                model="cnn", max_steps=5, batch_size=10, learning_rate=0.002, seed=0
+                student=student,
+                model=students.STUDENTS[student].default_model(public.dataset),
+                max_steps=5,
+                batch_size=10,
+                learning_rate=0.002,
+                seed=0,
             ),
             public=public,
             pool_size=30,
