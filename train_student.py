@@ -78,8 +78,8 @@ flags.DEFINE_float(
 flags.DEFINE_boolean(
     "new_budget_i_understand",
     False,
-    "Replace the ensemble's budget by --epsilon_budget and --delta. The ledger and every later "
-    "statement say so for ever.",
+    "Replace the ensemble's budget by --epsilon_budget and --delta, both of which must be given. "
+    "The ledger and every later statement say so for ever.",
 )
 flags.DEFINE_integer(
     "max_steps",
@@ -164,6 +164,11 @@ def main() -> None:
     """Reads the flags, labels, trains, prints."""
     began = time.monotonic()
     command_line.check_report_file(FLAGS.report_file)
+    if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
+        raise ValueError(
+            "new_budget_i_understand: expected --epsilon_budget and --delta, got no --delta; both "
+            "are replaced"
+        )
     mechanism = chosen_mechanism()
     with command_line.quiet_start(FLAGS):
         from pate_tf import student_run

@@ -172,10 +172,10 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
     ended = run_script(SCRIPT, *HERE, "--epsilon_budget=100", folder=teachers)
     assert_one_line(ended)
     assert nothing_released(teachers / "run")
-    ended = run_script(SCRIPT, *HERE, "--new_budget_i_understand", folder=teachers)
+    ended = run_script(SCRIPT, *HERE, "--new_budget_i_understand", "--delta=1e-5", folder=teachers)
     assert_one_line(ended)
     assert nothing_released(teachers / "run")
-    flags = ("--epsilon_budget=100", "--new_budget_i_understand")
+    flags = ("--epsilon_budget=100", "--new_budget_i_understand", "--delta=1e-5")
     assert run_script(SCRIPT, *HERE, *flags, folder=teachers).code == 0
     assert statement(teachers / "run")["budget_was_raised"] is True
 
@@ -192,7 +192,11 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
         (["--model=nosuch"], "model: expected one of"),
         (["--lap_scale=1e300"], "expected"),
         (["--lap_scale=1e-320"], "expected"),
-        (["--new_budget_i_understand", "--epsilon_budget=1"], "epsilon_budget: expected at most"),
+        (
+            ["--new_budget_i_understand", "--epsilon_budget=1", "--delta=1e-5"],
+            "epsilon_budget: expected at most",
+        ),
+        (["--new_budget_i_understand", "--epsilon_budget=1"], "got no --delta"),
         (["--train_dir=a_file/run"], "a_file"),
     ],
     ids=str,
