@@ -128,7 +128,9 @@ flags.DEFINE_list(
     "What is published about the data-dependent cost: sanitised (an epsilon with noise), gate "
     "(whether the labels may leave, to be asked before they do), both from one draw; or "
     "smooth_sensitivity (noise by smooth sensitivity, and its table); or none. A draw happens once "
-    "for the same votes and is kept. Default: sanitised where it is possible; none for --ledger.",
+    "for the same votes; their ledger is charged for it first, and keeps it. Default: sanitised "
+    "where that is possible and no ledger would be charged: for --counts_file, and for what a "
+    "ledger was charged for before.",
 )
 flags.DEFINE_float(
     "profile",
@@ -272,9 +274,13 @@ def read_votes() -> tuple[analysis_votes.VoteSource, tuple[LedgerSummary, ...], 
     return paid.source, paid.summaries, delta
 
 
-def release_request(delta: float) -> analysis_release.ReleaseRequest | None:
+def release_request(
+    source: analysis_votes.VoteSource, delta: float
+) -> analysis_release.ReleaseRequest | None:
     """Returns what is to be released; None for nothing."""
-    kinds = FLAGS.release or (["none"] if FLAGS.ledger else [analysis_release.SANITISED])
+    is_free = FLAGS.counts_file or (FLAGS.train_dir and source.releases)
+    is_wanted = any(FLAGS[name].present for name in RELEASE_FLAGS)
+    kinds = FLAGS.release or ([analysis_release.SANITISED] if is_free or is_wanted else ["none"])
     if kinds == ["none"]:
         return None
     return analysis_release.ReleaseRequest(
@@ -341,7 +347,7 @@ def analyse() -> None:
             bounds=tuple(FLAGS.bound) if FLAGS.bound else None,
             check_with_dp_accounting=FLAGS.check_with_dp_accounting,
         ),
-        release=release_request(delta),
+        release=release_request(source, delta),
         release_is_optional=not any(FLAGS[name].present for name in RELEASE_FLAGS),
         discard_earlier=FLAGS.discard_release,
         adaptive=FLAGS.adaptive,
@@ -359,15 +365,23 @@ def analyse() -> None:
     if FLAGS.ledger:
         print_ledgers(ledgers)
     print_report(report, is_secure=source.is_secure)
+    if FLAGS.train_dir and config.release is None and not FLAGS.release:
+        hint = "--release=sanitised draws one, once; the ledger is charged for it first"
+        command_line.print_table("Left out", [("epsilon, sanitised", hint)])
     files = [
         ("publishable", str(report.publishable_file)),
         ("SENSITIVE", str(report.sensitive_file)),
     ]
+    if FLAGS.train_dir and report.released is not None and report.released.sanitised is not None:
+        run = artifacts.RunDirectory(pathlib.Path(FLAGS.train_dir))
+        if page := analysis_statement.add_release(run, report.released.sanitised):
+            files.append(("privacy statement", f"{page}, now with the sanitised epsilon"))
     if FLAGS.plots:
         from pate_tf.analysis import plots as analysis_plots
 
         folder = artifacts.RunDirectory(pathlib.Path(FLAGS.plots))
-        plots = analysis_plots.draw(folder, source, config.accounting)
+        with command_line.clock("drawing plots"):
+            plots = analysis_plots.draw(folder, source, config.accounting)
         files += [(f"plot, {path.parent.name}", str(path)) for path in plots]
     command_line.print_table("Written to", files)
     if FLAGS.train_dir:

@@ -22,13 +22,15 @@ DEMO = (
     "--train_dir=runs/demo --queries=100 --lap_scale=10",
     "analysis.py --train_dir=runs/demo",
 )
+DOCS = ("-m sphinx --quiet --fail-on-warning --keep-going docs build/docs",)
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m mypy")
 TEST = ("-m pytest -n 2 --dist=worksteal",)
 LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {
     "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
-    "test": ("linters, types and tests", "[test]", LINT + TEST),
+    "docs": ("the guide, in build/docs", "[docs]", DOCS),
+    "test": ("linters, types, the guide and tests", "[docs,test]", LINT + DOCS + TEST),
     "long": ("the tests that take too long for every day", "[test]", LONG),
     "lint": ("linters and types alone", "[test]", LINT),
 }

@@ -1,8 +1,8 @@
 """Trains a student: `python train_student.py --dataset=mnist --nb_teachers=250 --queries=100`.
 
-The first queries of the public pool are put to the teachers. The ledger beside them is charged,
-then noisy labels leave; the student learns from those alone. Labels, student and privacy statement
-land below TRAIN_DIR/released.
+Queries of the public pool are put to the teachers. The ledger beside them is charged, then noisy
+labels leave; the student learns from those alone. Labels, student and privacy statement land below
+TRAIN_DIR/released.
 """
 
 import pathlib
@@ -16,7 +16,9 @@ from pate_tf import artifacts, command_line
 from pate_tf.accounting import mechanisms
 
 if TYPE_CHECKING:
-    from pate_tf import student_run
+    from pate_tf import distillation_run, student_run
+    from pate_tf.students import evaluation
+    from pate_tf.teachers.voters import Voter
 
 FLAGS = flags.FLAGS
 
@@ -53,8 +55,32 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "queries",
     100,
-    "How many of the pool, from the first, are put to the teachers; the rest stays unlabelled.",
+    "How many of the pool are put to the teachers; the rest stays unlabelled.",
     lower_bound=1,
+)
+flags.DEFINE_enum(
+    "query_strategy",
+    "first",
+    ["first", "random", "diverse", "uncertain", "binary_experts", "siamese"],
+    "Which of the pool are put to the teachers; true labels play no part. first: the first ones; "
+    "random: drawn at random; diverse: one of each group of look-alikes, whose answers are spread "
+    "to inputs that look the same. In rounds, from the noisy labels so far: uncertain: where a "
+    "student of them is least sure; binary_experts: where one-against-all experts contradict each "
+    "other; siamese: at random, but what matches a labelled input takes its label without a query.",
+)
+flags.DEFINE_integer(
+    "query_rounds",
+    None,
+    "In how many rounds a strategy that learns from earlier answers asks. Default: 5.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "query_seed",
+    0,
+    "Seed of random choices of queries and of what is trained between rounds. Another seed asks "
+    "other queries, which are paid for.",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
 )
 flags.DEFINE_enum(
     "mechanism",
@@ -102,20 +128,45 @@ flags.DEFINE_float(
 flags.DEFINE_string(
     "model",
     None,
-    "Keras model of the student: cnn, mlp, deeper, paper_mnist, paper_svhn or module:function. "
+    "Keras model of the student: cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn or "
+    "module:function. "
     "Default: cnn for images, mlp otherwise; gan brings its own networks.",
 )
 flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
 flags.DEFINE_enum(
     "student",
     "supervised",
-    ["supervised", "gan", "consistency", "random_forest"],
+    ["supervised", "gan", "consistency", "random_forest", "distillation"],
     "How the student learns: a Keras model by cross-entropy on the noisy labels; PATE-G, an "
     "improved GAN on them and on all images of the pool; a Keras model that must agree with itself "
     "on changed inputs of the pool besides; or a random forest on the noisy labels (short for "
-    "--model=random_forest).",
+    "--model=random_forest). distillation is NOT PRIVATE: see --non_private_comparison.",
+)
+flags.DEFINE_boolean(
+    "non_private_comparison",
+    False,
+    "With --student=distillation: compare a student of the teachers' averaged probabilities with "
+    "one of labels by plurality, both without noise. NOTHING of it is private, nothing is exported "
+    "and nothing is charged; the result goes to TRAIN_DIR/sensitive.",
+)
+flags.DEFINE_float(
+    "temperature", 1.0, "What distillation divides logits by; the larger, the smoother."
+)
+flags.DEFINE_enum(
+    "evaluate_on",
+    "held_out",
+    ["held_out", "all_unqueried"],
+    "Public samples that the student's accuracy is measured on: those outside of the pool, or "
+    "these and all of the pool that was not put to the teachers, which a student may have learnt "
+    "from without labels.",
 )
 flags.DEFINE_boolean("save_labels", True, "Keep the noisy labels in TRAIN_DIR/released/labels.npz.")
+flags.DEFINE_list(
+    "export_formats",
+    [],
+    "Formats to write a Keras student in besides the SavedModel: onnx (needs the package tf2onnx), "
+    "litert, or both with a comma between; they lie in assets.extra of the exported version.",
+)
 flags.DEFINE_integer(
     "seed",
     0,
@@ -133,7 +184,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
 
-for name in ("lap_scale", "sigma", "learning_rate", "epsilon_budget"):
+for name in ("lap_scale", "sigma", "learning_rate", "epsilon_budget", "temperature"):
     flags.register_validator(
         name,
         lambda value: value is None or 0.0 < value < float("inf"),
@@ -160,10 +211,31 @@ def chosen_model() -> str | None:
     return next(iter(named), None)
 
 
+def check_comparison() -> None:
+    """Sees to it that nobody gets a student without privacy who did not ask for one.
+
+    Raises:
+      ValueError: if the flags of the comparison don't stand together.
+    """
+    if FLAGS.student == "distillation" and not FLAGS.non_private_comparison:
+        raise ValueError(
+            "student distillation: expected --non_private_comparison as well, got none: the "
+            "teachers' averaged probabilities are not covered by what a label costs, so nothing "
+            "of it is private and no student is exported"
+        )
+    for name in ("query_strategy", "query_rounds", "export_formats"):
+        if FLAGS[name].present and FLAGS.student == "distillation":
+            raise ValueError(f"{name}: expected without --student=distillation, got it with it")
+    for name in ("non_private_comparison", "temperature"):
+        if FLAGS[name].present and FLAGS.student != "distillation":
+            raise ValueError(f"{name}: expected with --student=distillation alone, got it without")
+
+
 def main() -> None:
     """Reads the flags, labels, trains, prints."""
     began = time.monotonic()
     command_line.check_report_file(FLAGS.report_file)
+    check_comparison()
     if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
         raise ValueError(
             "new_budget_i_understand: expected --epsilon_budget and --delta, got no --delta; both "
@@ -171,16 +243,18 @@ def main() -> None:
         )
     mechanism = chosen_mechanism()
     with command_line.quiet_start(FLAGS):
-        from pate_tf import student_run
+        from pate_tf import distillation_run, student_run
         from pate_tf.aggregation import noise
         from pate_tf.data import catalogue as data
+        from pate_tf.queries.config import QueryConfig
         from pate_tf.students import catalogue as students
         from pate_tf.students.config import StudentConfig
         from pate_tf.teachers.run import ensemble_folder, load_ensemble
         from pate_tf.teachers.voters import load_voter
 
     data_dir = pathlib.Path(FLAGS.data_dir) if FLAGS.data_dir else None
-    public = data.load_public(FLAGS.dataset, data_dir=data_dir)
+    with command_line.clock(f"reading {FLAGS.dataset}"):
+        public = data.load_public(FLAGS.dataset, data_dir=data_dir)
     dataset = public.dataset
     teachers_dir = artifacts.RunDirectory(
         pathlib.Path(FLAGS.teachers_dir or f"runs/{dataset.name}-{FLAGS.nb_teachers}")
@@ -188,7 +262,8 @@ def main() -> None:
     run_directory = artifacts.RunDirectory(
         pathlib.Path(FLAGS.train_dir) if FLAGS.train_dir else teachers_dir.root
     )
-    student = students.STUDENTS[FLAGS.student]
+    is_comparison = FLAGS.student == "distillation"
+    student = students.STUDENTS["supervised" if is_comparison else FLAGS.student]
     config = StudentConfig(
         student=FLAGS.student,
         model=chosen_model() or student.default_model(dataset),
@@ -212,6 +287,21 @@ def main() -> None:
             f"nb_teachers: expected {teachers.num_teachers}, as the ensemble has, "
             f"got {FLAGS.nb_teachers}"
         )
+    if is_comparison:
+        with command_line.progress_bar("asking teachers", 2 * FLAGS.queries, "query") as progress:
+            comparison = distillation_run.compare_distillation(
+                config=config,
+                public=public,
+                pool_size=pool_size,
+                num_queries=FLAGS.queries,
+                teachers=teachers,
+                temperature=FLAGS.temperature,
+                evaluate_on=FLAGS.evaluate_on,
+                voting_progress=progress,
+                show_progress=sys.stdout.isatty(),
+            )
+        report_comparison(comparison, teachers, run_directory, time.monotonic() - began)
+        return
     source = (
         noise.SystemNoise()
         if FLAGS.insecure_seed is None
@@ -231,29 +321,88 @@ def main() -> None:
             config=config,
             public=public,
             pool_size=pool_size,
-            num_queries=FLAGS.queries,
+            queries=QueryConfig(
+                strategy=FLAGS.query_strategy,
+                num_queries=FLAGS.queries,
+                rounds=FLAGS.query_rounds,
+                seed=FLAGS.query_seed,
+            ),
             teachers=teachers,
             ledger=ledger,
             mechanism=mechanism,
             noise=source,
             run_directory=run_directory,
             save_labels=FLAGS.save_labels,
+            export_formats=FLAGS.export_formats,
+            evaluate_on=FLAGS.evaluate_on,
             voting_progress=progress,
-            show_progress=sys.stderr.isatty(),
+            show_progress=sys.stdout.isatty(),
         )
-    constant_answer = public.split(pool_size)[1].majority_share
-    report_result(result, constant_answer, run_directory, time.monotonic() - began)
+    report_result(result, run_directory, time.monotonic() - began)
+
+
+def accuracy_in_words(found: "evaluation.Accuracy") -> str:
+    """An accuracy with its interval, and what it was measured on."""
+    low, high = found.interval
+    kind = "held-out" if FLAGS.evaluate_on == "held_out" else "unqueried"
+    return (
+        f"{found.value:.2%} on {found.num_samples:,} {kind} samples "
+        f"(95 % interval {low:.2%} to {high:.2%})"
+    )
+
+
+def report_comparison(
+    result: "distillation_run.DistillationReport",
+    teachers: "Voter",
+    run_directory: artifacts.RunDirectory,
+    seconds: float,
+) -> None:
+    """Prints the table and writes the report of what is not private."""
+    students = {"distilled": result.distilled, "plurality": result.plurality}
+    report = {
+        "private": False,
+        "dataset": teachers.dataset.name,
+        "nb_teachers": teachers.num_teachers,
+        "queries": FLAGS.queries,
+        "temperature": FLAGS.temperature,
+        "evaluated_on": FLAGS.evaluate_on,
+        "num_evaluated": result.distilled.num_samples,
+        **{f"{name}_accuracy": found.value for name, found in students.items()},
+        **{f"{name}_accuracy_interval": list(found.interval) for name, found in students.items()},
+        "plurality_label_accuracy": result.plurality_labels.value,
+        "constant_answer_accuracy": result.constant_answer,
+        "seconds": seconds,
+    }
+    file = run_directory.sensitive / "distillation_comparison.json"
+    artifacts.write_json(file, report, private=True)
+    command_line.print_sensitive_table(
+        "NOT PRIVATE: comparison of students, for your eyes alone",
+        [
+            ("teachers", f"{teachers.num_teachers} on {teachers.dataset.name}"),
+            ("queries", f"{FLAGS.queries}, without noise and without charge"),
+            (
+                f"distilled at temperature {FLAGS.temperature:g}",
+                accuracy_in_words(result.distilled),
+            ),
+            ("labels by plurality", accuracy_in_words(result.plurality)),
+            ("accuracy of those labels", f"{result.plurality_labels.value:.2%}"),
+            ("a constant answer", f"{result.constant_answer:.2%}"),
+            ("exported", "nothing: NOT PRIVATE"),
+            ("SENSITIVE", str(file)),
+            ("time", f"{seconds:.1f} s"),
+        ],
+    )
+    command_line.write_report(FLAGS.report_file, report)
 
 
 def report_result(
     result: "student_run.StudentReport",
-    constant_answer: float,
     run_directory: artifacts.RunDirectory,
     seconds: float,
 ) -> None:
     """Prints the table and writes the report."""
     statement, labels, student = result.statement, result.label_accuracy, result.student_accuracy
-    low, high = student.interval
+    inferred, data_dependent = result.inferred_accuracy, result.epsilon_data_dependent
     report = {
         "dataset": statement.dataset,
         "nb_teachers": statement.num_teachers,
@@ -261,11 +410,16 @@ def report_result(
         "answered": statement.num_answered,
         "label_accuracy": labels.value,
         "student_accuracy": student.value,
-        "student_accuracy_interval": [low, high],
-        "constant_answer_accuracy": constant_answer,
+        "student_accuracy_interval": list(student.interval),
+        "evaluated_on": FLAGS.evaluate_on,
+        "num_evaluated": student.num_samples,
+        "constant_answer_accuracy": result.constant_answer,
+        "query_strategy": statement.query_strategy,
+        "queries_saved": result.queried.num_inferred,
+        "inferred_label_accuracy": inferred.value if inferred else None,
         "mechanism": dict(statement.mechanism),
         "epsilon_data_independent": statement.epsilon,
-        "epsilon_data_dependent": result.epsilon_data_dependent,
+        "epsilon_data_dependent": data_dependent,
         "epsilon_ensemble": statement.epsilon_ensemble,
         "delta": statement.delta,
         "secure_noise": statement.secure_noise,
@@ -280,11 +434,14 @@ def report_result(
             ("teachers", f"{statement.num_teachers} on {statement.dataset}"),
             ("queries", f"{statement.num_queries} asked, {statement.num_answered} answered"),
             ("accuracy of the noisy labels", f"{labels.value:.2%}"),
+            *(
+                [("queries saved", f"{inferred.num_samples}, labels {inferred.value:.2%} right")]
+                if inferred
+                else []
+            ),
             (
                 "student accuracy",
-                f"{student.value:.2%} on {student.num_samples:,} held-out samples "
-                f"(95 % interval {low:.2%} to {high:.2%}); a constant answer: "
-                f"{constant_answer:.2%}",
+                f"{accuracy_in_words(student)}; a constant answer: {result.constant_answer:.2%}",
             ),
             (
                 "epsilon, data-independent",
@@ -292,8 +449,10 @@ def report_result(
             ),
             (
                 "epsilon, data-dependent",
-                f"{result.epsilon_data_dependent:.3f} at delta {statement.delta:g}; "
-                f"SENSITIVE: do not publish",
+                "none: queries depended on earlier noisy labels"
+                if data_dependent is None
+                else f"{data_dependent:.3f} at delta {statement.delta:g}; "
+                "SENSITIVE: do not publish",
             ),
             (
                 "spent by this ensemble so far",

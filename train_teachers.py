@@ -66,8 +66,9 @@ flags.DEFINE_float(
 flags.DEFINE_string(
     "model",
     None,
-    "Model of a teacher: cnn, mlp, deeper, paper_mnist, paper_svhn, random_forest or "
-    "module:function. Default: cnn for images, mlp otherwise.",
+    "Model of a teacher: cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn, random_forest or "
+    "module:function for your own, which takes the data set and returns a Keras model or any "
+    "classifier of scikit-learn. Default: cnn for images, mlp otherwise.",
 )
 flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
 flags.DEFINE_integer(
@@ -156,7 +157,7 @@ def main() -> None:
     with command_line.quiet_start(FLAGS):
         from pate_tf.data import catalogue as data
         from pate_tf.models import catalogue as models
-        from pate_tf.models import forest
+        from pate_tf.models import classifier
         from pate_tf.teachers import cluster, devices, run
         from pate_tf.teachers import config as configs
 
@@ -166,7 +167,8 @@ def main() -> None:
     cluster_config = cluster.read_tf_config()
 
     data_dir = pathlib.Path(FLAGS.data_dir) if FLAGS.data_dir else None
-    examples = data.load_private(FLAGS.dataset, data_dir=data_dir, svhn_extra=FLAGS.svhn_extra)
+    with command_line.clock(f"reading {FLAGS.dataset}"):
+        examples = data.load_private(FLAGS.dataset, data_dir=data_dir, svhn_extra=FLAGS.svhn_extra)
     dataset = examples.dataset
     if FLAGS.nb_labels not in (None, dataset.num_classes):
         raise ValueError(
@@ -217,7 +219,8 @@ def main() -> None:
     rows = [("data set", f"{dataset.name}, {len(examples):,} private records")]
     if complete:
         folder = run.ensemble_folder(directory)
-        public = data.load_public(FLAGS.dataset, data_dir=data_dir)
+        with command_line.clock(f"reading {FLAGS.dataset}"):
+            public = data.load_public(FLAGS.dataset, data_dir=data_dir)
         with command_line.progress_bar("asking teachers", len(public), "sample") as progress:
             accuracies = run.evaluate(run.load_ensemble(folder), public, directory, progress).values
         report["teacher_accuracy_mean"] = float(accuracies.mean())
@@ -225,10 +228,11 @@ def main() -> None:
         report["teacher_accuracy_highest"] = float(accuracies.max())
         report["ensemble"] = str(folder)
         if FLAGS.export_each:
-            report["each"] = str(run.export_each(directory, config))
+            with command_line.clock("exporting each teacher"):
+                report["each"] = str(run.export_each(directory, config))
             rows.append(("each teacher apart", f"{report['each']} (sensitive)"))
-        are_forests = forest.is_forest(config.model, dataset)
-        steps_each = "" if are_forests else f", {config.max_steps} steps each"
+        are_classifiers = classifier.is_classifier(config.model, dataset)
+        steps_each = "" if are_classifiers else f", {config.max_steps} steps each"
         report["constant_answer_accuracy"] = public.majority_share
         rows += [
             ("teachers", f"{num_teachers} of {config.model}{steps_each}"),

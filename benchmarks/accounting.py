@@ -7,6 +7,7 @@ a sample of the queries in the same process, and their time is scaled to all of 
 """
 
 import argparse
+import json
 import math
 import pathlib
 import resource
@@ -264,18 +265,26 @@ SECTIONS = {
 
 
 def main() -> None:
-    """Prints the sections named on the command line, or all."""
+    """Prints the sections named on the command line, or all, and writes them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all")
-    names = parser.parse_args().sections or list(SECTIONS)
+    parser.add_argument("--output_dir", type=pathlib.Path, default="runs/benchmarks")
+    flags = parser.parse_args()
+    names = flags.sections or list(SECTIONS)
     if unknown := set(names) - set(SECTIONS):
         parser.error(f"expected sections of {list(SECTIONS)}, got {sorted(unknown)}")
     print(f"{'':58}{'seconds':>9}{'target':>8}{'plain loop':>12}{'ratio':>8}")
+    flags.output_dir.mkdir(parents=True, exist_ok=True)
     for name in names:
+        found: dict[str, dict[str, float]] = {}
         for row in SECTIONS[name]():
             ratio = row.plain_seconds / row.seconds if row.seconds else math.nan
+            found[row.name] = {"seconds": row.seconds}
+            if not math.isnan(ratio):
+                found[row.name] |= {"plain loop, seconds": row.plain_seconds, "ratio": ratio}
             plain = "" if math.isnan(ratio) else f"{row.plain_seconds:12.2f}{ratio:8.0f}"
             print(f"{row.name:58}{row.seconds:9.3f}{row.target:>8}{plain}", flush=True)
+        (flags.output_dir / f"accounting_{name}.json").write_text(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ published for real data. The noise is drawn from seeds: nothing here is private.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import tempfile
@@ -28,7 +29,7 @@ from pate_tf.data import catalogue
 from pate_tf.models.forest import NUM_TREES, RANDOM_FOREST
 from pate_tf.partition import random_partition
 from pate_tf.records import PrivateExamples, PublicExamples, Votes
-from pate_tf.teachers import forests, processes
+from pate_tf.teachers import classifiers, processes
 from pate_tf.teachers.config import TeacherConfig
 
 NUM_TEACHERS, NUM_QUERIES, SCALE, DELTA = 250, 500, 20.0, 1e-5
@@ -40,7 +41,11 @@ DATA_DEPENDENT = {
 }
 
 
+shown: dict[str, str] = {}
+
+
 def show(name: str, value: str) -> None:
+    shown[name] = value
     print(f"  {name:<44} {value}", flush=True)
 
 
@@ -57,14 +62,15 @@ def votes_of_teachers(private: PrivateExamples, public: PublicExamples) -> Votes
     shares = random_partition(num_records=len(private), num_teachers=NUM_TEACHERS, seed=0)
     began = time.monotonic()
     fitted = [
-        state.weights for _, state in forests.train(config, private, shares, range(NUM_TEACHERS))
+        state.weights
+        for _, state in classifiers.train(config, private, shares, range(NUM_TEACHERS))
     ]
     trained = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "ensemble"
-        forests.save(path, config, fitted)
+        classifiers.save(path, config, fitted)
         size = sum(file.stat().st_size for file in path.iterdir())
-        ensemble = forests.ForestEnsemble(path)
+        ensemble = classifiers.ClassifierEnsemble(path)
         loaded = time.monotonic()
         votes = ensemble.votes(public.inputs)
     asked = time.monotonic()
@@ -94,6 +100,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="adult", choices=catalogue.TABLES)
     parser.add_argument("--data_dir", type=pathlib.Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--output_dir", type=pathlib.Path, default="runs/benchmarks")
     arguments = parser.parse_args()
 
     private = catalogue.load_private(arguments.dataset, data_dir=arguments.data_dir)
@@ -138,6 +145,9 @@ def main() -> None:
         alphas = moments.data_dependent_alphas(asked, mechanism, orders, bound=bound)
         epsilon, moment = moments.epsilon_from_alphas(alphas, orders, DELTA, conversion=conversion)
         show(f"epsilon, {name}", f"{epsilon:.3f} at moment {moment:.4g}")
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    path = arguments.output_dir / f"forests_{arguments.dataset}.json"
+    path.write_text(json.dumps(shown, indent=2))
 
 
 if __name__ == "__main__":

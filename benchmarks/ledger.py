@@ -4,6 +4,7 @@ python benchmarks/ledger.py [--queries=1000000] [--batch=1000] [--mechanism=lapl
 """
 
 import argparse
+import json
 import pathlib
 import resource
 import tempfile
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--mechanism", default="laplace_noisy_max")
+    parser.add_argument("--output_dir", type=pathlib.Path, default="runs/benchmarks")
     flags = parser.parse_args()
     fields = {"sigma": 40.0} if "gaussian" in flags.mechanism else {"gamma": 0.05}
     mechanism = mechanism_from_dict({"name": flags.mechanism, **fields})
@@ -69,6 +71,17 @@ def main() -> None:
     print(f"labelled {answered} queries of {mechanism} in {labelled:.1f} s")
     print(f"verified on opening in {opened:.1f} s; peak memory {peak_mebibytes():.0f} MiB")
     print(f"ledger {size:.1f} MB, counts {votes:.1f} MB, in {folder}")
+    results = {
+        "queries": answered,
+        "mechanism": str(mechanism),
+        "seconds to label": labelled,
+        "seconds to verify on opening": opened,
+        "peak memory, MiB": peak_mebibytes(),
+        "ledger, MB": size,
+        "counts, MB": votes,
+    }
+    flags.output_dir.mkdir(parents=True, exist_ok=True)
+    (flags.output_dir / "ledger.json").write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -211,9 +211,11 @@ class PublicExamples(_Examples):
         return Pool(self.dataset, self.inputs)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
     """Public: unlabelled inputs. What a student learns from, beside the released labels.
+
+    A pool equals itself alone, so that what was computed of one can be kept by it.
 
     Attributes:
       dataset: what is publicly known of them.
@@ -335,7 +337,55 @@ class Votes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleasedLabels:
+class PoolLabels:
+    """Public: labels of some inputs of a pool, whatever a student learns from.
+
+    Made from `ReleasedLabels` alone: those themselves, or with others that were inferred from them,
+    which is post-processing and costs nothing.
+
+    Attributes:
+      query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
+      labels: int64 `[num_labels]`.
+      num_classes: number of classes.
+    """
+
+    query_indices: IntArray = dataclasses.field(repr=False)
+    labels: IntArray = dataclasses.field(repr=False)
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        _check_num_classes(self.num_classes)
+        labels = _labels(self.labels, self.num_classes, "released labels")
+        indices = whole_numbers(self.query_indices, "query indices")
+        if labels.ndim != 1 or indices.shape != labels.shape:
+            raise ValueError(
+                f"released labels: expected labels and query indices of one length, got "
+                f"{list(labels.shape)} and {list(indices.shape)}"
+            )
+        object.__setattr__(self, "labels", _frozen(labels))
+        object.__setattr__(self, "query_indices", _frozen(indices))
+
+    def check_pool(self, pool: Pool) -> None:
+        """Checks that a student can learn from these labels of this pool.
+
+        Raises:
+          ValueError: if there is no label, or the labels do not belong to this pool.
+        """
+        if len(self.labels) == 0:
+            raise ValueError("student: expected at least 1 released label, got none")
+        if self.query_indices.max() >= len(pool) or self.query_indices.min() < 0:
+            raise ValueError(
+                f"student: expected labels of a pool of {len(pool)} inputs, got others"
+            )
+        if self.num_classes != pool.dataset.num_classes:
+            raise ValueError(
+                f"student: expected labels of {pool.dataset.num_classes} classes, "
+                f"got {self.num_classes}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleasedLabels(PoolLabels):
     """Public: noisy labels that were paid for, with the mechanism that drew them and their cost.
 
     Only the labeller makes them (`pate_tf.aggregation.labeller`).
@@ -352,9 +402,6 @@ class ReleasedLabels:
       secure_noise: False if the noise came from `--insecure_seed`; then nothing is private.
     """
 
-    query_indices: IntArray = dataclasses.field(repr=False)
-    labels: IntArray = dataclasses.field(repr=False)
-    num_classes: int
     num_queries: int
     mechanism: Mapping[str, object]
     epsilon: float
@@ -363,40 +410,14 @@ class ReleasedLabels:
     secure_noise: bool
 
     def __post_init__(self) -> None:
-        _check_num_classes(self.num_classes)
-        labels = _labels(self.labels, self.num_classes, "released labels")
-        indices = whole_numbers(self.query_indices, "query indices")
-        if labels.ndim != 1 or indices.shape != labels.shape:
+        super().__post_init__()
+        if len(self.labels) > self.num_queries:
             raise ValueError(
-                f"released labels: expected labels and query indices of one length, got "
-                f"{list(labels.shape)} and {list(indices.shape)}"
+                f"released labels: expected at most {self.num_queries} answers, got "
+                f"{len(self.labels)}"
             )
-        if len(labels) > self.num_queries:
-            raise ValueError(
-                f"released labels: expected at most {self.num_queries} answers, got {len(labels)}"
-            )
-        object.__setattr__(self, "labels", _frozen(labels))
-        object.__setattr__(self, "query_indices", _frozen(indices))
 
     @property
     def num_answered(self) -> int:
         """How many of the queries got a label."""
         return len(self.labels)
-
-    def check_pool(self, pool: Pool) -> None:
-        """Checks that a student can learn from these labels of this pool.
-
-        Raises:
-          ValueError: if no query was answered, or the labels do not belong to this pool.
-        """
-        if self.num_answered == 0:
-            raise ValueError("student: expected at least 1 released label, got none")
-        if self.query_indices.max() >= len(pool) or self.query_indices.min() < 0:
-            raise ValueError(
-                f"student: expected labels of a pool of {len(pool)} inputs, got others"
-            )
-        if self.num_classes != pool.dataset.num_classes:
-            raise ValueError(
-                f"student: expected labels of {pool.dataset.num_classes} classes, "
-                f"got {self.num_classes}"
-            )

@@ -8,11 +8,11 @@ import dataclasses
 import importlib.metadata
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pate_tf import artifacts
-from pate_tf.accounting import moments
+from pate_tf.accounting import moments, statement_page
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.statement import PrivacyStatement
 from pate_tf.aggregation import labeller
@@ -20,9 +20,13 @@ from pate_tf.aggregation.graph import VoteAggregation
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.database import DATABASE
-from pate_tf.records import PublicExamples, ReleasedLabels
-from pate_tf.serving import export
-from pate_tf.students import catalogue, evaluation
+from pate_tf.queries.catalogue import find_strategy
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.rounds import QueriedLabels, ask_in_rounds, check_queries
+from pate_tf.records import IntArray, PoolLabels, PublicExamples, ReleasedLabels
+from pate_tf.serving import digest, export, formats
+from pate_tf.serving.served import ServedStudent
+from pate_tf.students import catalogue, evaluation, held_out, training
 from pate_tf.students.config import StudentConfig
 from pate_tf.teachers.voters import Voter
 
@@ -34,19 +38,24 @@ class StudentReport:
     """What a student run found out.
 
     Attributes:
-      released: the labels that the student learnt from.
+      queried: the labels that the student learnt from, and what was paid for them.
       label_accuracy: of the noisy labels, against the public labels.
-      student_accuracy: of the exported student on the held-out samples.
+      inferred_accuracy: of the labels that came without a query; None if there are none.
+      student_accuracy: of the exported student on the samples that evaluate it.
+      constant_answer: what always answering their commonest class would get right.
       statement: what may be published beside it.
-      epsilon_data_dependent: SENSITIVE; of the batches that paid for the labels, two-sided.
+      epsilon_data_dependent: SENSITIVE; of the batches that paid for the labels, two-sided; None
+        where queries depended on earlier noisy labels, for which no such bound holds.
       student_folder: the exported version.
     """
 
-    released: ReleasedLabels
+    queried: QueriedLabels
     label_accuracy: evaluation.Accuracy
+    inferred_accuracy: evaluation.Accuracy | None
     student_accuracy: evaluation.Accuracy
+    constant_answer: float
     statement: PrivacyStatement
-    epsilon_data_dependent: float
+    epsilon_data_dependent: float | None
     student_folder: pathlib.Path
 
 
@@ -98,29 +107,33 @@ def run_student(
     config: StudentConfig,
     public: PublicExamples,
     pool_size: int,
-    num_queries: int,
+    queries: QueryConfig,
     teachers: Voter,
     ledger: Ledger,
     mechanism: Mechanism,
     noise: NoiseSource,
     run_directory: artifacts.RunDirectory,
     save_labels: bool = True,
+    export_formats: Sequence[str] = (),
+    evaluate_on: str = evaluation.HELD_OUT,
     voting_progress: Callable[[int], object] | None = None,
     show_progress: bool = False,
 ) -> StudentReport:
-    """Labels the first queries of the pool, trains a student on them, exports and states.
+    """Has queries of the pool labelled, trains a student on them, exports and states.
 
     Args:
       config: how the student is trained.
       public: the public samples.
       pool_size: how many of them, from the first, form the pool; the rest evaluates.
-      num_queries: how many of the pool, from the first, are put to the teachers.
+      queries: how many of the pool are put to the teachers, and how they are chosen.
       teachers: the ensemble.
       ledger: the ensemble's ledger, open.
       mechanism: draws the labels and accounts for them.
       noise: where privacy noise comes from.
       run_directory: labels, student and statement go below `released/`.
       save_labels: whether the labels are kept in `released/labels.npz`.
+      export_formats: of "onnx" and "litert", to write the student in besides.
+      evaluate_on: which public samples evaluate the student, of `evaluation.EVALUATED_ON`.
       voting_progress: called with the number of queries voted on since its last call.
       show_progress: whether training shows a progress bar.
 
@@ -129,10 +142,10 @@ def run_student(
       LedgerError: if the budget does not suffice or the ledger can't be used.
     """
     dataset = public.dataset
-    student_side, held_out = public.split(pool_size)
+    student_side, _ = public.split(pool_size)
     pool = student_side.pool()
-    if not 0 < num_queries <= len(pool):
-        raise ValueError(f"queries: expected from 1 to the pool's {len(pool)}, got {num_queries}")
+    check_queries(queries, pool)
+    evaluation.check_evaluate_on(evaluate_on)
     if teachers.dataset != dataset:
         raise ValueError(
             f"teachers: expected an ensemble for {dataset.name}, got one for "
@@ -140,6 +153,9 @@ def run_student(
         )
     artifacts.remove_abandoned(run_directory.root)
     student = catalogue.find_student(config, dataset)  # what does not fit must not cost budget
+    formats.check_formats(export_formats)
+    if export_formats and student is catalogue.STUDENTS["random_forest"]:
+        raise ValueError("export_formats: expected none for a forest, which can't be converted")
 
     gate = labeller.Labeller(
         voter=lambda inputs: teachers.votes(inputs, voting_progress),
@@ -148,49 +164,109 @@ def run_student(
         noisy_winners=VoteAggregation(dataset.num_classes).label,
         num_classes=dataset.num_classes,
     )
-    released = gate.label(pool.inputs[:num_queries], mechanism=mechanism)
+
+    def ask(indices: IntArray) -> ReleasedLabels:
+        return gate.label(
+            pool.inputs[indices],
+            mechanism=mechanism,
+            query_indices=indices,
+            adaptive=strategy.is_adaptive,
+            num_later=queries.num_queries - len(indices),
+        )
+
+    strategy = find_strategy(queries.strategy)
+    queried = ask_in_rounds(queries, pool, ask)
+    released = queried.released
     if save_labels:
         artifacts.write_arrays(
             run_directory.released / "labels.npz",
             {"query_indices": released.query_indices, "labels": released.labels},
         )
+    logs = training.logs_of(run_directory.released)
     model = student.train(
-        config, released, pool, folder=run_directory.released, show_progress=show_progress
+        config,
+        queried.labels,
+        pool,
+        folder=run_directory.released,
+        callbacks=[held_out.HeldOut(public.split(pool_size)[1], logs)],
+        show_progress=show_progress,
     )
     statement = PrivacyStatement.of(
         released,
         dataset=dataset.name,
         unit=teachers.unit,
         num_teachers=teachers.num_teachers,
+        query_strategy=queries.strategy,
         epsilon_ensemble=ledger.spent().epsilon,
         epsilon_budget=ledger.epsilon_budget,
         budget_was_raised=ledger.was_raised,
         ledger_head=(ledger.head.sequence, ledger.head.digest),
-        student_digest=artifacts.digest_arrays(model.get_weights()),
+        student_digest=digest.student_digest(model),
         versions=_versions(),
     )
     folder = export.export_student(
-        model, dataset, run_directory.released / "student", statement.to_dict()
+        model,
+        dataset,
+        run_directory.released / "student",
+        statement.to_dict(),
+        formats=export_formats,
     )
     artifacts.write_json(run_directory.released / "privacy_statement.json", statement.to_dict())
-    artifacts.write_text(run_directory.released / "privacy_statement.md", statement.to_markdown())
+    artifacts.write_text(
+        run_directory.released / "privacy_statement.md", statement_page.to_markdown(statement)
+    )
+    evaluated = evaluation.evaluated_samples(
+        evaluate_on, public, pool_size=pool_size, queries=queried.queries
+    )
+    given = ServedStudent(folder).classify(evaluated.inputs)
+    label_accuracy = _label_accuracy(released, student_side)
+    student_accuracy = evaluation.accuracy(given, evaluated.labels)
+    held_out.write_version(
+        logs.parent / "versions" / folder.name,
+        evaluated,
+        given,
+        settings={
+            **dataclasses.asdict(config),
+            "dataset": dataset.name,
+            "num_teachers": teachers.num_teachers,
+            "queries": queries.num_queries,
+            "query_strategy": queries.strategy,
+            "mechanism": released.mechanism,
+        },
+        results={
+            "result/student_accuracy": student_accuracy.value,
+            "result/label_accuracy": label_accuracy.value,
+            "result/epsilon": statement.epsilon,
+        },
+    )
     return StudentReport(
-        released=released,
-        label_accuracy=evaluation.accuracy(
-            released.labels, student_side.labels[released.query_indices]
-        ),
-        student_accuracy=evaluation.evaluate(export.ServedStudent(folder).classify, held_out),
+        queried=queried,
+        label_accuracy=label_accuracy,
+        inferred_accuracy=_label_accuracy(queried.inferred, student_side)
+        if queried.num_inferred
+        else None,
+        student_accuracy=student_accuracy,
+        constant_answer=evaluated.majority_share,
         statement=statement,
         epsilon_data_dependent=_data_dependent_epsilon(ledger, released),
         student_folder=folder,
     )
 
 
-def _data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float:
-    """Sensitive: two-sided epsilon, at the true votes, of the batches that paid for the labels."""
+def _label_accuracy(labels: PoolLabels, examples: PublicExamples) -> evaluation.Accuracy:
+    return evaluation.accuracy(labels.labels, examples.labels[labels.query_indices])
+
+
+def _data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
+    """Sensitive: two-sided epsilon, at the true votes, of the batches that paid for the labels.
+
+    None if a batch depended on earlier noisy labels: its realised cost is itself random.
+    """
     total = 0.0 * moments.DEFAULT_MOMENTS
     for paid in labeller.paid_counts(ledger):
         if paid.debit in released.ledger_rows:
+            if paid.adaptive:
+                return None
             mechanism = mechanism_from_dict(paid.mechanism)
             total = total + moments.data_dependent_alphas(
                 paid.counts.values[paid.answered],

@@ -343,7 +343,10 @@ def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_pa
         )
     }
     assert len(drawn) == 1
-    assert len(list(tmp_path.rglob("releases/*.json"))) == 1
+    assert not list(tmp_path.rglob("releases"))
+    with Ledger.read(folder) as ledger:
+        assert [row.kind for row in ledger.history()][-2:] == ["release", "released"]
+        assert sum(row.kind == "release" for row in ledger.history()) == 1
     refused = run(f"--train_dir={tmp_path / 'run'}", "--release=gate")
     assert refused.code == 1
     assert "which have left already" in refused.err
@@ -657,7 +660,7 @@ def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tm
 def test_analyses_a_run(succeed, tmp_path):
     pay(tmp_path / "run/sensitive", golden_counts("H2", 30))
     pay(tmp_path / "run/sensitive", golden_counts("H3", 20))
-    report = succeed(f"--train_dir={tmp_path}/run").report
+    report = succeed(f"--train_dir={tmp_path}/run", "--release=sanitised").report
     table = np.concatenate([golden_counts("H2", 30), golden_counts("H3", 20)])
     file = save(tmp_path / "counts.npy", table)
     by_file = succeed(
@@ -679,7 +682,25 @@ def test_writes_into_the_run_folder(script, tmp_path, capsys):
     assert ended.code == 0
     assert (tmp_path / "run/sensitive/analysis.json").exists()
     assert (tmp_path / "run/released/analysis.json").exists()
-    assert len(list((tmp_path / "run/sensitive/releases").glob("*.json"))) == 1
+
+
+def test_a_ledger_is_charged_for_a_release_only_when_asked_to(succeed, tmp_path):
+    flag = f"--train_dir={tmp_path}/run"
+
+    def last_row() -> str:
+        with Ledger.read(tmp_path / "run/sensitive") as ledger:
+            return ledger.history()[-1].kind
+
+    pay(tmp_path / "run/sensitive", golden_counts("H2", 3))
+    ended = succeed(flag)
+    assert last_row() == "answers"
+    assert "sanitised" not in ended.report
+    assert "--release=sanitised draws one" in ended.out
+    drawn = succeed(flag, "--release=sanitised").report["sanitised"]
+    assert last_row() == "released"
+    # What was paid for is shown without asking.
+    assert succeed(flag).report["sanitised"] == drawn
+    assert "sanitised" not in succeed(flag, "--release=none").report
 
 
 def test_a_threshold_is_accounted_but_not_released(succeed, run, tmp_path):

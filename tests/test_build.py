@@ -11,7 +11,13 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 BUILD = REPOSITORY / "BUILD"
 
 SCRIPTS = ("analysis", "train_student", "train_teachers")
-PIP_NAMES = {"sklearn": "scikit-learn", "absl": "absl-py", "dp_accounting": "dp-accounting"}
+PIP_NAMES = {
+    "sklearn": "scikit-learn",
+    "absl": "absl-py",
+    "dp_accounting": "dp-accounting",
+    "grpc": "grpcio",
+    "tensorflow_serving": "tensorflow-serving-api",
+}
 
 HEADER = '''"""One target a part; tests/test_build.py writes this file from the imports."""
 
@@ -101,7 +107,8 @@ def expected() -> str:
         targets.append(target("py_binary", script, [REPOSITORY / f"{script}.py"]))
     tests = sorted((REPOSITORY / "tests").rglob("*.py"))
     helpers = [path for path in tests if not path.name.startswith("test_")]
-    data = ["tests/accounting/golden.json", *(f"{script}.py" for script in SCRIPTS)]
+    data = ["tests/accounting/golden.json", "tests/serving/classify.c"]
+    data += [f"{script}.py" for script in SCRIPTS]
     targets.append(target("py_library", "test_helpers", helpers, data=data))
     for path in tests:
         if path not in helpers:

@@ -1,9 +1,12 @@
 import io
 import os
 import pathlib
+import threading
+import time
 import types
 
 import pytest
+from script_processes import REPOSITORY, run_fresh
 
 from pate_tf import command_line
 from pate_tf.ledger import LedgerError
@@ -126,17 +129,61 @@ def test_no_bar_where_there_is_no_terminal(capsys):
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_a_bar_on_a_terminal_counts(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def at_a_terminal(monkeypatch) -> Terminal:
+    # In the test, not in a fixture: pytest puts its own stderr in place after those.
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
+    return terminal
+
+
+def test_a_bar_on_a_terminal_counts(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
     with command_line.progress_bar("training", 3, "teacher") as progress:
         progress(3)
     assert "training" in terminal.getvalue()
     assert "3/3" in terminal.getvalue()
+
+
+def test_a_full_bar_leaves_its_line_to_what_comes_next(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    with command_line.progress_bar("asking", 3, "query") as progress:
+        progress(2)
+        assert "\n" not in terminal.getvalue()
+        progress(1)
+        assert terminal.getvalue().endswith("\n")
+        progress(0)
+    assert terminal.getvalue().count("\n") == 1
+
+
+def test_a_clock_runs_and_leaves_no_trace(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    with command_line.clock("reading"):
+        deadline = time.monotonic() + 30.0
+        while "reading: 00:01" not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert "reading: 00:01" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")
+    assert "\n" not in terminal.getvalue()
+
+
+def test_a_clock_stops_where_its_work_fails(monkeypatch):
+    at_a_terminal(monkeypatch)
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match="broken"), command_line.clock("reading"):
+        raise ValueError("broken")
+    assert threading.active_count() == threads
+
+
+def test_no_clock_where_there_is_no_terminal(capsys):
+    with command_line.clock("reading"):
+        pass
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
 
 
 def test_a_table_is_aligned(capsys):
@@ -159,3 +206,18 @@ def test_reports_stay_out_of_what_is_published(tmp_path, name):
     with pytest.raises(ValueError, match="report_file: expected"):
         command_line.write_report(str(tmp_path / name), {"epsilon": 1.0})
     assert list(pathlib.Path(tmp_path / "released").iterdir()) == []
+
+
+@pytest.mark.long
+def test_verbosity_is_absls(tmp_path):
+    def said(verbosity: int) -> list[str]:
+        flags = ("--nb_teachers=2", "--max_steps=2", f"--verbosity={verbosity}")
+        train_dir = f"--train_dir=run{verbosity}"
+        ended = run_fresh(str(REPOSITORY / "train_teachers.py"), *flags, train_dir, folder=tmp_path)
+        assert ended.code == 0, ended.err[-2000:]
+        return [line[:1] for line in ended.err.splitlines()]
+
+    assert said(-2) == said(-1) == []  # errors; warnings, the default
+    info, debug = said(0), said(1)
+    assert "I" in info
+    assert len(debug) > len(info)

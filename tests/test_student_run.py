@@ -8,8 +8,11 @@ import pytest
 from pate_tf import artifacts, student_run
 from pate_tf.accounting import mechanisms
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.analysis import run as analysis_run
 from pate_tf.data import catalogue as data
 from pate_tf.ledger import LedgerError
+from pate_tf.queries import between_rounds, siamese
+from pate_tf.queries.config import QueryConfig
 from pate_tf.records import Votes
 from pate_tf.students.config import StudentConfig
 
@@ -17,6 +20,7 @@ NUM_TEACHERS = 100
 NUM_QUERIES = 40
 POOL = 400
 PUBLIC = data.load_public("digits")
+PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
 
 
 @dataclasses.dataclass
@@ -36,7 +40,7 @@ class FakeEnsemble:
 
     def votes(self, inputs, progress=None) -> Votes:
         self.asked += len(inputs)
-        return Votes(self.table[:, : len(inputs)], 10)
+        return Votes(self.table[:, [PLACES[row.tobytes()] for row in inputs]], 10)
 
 
 def table(agreement: int, seed: int = 0) -> np.ndarray:
@@ -56,10 +60,13 @@ def run(
     epsilon_budget=None,
     delta=1e-5,
     num_queries=NUM_QUERIES,
+    query_strategy="first",
+    query_rounds=None,
     pool_size=POOL,
     seed=0,
     model="mlp",
     save_labels=True,
+    evaluate_on="held_out",
     replace_budget=False,
 ):
     directory = artifacts.RunDirectory(folder)
@@ -76,13 +83,16 @@ def run(
             ),
             public=PUBLIC,
             pool_size=pool_size,
-            num_queries=num_queries,
+            queries=QueryConfig(
+                strategy=query_strategy, num_queries=num_queries, rounds=query_rounds
+            ),
             teachers=ensemble,
             ledger=ledger,
             mechanism=mechanism or mechanisms.LaplaceNoisyMax(0.1),
             noise=noise or SystemNoise(),
             run_directory=directory,
             save_labels=save_labels,
+            evaluate_on=evaluate_on,
         )
 
 
@@ -135,7 +145,7 @@ def test_released_holds_what_it_may_and_sensitive_is_closed(tmp_path):
     found = labels(tmp_path)
     assert set(found) == {"query_indices", "labels"}
     assert found["labels"].shape == found["query_indices"].shape == (NUM_QUERIES,)
-    np.testing.assert_array_equal(found["labels"], result.released.labels)
+    np.testing.assert_array_equal(found["labels"], result.queried.released.labels)
     travelling = result.student_folder / "assets.extra" / "privacy_statement.json"
     assert json.loads(travelling.read_text()) == statement(tmp_path)
     assert (tmp_path / "sensitive").stat().st_mode & 0o777 == 0o700
@@ -192,7 +202,8 @@ def test_more_queries_and_other_mechanisms_are_paid_for(tmp_path):
     first = run(tmp_path, ensemble)
     more = run(tmp_path, ensemble, num_queries=NUM_QUERIES + 10)
     assert ensemble.asked == NUM_QUERIES + 10
-    np.testing.assert_array_equal(more.released.labels[:NUM_QUERIES], first.released.labels)
+    released = (result.queried.released.labels for result in (first, more))
+    np.testing.assert_array_equal(next(released), next(released)[:NUM_QUERIES])
     assert more.statement.epsilon_ensemble > first.statement.epsilon_ensemble
     assert more.statement.epsilon == pytest.approx(more.statement.epsilon_ensemble)
     other = run(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(0.1))
@@ -256,7 +267,10 @@ def test_raising_the_budget_is_stated_for_ever(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_queries": 0}, "queries: expected from 1 to the pool's 400"),
+        ({"num_queries": 0}, "queries: expected at least 1"),
+        ({"query_strategy": "nosuch"}, "query_strategy: expected one of"),
+        ({"query_strategy": "random", "query_rounds": 2}, "query_rounds: expected 1"),
+        ({"evaluate_on": "everything"}, "evaluate_on: expected one of"),
         ({"num_queries": 401}, "queries: expected from 1 to the pool's 400"),
         ({"pool_size": 0}, "stdnt_share: expected"),
         ({"pool_size": 597}, "stdnt_share: expected"),
@@ -299,3 +313,114 @@ def test_labels_are_kept_only_if_asked_for(tmp_path):
     run(tmp_path, FakeEnsemble(table(95)), save_labels=False)
     assert not (tmp_path / "released" / "labels.npz").exists()
     assert (tmp_path / "released" / "student" / "1").is_dir()
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    monkeypatch.setattr(between_rounds, "STEPS", 30)
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+@dataclasses.dataclass
+class DyingEnsemble(FakeEnsemble):
+    """Dies when asked the second time."""
+
+    calls: int = 0
+
+    def votes(self, inputs, progress=None) -> Votes:
+        self.calls += 1
+        if self.calls == 2:
+            raise Killed
+        return super().votes(inputs)
+
+
+def unanimous() -> np.ndarray:
+    """Votes that all noise of scale 1/5 leaves as they are."""
+    return np.tile(PUBLIC.labels, (NUM_TEACHERS, 1))
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_run_killed_between_rounds_asks_the_same_again_and_pays_for_no_round_twice(tmp_path):
+    mechanism = mechanisms.LaplaceNoisyMax(5.0)
+    options = {"mechanism": mechanism, "query_strategy": "uncertain", "query_rounds": 3}
+    dying = DyingEnsemble(unanimous())
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", dying, **options)
+    assert dying.asked == NUM_QUERIES // 3
+    assert not (tmp_path / "killed" / "released").exists()
+    again = run(tmp_path / "killed", dying, **options)
+    assert dying.asked == NUM_QUERIES
+    whole = run(tmp_path / "whole", FakeEnsemble(unanimous()), **options)
+    np.testing.assert_array_equal(again.queried.queries, whole.queried.queries)
+    assert again.statement.student_digest == whole.statement.student_digest
+    # All rounds, each charged once, and one record for all of them.
+    for result in (again, whole):
+        expected, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
+        assert result.statement.epsilon == expected
+        assert result.statement.epsilon_ensemble == pytest.approx(expected)
+        assert len(result.statement.ledger_rows) == 3
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path):
+    ensemble = FakeEnsemble(table(95))
+    adaptive = run(tmp_path, ensemble, query_strategy="uncertain", query_rounds=2)
+    assert adaptive.epsilon_data_dependent is None
+    assert statement(tmp_path)["query_strategy"] == "uncertain"
+    source = analysis_run.read_run(tmp_path).source
+    assert source.groups is None
+    assert source.num_queries == NUM_QUERIES
+    # Who learns from the same labels again, by whichever way, has none either.
+    ledger_rows = adaptive.statement.ledger_rows
+    same = run(tmp_path, ensemble, query_strategy="random", num_queries=20)
+    assert set(same.statement.ledger_rows) <= set(ledger_rows)
+    assert same.epsilon_data_dependent is None
+    fixed = run(tmp_path / "other", FakeEnsemble(table(95)), query_strategy="random")
+    assert 0.0 < fixed.epsilon_data_dependent <= fixed.statement.epsilon
+    assert statement(tmp_path / "other")["query_strategy"] == "random"
+    assert analysis_run.read_run(tmp_path / "other").source.groups is not None
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_round_is_paid_for_only_if_all_later_ones_can_be(tmp_path):
+    ensemble = FakeEnsemble(table(95))
+    cost, _ = mechanisms.LaplaceNoisyMax(0.1).data_independent_epsilon(
+        num_queries=NUM_QUERIES - 1, delta=1e-5
+    )
+    options = {"query_strategy": "uncertain", "query_rounds": 2, "epsilon_budget": cost}
+    with pytest.raises(LedgerError, match="epsilon_budget: expected at most"):
+        run(tmp_path, ensemble, **options)
+    assert ensemble.asked == 0
+    result = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
+    assert result.statement.epsilon_ensemble <= cost
+    # What is paid for is free, although nothing is left.
+    again = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
+    assert again.statement.epsilon_ensemble == result.statement.epsilon_ensemble
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(siamese, "SURE", 1e-9)  # everything matches something
+    options = {"mechanism": mechanisms.LaplaceNoisyMax(5.0), "query_rounds": 1}
+    result = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="siamese", **options)
+    assert result.queried.num_inferred == POOL - NUM_QUERIES
+    assert result.inferred_accuracy.num_samples == POOL - NUM_QUERIES
+    assert result.label_accuracy.num_samples == NUM_QUERIES
+    assert result.statement.num_queries == result.statement.num_answered == NUM_QUERIES
+    # What is published as labels is what was paid for.
+    assert labels(tmp_path)["labels"].shape == (NUM_QUERIES,)
+    fewer = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="random", **options)
+    assert fewer.statement.epsilon_ensemble == result.statement.epsilon_ensemble
+    assert fewer.queried.num_inferred == 0
+    assert fewer.inferred_accuracy is None
+    assert fewer.statement.student_digest != result.statement.student_digest
+
+
+def test_all_that_was_not_asked_for_can_evaluate(tmp_path):
+    result = run(tmp_path, FakeEnsemble(table(95)), evaluate_on="all_unqueried")
+    assert result.student_accuracy.num_samples == len(PUBLIC) - NUM_QUERIES
+    held_out = PUBLIC.split(NUM_QUERIES)[1]
+    assert result.constant_answer == held_out.majority_share

@@ -190,6 +190,11 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
         (["--stdnt_share=597"], "stdnt_share: expected"),
         (["--stdnt_share=29"], "queries: expected from 1 to the pool's 29"),
         (["--model=nosuch"], "model: expected one of"),
+        (["--student=distillation"], "expected --non_private_comparison as well"),
+        (["--non_private_comparison"], "expected with --student=distillation alone"),
+        (["--temperature=5"], "temperature: expected with --student=distillation alone"),
+        (["--query_strategy=uncertain", "--query_rounds=31"], "query_rounds: expected from 1 to"),
+        (["--query_rounds=2"], "query_rounds: expected 1 for strategy first"),
         (["--lap_scale=1e300"], "expected"),
         (["--lap_scale=1e-320"], "expected"),
         (
@@ -230,6 +235,11 @@ def test_bad_input_is_one_line_and_exit_code_1(teachers, flags, told):
         ["--queries=1.5"],
         ["--stdnt_share=0"],
         ["--mechanism=plurality"],
+        ["--query_strategy=by_true_label"],
+        ["--query_rounds=0"],
+        ["--query_seed=-1"],
+        ["--temperature=0"],
+        ["--evaluate_on=training"],
         ["--insecure_seed=-1"],
         ["--nosuch"],
         ["digits"],
@@ -391,3 +401,71 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     np.testing.assert_array_equal(*labels)
     with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
         assert ledger.spent().num_queries == 40
+
+
+def test_queries_are_asked_in_rounds_and_asked_again_for_nothing(teachers):
+    flags = ("--query_strategy=uncertain", "--query_rounds=2", "--lap_scale=0.5", "--queries=20")
+    ended = run_script(
+        SCRIPT,
+        *FEW_STEPS,
+        "--teachers_dir=run",
+        *flags,
+        "--evaluate_on=all_unqueried",
+        "--report_file=report.json",
+        folder=teachers,
+    )
+    assert ended.code == 0, ended.err[-2000:]
+    report = json.loads((teachers / "report.json").read_text())
+    assert report["query_strategy"] == statement(teachers / "run")["query_strategy"] == "uncertain"
+    assert (report["evaluated_on"], report["num_evaluated"]) == ("all_unqueried", 597 - 20)
+    assert report["epsilon_data_dependent"] is None
+    assert report["queries_saved"] == 0
+    assert "none: queries depended on earlier noisy labels" in ended.out
+    assert "577 unqueried samples (95 % interval" in ended.out
+    first = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
+    assert not np.array_equal(np.sort(first["query_indices"]), np.arange(20))
+    # Another training seed asks the same; what is charged is the sum of both rounds.
+    again = run_script(
+        SCRIPT, *FEW_STEPS, "--teachers_dir=run", *flags, "--seed=5", folder=teachers
+    )
+    assert again.code == 0, again.err[-2000:]
+    second = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
+    np.testing.assert_array_equal(first["query_indices"], second["query_indices"])
+    np.testing.assert_array_equal(first["labels"], second["labels"])
+    with Ledger.read(teachers / "run" / "sensitive") as ledger:
+        assert ledger.spent().num_queries == 20
+        assert [row.kind for row in ledger.history()].count("debit") == 2
+
+
+def test_distillation_is_called_not_private_and_releases_nothing(teachers):
+    flags = ("--student=distillation", "--non_private_comparison", "--temperature=5")
+    ended = run_script(SCRIPT, *HERE, *flags, "--report_file=report.json", folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert "NOT PRIVATE" in ended.out
+    report = json.loads((teachers / "report.json").read_text())
+    assert report["private"] is False
+    assert report["temperature"] == 5.0
+    for name in ("distilled", "plurality"):
+        assert f"{report[f'{name}_accuracy']:.2%} on 197 held-out samples" in ended.out
+    assert not (teachers / "run" / "released").exists()
+    assert not list((teachers / "run").rglob("ledger.sqlite3"))
+    file = teachers / "run" / "sensitive" / "distillation_comparison.json"
+    assert json.loads(file.read_text()) == report
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_distillation_of_teachers_who_answer_with_labels_alone_is_one_line(tmp_path):
+    public = digits.load_public()
+    np.save(tmp_path / "votes.npy", np.tile(public.labels[:40], (60, 1)))
+    ended = run_script(
+        SCRIPT,
+        "--teachers=votes.npy",
+        "--teachers_dir=their",
+        "--queries=40",
+        "--student=distillation",
+        "--non_private_comparison",
+        folder=tmp_path,
+    )
+    assert_one_line(ended)
+    assert "teachers: expected Keras teachers trained by train_teachers.py" in ended.err
+    assert not (tmp_path / "their" / "released").exists()

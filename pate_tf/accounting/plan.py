@@ -12,11 +12,15 @@ from math import ceil, inf
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import ndtri
 
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.mechanisms import GaussianNoisyMax, Mechanism, PureNoisyMax
 from pate_tf.accounting.moments import is_two_sided
-from pate_tf.accounting.smooth_sensitivity import check_smooth_sensitivity
+from pate_tf.accounting.smooth_sensitivity import (
+    check_smooth_sensitivity,
+    gaussian_smooth_sensitivity_rdp,
+)
 
 RELEASES = ("log_cost", "gate", "smooth_sensitivity")
 BOUNDS = ("paper", "tight", "two_sided", "class_aware")
@@ -116,9 +120,31 @@ class ReleasePlan:
         """Size of one integer step of ln Cbar, see `integer_step`."""
         return integer_step(self.smoothness)
 
+    @property
+    def shift(self) -> float:
+        """Of B1, b there: standard deviations added, so that the true cost is seldom undercut."""
+        return -float(ndtri(self.failure))
+
     def release_alpha(self, moment: float) -> float:
-        """Returns what publishing the noisy log cost once costs at a moment (Theorem B2)."""
+        """Returns what one draw costs at a moment, whatever the data: data-independent.
+
+        B2 and the gate draw Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole
+        number. Replacing one record changes one teacher's votes, ln Cbar by at most eta < step
+        (Theorem B2), hence Y by at most 1, on all data sets and in both directions. Then the Renyi
+        divergence at order l + 1 is at most (l + 1) / (2 sigma^2) (Canonne, Kamath and Steinke
+        2020, Theorem 4), and alpha is l times that. Everything read from the draw, the sanitised
+        epsilon and a gate's decision, is post-processing. B1 costs what Theorem B1 says. Either
+        adds to the alphas of the labels, also where the plan was made when they were known.
+        """
+        if self.release == "smooth_sensitivity":
+            return moment * gaussian_smooth_sensitivity_rdp(
+                moment + 1.0, beta=self.smoothness, sigma=self.sigma, b=self.shift
+            )
         return moment * (moment + 1.0) / (2.0 * self.sigma**2)
+
+    def release_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns `release_alpha` at each moment, `[num_moments]`."""
+        return np.array([self.release_alpha(float(moment)) for moment in moments])
 
     @property
     def cost_floor(self) -> float:

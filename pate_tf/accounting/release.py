@@ -24,7 +24,6 @@ from collections.abc import Callable
 from math import ceil, exp, floor, isfinite, log
 
 import numpy as np
-from scipy.special import ndtri
 
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
@@ -36,10 +35,7 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import data_dependent_alphas
 from pate_tf.accounting.plan import ReleasePlan, steps_above
 from pate_tf.accounting.smooth_cost import log_smooth_cost
-from pate_tf.accounting.smooth_sensitivity import (
-    gaussian_smooth_sensitivity_rdp,
-    smooth_sensitivity,
-)
+from pate_tf.accounting.smooth_sensitivity import smooth_sensitivity
 from pate_tf.records import IntArray
 
 DiscreteGaussian = Callable[[float], int]
@@ -92,7 +88,6 @@ def _total_cap(mechanism: Mechanism, plan: ReleasePlan) -> float:
 
 def _sanitised(
     alpha: float,
-    own_alpha: Callable[[float], float],
     mechanism: Mechanism,
     plan: ReleasePlan,
     delta: float,
@@ -101,9 +96,9 @@ def _sanitised(
 
     The worst case of labels and release together holds always and may use any moment.
     """
-    total = min(alpha, _total_cap(mechanism, plan)) + own_alpha(plan.moment)
+    total = min(alpha, _total_cap(mechanism, plan)) + plan.release_alpha(plan.moment)
     worst = mechanism.data_independent_alpha(DEFAULT_MOMENTS, num_queries=plan.num_queries)
-    worst = worst + np.array([own_alpha(float(moment)) for moment in DEFAULT_MOMENTS])
+    worst = worst + plan.release_alphas(DEFAULT_MOMENTS)
     worst_epsilon, _ = epsilon_from_alphas(worst * (1.0 + SAFETY_MARGIN), DEFAULT_MOMENTS, delta)
     return SanitisedEpsilon(
         epsilon=min(_epsilon(total, plan, delta), worst_epsilon),
@@ -147,7 +142,7 @@ class LogCost:
             ValueError: unless 0 < delta < 1.
         """
         alpha = exp(min(self.plan.step * self._upper_steps, 700.0))
-        return _sanitised(alpha, self.plan.release_alpha, self.mechanism, self.plan, delta)
+        return _sanitised(alpha, self.mechanism, self.plan, delta)
 
     def gate(self, delta: float, *, attempts: int = 1, fallback_alpha: float = 0.0) -> GateDecision:
         """Returns whether the upper bound is within the plan's budget (B3).
@@ -316,14 +311,7 @@ def _release_by_smooth_sensitivity(
         counts, mechanism, moment=moment, beta=plan.smoothness, bound=plan.bound
     )
     sensitivity = sensitivity * (1.0 + SAFETY_MARGIN) + 1e-6 * cap
-    b = -float(ndtri(plan.failure))
     normal = _fine_normal(noise)
-    divergence = (cost + plan.sigma * sensitivity * (normal + b)) / moment
+    divergence = (cost + plan.sigma * sensitivity * (normal + plan.shift)) / moment
     published = max(0.0, ceil(divergence * _COARSE) / _COARSE)
-
-    def own_alpha(moment: float) -> float:
-        return moment * gaussian_smooth_sensitivity_rdp(
-            moment + 1.0, beta=plan.smoothness, sigma=plan.sigma, b=b
-        )
-
-    return _sanitised(moment * published, own_alpha, mechanism, plan, delta)
+    return _sanitised(moment * published, mechanism, plan, delta)

@@ -3,8 +3,8 @@
 Nothing here knows teachers or TensorFlow: who votes and what picks noisy winners are passed in.
 
 Beside the ledger, `votes/<sequence of the debit, nine digits>.npz` keeps the counts of the queries
-that the row paid for: `counts` int64 `[num_queries, num_classes]` and `answered` bool
-`[num_queries]`. They are sensitive and serve data-dependent analysis alone.
+that the row paid for: `counts` int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]`
+and `adaptive`, one bool. They are sensitive and serve data-dependent analysis alone.
 """
 
 import dataclasses
@@ -95,6 +95,8 @@ class Labeller:
         *,
         mechanism: Mechanism,
         query_indices: npt.ArrayLike | None = None,
+        adaptive: bool = False,
+        num_later: int = 0,
     ) -> ReleasedLabels:
         """Pays for the queries that were never answered, answers them, and returns all answers.
 
@@ -102,6 +104,9 @@ class Labeller:
           inputs: the queries, `[num_queries, ...]`, public.
           mechanism: what draws the labels; the same value accounts for them.
           query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+          adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
+            holds for them too; no data-dependent one does, and the votes are kept as such.
+          num_later: how many queries are yet to come, which must be affordable after these.
 
         Returns:
           The labels, with the cost of these queries alone (each distinct query once).
@@ -109,7 +114,8 @@ class Labeller:
         Raises:
           ValueError: if the mechanism draws no noise, inputs and indices differ in number, or the
             voter's counts don't fit.
-          BudgetExceeded: if the new queries don't all fit; then none is charged or answered.
+          BudgetExceeded: if the new queries and the later ones don't all fit; then none is charged
+            or answered.
           LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
         """
         check_drawable(mechanism)
@@ -130,10 +136,10 @@ class Labeller:
             answers = self.ledger.stored_answers(distinct)
         new = [digest for digest in distinct if digest not in answers]
         if new:
-            self.ledger.check_affordable(mechanism, len(new))
+            self.ledger.check_affordable(mechanism, len(new) + num_later)
             counts = self._count(queries[[first_place[digest] for digest in new]])
             with self.ledger.exclusive():
-                self._answer(mechanism, new, counts)
+                self._answer(mechanism, new, counts, adaptive=adaptive)
                 answers |= self.ledger.stored_answers(new)
 
         labels = [answers[digest].label for digest in digests]
@@ -163,7 +169,9 @@ class Labeller:
             )
         return counts
 
-    def _answer(self, mechanism: Mechanism, queries: Sequence[bytes], counts: VoteCounts) -> None:
+    def _answer(
+        self, mechanism: Mechanism, queries: Sequence[bytes], counts: VoteCounts, *, adaptive: bool
+    ) -> None:
         """Pays for and answers those `queries` that no other process answered meanwhile."""
         answered = self.ledger.stored_answers(queries)
         places = [place for place, query in enumerate(queries) if query not in answered]
@@ -175,7 +183,7 @@ class Labeller:
         debit = self.ledger.debit(mechanism, unpaid, secure_noise=self.noise.is_secure)
         labels = self._draw(mechanism, values)
         fault_point("noise_drawn")
-        self._keep_counts(debit, values, labels)
+        self._keep_counts(debit, values, labels, adaptive=adaptive)
         fault_point("counts_kept")
         self.ledger.store_answers(debit, unpaid, labels)
 
@@ -193,12 +201,15 @@ class Labeller:
         )
         return list(self.noisy_winners(counts, noise).tolist())
 
-    def _keep_counts(self, debit: int, counts: IntArray, labels: Sequence[int | None]) -> None:
+    def _keep_counts(
+        self, debit: int, counts: IntArray, labels: Sequence[int | None], *, adaptive: bool
+    ) -> None:
         path = _counts_path(self.ledger.folder, debit)
         answered = np.array([label is not None for label in labels], np.bool_)
         try:
             artifacts.make_sensitive_folder(path.parent)
-            artifacts.write_arrays(path, {"counts": counts, "answered": answered}, private=True)
+            arrays = {"counts": counts, "answered": answered, "adaptive": np.array(adaptive)}
+            artifacts.write_arrays(path, arrays, private=True)
         except OSError as error:
             raise LedgerError(
                 f"{path}: the counts of a paid batch can't be kept: {error}"
@@ -214,12 +225,14 @@ class PaidCounts:
       mechanism: what answered.
       counts: a row for each query that was paid for, answered or withheld.
       answered: which of them got a label, `[num_queries]`.
+      adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
     """
 
     debit: int
     mechanism: dict[str, object]
     counts: VoteCounts
     answered: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
+    adaptive: bool
 
 
 def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
@@ -248,7 +261,9 @@ def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
                     f"{path}: expected counts of {expected[0]} queries, {expected[1]} of them "
                     f"answered, got others"
                 )
-            yield PaidCounts(debit, mechanisms[debit], counts, answered)
+            # Before there was a choice, none was adaptive.
+            adaptive = bool(arrays.get("adaptive", False))
+            yield PaidCounts(debit, mechanisms[debit], counts, answered, adaptive)
 
 
 def _counts_path(folder: pathlib.Path, debit: int) -> pathlib.Path:

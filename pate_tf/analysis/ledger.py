@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.plan import plan_from_dict
 from pate_tf.analysis.votes import ledger_folder
 from pate_tf.ledger import Ledger, LedgerRow
 
@@ -107,6 +108,15 @@ def _line(row: LedgerRow) -> str:
             f"{details['epsilon_before']:.4g} -> {details['epsilon_after']:.4g} at delta "
             f"{details['delta']:g}{seeded}"
         )
+    elif row.kind == "release":
+        plan = plan_from_dict(details["plan"])
+        text = (
+            f"paid for one release of the data-dependent cost ({plan.release}, sigma "
+            f"{plan.sigma:.4g}): epsilon {details['epsilon_before']:.4g} -> "
+            f"{details['epsilon_after']:.4g} at delta {details['delta']:g}"
+        )
+    elif row.kind == "released":
+        text = f"kept the release that row {details['debit']} paid for"
     else:
         text = (
             f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries that "

@@ -1,22 +1,18 @@
 """Releases of the data-dependent cost, drawn once for the same votes and kept.
 
 Drawing twice and averaging would undo the noise, and choosing the smaller of two draws its
-guarantee. So the first draw from some votes is kept in the sensitive folder; the same plan gets the
-same answer for ever, and another plan, mechanism or selection of the same votes is refused. A roof
-room, without TensorFlow.
+guarantee. So the first draw from some votes is kept (`draws.py`); the same plan gets the same
+answer for ever, and another plan, mechanism or selection of the same votes is refused. A ledger is
+charged before it is drawn. A roof room, without TensorFlow.
 """
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
-import os
 import pathlib
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.plan import ReleasePlan, plan_from_dict
 from pate_tf.accounting.planning import DEFAULT_PROFILE, plan_release
@@ -29,12 +25,12 @@ from pate_tf.accounting.release import (
     release_log_cost,
 )
 from pate_tf.analysis.accounting import single_group
+from pate_tf.analysis.draws import Draws, in_files, in_ledger
 from pate_tf.analysis.votes import VoteSource, order_free_digest
 from pate_tf.records import IntArray
 
 SANITISED, SMOOTH_SENSITIVITY, GATE = "sanitised", "smooth_sensitivity", "gate"
 RELEASES = (SANITISED, SMOOTH_SENSITIVITY, GATE)
-FOLDER = "releases"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,18 +135,18 @@ class Released:
 
 
 class ReleaseStore:
-    """The draws kept in the sensitive folder of a run, a file for each source of votes.
+    """The draws of the votes that an analysis is about, one for each source.
 
-    Draws from a ledger's votes lie beside the ledger. Draws from a file of votes are known in
-    their own folder alone: whoever analyses them with another one, or another part of them as a
-    file of its own, draws anew, and all draws cost.
+    Draws from a ledger's votes are paid for and kept in the ledger. Draws from a file of votes are
+    known in their own folder alone: whoever analyses them with another one, or another part of
+    them as a file of its own, draws anew, and all draws cost.
 
     Args:
-      folder: a sensitive folder; draws go to `releases/` in it.
+      folder: a sensitive folder; draws from files go to `releases/` in it.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder / FOLDER
+        self._folder = folder
 
     def release(
         self,
@@ -165,13 +161,16 @@ class ReleaseStore:
         Args:
           source: votes of one mechanism.
           request: what is to be released.
-          noise: draws the discrete Gaussian; not called if there is a draw already.
+          noise: draws the discrete Gaussian; not called if there is a draw already, nor before a
+            ledger was charged for it.
           discard_earlier: whether a draw under another plan was never published, so that a new one
             may take its place. How often that happened is kept and reported.
 
         Raises:
           ValueError: if the queries are adaptive, the source or mechanism has no such release, or
             an earlier draw from the same votes exists.
+          BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
+          LedgerError: if the ledger can't be used; what was drawn is not returned either.
           OSError: if the draw can't be kept; then it is not returned either.
         """
         if request.adaptive:
@@ -199,53 +198,39 @@ class ReleaseStore:
             "plan": plan.to_dict(),
             "delta": request.delta if plan.release == "smooth_sensitivity" else None,
         }
-        identity = hashlib.sha256(source.identity().encode()).hexdigest()
-        with self._exclusive():
-            path, kept = self._find(identity)
+        with self._draws(source) as draws:
+            kept = draws.kept
             if kept is None or (kept["key"] != key and discard_earlier):
                 if kept is not None and GATE in request.kinds:
                     raise ValueError(
-                        f"discard_release: expected no gate after an earlier draw ({path}): "
+                        f"discard_release: expected no gate after an earlier draw ({draws.place}): "
                         f"whoever saw that one could choose between them"
                     )
-                kept = {
-                    "source": identity,
+                facts = {
                     "key": key,
-                    "drawn": _draw(counts, mechanism, plan, request.delta, noise),
                     "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
                     "failure": plan.failure + (0.0 if kept is None else kept["failure"]),
                 }
-                artifacts.write_json(path, kept, private=True)
+
+                def draw(noise: DiscreteGaussian) -> dict[str, Any]:
+                    return {**facts, "drawn": _draw(counts, mechanism, plan, request.delta, noise)}
+
+                kept = draws.keep(plan, draw, noise)
+            paid_epsilon = draws.epsilon(request.delta)
         if kept["key"] != key:
             differing = [name for name in key if kept["key"].get(name) != key[name]]
             raise ValueError(
                 f"release: expected the {' and '.join(differing)} of the earlier release from "
-                f"these votes, kept in {path}, got another; if that one was never published, "
-                f"--discard_release puts this one in its place"
+                f"these votes, kept in {draws.place}, got another; if that one was never "
+                f"published, --discard_release puts this one in its place"
             )
-        return _released(kept, mechanism, request)
+        return _released(kept, mechanism, request, paid_epsilon)
 
-    def _find(self, identity: str) -> tuple[pathlib.Path, dict[str, Any] | None]:
-        """Returns the draw kept for a source, or where a first one goes.
-
-        The file's name tells nothing about the votes, since messages quote it.
-        """
-        for path in sorted(self._folder.glob("*.json")):
-            kept = _read(path)
-            if kept["source"] == identity:
-                return path, kept
-        return self._folder / f"{secrets.token_hex(8)}.json", None
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Keeps two processes from drawing at once."""
-        artifacts.make_sensitive_folder(self._folder)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def _draws(self, source: VoteSource) -> contextlib.AbstractContextManager[Draws]:
+        identity = hashlib.sha256(source.identity().encode()).hexdigest()
+        if source.folder is not None:
+            return in_ledger(source.folder, identity)
+        return in_files(self._folder, identity)
 
 
 def _draw(
@@ -265,15 +250,12 @@ def _draw(
     return {"steps": release_log_cost(counts, mechanism, plan, adaptive=False, noise=noise).steps}
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    kept = artifacts.read_json(path)
-    fields = {"source": str, "key": dict, "drawn": dict, "num_discarded": int, "failure": float}
-    if not all(isinstance(kept.get(name), kind) for name, kind in fields.items()):
-        raise ValueError(f"{path}: expected a kept release, got something else")
-    return kept
-
-
-def _released(kept: Mapping[str, Any], mechanism: Mechanism, request: ReleaseRequest) -> Released:
+def _released(
+    kept: Mapping[str, Any],
+    mechanism: Mechanism,
+    request: ReleaseRequest,
+    paid_epsilon: float,
+) -> Released:
     plan, delta = plan_from_dict(kept["key"]["plan"]), request.delta
     sanitised, gate = None, None
     if plan.release == "smooth_sensitivity":
@@ -286,5 +268,9 @@ def _released(kept: Mapping[str, Any], mechanism: Mechanism, request: ReleaseReq
             gate = log_cost.gate(delta)
     if sanitised is not None:
         # Whoever saw an earlier draw could choose, so every draw may fail.
-        sanitised = dataclasses.replace(sanitised, confidence=max(0.0, 1.0 - kept["failure"]))
+        sanitised = dataclasses.replace(
+            sanitised,
+            confidence=max(0.0, 1.0 - kept["failure"]),
+            worst_case_epsilon=max(sanitised.worst_case_epsilon, paid_epsilon),
+        )
     return Released(plan=plan, sanitised=sanitised, gate=gate, num_discarded=kept["num_discarded"])

@@ -23,6 +23,7 @@ KINDS = {
     "composition": "tightest composition",
     "strong_composition": "strong composition (approximate)",
     "dp_accounting": "checked with dp-accounting",
+    "with_releases": "with the releases paid for so far",
 }
 OWN_CONVERSION = ("composition", "strong_composition", "dp_accounting")
 

@@ -27,7 +27,7 @@ from pate_tf.analysis.release import (
     ReleaseStore,
 )
 from pate_tf.analysis.votes import VoteSource
-from pate_tf.ledger import LedgerError
+from pate_tf.ledger import BudgetExceeded, LedgerError
 
 FILE = "analysis.json"
 
@@ -145,14 +145,16 @@ def run(
     Args:
       source: the votes.
       config: what to do.
-      output: where `sensitive/analysis.json`, `released/analysis.json` and kept draws go. Nothing
-        is written there before the accounting succeeded.
+      output: where `sensitive/analysis.json`, `released/analysis.json` and the draws from files
+        of votes go. Nothing is written there before the accounting succeeded. Draws from a
+        ledger's votes are paid for and kept in the ledger.
       noise: draws the discrete Gaussian of a release; not called if there is a draw already.
       progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
       ValueError: if the mechanism lacks a bound, adaptive queries are to have a data-dependent
         cost, or a release is not possible.
+      LedgerError: if a ledger can't be charged for the release.
       OSError: if a result can't be written.
     """
     if config.adaptive and config.release is None:
@@ -190,12 +192,12 @@ def _release(
     try:
         if source.labels_left and source.folder is None:
             raise ValueError("release: expected one ledger, got several: release from each alone")
-        store = ReleaseStore(source.folder or output.root / artifacts.SENSITIVE)
+        store = ReleaseStore(output.root / artifacts.SENSITIVE)
         return (
             store.release(source, config.release, noise, discard_earlier=config.discard_earlier),
             None,
         )
-    except ValueError as error:
+    except (ValueError, BudgetExceeded) as error:
         if not config.release_is_optional:
             raise
         return None, str(error)

@@ -1,12 +1,17 @@
-"""Holds a privacy statement against the ledger that it quotes."""
+"""Holds a privacy statement against the ledger that it quotes, and adds a release to it."""
 
-import collections
+import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf import artifacts
+from pate_tf.accounting import statement_page
+from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.accounting.release import SanitisedEpsilon
+from pate_tf.accounting.statement import PrivacyStatement, Sanitised
 from pate_tf.ledger import Head, Ledger
-from pate_tf.ledger.composition import smallest_epsilon
+from pate_tf.ledger.composition import paid_by, smallest_epsilon
 
 ROUNDING = 1e-9
 
@@ -53,10 +58,7 @@ def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
             )
         if debits[sequence]["mechanism"] != said["mechanism"]:
             raise ValueError(f"statement: row {sequence} paid for another mechanism")
-    totals: collections.Counter[Mechanism] = collections.Counter()
-    for details in debits.values():
-        totals[mechanism_from_dict(details["mechanism"])] += details["num_queries"]
-    spent, _ = smallest_epsilon(totals, delta)
+    spent, _ = smallest_epsilon(paid_by(rows.values()), delta)
     if not float(said["epsilon_ensemble"]) >= spent * (1.0 - ROUNDING):
         raise ValueError(
             f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
@@ -81,3 +83,34 @@ def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
         )
     if said["secure_noise"] and not all(details["secure_noise"] for details in debits.values()):
         raise ValueError("statement: it claims secure noise, the ledger records seeded noise")
+
+
+def add_release(run: artifacts.RunDirectory, released: SanitisedEpsilon) -> pathlib.Path | None:
+    """Puts a sanitised epsilon of a run's votes onto the page of the run's student.
+
+    The copy that travels with an exported student stays as it was made.
+
+    Args:
+      run: its ledger paid for the release.
+      released: what was released.
+
+    Returns:
+      The page; None if the run has no student, or one that another ledger paid for.
+
+    Raises:
+      ValueError: if the statement is broken.
+      LedgerError: if the ledger can't be read.
+    """
+    released_folder = run.root / artifacts.RELEASED
+    values, page = (released_folder / f"privacy_statement.{kind}" for kind in ("json", "md"))
+    if not values.exists():
+        return None
+    statement = PrivacyStatement.from_dict(artifacts.read_json(values))
+    with Ledger.read(run.root / artifacts.SENSITIVE) as ledger:
+        sequence, digest = statement.ledger_head
+        if not ledger.holds(Head(sequence=sequence, digest=digest)):
+            return None
+    statement = dataclasses.replace(statement, sanitised=Sanitised.of(released))
+    artifacts.write_json(values, statement.to_dict())
+    artifacts.write_text(page, statement_page.to_markdown(statement))
+    return page

@@ -5,7 +5,6 @@ A roof room, without TensorFlow. Everything here is sensitive but the numbers of
 
 import dataclasses
 import pathlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,10 @@ import numpy.typing as npt
 
 from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.plan import ReleasePlan
 from pate_tf.aggregation import labeller
 from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.ledger.composition import Paid
 from pate_tf.records import IntArray, VoteCounts, Votes
 
 LEDGER_FILE = "ledger.sqlite3"
@@ -43,20 +44,24 @@ class VoteSource:
 
     Attributes:
       groups: the votes, a group for each mechanism and number of classes; None if a ledger's votes
-        are not there, so that only data-independent accounting is possible.
+        are not there, or some queries were chosen by looking at noisy labels, so that only
+        data-independent accounting is possible.
       num_paid: public; how many queries were asked, by mechanism. Counts queries too whose answers
         a crash lost.
+      releases: public; how many draws of the noisy data-dependent cost a ledger was charged for, by
+        plan.
       identity: digest of what the votes are drawn from, whichever part of it is analysed and in
         whichever order: computed on demand.
       labels: the single votes, where the file has them.
       labels_left: public; whether the noisy labels have been released already, as a ledger's have.
-      folder: where the draws of a release are kept, beside the only ledger; None for files, whose
-        draws go where the results go, and for several ledgers, which have no one place for them.
+      folder: of the only ledger, which pays for the draw of a release and keeps it; None for
+        files, whose draws go where the results go, and for several ledgers.
       is_secure: public; whether all noise came from the operating system's entropy.
     """
 
     groups: tuple[AnsweredVotes, ...] | None
     num_paid: Mapping[Mechanism, int]
+    releases: Mapping[ReleasePlan, int] = dataclasses.field(default_factory=dict)
     identity: Callable[[], str] = dataclasses.field(repr=False)
     labels: Votes | None = None
     labels_left: bool = False
@@ -218,9 +223,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     digests = [ledger.ensemble_digest for ledger in ledgers]
     if len(set(digests)) < len(digests):
         raise ValueError("ledger: expected different ensembles, got one of them twice")
-    num_paid: Counter[Mechanism] = Counter()
-    for ledger in ledgers:
-        num_paid.update(ledger.totals())
+    together = sum((ledger.paid() for ledger in ledgers), Paid())
     groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
     there = votes_needed or all(_has_votes(ledger) for ledger in ledgers)
     for ledger in ledgers if there else ():
@@ -231,9 +234,11 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
             except ValueError as error:
                 raise LedgerError(f"{ledger.folder}: {error}") from error
             groups.setdefault((mechanism, paid.counts.num_classes), []).append(paid)
+            there = there and not paid.adaptive
     return VoteSource(
         groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
-        num_paid=num_paid,
+        num_paid=together.queries,
+        releases=together.releases,
         identity=lambda: " ".join(sorted(digests)),
         is_secure=all(ledger.is_secure for ledger in ledgers),
         labels_left=True,

@@ -26,6 +26,8 @@ MIGRATIONS: tuple[str, ...] = (
       position INTEGER PRIMARY KEY, debit INTEGER NOT NULL, query BLOB NOT NULL UNIQUE,
       label INTEGER) STRICT;
     """,
+    # Rows may be of the kinds "release" and "released"; the tables stay.
+    "",
 )
 
 SCHEMA_QUERY: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
@@ -158,11 +160,11 @@ class Database:
                 "it was written by a newer pate_tf"
             )
         pattern = sqlite3.connect(":memory:")
-        pattern.executescript("".join(MIGRATIONS))
+        pattern.executescript("".join(MIGRATIONS[:version]))
         expected = pattern.execute(SCHEMA_QUERY).fetchall()
         pattern.close()
         found = self.connection.execute(SCHEMA_QUERY).fetchall()
-        if version != len(MIGRATIONS) or found != expected:
+        if version < 1 or found != expected:
             raise LedgerError(f"{self.path}: expected the tables of a ledger, got others")
 
     def _check_pages(self) -> None:

@@ -1,6 +1,5 @@
-"""The ledger of one ensemble: what its labels cost so far, and what may still be spent."""
+"""The ledger of one ensemble: what it released, what that cost, and what may still be spent."""
 
-import collections
 import contextlib
 import hashlib
 import math
@@ -11,9 +10,11 @@ from typing import Any
 
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.plan import ReleasePlan
 from pate_tf.ledger import composition
 from pate_tf.ledger.budget import Budget
 from pate_tf.ledger.chain import Chain, fault_point
+from pate_tf.ledger.composition import Paid
 from pate_tf.ledger.database import MIGRATIONS
 from pate_tf.ledger.rows import (
     BudgetMismatch,
@@ -33,9 +34,10 @@ class Ledger:
     training record. They add up moment by moment, so mechanisms can be mixed; where all debits
     name one mechanism, its own composition theorem is used if that gives less.
 
-    Guarantees. A debit is durable before its labels exist, so what was released never exceeds what
-    was spent. Nothing is ever deleted or changed. A query is answered once by each mechanism. The
-    sum of all debits never exceeds the budget, whichever processes write at once.
+    Guarantees. A debit is durable before its labels exist, and before the noise on a released cost
+    is drawn, so what was released never exceeds what was spent. Nothing is ever deleted or changed.
+    A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
+    whichever processes write at once.
 
     Assumptions. Mechanisms and numbers of queries are chosen without looking at earlier noisy
     answers, or all debits name one mechanism: the smallest epsilon over all moments is no privacy
@@ -161,7 +163,11 @@ class Ledger:
 
     def totals(self) -> dict[Mechanism, int]:
         """Returns how many queries were paid for, by mechanism, answered or not."""
-        return dict(self._budget.totals)
+        return dict(self._budget.paid.queries)
+
+    def paid(self) -> Paid:
+        """Returns everything that was paid for, releases of the data-dependent cost too."""
+        return self._budget.paid
 
     def holds(self, head: Head) -> bool:
         """Whether this ledger contains the row that a statement quoted."""
@@ -203,15 +209,17 @@ class Ledger:
         sensitivity 1: their noise lies on a lattice, where the Renyi divergence is at most the
         continuous one's (Canonne, Kamath and Steinke 2020, Proposition 5). Randomised response
         would be tighter for pure mechanisms, but the PLD accountant of dp-accounting 0.6 counts a
-        self-composed one only once.
+        self-composed one only once. A draw of the noisy log cost becomes a Gaussian mechanism of
+        sensitivity 1 (`ReleasePlan.release_alpha`).
 
         Returns:
-          A `dp_accounting.ComposedDpEvent`, a part for each mechanism.
+          A `dp_accounting.ComposedDpEvent`, a part for each mechanism and plan.
 
         Raises:
           ImportError: if the optional package dp-accounting is missing.
+          LedgerError: if a release by smooth sensitivity was paid for, which has no event.
         """
-        return composition.to_dp_events(self._budget.totals)
+        return composition.to_dp_events(self._budget.paid)
 
     def raise_budget(
         self, *, epsilon_budget: float, delta: float, i_understand_this_weakens_privacy: bool
@@ -280,11 +288,46 @@ class Ledger:
             "num_queries": num_queries,
             "queries_digest": hashlib.sha256(b"".join(queries)).hexdigest(),
             "secure_noise": secure_noise,
-            "epsilon_before": self._budget.epsilon_by_moments(mechanism, 0),
-            "epsilon_after": self._budget.epsilon_by_moments(mechanism, num_queries),
-            "delta": self.delta,
+            **self._balance(Paid.for_queries(mechanism, num_queries)),
         }
         return self._append("debit", details).sequence
+
+    def debit_release(self, plan: ReleasePlan) -> int:
+        """Charges one draw of the noisy data-dependent cost, durably; call it inside `exclusive`.
+
+        It costs `plan.release_alpha` at every moment, on all data sets, and the draw may then be
+        published with whatever is read from it.
+
+        Args:
+          plan: what will be drawn.
+
+        Returns:
+          The sequence of the row. No noise may be drawn before this returns.
+
+        Raises:
+          BudgetExceeded: if it doesn't fit; nothing is charged.
+          LedgerError: if the row can't be made durable; it may have been charged.
+        """
+        self._budget.check_release(plan)
+        details = {"plan": plan.to_dict(), **self._balance(Paid.for_release(plan))}
+        return self._append("release", details).sequence
+
+    def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
+        """Keeps what was drawn, so that it is never drawn again; call it inside `exclusive`.
+
+        Args:
+          debit: sequence of the row that paid.
+          kept: JSON values: the draw, and what it was drawn for.
+
+        Raises:
+          LedgerError: if it can't be made durable; then nothing of it may be published.
+        """
+        self._append("released", {"debit": debit, "kept": kept})
+
+    def kept_release(self) -> Mapping[str, Any] | None:
+        """Returns what `store_release` kept last; None if there was no draw."""
+        found = [row.details["kept"] for row in self._chain.rows() if row.kind == "released"]
+        return found[-1] if found else None
 
     def store_answers(
         self, debit: int, queries: Sequence[bytes], labels: Sequence[int | None]
@@ -344,6 +387,13 @@ class Ledger:
         }
         return self._append("budget", details)
 
+    def _balance(self, more: Paid) -> dict[str, float]:
+        return {
+            "epsilon_before": self._budget.epsilon_by_moments(Paid()),
+            "epsilon_after": self._budget.epsilon_by_moments(more),
+            "delta": self.delta,
+        }
+
     def _append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
         return self._commit(lambda: self._chain.append(kind, details))
 
@@ -378,15 +428,13 @@ def compose(ledgers: Sequence[Ledger], *, delta: float, conversion: str = "impro
     Raises:
       ValueError: if delta is outside (0, 1) or the conversion is unknown.
     """
-    totals: collections.Counter[Mechanism] = collections.Counter()
-    for ledger in ledgers:
-        totals.update(ledger.totals())
-    epsilon, moment = composition.smallest_epsilon(totals, delta, conversion=conversion)
+    paid = sum((ledger.paid() for ledger in ledgers), Paid())
+    epsilon, moment = composition.smallest_epsilon(paid, delta, conversion=conversion)
     return Spending(
         epsilon=epsilon,
         delta=delta,
         moment=moment,
-        num_queries=totals.total(),
+        num_queries=paid.queries.total(),
         num_answered=sum(ledger.num_answered for ledger in ledgers),
     )
 

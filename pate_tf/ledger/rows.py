@@ -19,10 +19,10 @@ class BudgetMismatch(LedgerError):  # noqa: N818
 
 
 class BudgetExceeded(LedgerError):  # noqa: N818
-    """The batch doesn't fit into what remains of the budget; nothing was charged.
+    """The batch or release doesn't fit into what remains of the budget; nothing was charged.
 
     Attributes:
-      num_affordable: how many queries of this mechanism would fit.
+      num_affordable: how many queries of this mechanism would fit; 0 for a release.
     """
 
     def __init__(self, message: str, *, num_affordable: int) -> None:
@@ -37,17 +37,23 @@ class LedgerRow:
     Attributes:
       sequence: 1 for the row that opens the ledger, then one more for each row.
       time: UTC time by the machine's clock, ISO 8601. Told, never relied on.
-      kind: "opened", "debit", "answers" or "budget".
+      kind: "opened", "debit", "answers", "release", "released" or "budget".
       details: what the kind records, JSON values.
-        opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
+
+        - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
           `epsilon_budget` (None if there is none), `delta`.
-        debit: `mechanism` (its `to_dict()`), `num_queries` paid for, `queries_digest`,
+        - debit: `mechanism` (its `to_dict()`), `num_queries` paid for, `queries_digest`,
           `secure_noise`, `epsilon_before` and `epsilon_after` (data-independent, of the whole
           ledger, at `delta`), `delta`.
-        answers: `debit` (the sequence of the row that paid), `num_queries`, `num_answered`,
+        - answers: `debit` (the sequence of the row that paid), `num_queries`, `num_answered`,
           `answers_digest`.
-        budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`, `raised`
+        - release: `plan` (its `to_dict()`) of a draw of the data-dependent cost that is paid for,
+          `epsilon_before`, `epsilon_after`, `delta`.
+        - released: `debit` (the sequence of the row that paid), `kept` (sensitive: the draw, and
+          what it was drawn for).
+        - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`, `raised`
           (False only where a ledger without a budget was given its first one).
+
       digest: SHA-256 of the row before, the sequence and the row, hexadecimal.
     """
 
@@ -74,7 +80,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What all debits of one or several ledgers cost together.
+    """What all debits of one or several ledgers cost together, releases included.
 
     Attributes:
       epsilon: data-independent epsilon at `delta`, both directions, worst case over all data.

@@ -7,12 +7,11 @@ out of bounds in the compiled traversal. The same arrays make the graph that a s
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.tree._tree import NODE_DTYPE, Tree
 
@@ -22,6 +21,7 @@ from pate_tf.records import Dataset, IntArray
 RANDOM_FOREST = "random_forest"
 NUM_TREES = 100  # the paper's, and scikit-learn's default
 LEAF = -1  # in place of a child
+FORESTS = (RandomForestClassifier, ExtraTreesClassifier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Forest:
         Raises:
           ValueError: if the inputs have another number of features, or are not finite.
         """
-        rows = _rows(inputs)
+        rows = flat_rows(inputs)
         if rows.shape[1] != self.num_features:
             raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
         total = np.zeros((len(rows), self.num_classes))
@@ -160,7 +160,12 @@ class Forest:
         return trees
 
 
-def _rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Returns inputs `[num_inputs, ...]` as float32 `[num_inputs, num_features]`.
+
+    Raises:
+      ValueError: if a number is not finite.
+    """
     rows = np.ascontiguousarray(
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
     )
@@ -174,7 +179,7 @@ def is_forest(model: str, dataset: Dataset) -> bool:
     if model == RANDOM_FOREST:
         return True
     return is_named_function(model) and isinstance(
-        import_function(model, flag="model")(dataset), ClassifierMixin
+        import_function(model, flag="model")(dataset), FORESTS
     )
 
 
@@ -198,12 +203,11 @@ def fit(
         estimator: Any = RandomForestClassifier(n_estimators=NUM_TREES)
     else:
         estimator = import_function(model, flag="model")(dataset)
-    if not isinstance(estimator, RandomForestClassifier | ExtraTreesClassifier):
+    if not isinstance(estimator, FORESTS):
         raise ValueError(
-            f"model {model}: expected a forest of scikit-learn, got {type(estimator).__name__}; "
-            f"other teachers can vote through a file of labels"
+            f"model {model}: expected a forest of scikit-learn, got {type(estimator).__name__}"
         )
-    rows = _rows(inputs)
+    rows = flat_rows(inputs)
     estimator.set_params(random_state=seed).fit(rows, labels)
     trees = [tree.tree_ for tree in estimator.estimators_]
     children = np.concatenate(
@@ -223,27 +227,3 @@ def fit(
         probabilities=probabilities,
         num_features=rows.shape[1],
     )
-
-
-def stack(forests: Sequence[Forest]) -> dict[str, npt.NDArray[Any]]:
-    """Returns several forests as named arrays; `unstack` is the inverse."""
-    return {
-        f"{index}/{part}": array
-        for index, forest in enumerate(forests)
-        for part, array in enumerate(forest.arrays())
-    }
-
-
-def unstack(arrays: Mapping[str, npt.NDArray[Any]], num_forests: int) -> list[Forest]:
-    """Rebuilds forests from `stack`.
-
-    Raises:
-      ValueError: if an array is missing, or they do not form forests.
-    """
-    num_parts = len(dataclasses.fields(Forest))
-    if arrays.keys() != {f"{i}/{part}" for i in range(num_forests) for part in range(num_parts)}:
-        raise ValueError(f"forest: expected the arrays of {num_forests} forests, got others")
-    return [
-        Forest.from_arrays([arrays[f"{index}/{part}"] for part in range(num_parts)])
-        for index in range(num_forests)
-    ]

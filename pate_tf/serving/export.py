@@ -1,84 +1,61 @@
 """Exports a student as a numbered SavedModel that takes raw inputs and needs no Python."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf import artifacts
 from pate_tf.records import Dataset
-
-BATCH = 500
+from pate_tf.serving.digest import EXTRA, STATEMENT
+from pate_tf.serving.formats import write_formats
+from pate_tf.serving.signatures import StudentGraph
+from pate_tf.serving.warm_up import WARM_UP, write_warm_up
 
 
 def export_student(
-    model: keras.Model, dataset: Dataset, folder: pathlib.Path, statement: dict[str, Any]
+    model: keras.Model | tf.Module,
+    dataset: Dataset,
+    folder: pathlib.Path,
+    statement: dict[str, Any],
+    *,
+    formats: Sequence[str] = (),
 ) -> pathlib.Path:
     """Writes the next version below `folder`, whole or not at all.
 
-    `serving_default` takes `image` uint8 or `features` float32 `[batch, *input_shape]` and returns
-    `probabilities` float32 `[batch, num_classes]` and `label` int64 `[batch]`.
+    A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
+    `assets.extra` the warm-up requests, the privacy statement and what `formats` asks for.
 
     Args:
       model: from raw inputs to logits.
       dataset: names and shapes the input.
       folder: the model's folder, e.g. `released/student`.
       statement: JSON values that travel in `assets.extra/privacy_statement.json`.
+      formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` lie beside the statement.
 
     Returns:
       The folder of the new version.
+
+    Raises:
+      ValueError: if the statement holds NaN or infinity, or the student can't be written in one
+        of the formats.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    signature = tf.TensorSpec(
-        [None, *dataset.input_shape], dataset.input_type, name=dataset.input_name
-    )
-
-    @tf.function(input_signature=[signature])
-    def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits = model(tf.cast(inputs, tf.float32), training=False)
-        return {"probabilities": tf.nn.softmax(logits), "label": tf.argmax(logits, axis=1)}
-
-    module = tf.Module()
-    module.model = model
-    module.serve = serve
+    graph = StudentGraph(model, dataset)
+    module, signatures = graph.module(), graph.signatures()
     while True:
         versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
         target = folder / str(max(versions, default=0) + 1)
         try:
             with artifacts.atomic_folder(target, replace=False) as temporary:
-                tf.saved_model.save(module, str(temporary), signatures={"serving_default": serve})
-                extra = temporary / "assets.extra"
+                tf.saved_model.save(module, str(temporary), signatures=signatures)
+                extra = temporary / EXTRA
                 extra.mkdir()
-                artifacts.write_json(extra / "privacy_statement.json", statement)
+                artifacts.write_json(extra / STATEMENT, statement)
+                write_warm_up(extra / WARM_UP, dataset)
+                write_formats(graph, extra, formats)
             return target
         except FileExistsError:  # another process took the number meanwhile
             continue
-
-
-class ServedStudent:
-    """A student loaded back from its SavedModel, asked as a server would ask it."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        """Loads a version that `export_student` wrote.
-
-        Raises:
-          ValueError: if there is no such SavedModel.
-        """
-        try:
-            self._loaded = tf.saved_model.load(str(folder))
-            self._serve = self._loaded.signatures["serving_default"]
-        except Exception as error:  # TensorFlow raises many kinds
-            raise ValueError(f"student: expected a SavedModel in {folder}, got none") from error
-        self._name = next(iter(self._serve.structured_input_signature[1]))
-        self._type = self._serve.structured_input_signature[1][self._name].dtype
-
-    def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Returns the label int64 `[batch]` of every raw input `[batch, *input_shape]`."""
-        parts = [np.empty(0, np.int64)]
-        for start in range(0, len(inputs), BATCH):
-            batch = tf.constant(inputs[start : start + BATCH], self._type)
-            parts.append(self._serve(**{self._name: batch})["label"].numpy())
-        return np.concatenate(parts)

@@ -60,6 +60,13 @@ class AveragedStudent(keras.Model):
             average.assign(kept * average + (1.0 - kept) * weight)
         self.average_age.assign(age + 1.0)
 
+    def averaged_logits(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns the logits `[batch, num_classes]` of the averaged weights."""
+        logits, _ = self.classifier.stateless_call(
+            self.averages, self.classifier.non_trainable_variables, inputs, training=training
+        )
+        return logits
+
     def averaged_classifier(self) -> keras.Model:
         """Returns a classifier of its own with the averaged weights."""
         averaged = keras.models.clone_model(self.classifier)

@@ -2,12 +2,14 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import keras
 
 from pate_tf.models import catalogue as models
 from pate_tf.models import forest
-from pate_tf.records import Dataset, Pool, ReleasedLabels
+from pate_tf.records import Dataset, Pool, PoolLabels
 from pate_tf.students import consistency, gan, gan_networks, random_forest, supervised
 from pate_tf.students.config import StudentConfig
 
@@ -18,10 +20,11 @@ class Trainer(Protocol):
     def __call__(
         self,
         config: StudentConfig,
-        released: ReleasedLabels,
+        released: PoolLabels,
         pool: Pool,
         *,
         folder: pathlib.Path | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
         show_progress: bool = False,
     ) -> Any:
         """Returns a model that is called as a Keras model is, from raw inputs to logits.
@@ -31,6 +34,7 @@ class Trainer(Protocol):
           released: noisy labels of some of the pool.
           pool: public inputs `[num_inputs, *input_shape]`.
           folder: logs and the state of an unfinished run lie below it; None for neither.
+          callbacks: called as Keras calls them; a forest has no epochs and calls none.
           show_progress: whether a progress bar is drawn.
         """
 
@@ -78,13 +82,14 @@ def _check_forest(config: StudentConfig, dataset: Dataset) -> None:
 
 def _train_forest(
     config: StudentConfig,
-    released: ReleasedLabels,
+    released: PoolLabels,
     pool: Pool,
     *,
     folder: pathlib.Path | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
 ) -> random_forest.ForestModel:
-    del folder, show_progress  # it takes seconds
+    del folder, callbacks, show_progress  # it takes seconds
     return random_forest.train_random_forest(config, released, pool)
 
 
@@ -94,15 +99,15 @@ STUDENTS = {
         train=gan.train_gan,
         check=_check_gan,
         default_model=lambda dataset: gan_networks.NAME,
-        max_steps=18_000,
+        max_steps=10_000,
         batch_size=100,
         learning_rate=0.003,
     ),
     "consistency": Student(
         train=consistency.train_consistency,
         check=_check_consistency,
-        max_steps=5_000,
-        batch_size=32,
+        default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
+        max_steps=2_500,
     ),
     "random_forest": Student(
         train=_train_forest,

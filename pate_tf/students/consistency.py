@@ -21,14 +21,14 @@ import tensorflow as tf
 
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
-from pate_tf.records import Dataset, Pool, ReleasedLabels
+from pate_tf.records import Dataset, Pool, PoolLabels
 from pate_tf.students import training
 from pate_tf.students.averaging import AveragedStudent, replica_share
 from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
 
-UNLABELLED_A_LABEL = 4  # unlabelled inputs in a batch for each labelled one
+UNLABELLED_A_LABEL = 2  # unlabelled inputs in a batch for each labelled one
 CONFIDENT = 0.95
 ROBUSTNESS = 0.7  # q of the generalised cross-entropy: 0 is cross-entropy, 1 the absolute error
 SMALLEST_ROBUSTNESS = 1e-3  # where the formula for q is cross-entropy to three digits
@@ -176,38 +176,31 @@ def check_model(model: keras.Model) -> None:
     Raises:
       ValueError: if it has a batch normalisation.
     """
-    for layer in model._flatten_layers():
+    for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
             raise ValueError(
                 f"student consistency: expected a model without batch statistics, got "
                 f"{layer.name} in it; take GroupNormalization"
             )
+        check_model(layer)
 
 
 def train_consistency(
     config: StudentConfig,
-    released: ReleasedLabels,
+    released: PoolLabels,
     pool: Pool,
     *,
     folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
 ) -> keras.Model:
-    """Trains a Keras model on the released labels and the whole pool.
-
-    Args:
-      config: how it is trained.
-      released: noisy labels of some of the pool.
-      pool: public inputs `[num_inputs, *input_shape]`.
-      folder: logs and the state of an unfinished run lie below it; None for neither.
-      callbacks: for `fit`.
-      show_progress: whether `fit` draws its progress bar.
+    """Trains a Keras model on labels and the whole pool, as a `Trainer` does.
 
     Returns:
       The model with averaged weights, from raw inputs to logits `[batch, num_classes]`.
 
     Raises:
-      ValueError: if no query was answered, the labels do not belong to this pool, or the model has
+      ValueError: if there is no label, the labels do not belong to this pool, or the model has
         batch statistics.
       TrainingDivergedError: if a loss or weight became NaN or infinite.
     """

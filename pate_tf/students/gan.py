@@ -2,7 +2,9 @@
 
 Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say
 how real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator
-matches the mean features of its last hidden layer. Labels come from `ReleasedLabels` alone.
+matches the mean features of its last hidden layer.
+
+Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
 """
 
 import pathlib
@@ -13,7 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pate_tf.records import Dataset, Pool, ReleasedLabels
+from pate_tf.data import augmentation
+from pate_tf.records import Dataset, Pool, PoolLabels
 from pate_tf.students import gan_networks, training
 from pate_tf.students.adam import BiasCorrectedAdam
 from pate_tf.students.averaging import AveragedStudent, replica_share
@@ -125,29 +128,22 @@ def _adam(learning_rate: float) -> BiasCorrectedAdam:
 
 def train_gan(
     config: StudentConfig,
-    released: ReleasedLabels,
+    released: PoolLabels,
     pool: Pool,
     *,
     folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
 ) -> keras.Model:
-    """Trains PATE-G on the released labels and the whole pool.
+    """Trains PATE-G on labels and the whole pool, as a `Trainer` does (`students/catalogue.py`).
 
-    Args:
-      config: how it is trained; the networks are this student's own, so its model is not used.
-      released: noisy labels of some of the pool.
-      pool: public images `[num_inputs, *input_shape]`, gray or `[32, 32, 3]`.
-      folder: logs with generated images and the state of an unfinished run lie below it; None for
-        neither.
-      callbacks: for `fit`.
-      show_progress: whether `fit` draws its progress bar.
+    The networks are this student's own: the configuration's model is not used.
 
     Returns:
       The classifier with averaged weights, from raw images to logits `[batch, num_classes]`.
 
     Raises:
-      ValueError: if no query was answered, the labels do not belong to this pool, or there are no
+      ValueError: if there is no label, the labels do not belong to this pool, or there are no
         networks for such inputs.
       TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
@@ -177,14 +173,16 @@ def train_gan(
     def batch_at(step: tf.Tensor) -> Batch:
         images, labels = labelled.at(step)
         (others,) = unlabelled.at(step)
+        labelled_seed, unlabelled_seed, *latent_seeds = step_seeds(config.seed, step, 4)
         latent, next_latent = (
             tf.random.stateless_uniform([size, gan_networks.LATENT_SIZE], seed)
-            for seed in step_seeds(config.seed, step, 2)
+            for seed in latent_seeds
         )
+        images, others = tf.cast(images, tf.float32), tf.cast(others, tf.float32)
         return {
-            "labelled": tf.cast(images, tf.float32),
+            "labelled": augmentation.augment(images, dataset, labelled_seed),
             "labels": labels,
-            "unlabelled": tf.cast(others, tf.float32),
+            "unlabelled": augmentation.augment(others, dataset, unlabelled_seed),
             "latent": latent,
             "next_latent": next_latent,
         }

@@ -11,6 +11,7 @@ import keras
 from pate_tf.records import Dataset
 from pate_tf.students.batches import derived_seeds
 from pate_tf.students.pixels import pixel_range
+from pate_tf.students.table_noise import TableNoise
 from pate_tf.students.weight_normalization import (
     WeightNormalizedConvolution,
     WeightNormalizedDense,
@@ -59,12 +60,12 @@ def build_classifier(dataset: Dataset, *, seed: int) -> keras.Sequential:
 
 
 def _dense(seeds: Iterator[int]) -> list[keras.layers.Layer]:
-    body = [layers.Flatten(), layers.GaussianNoise(0.3, seed=next(seeds))]
+    body = [layers.Flatten(), TableNoise(0.3, seed=next(seeds))]
     for number, units in enumerate(CLASSIFIER_UNITS, start=1):
         name = FEATURES if number == len(CLASSIFIER_UNITS) else f"hidden_{number}"
         body += [
             WeightNormalizedDense(units, activation="relu", seed=next(seeds), name=name),
-            layers.GaussianNoise(0.5, seed=next(seeds)),
+            TableNoise(0.5, seed=next(seeds)),
         ]
     return body
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pate_tf.models import forest
 from pate_tf.models.forest import LEAF, Forest
-from pate_tf.records import Pool, ReleasedLabels
+from pate_tf.records import Pool, PoolLabels
 from pate_tf.students.config import StudentConfig
 
 
@@ -84,7 +84,7 @@ def _constant(array: npt.NDArray[Any]) -> tf.Variable:
     return tf.Variable(array, trainable=False)
 
 
-def train_random_forest(config: StudentConfig, released: ReleasedLabels, pool: Pool) -> ForestModel:
+def train_random_forest(config: StudentConfig, released: PoolLabels, pool: Pool) -> ForestModel:
     """Fits a forest to the released labels.
 
     Args:

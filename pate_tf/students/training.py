@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from pate_tf import artifacts
-from pate_tf.records import Pool, ReleasedLabels
+from pate_tf.records import Pool, PoolLabels
 from pate_tf.students import batches
 from pate_tf.students.config import StudentConfig
 
@@ -102,7 +102,7 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
     return folder / "logs" / "student"
 
 
-def run_digest(config: StudentConfig, released: ReleasedLabels, pool: Pool) -> str:
+def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
     """Identifies a run by all that its result depends on, as 16 hexadecimal digits."""
     parts: list[Any] = [
         repr(config),

@@ -1,14 +1,15 @@
 """All teachers in one SavedModel: weights stacked `[num_teachers, ...]`, one loop over them.
 
-Signatures: `votes` (inputs `[batch, *input_shape]` to labels int64 `[num_teachers, batch]`) and
-`counts` (to int64 `[batch, num_classes]`).
+Signatures: `votes` (inputs `[batch, *input_shape]` to labels int64 `[num_teachers, batch]`),
+`counts` (to int64 `[batch, num_classes]`) and `probabilities` (inputs and a `temperature`, float32
+scalar, to the teachers' mean, float32 `[batch, num_classes]`).
 """
 
 import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,15 @@ class EnsembleModule(tf.Module):
         num_weights = len(model.trainable_variables)
         self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
 
-        def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        def logits_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
             arrays = [tf.gather(variable, teacher) for variable in self.stacked]
             logits, _ = model.stateless_call(
                 arrays[:num_weights], arrays[num_weights:], inputs, training=False
             )
-            return tf.argmax(logits, axis=1)
+            return logits
+
+        def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+            return tf.argmax(logits_of(teacher, inputs), axis=1)
 
         signature = tf.TensorSpec(
             [None, *config.dataset.input_shape],
@@ -65,11 +69,20 @@ class EnsembleModule(tf.Module):
                 total += tf.one_hot(labels_of(teacher, inputs), num_classes, dtype=tf.int64)
             return {"counts": total}
 
+        @tf.function(input_signature=[signature, tf.TensorSpec([], tf.float32, name="temperature")])
+        def probabilities(inputs: tf.Tensor, temperature: tf.Tensor) -> dict[str, tf.Tensor]:
+            inputs = tf.cast(inputs, tf.float32)
+            total = tf.zeros([tf.shape(inputs)[0], config.dataset.num_classes])
+            for teacher in tf.range(config.num_teachers):
+                total += tf.nn.softmax(logits_of(teacher, inputs) / temperature)
+            return {"probabilities": total / config.num_teachers}
+
         @tf.function(input_signature=[signature])
         def label(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"label": labels_of(tf.constant(0), tf.cast(inputs, tf.float32))}
 
         self.votes, self.counts, self.label = votes, counts, label
+        self.probabilities = probabilities
 
 
 def save(folder: pathlib.Path, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) -> None:
@@ -83,7 +96,13 @@ def save(folder: pathlib.Path, config: TeacherConfig, stacked: Sequence[npt.NDAr
     module = EnsembleModule(config, stacked)
     with artifacts.atomic_folder(folder) as temporary:
         tf.saved_model.save(
-            module, str(temporary), signatures={"votes": module.votes, "counts": module.counts}
+            module,
+            str(temporary),
+            signatures={
+                "votes": module.votes,
+                "counts": module.counts,
+                "probabilities": module.probabilities,
+            },
         )
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
 
@@ -169,16 +188,48 @@ class Ensemble:
           inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
           progress: called with the number of queries done since its last call.
         """
-        dataset = self.config.dataset
-        if inputs.shape[1:] != dataset.input_shape:
+        parts = [np.empty((self.num_teachers, 0), np.int64)]
+        for batch in self._batches(inputs, progress):
+            parts.append(self._votes(**{self.dataset.input_name: batch})["votes"].numpy())
+        return Votes(np.concatenate(parts, axis=1), self.dataset.num_classes)
+
+    def probabilities(
+        self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns what the teachers state on average, `[num_queries, num_classes]`.
+
+        SENSITIVE, and not covered by any mechanism here: for comparisons alone.
+
+        Args:
+          inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+          temperature: logits are divided by it; the larger, the smoother.
+          progress: called with the number of queries done since its last call.
+
+        Raises:
+          ValueError: if the inputs have another shape, or the ensemble was saved without this.
+        """
+        if "probabilities" not in self._loaded.signatures:
             raise ValueError(
-                f"queries: expected [num_queries, {', '.join(map(str, dataset.input_shape))}], "
-                f"got {list(inputs.shape)}"
+                "teachers: expected an ensemble that states probabilities, got one of an earlier "
+                "version; remove its folder and run train_teachers.py again, which trains nothing "
+                "anew"
             )
-        parts = [np.empty((self.config.num_teachers, 0), np.int64)]
+        state = self._loaded.signatures["probabilities"]
+        parts = [np.empty((0, self.dataset.num_classes), np.float32)]
+        for batch in self._batches(inputs, progress):
+            named = {self.dataset.input_name: batch, "temperature": tf.constant(temperature)}
+            parts.append(state(**named)["probabilities"].numpy())
+        return np.concatenate(parts)
+
+    def _batches(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Iterator[tf.Tensor]:
+        """Yields the inputs in parts, and tells of each when it is done."""
+        if inputs.shape[1:] != self.dataset.input_shape:
+            raise ValueError(
+                f"queries: expected [num_queries, {', '.join(map(str, self.dataset.input_shape))}],"
+                f" got {list(inputs.shape)}"
+            )
         for start in range(0, len(inputs), VOTING_BATCH):
-            batch = tf.constant(inputs[start : start + VOTING_BATCH], dataset.input_type)
-            parts.append(self._votes(**{dataset.input_name: batch})["votes"].numpy())
+            batch = tf.constant(inputs[start : start + VOTING_BATCH], self.dataset.input_type)
+            yield batch
             if progress is not None:
                 progress(len(batch))
-        return Votes(np.concatenate(parts, axis=1), dataset.num_classes)

@@ -4,17 +4,16 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.models import catalogue, forest
+from pate_tf.models import catalogue, classifier
 from pate_tf.partition import Partition
 from pate_tf.records import PrivateExamples, PublicExamples
+from pate_tf.teachers import classifiers, logs
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers import forests
 from pate_tf.teachers.cluster import Cluster
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.store import TeacherStore, load_finished, read_finished
@@ -39,14 +38,14 @@ def ensemble_folder(run_directory: artifacts.RunDirectory) -> pathlib.Path:
     return run_directory.sensitive / "teachers" / "ensemble"
 
 
-def load_ensemble(folder: pathlib.Path) -> ensembles.Ensemble | forests.ForestEnsemble:
+def load_ensemble(folder: pathlib.Path) -> ensembles.Ensemble | classifiers.ClassifierEnsemble:
     """Loads the ensemble that `train` exported to a folder.
 
     Raises:
       ValueError: if there is none, or it is broken.
     """
-    if (folder / forests.FILE).exists():
-        return forests.ForestEnsemble(folder)
+    if classifiers.holds_classifiers(folder):
+        return classifiers.ClassifierEnsemble(folder)
     return ensembles.Ensemble(folder)
 
 
@@ -94,13 +93,13 @@ def train(
         raise ValueError(f"parallelism: expected one of {PARALLELISMS}, got {parallelism!r}")
     if parallelism == "data" and isinstance(devices, Cluster):
         raise ValueError("parallelism: expected 'ensemble' on a cluster, got 'data'")
-    are_forests = forest.is_forest(config.model, config.dataset)
-    if are_forests and isinstance(devices, Cluster):
+    are_classifiers = classifier.is_classifier(config.model, config.dataset)
+    if are_classifiers and isinstance(devices, Cluster):
         raise ValueError(
-            f"model: expected a Keras model on a cluster, got {config.model}; share forests out by "
+            f"model: expected a Keras model on a cluster, got {config.model}; share others out by "
             f"--teacher_id and --merge_from"
         )
-    if not are_forests:
+    if not are_classifiers:
         catalogue.build(config.model, config.dataset)  # a model that does not fit leaves no trace
     folder = run_directory.sensitive / "teachers"
     artifacts.remove_abandoned(run_directory.root)
@@ -120,14 +119,15 @@ def train(
     missing = [teacher for teacher in teachers if teacher not in finished]
     if missing:
         data = TeacherData(config, examples, partition)
-        if are_forests:
-            trained = forests.train(config, examples, partition, missing)
+        if are_classifiers:
+            trained = classifiers.train(config, examples, partition, missing)
         elif isinstance(devices, Cluster):
             trained = devices.train(data, missing, lambda one: _states(data, store, [one])[0])
         else:
             kind = DataParallelTrainer if parallelism == "data" else EnsembleParallelTrainer
             trained = _train_here(kind(data, devices), store, missing)
-        _save(trained, store, progress)
+        with logs.throughput(run_directory, len(finished)) as log:
+            _save(trained, store, lambda count: (progress(count), log(count)))
     done = store.finished()
     if not teachers and len(done) < config.num_teachers:
         gap = set(range(config.num_teachers)) - done
@@ -139,12 +139,12 @@ def train(
         return False
     target = ensemble_folder(run_directory)
     if missing or not target.exists():
-        if are_forests:
-            forests.save(target, config, read_finished(folder, config.num_teachers)[0])
+        if are_classifiers:
+            classifiers.save(target, config, read_finished(folder, config.num_teachers)[0])
         else:
             stacked, losses = load_finished(folder, config.num_teachers)
             ensembles.save(target, config, stacked)
-            _write_training_logs(run_directory, losses)
+            logs.write_losses(run_directory, losses)
     return True
 
 
@@ -152,10 +152,10 @@ def export_each(run_directory: artifacts.RunDirectory, config: TeacherConfig) ->
     """Writes every teacher as a SavedModel of its own; returns the folder that holds them.
 
     Raises:
-      ValueError: if a teacher is not trained yet, or the teachers are forests.
+      ValueError: if a teacher is not trained yet, or the teachers are scikit-learn's.
     """
-    if forest.is_forest(config.model, config.dataset):
-        raise ValueError("export_each: expected Keras teachers, got forests, kept in one file")
+    if classifier.is_classifier(config.model, config.dataset):
+        raise ValueError("export_each: expected Keras teachers, got others, kept in one file")
     folder = run_directory.sensitive / "teachers"
     stacked, _ = load_finished(folder, config.num_teachers)
     target = folder / "each"
@@ -194,7 +194,8 @@ def _train_here(
             states = trainer.advance(group, states, num_steps)
             now = time.monotonic()
             speed = num_steps / max(now - began, 1e-3)
-            num_steps = max(1, round(min(SECONDS_A_CALL * speed, 100.0 * num_steps)))
+            most = min(100.0 * num_steps, float(trainer.data.config.max_steps))
+            num_steps = max(1, round(min(SECONDS_A_CALL * speed, most)))
             if now - last_save > SECONDS_BETWEEN_SAVES:
                 for teacher, state in zip(group, states, strict=True):
                     store.save_training(teacher, state)
@@ -223,7 +224,7 @@ class Accuracies:
 
 
 def evaluate(
-    ensemble: ensembles.Ensemble | forests.ForestEnsemble,
+    ensemble: ensembles.Ensemble | classifiers.ClassifierEnsemble,
     public: PublicExamples,
     run_directory: artifacts.RunDirectory,
     progress: Progress | None = None,
@@ -231,25 +232,5 @@ def evaluate(
     """Compares every teacher's votes with the public labels; logs percentiles to TensorBoard."""
     votes = ensemble.votes(public.inputs, progress)
     values = (votes.labels == public.labels).mean(axis=1)
-    with _log_writer(run_directory).as_default():
-        for name, value in _percentiles(values).items():
-            tf.summary.scalar(f"accuracy/{name}", value, step=ensemble.config.max_steps)
+    logs.write_accuracies(run_directory, ensemble.config, values)
     return Accuracies(values)
-
-
-def _write_training_logs(run_directory: artifacts.RunDirectory, losses: np.ndarray) -> None:
-    with _log_writer(run_directory).as_default():
-        for step in range(losses.shape[1]):
-            for name, value in _percentiles(losses[:, step]).items():
-                tf.summary.scalar(f"loss/{name}", value, step=step + 1)
-
-
-def _log_writer(run_directory: artifacts.RunDirectory) -> Any:
-    logs = artifacts.make_sensitive_folder(run_directory.sensitive / "logs")
-    return tf.summary.create_file_writer(str(logs / "teachers"))
-
-
-def _percentiles(values: np.ndarray) -> dict[str, float]:
-    points = np.percentile(values, [0, 10, 50, 90, 100])
-    names = ("lowest", "10th", "median", "90th", "highest")
-    return dict(zip(names, points.tolist(), strict=True))

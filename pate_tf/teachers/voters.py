@@ -4,9 +4,10 @@
 a folder of models, or a file of labels from teachers that never leave their owners.
 """
 
+import math
 import pathlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -42,6 +43,37 @@ class Voter(Protocol):
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """Asks every teacher for a label of every raw input `[num_queries, *input_shape]`."""
+
+
+@runtime_checkable
+class ProbabilisticVoter(Protocol):
+    """Sensitive: an ensemble that can also say how probable each class is."""
+
+    def probabilities(
+        self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns what the teachers state on average, `[num_queries, num_classes]`."""
+
+
+def probabilities(
+    teachers: Voter,
+    inputs: npt.NDArray[Any],
+    temperature: float,
+    progress: Progress | None = None,
+) -> npt.NDArray[np.float32]:
+    """Returns the averaged probabilities `[num_queries, num_classes]` of teachers who have them.
+
+    Raises:
+      ValueError: if they answer with labels alone, or the temperature is not above 0.
+    """
+    if not 0.0 < temperature < math.inf:
+        raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
+    if not isinstance(teachers, ProbabilisticVoter):
+        raise ValueError(
+            "teachers: expected Keras teachers trained by train_teachers.py, which state "
+            "probabilities, got teachers who answer with labels alone"
+        )
+    return teachers.probabilities(inputs, temperature, progress)
 
 
 class ModelFolder:

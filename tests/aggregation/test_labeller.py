@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     ConfidentGaussianNoisyMax,
@@ -250,6 +251,40 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
         np.savez(first.with_suffix(""), other=np.zeros(3))
     with pytest.raises(LedgerError, match=r"expected (the )?counts"):
         list(paid_counts(ledger))
+
+
+def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter):
+    labeller = make(ledger, voter)
+    labeller.label(pool(1, 2), mechanism=MECHANISMS[0])
+    labeller.label(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
+    labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
+    assert [paid.adaptive for paid in paid_counts(ledger)] == [False, True, False]
+
+
+def test_votes_of_a_version_without_adaptive_queries_are_read(ledger, voter):
+    make(ledger, voter).label(pool(1, 2), mechanism=MECHANISMS[0], adaptive=True)
+    (path,) = (ledger.folder / "votes").iterdir()
+    arrays = artifacts.read_arrays(path)
+    del arrays["adaptive"]
+    artifacts.write_arrays(path, arrays, private=True)
+    assert [paid.adaptive for paid in paid_counts(ledger)] == [False]
+
+
+def test_nothing_is_charged_unless_later_queries_are_affordable_too(tmp_path, voter):
+    mechanism = MECHANISMS[0]
+    budget, _ = mechanism.data_independent_epsilon(num_queries=10, delta=DELTA)
+    with Ledger.open(
+        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=budget
+    ) as ledger:
+        labeller = make(ledger, voter)
+        with pytest.raises(BudgetExceeded):
+            labeller.label(pool(*range(4)), mechanism=mechanism, num_later=7)
+        assert voter.asked == []
+        assert ledger.spent().num_queries == 0
+        labeller.label(pool(*range(4)), mechanism=mechanism, num_later=6)
+        assert ledger.spent().num_queries == 4
+        # Answers from memory cost nothing, whatever comes later.
+        labeller.label(pool(*range(4)), mechanism=mechanism, num_later=7)
 
 
 def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):

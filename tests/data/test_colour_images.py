@@ -16,7 +16,8 @@ from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_images import SVHN
 from pate_tf.partition import random_partition
-from pate_tf.serving.export import ServedStudent
+from pate_tf.queries.config import QueryConfig
+from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentConfig
 from pate_tf.teachers import run
@@ -195,7 +196,7 @@ def test_a_colour_teacher_learns_and_a_student_is_exported(
             ),
             public=public,
             pool_size=30,
-            num_queries=20,
+            queries=QueryConfig(num_queries=20),
             teachers=teachers,
             ledger=ledger,
             mechanism=LaplaceNoisyMax(1.0),

@@ -117,6 +117,7 @@ def test_which_models_are_forests():
     assert forest.is_forest("test_forest:extra_trees", TABLE)
     assert not forest.is_forest("mlp", TABLE)
     assert not forest.is_forest("test_forest:keras_like", TABLE)
+    assert not forest.is_forest("test_forest:logistic", TABLE)
     with pytest.raises(ValueError, match="model: can't import"):
         forest.is_forest("test_forest:nosuch", TABLE)
 
@@ -124,18 +125,6 @@ def test_which_models_are_forests():
 def test_other_classifiers_are_refused():
     with pytest.raises(ValueError, match="expected a forest of scikit-learn, got LogisticRegr"):
         forest.fit("test_forest:logistic", TABLE, *records(10), seed=0)
-
-
-def test_several_forests_are_stacked_and_unstacked():
-    forests = [fitted(seed=seed) for seed in range(12)]
-    again = forest.unstack(forest.stack(forests), 12)
-    for one, other in zip(forests, again, strict=True):
-        for first, second in zip(one.arrays(), other.arrays(), strict=True):
-            np.testing.assert_array_equal(first, second)
-    with pytest.raises(ValueError, match="forest: expected the arrays of 11 forests"):
-        forest.unstack(forest.stack(forests), 11)
-    with pytest.raises(ValueError, match="forest: expected the arrays of 13 forests"):
-        forest.unstack(forest.stack(forests), 13)
 
 
 def broken(**changes: object) -> dict[str, np.ndarray]:

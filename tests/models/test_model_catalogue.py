@@ -28,7 +28,7 @@ TABULAR = Dataset(
     num_classes=2,
     pool_size=1,
 )
-NAMES = ("cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
+NAMES = ("cnn", "wide_cnn", "mlp", "deeper", "paper_mnist", "paper_svhn")
 
 
 def assert_same_weights(one, other) -> None:

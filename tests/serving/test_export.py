@@ -1,28 +1,23 @@
 import json
+import multiprocessing
 import os
 import pathlib
-import subprocess
+import signal
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from script_processes import run_fresh
+from script_processes import PATIENCE, run_fresh, run_script
 
+from pate_tf import artifacts
 from pate_tf.data.digits import DIGITS, load_public
 from pate_tf.models import catalogue
 from pate_tf.records import Dataset
-from pate_tf.serving.export import ServedStudent, export_student
+from pate_tf.serving.export import export_student
+from pate_tf.serving.served import ServedStudent
 
 STATEMENT = {"epsilon": 1.5, "delta": 1e-5, "kind": "data-independent", "ledger_rows": [2, 4]}
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=1,
-)
 
 
 def export(folder: pathlib.Path, dataset: Dataset = DIGITS, model: str = "cnn", seed: int = 1):
@@ -45,26 +40,39 @@ def test_the_signature_takes_raw_images_by_name(exported):
     images = load_public().inputs[:40]
     for batch in (1, 40):
         answer = signature(image=tf.constant(images[:batch]))
-        assert set(answer) == {"probabilities", "label"}
+        assert set(answer) == {"probabilities", "label", "class_name"}
         probabilities = answer["probabilities"].numpy()
         assert probabilities.shape == (batch, 10)
         assert probabilities.dtype == np.float32
         assert answer["label"].dtype == tf.int64
         np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(probabilities.argmax(axis=1), answer["label"])
+        names = [DIGITS.class_names[label] for label in answer["label"]]
+        assert answer["class_name"].numpy().astype(str).tolist() == names
     logits = model.predict(images.astype(np.float32), verbose=0)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
 
 
-def test_tables_have_features(tmp_path):
-    model, folder = export(tmp_path / "student", TABLE, "mlp")
-    signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
+def test_tables_have_features(table):
+    signature = tf.saved_model.load(str(table.folder)).signatures["serving_default"]
     ((name, spec),) = signature.structured_input_signature[1].items()
     assert (name, spec.dtype) == ("features", tf.float32)
-    rows = np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)
-    expected = model.predict(rows, verbose=0).argmax(axis=1)
-    np.testing.assert_array_equal(ServedStudent(folder).classify(rows), expected)
+    answer = signature(features=tf.constant(table.inputs))
+    assert set(answer) == {"probabilities", "label"}  # the classes have no names
+    np.testing.assert_array_equal(answer["label"], table.labels)
+    np.testing.assert_array_equal(ServedStudent(table.folder).classify(table.inputs), table.labels)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_features_that_are_no_numbers_are_refused(table, wrong):
+    rows = table.inputs.copy()
+    rows[3, 1] = wrong
+    served = ServedStudent(table.folder)
+    with pytest.raises(ValueError, match="student: expected features") as caught:
+        served.classify(rows)
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(served.classify(rows[:3]), table.labels[:3])
 
 
 def test_dropout_is_off_when_serving(tmp_path):
@@ -90,21 +98,38 @@ def test_it_loads_in_a_fresh_process_that_knows_tensorflow_alone(exported, tmp_p
     assert ended.out == "(2,) (2, 10)\n[]\n"
 
 
-def test_saved_model_cli_shows_it(exported):
+@pytest.fixture
+def saved_model_cli(tmp_path):
     tool = pathlib.Path(sys.executable).with_name("saved_model_cli")
     if not tool.exists():
         pytest.skip(f"no saved_model_cli beside {sys.executable}")
-    ended = subprocess.run(
-        [str(tool), "show", "--dir", str(exported[1]), "--all"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
+
+    def run(*arguments: str) -> str:
+        ended = run_script(str(tool), *arguments, folder=tmp_path)
+        assert ended.code == 0, ended.err[-2000:]
+        return ended.out
+
+    return run
+
+
+def test_saved_model_cli_shows_it(exported, saved_model_cli):
+    shown = saved_model_cli("show", "--dir", str(exported[1]), "--all")
     for text in ("serving_default", "inputs['image']", "DT_UINT8", "outputs['probabilities']"):
-        assert text in ended.stdout
-    assert "outputs['label']" in ended.stdout
+        assert text in shown
+    for text in ("outputs['label']", "outputs['class_name']"):
+        assert text in shown
+    for text in ("serialized_examples", "inputs['examples']"):
+        assert text in shown
+
+
+def test_saved_model_cli_runs_it(exported, saved_model_cli, tmp_path):
+    model, folder = exported
+    images = load_public().inputs[:20]
+    np.save(tmp_path / "images.npy", images)
+    arguments = ["--tag_set=serve", "--signature_def=serving_default", f"--outdir={tmp_path}"]
+    saved_model_cli("run", f"--dir={folder}", *arguments, f"--inputs=image={tmp_path}/images.npy")
+    expected = model.predict(images.astype(np.float32), verbose=0).argmax(axis=1)
+    np.testing.assert_array_equal(np.load(tmp_path / "label.npy"), expected)
 
 
 def test_the_statement_travels_with_the_model(exported):
@@ -138,6 +163,45 @@ def test_an_interrupted_export_leaves_no_version(tmp_path, monkeypatch, error):
     assert os.listdir(folder) == []
     monkeypatch.undo()
     assert export(folder)[1] == folder / "1"
+
+
+def export_and_die(folder: pathlib.Path, moment: str) -> None:
+    """Exports, and kills its own process with SIGKILL at a moment."""
+
+    def dying(function, *, before: bool):
+        def replacement(*arguments, **options):
+            if not before:
+                function(*arguments, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return replacement
+
+    if moment == "after the model":
+        tf.saved_model.save = dying(tf.saved_model.save, before=False)
+    elif moment == "before the rename":
+        os.rename = dying(os.rename, before=True)
+    else:
+        os.rename = dying(os.rename, before=False)
+    export(folder)
+
+
+@pytest.mark.parametrize("moment", ["after the model", "before the rename", "after the rename"])
+def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
+    folder = tmp_path / "student"
+    context = multiprocessing.get_context("forkserver")  # that of script_processes
+    process = context.Process(target=export_and_die, args=(folder, moment))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == -signal.SIGKILL
+    versions = [path.name for path in folder.iterdir() if path.name.isdigit()]
+    if moment == "after the rename":
+        assert versions == ["1"]
+        assert ServedStudent(folder / "1").classify(load_public().inputs[:3]).shape == (3,)
+    else:
+        assert versions == []  # of what is left behind TensorFlow Serving sees nothing
+        artifacts.remove_abandoned(folder)
+        assert os.listdir(folder) == []
+    assert export(folder)[1] == folder / str(len(versions) + 1)
 
 
 def test_a_statement_that_is_no_json_leaves_no_version(tmp_path):

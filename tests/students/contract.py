@@ -1,4 +1,4 @@
-"""What every student must do; `test_contract.py` runs it over all of them."""
+"""What every student must do, and every one trained by `fit`; `test_contract.py` runs it."""
 
 import dataclasses
 
@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.records import Pool, PublicExamples, ReleasedLabels
+from pate_tf.records import Pool, PoolLabels, PublicExamples, ReleasedLabels
 from pate_tf.serving import export
+from pate_tf.serving.served import ServedStudent
 from pate_tf.students import training
 from pate_tf.students.catalogue import find_student
 from pate_tf.students.config import StudentConfig
@@ -101,14 +102,9 @@ class StudentContract:
         model, dataset = finished[0], self.public.dataset
         folder = export.export_student(model, dataset, tmp_path / "student", {})
         held_out = self.public.split(self.pool_size)[1]
-        served = export.ServedStudent(folder).classify(held_out.inputs)
+        served = ServedStudent(folder).classify(held_out.inputs)
         # Batches of another size round otherwise; the labels are the same but at exact ties.
         assert (served == self.classify(model)[0]).mean() > 0.99
-
-    def test_it_leaves_logs_and_nothing_unfinished(self, finished):
-        folder = finished[1]
-        assert [path.name for path in folder.iterdir()] == ["logs"]
-        assert list((folder / "logs" / "student").rglob("events.out.tfevents*"))
 
     def test_one_label_is_enough_also_in_a_strategy_scope(self):
         one = released_labels([7], [1], self.public.dataset.num_classes)
@@ -124,6 +120,28 @@ class StudentContract:
             self.train(released_labels([400], [1], num_classes))
         with pytest.raises(ValueError, match="student: expected labels of"):
             self.train(released_labels([0], [1], num_classes + 1))
+
+    def test_labels_that_were_inferred_without_a_query_are_learnt_too(self):
+        """A label of another class on every other input: only who learns both can tell."""
+        num_classes = self.public.dataset.num_classes
+        paid, inferred = np.arange(0, 2 * QUERIES, 2), np.arange(1, 2 * QUERIES, 2)
+        indices = np.concatenate([paid, inferred])
+        both = PoolLabels(
+            query_indices=indices,
+            labels=(self.public.labels[indices] + 1) % num_classes,
+            num_classes=num_classes,
+        )
+        given, truth = self.classify(self.train(both))
+        assert (given == (truth + 1) % num_classes).mean() > self.better_than
+
+
+class FittedStudentContract(StudentContract):
+    """What every student must do besides that is trained by `fit`."""
+
+    def test_it_leaves_logs_and_nothing_unfinished(self, finished):
+        folder = finished[1]
+        assert [path.name for path in folder.iterdir()] == ["logs"]
+        assert list((folder / "logs" / "student").rglob("events.out.tfevents*"))
 
     def test_a_stopped_run_goes_on_to_the_same_end(self, tmp_path, monkeypatch):
         monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)

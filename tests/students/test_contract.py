@@ -5,7 +5,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from contract import StudentContract
+from contract import FittedStudentContract, StudentContract
 
 from pate_tf.data import catalogue as data
 from pate_tf.records import PublicExamples
@@ -37,12 +37,12 @@ def as_table(public: PublicExamples) -> PublicExamples:
     return PublicExamples(dataset, inputs, public.labels)
 
 
-class TestSupervised(StudentContract):
+class TestSupervised(FittedStudentContract):
     config = config("supervised", max_steps=150)
     public = DIGITS
 
 
-class TestGan(StudentContract):
+class TestGan(FittedStudentContract):
     config = config("gan")
     public = DIGITS
 
@@ -54,9 +54,19 @@ class TestGan(StudentContract):
             yield
 
 
-class TestConsistency(StudentContract):
+class TestConsistency(FittedStudentContract):
     config = config("consistency", max_steps=150)
     public = DIGITS
+
+
+class TestRandomForest(StudentContract):
+    config = config("random_forest")
+    public = as_table(DIGITS)
+
+
+def test_every_student_keeps_the_contract():
+    classes = StudentContract.__subclasses__() + FittedStudentContract.__subclasses__()
+    assert {one.config.student for one in classes if hasattr(one, "config")} == set(STUDENTS)
 
 
 @pytest.mark.parametrize(

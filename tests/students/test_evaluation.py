@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pate_tf.data.digits import DIGITS
 from pate_tf.records import PublicExamples
-from pate_tf.students.evaluation import Accuracy, accuracy, evaluate
+from pate_tf.students.evaluation import Accuracy, accuracy, evaluate, evaluated_samples
 
 
 @given(st.integers(1, 20_000).flatmap(lambda num: st.tuples(st.integers(0, num), st.just(num))))
@@ -43,3 +43,27 @@ def test_a_student_is_asked_for_raw_inputs():
         return np.array([1, 2, 2])
 
     assert evaluate(classify, held_out).value == pytest.approx(2 / 3)
+
+
+def numbered(num: int) -> PublicExamples:
+    """Images that show their own positions."""
+    inputs = np.zeros((num, 8, 8, 1), np.uint8)
+    inputs[:, 0, 0, 0] = np.arange(num)
+    return PublicExamples(DIGITS, inputs, np.arange(num) % 10)
+
+
+@pytest.mark.parametrize(
+    ("evaluate_on", "expected"),
+    [("held_out", [8, 9, 10, 11]), ("all_unqueried", [0, 2, 3, 4, 6, 8, 9, 10, 11])],
+)
+def test_only_samples_that_nobody_asked_for_evaluate(evaluate_on, expected):
+    samples = evaluated_samples(evaluate_on, numbered(12), pool_size=8, queries=np.array([7, 1, 5]))
+    assert samples.inputs[:, 0, 0, 0].tolist() == expected
+    assert samples.labels.tolist() == [number % 10 for number in expected]
+
+
+def test_other_samples_are_refused():
+    with pytest.raises(ValueError, match="evaluate_on: expected one of held_out, all_unqueried"):
+        evaluated_samples("everything", numbered(12), pool_size=8, queries=np.array([1]))
+    with pytest.raises(ValueError, match="stdnt_share: expected"):
+        evaluated_samples("held_out", numbered(12), pool_size=12, queries=np.array([1]))

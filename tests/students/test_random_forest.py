@@ -8,7 +8,8 @@ from sklearn.ensemble import RandomForestClassifier
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 from pate_tf.records import Dataset, Pool, ReleasedLabels
-from pate_tf.serving.export import ServedStudent, export_student
+from pate_tf.serving.export import export_student
+from pate_tf.serving.served import ServedStudent
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.random_forest import ForestModel, train_random_forest
 

@@ -126,13 +126,17 @@ def variables(model: keras.Model) -> list:
     return [*model.trainable_variables, *model.non_trainable_variables]
 
 
-def slow_twin(config: TeacherConfig, stacked: Sequence[np.ndarray], inputs: np.ndarray):
-    """Votes `[num_teachers, num_inputs]` of one Keras model after another."""
-    votes = []
+def slow_logits(config: TeacherConfig, stacked: Sequence[np.ndarray], inputs: np.ndarray):
+    """Logits `[num_teachers, num_inputs, num_classes]` of one Keras model after another."""
+    logits = []
     for teacher in range(config.num_teachers):
         model = catalogue.build(config.model, config.dataset)
         for variable, slot in zip(variables(model), stacked, strict=True):
             variable.assign(slot[teacher])
-        logits = model.predict(inputs.astype(np.float32), verbose=0)
-        votes.append(logits.argmax(axis=1))
-    return np.array(votes)
+        logits.append(model.predict(inputs.astype(np.float32), verbose=0))
+    return np.array(logits)
+
+
+def slow_twin(config: TeacherConfig, stacked: Sequence[np.ndarray], inputs: np.ndarray):
+    """Votes `[num_teachers, num_inputs]` of one Keras model after another."""
+    return slow_logits(config, stacked, inputs).argmax(axis=2)

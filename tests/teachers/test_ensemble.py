@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+import scipy.special
 import teacher_helpers as helpers
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ def test_votes_are_those_of_one_keras_model_after_another(ensemble):
 def test_signatures_are_found_by_name_and_agree(ensemble):
     folder, config, _ = ensemble
     loaded = tf.saved_model.load(str(folder))
-    assert set(loaded.signatures) == {"votes", "counts"}
+    assert set(loaded.signatures) == {"votes", "counts", "probabilities"}
     for batch in (1, 2, 33):
         images = tf.constant(helpers.blob_images(batch)[0])
         votes = loaded.signatures["votes"](image=images)["votes"]
@@ -53,6 +54,33 @@ def test_signatures_are_found_by_name_and_agree(ensemble):
         np.testing.assert_array_equal(
             Votes(votes.numpy(), config.dataset.num_classes).counts().values, counts
         )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+def test_probabilities_are_the_mean_of_one_keras_model_after_another(ensemble, temperature):
+    folder, config, stacked = ensemble
+    inputs, _ = helpers.blob_images(502)
+    done = []
+    found = ensembles.Ensemble(folder).probabilities(inputs, temperature, done.append)
+    assert found.shape == (502, config.dataset.num_classes)
+    assert done == [500, 2]
+    logits = helpers.slow_logits(config, stacked, inputs)
+    expected = scipy.special.softmax(logits / temperature, axis=2).mean(axis=0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_an_ensemble_of_an_earlier_version_has_votes_and_no_probabilities(tmp_path):
+    config, stacked = saved(tmp_path / "one")
+    module = ensembles.EnsembleModule(config, stacked)
+    tf.saved_model.save(module, str(tmp_path / "old"), signatures={"votes": module.votes})
+    shutil.copy(tmp_path / "one" / "ensemble.json", tmp_path / "old")
+    old = ensembles.Ensemble(tmp_path / "old")
+    assert old.digest == ensembles.Ensemble(tmp_path / "one").digest
+    inputs, _ = helpers.blob_images(3)
+    assert old.votes(inputs).num_queries == 3
+    with pytest.raises(ValueError, match="expected an ensemble that states probabilities") as told:
+        old.probabilities(inputs, 1.0)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("num", [0, 1, 7, 499, 500, 501, 1001])

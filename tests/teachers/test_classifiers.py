@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import signal
 import subprocess
@@ -9,14 +10,18 @@ import time
 
 import numpy as np
 import pytest
+import skops.io
 import tensorflow as tf
 from script_processes import REPOSITORY, run_script, start_script
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from pate_tf import artifacts
 from pate_tf.partition import random_partition
 from pate_tf.records import Dataset, PrivateExamples
-from pate_tf.teachers import forests, processes, run
+from pate_tf.teachers import classifiers, processes, run
 from pate_tf.teachers.config import TeacherConfig
 
 NUM_TEACHERS = 6
@@ -28,7 +33,8 @@ TABLE = Dataset(
     num_classes=3,
     pool_size=10,
 )
-TESTS_DATA = pathlib.Path(__file__).parents[1] / "data"
+TESTS = pathlib.Path(__file__).parents[1]
+LOGISTIC = "classifiers_for_tests:scaled_logistic"
 
 
 def examples(num: int = 180, seed: int = 0) -> PrivateExamples:
@@ -67,7 +73,7 @@ def train(folder: pathlib.Path, teachers=range(NUM_TEACHERS), **options) -> bool
     return run.train(**{**arguments, **options})
 
 
-def load(folder: pathlib.Path) -> forests.ForestEnsemble:
+def load(folder: pathlib.Path) -> classifiers.ClassifierEnsemble:
     return run.load_ensemble(run.ensemble_folder(artifacts.RunDirectory(folder)))
 
 
@@ -78,10 +84,19 @@ def one_process(monkeypatch):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forests")
+    folder = tmp_path_factory.mktemp("classifiers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "num_cores", lambda: 1)
         assert train(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_logistic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logistic")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "num_cores", lambda: 1)
+        assert train(folder, config=config(model=LOGISTIC))
     return folder
 
 
@@ -103,10 +118,40 @@ def test_votes_are_those_of_scikit_learns_forests_on_each_share(trained):
     assert (ensemble.dataset, ensemble.num_teachers, ensemble.unit) == (TABLE, 6, "record")
 
 
-def test_processes_side_by_side_give_the_same_forests(trained, tmp_path, monkeypatch):
+def test_votes_are_those_of_scikit_learns_classifiers_on_each_share(trained_logistic):
+    votes = load(trained_logistic).votes(QUERIES)
+    private = examples()
+    for teacher in range(NUM_TEACHERS):
+        records = partition().records_of(teacher)
+        twin = make_pipeline(StandardScaler(), LogisticRegression())
+        twin.fit(private.inputs[records], private.labels[records])
+        np.testing.assert_array_equal(votes.labels[teacher], twin.predict(QUERIES))
+
+
+def test_processes_side_by_side_give_the_same_teachers(
+    trained, trained_logistic, tmp_path, monkeypatch
+):
     monkeypatch.setattr(processes, "num_cores", lambda: 3)
-    assert train(tmp_path)
-    assert load(tmp_path).digest == load(trained).digest
+    assert train(tmp_path / "forests")
+    assert load(tmp_path / "forests").digest == load(trained).digest
+    assert train(tmp_path / "logistic", config=config(model=LOGISTIC))
+    assert load(tmp_path / "logistic").digest == load(trained_logistic).digest
+
+
+def test_a_share_without_a_class_still_votes(tmp_path, one_process):
+    private = examples()
+    labels = private.labels.copy()
+    labels[partition().records_of(0)] = 2
+    second = partition().records_of(1)
+    labels[second] = 2 * (private.inputs[second, 0] > 0)
+    assert train(
+        tmp_path,
+        config=config(model=LOGISTIC),
+        examples=PrivateExamples(TABLE, private.inputs, labels),
+    )
+    votes = load(tmp_path).votes(QUERIES)
+    assert set(votes.labels[0].tolist()) == {2}
+    assert set(votes.labels[1].tolist()) == {0, 2}
 
 
 def test_a_teacher_depends_on_its_own_records_alone(trained, tmp_path, one_process):
@@ -122,19 +167,31 @@ def test_a_teacher_depends_on_its_own_records_alone(trained, tmp_path, one_proce
     assert load(trained).digest != load(tmp_path).digest
 
 
-def test_ranges_add_up_to_the_same_ensemble(trained, tmp_path, one_process):
+@pytest.fixture(params=["random_forest", LOGISTIC])
+def model(request):
+    return request.param
+
+
+@pytest.fixture
+def whole(model, trained, trained_logistic):
+    return load(trained_logistic if model == LOGISTIC else trained)
+
+
+def test_ranges_add_up_to_the_same_ensemble(model, whole, tmp_path, one_process):
     progress = []
-    assert not train(tmp_path, [0, 1, 2], progress=progress.append)
+    options = {"config": config(model=model), "progress": progress.append}
+    assert not train(tmp_path, [0, 1, 2], **options)
     assert sum(progress) == 3
-    assert train(tmp_path, progress=progress.append)
-    assert load(tmp_path).digest == load(trained).digest
+    assert train(tmp_path, **options)
+    assert load(tmp_path).digest == whole.digest
 
 
-def test_runs_of_several_jobs_are_merged(trained, tmp_path, one_process):
+def test_runs_of_several_jobs_are_merged(model, whole, tmp_path, one_process):
     one, other = tmp_path / "one", tmp_path / "other"
-    train(one, [0, 1, 2])
-    assert train(other, [3, 4, 5], merge_from=[artifacts.RunDirectory(one)])
-    assert load(other).digest == load(trained).digest
+    train(one, [0, 1, 2], config=config(model=model))
+    merge_from = [artifacts.RunDirectory(one)]
+    assert train(other, [3, 4, 5], config=config(model=model), merge_from=merge_from)
+    assert load(other).digest == whole.digest
 
 
 def test_another_configuration_or_other_data_are_refused(trained, one_process):
@@ -151,7 +208,27 @@ def test_models_that_fit_no_data_or_no_cluster_leave_no_trace(tmp_path, one_proc
         train(tmp_path, examples=PrivateExamples(TABLE, broken, examples().labels))
     assert not run.ensemble_folder(artifacts.RunDirectory(tmp_path)).exists()
     with pytest.raises(ValueError, match="model: can't import"):
-        train(tmp_path / "none", config=config(model="test_forests:nosuch"))
+        train(tmp_path / "none", config=config(model="test_classifiers:nosuch"))
+    with pytest.raises(ValueError, match="expected types of scikit-learn alone"):
+        train(tmp_path / "none", config=config(model="classifiers_for_tests:own_class"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_teacher_that_does_not_fit_is_named_and_its_records_are_not(tmp_path, one_process):
+    inputs = np.abs(examples().inputs)
+    inputs[partition().records_of(3)[0]] = -0.625
+    private = PrivateExamples(TABLE, inputs, examples().labels)
+    model = config(model="classifiers_for_tests:refuses_negative_numbers")
+    with pytest.raises(ValueError, match="teacher 3: MultinomialNB: expected to fit") as caught:
+        train(tmp_path, config=model, examples=private)
+    assert "0.625" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_teacher_that_can_not_answer_is_named(tmp_path, one_process):
+    assert train(tmp_path, config=config(model="classifiers_for_tests:refuses_far_inputs"))
+    with pytest.raises(ValueError, match="teacher 0: RadiusNeighborsClassifier: expected a label"):
+        load(tmp_path).votes(QUERIES)
 
 
 def test_a_single_savedmodel_of_each_forest_is_refused(trained):
@@ -159,7 +236,7 @@ def test_a_single_savedmodel_of_each_forest_is_refused(trained):
         run.export_each(artifacts.RunDirectory(trained), config())
 
 
-@pytest.mark.parametrize("file", ["forests.npz", "ensemble.json"])
+@pytest.mark.parametrize("file", ["classifiers.npz", "ensemble.json"])
 def test_a_truncated_ensemble_is_one_clear_line(trained, tmp_path, file):
     source = run.ensemble_folder(artifacts.RunDirectory(trained))
     shutil.copytree(source, tmp_path / "ensemble")
@@ -171,14 +248,15 @@ def test_a_truncated_ensemble_is_one_clear_line(trained, tmp_path, file):
 
 def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     source = run.ensemble_folder(artifacts.RunDirectory(trained))
-    arrays = artifacts.read_arrays(source / forests.FILE)
+    arrays = artifacts.read_arrays(source / classifiers.FILE)
     description = artifacts.read_json(source / "ensemble.json")
+    untrusted = skops.io.dumps(FunctionTransformer(print))
 
     def load_with(**changes: np.ndarray) -> None:
         artifacts.write_json(tmp_path / "ensemble.json", description)
-        with open(tmp_path / forests.FILE, "wb") as file:
+        with open(tmp_path / classifiers.FILE, "wb") as file:
             np.savez(file, **{**arrays, **changes})
-        forests.ForestEnsemble(tmp_path)
+        classifiers.ClassifierEnsemble(tmp_path)
 
     load_with()
     ran = []
@@ -194,10 +272,25 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
         {"3/1": wild},
         {"3/5": np.array(5)},
         {"more": np.zeros(3)},
+        {"6/0": arrays["3/0"]},
+        {"3/0": np.frombuffer(pickle.dumps(Payload()), np.uint8)},
     ):
         with pytest.raises(ValueError, match="teachers: expected a complete ensemble"):
             load_with(**changes)
+    for content in (pickle.dumps(Payload()), untrusted):
+        broken = {f"{teacher}/0": np.frombuffer(content, np.uint8) for teacher in range(6)}
+        artifacts.write_arrays(tmp_path / classifiers.FILE, broken)
+        with pytest.raises(ValueError, match="got a broken one: teacher 0: classifier") as caught:
+            classifiers.ClassifierEnsemble(tmp_path)
+        assert "\n" not in str(caught.value)
     assert ran == []
+
+
+def test_forests_are_read_under_the_name_that_they_had(trained, tmp_path):
+    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    shutil.copytree(source, tmp_path / "ensemble")
+    (tmp_path / "ensemble" / "classifiers.npz").rename(tmp_path / "ensemble" / "forests.npz")
+    assert run.load_ensemble(tmp_path / "ensemble").digest == load(trained).digest
 
 
 def test_forests_of_another_data_set_are_refused(trained, tmp_path):
@@ -205,14 +298,14 @@ def test_forests_of_another_data_set_are_refused(trained, tmp_path):
     description = artifacts.read_json(source / "ensemble.json")
     description["dataset"]["input_shape"] = [5]
     artifacts.write_json(tmp_path / "ensemble.json", description)
-    (tmp_path / forests.FILE).write_bytes((source / forests.FILE).read_bytes())
+    (tmp_path / classifiers.FILE).write_bytes((source / classifiers.FILE).read_bytes())
     with pytest.raises(ValueError, match="expected forests of 5 features and 3 classes, got 4"):
-        forests.ForestEnsemble(tmp_path)
+        classifiers.ClassifierEnsemble(tmp_path)
 
 
 def test_the_digest_depends_on_forests_and_configuration(trained, tmp_path):
     source = run.ensemble_folder(artifacts.RunDirectory(trained))
-    arrays = artifacts.read_arrays(source / forests.FILE)
+    arrays = artifacts.read_arrays(source / classifiers.FILE)
     description = artifacts.read_json(source / "ensemble.json")
     digests = {load(trained).digest}
     changed = {**arrays, "2/3": arrays["2/3"] + 1e-9 * (arrays["2/3"] != 0)}
@@ -222,8 +315,8 @@ def test_the_digest_depends_on_forests_and_configuration(trained, tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         artifacts.write_json(folder / "ensemble.json", about)
-        artifacts.write_arrays(folder / forests.FILE, content)
-        digests.add(forests.ForestEnsemble(folder).digest)
+        artifacts.write_arrays(folder / classifiers.FILE, content)
+        digests.add(classifiers.ClassifierEnsemble(folder).digest)
     assert len(digests) == 3
 
 
@@ -245,13 +338,13 @@ def test_no_queries_no_votes(trained):
 
 def test_there_are_no_teachers_before_training(tmp_path):
     with pytest.raises(ValueError, match="teachers: expected a trained ensemble in"):
-        forests.ForestEnsemble(tmp_path)
+        classifiers.ClassifierEnsemble(tmp_path)
 
 
-def test_the_workers_start_without_tensorflow():
+def test_the_workers_start_without_what_takes_long():
     program = (
-        "import sys, pate_tf.models.forest, pate_tf.teachers.processes\n"
-        "print(*sorted({'tensorflow', 'keras'} & set(sys.modules)))"
+        "import sys, pate_tf.models.classifier, pate_tf.teachers.processes\n"
+        "print(*sorted({'tensorflow', 'keras', 'skops'} & set(sys.modules)))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],
@@ -294,7 +387,7 @@ WAVES = (
 
 
 def own_data() -> None:
-    sys.path.append(str(TESTS_DATA))
+    sys.path.extend([str(TESTS / "data"), str(TESTS / "models")])
 
 
 def killed_after_the_first_save() -> None:
@@ -326,7 +419,7 @@ def is_running(pid: int) -> bool:
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path):
     for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
-    flags = ("train_teachers.py", *WAVES, "--model=random_forest")
+    flags = ("train_teachers.py", *WAVES, f"--model={LOGISTIC}")
     killed = start_script(*flags, folder=tmp_path / "killed", setup=killed_after_the_first_save)
     workers: set[int] = set()
     while killed.process.is_alive():
@@ -339,7 +432,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(tmp_path):
     for folder in ("killed", "undisturbed"):
         ended = run_script(*flags, folder=tmp_path / folder, setup=own_data)
         assert (ended.code, ended.err) == (0, "")
-        assert "10 of random_forest" in ended.out
+        assert f"10 of {LOGISTIC}\n" in ended.out
         assert "a constant answer" in ended.out
     one, other = (load(tmp_path / folder / "run") for folder in ("killed", "undisturbed"))
     assert one.digest == other.digest

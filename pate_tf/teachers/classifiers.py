@@ -1,21 +1,23 @@
-"""Forest teachers: fitted in processes side by side, kept in one file of arrays, asked in threads.
+"""Teachers of scikit-learn: fitted in processes side by side, kept in one file, asked in threads.
 
-Fitting a small forest is mostly Python, which threads can't share; asking one is compiled code,
+Fitting a small classifier is mostly Python, which threads can't share; asking one is compiled code,
 which they can.
 """
 
+import collections
 import concurrent.futures
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf import artifacts
-from pate_tf.models import forest
+from pate_tf.models import classifier
+from pate_tf.models.classifier import Classifier
 from pate_tf.models.forest import Forest
 from pate_tf.partition import Partition
 from pate_tf.records import Dataset, PrivateExamples, Votes
@@ -24,7 +26,18 @@ from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
 
-FILE = "forests.npz"
+FILE = "classifiers.npz"
+FOREST_FILE = "forests.npz"  # its name when forests were the only ones
+
+
+def holds_classifiers(folder: pathlib.Path) -> bool:
+    """Whether a folder holds an ensemble that `save` wrote."""
+    return _file(folder).exists()
+
+
+def _file(folder: pathlib.Path) -> pathlib.Path:
+    old = folder / FOREST_FILE
+    return old if old.exists() else folder / FILE
 
 
 def train(
@@ -33,7 +46,7 @@ def train(
     partition: Partition,
     teachers: Sequence[int],
 ) -> Iterator[tuple[int, TeacherState]]:
-    """Yields each teacher with its fitted forest's arrays, in the order of `teachers`.
+    """Yields each teacher with its fitted classifier's arrays, in the order of `teachers`.
 
     The result does not depend on how many processes there are.
 
@@ -44,7 +57,7 @@ def train(
       teachers: the teachers to train.
 
     Raises:
-      ValueError: if the inputs are not finite, or the model is no forest.
+      ValueError: as `classifier.fit`, with the number of the teacher.
     """
     shares = partition.all_records()
 
@@ -55,54 +68,76 @@ def train(
         return config.model, config.dataset, inputs, labels, seed
 
     fitted = processes.in_order(
-        forest.fit,
+        classifier.fit,
         map(arguments, teachers),
         num_processes=min(processes.num_cores(), len(teachers)),
     )
-    for teacher, one in zip(teachers, fitted, strict=True):
-        yield teacher, _state(one)
-
-
-def _state(fitted: Forest) -> TeacherState:
-    """What the store keeps of a forest."""
-    return TeacherState(fitted.arrays(), [], [], [], np.zeros(0, np.float32))
+    for teacher in teachers:
+        try:
+            arrays = next(fitted)
+        except ValueError as error:
+            raise ValueError(f"teacher {teacher}: {error}") from error
+        yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
 
 
 def save(
     folder: pathlib.Path, config: TeacherConfig, teachers: Sequence[Sequence[npt.NDArray[Any]]]
 ) -> None:
-    """Writes an ensemble of forests at `folder`, whole or not at all.
+    """Writes an ensemble of classifiers at `folder`, whole or not at all.
 
     Args:
       folder: its parent must exist.
       config: what the teachers were trained with.
-      teachers: the arrays of each teacher's forest.
+      teachers: the arrays of each teacher's classifier.
+
+    Raises:
+      ValueError: if a teacher's arrays hold no classifier.
     """
-    forests = [Forest.from_arrays(arrays) for arrays in teachers]
+    arrays = {
+        f"{teacher}/{part}": array
+        for teacher, parts in enumerate(teachers)
+        for part, array in enumerate(parts)
+    }
+    _classifiers(arrays, config.num_teachers)
     with artifacts.atomic_folder(folder) as temporary:
-        artifacts.write_arrays(temporary / FILE, forest.stack(forests), private=True)
+        artifacts.write_arrays(temporary / FILE, arrays, private=True)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
 
 
-class ForestEnsemble:
-    """Sensitive: a saved ensemble of forests, loaded to be asked for votes.
+def _classifiers(arrays: Mapping[str, npt.NDArray[Any]], num_teachers: int) -> list[Classifier]:
+    """Rebuilds the classifiers of all teachers from the arrays `<teacher>/<part>`."""
+    sizes = collections.Counter(name.partition("/")[0] for name in arrays)
+    names = [[f"{t}/{part}" for part in range(sizes[str(t)])] for t in range(num_teachers)]
+    if not all(names) or arrays.keys() != {name for parts in names for name in parts}:
+        raise ValueError(f"expected the arrays of {num_teachers} teachers, got others")
+    rebuilt = []
+    for teacher, parts in enumerate(names):
+        try:
+            rebuilt.append(classifier.from_arrays([arrays[name] for name in parts]))
+        except ValueError as error:
+            raise ValueError(f"teacher {teacher}: {error}") from error
+    return rebuilt
+
+
+class ClassifierEnsemble:
+    """Sensitive: a saved ensemble of scikit-learn's classifiers, loaded to be asked for votes.
 
     Attributes:
       config: what the teachers were trained with.
-      digest: SHA-256 of configuration and forests; the ledger knows the ensemble by it.
+      digest: SHA-256 of configuration and classifiers; the ledger knows the ensemble by it.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
         """Loads an ensemble that `save` wrote. Nothing in the files is executed.
 
         Raises:
-          ValueError: if there is none at `folder`, or it does not hold forests.
+          ValueError: if there is none at `folder`, or it does not hold classifiers.
         """
         try:
             description = artifacts.read_json(folder / "ensemble.json")
             self.config = TeacherConfig.from_dict(description)
-            arrays = artifacts.read_arrays(folder / FILE)
-            self._forests = forest.unstack(arrays, self.config.num_teachers)
+            arrays = artifacts.read_arrays(_file(folder))
+            self._classifiers = _classifiers(arrays, self.config.num_teachers)
             self._check_forests()
         except FileNotFoundError as error:
             raise ValueError(
@@ -119,8 +154,11 @@ class ForestEnsemble:
 
     def _check_forests(self) -> None:
         num_features = int(np.prod(self.dataset.input_shape))
-        for one in self._forests:
-            if (one.num_features, one.num_classes) != (num_features, self.dataset.num_classes):
+        for one in self._classifiers:
+            if isinstance(one, Forest) and (one.num_features, one.num_classes) != (
+                num_features,
+                self.dataset.num_classes,
+            ):
                 raise ValueError(
                     f"expected forests of {num_features} features and {self.dataset.num_classes} "
                     f"classes, got {one.num_features} and {one.num_classes}"
@@ -159,9 +197,12 @@ class ForestEnsemble:
             )
         labels = np.empty((self.num_teachers, len(inputs)), np.int64)
         with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
-            answers = threads.map(lambda one: one.predict(inputs), self._forests)
-            for teacher, answer in enumerate(answers):
-                labels[teacher] = answer
+            answers = threads.map(lambda one: one.predict(inputs), self._classifiers)
+            for teacher in range(self.num_teachers):
+                try:
+                    labels[teacher] = next(answers)
+                except ValueError as error:
+                    raise ValueError(f"teacher {teacher}: {error}") from error
                 if progress is not None:
                     done = (teacher + 1) * len(inputs) // self.num_teachers
                     progress(done - teacher * len(inputs) // self.num_teachers)

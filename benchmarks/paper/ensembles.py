@@ -1,0 +1,124 @@
+"""Ensembles and their votes, made once and kept in the sensitive folder of the output.
+
+All experiments share them. Beside an ensemble lies every teacher's vote on every public sample.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.data import catalogue as data
+from pate_tf.models.catalogue import default_model
+from pate_tf.models.forest import RANDOM_FOREST
+from pate_tf.partition import random_partition
+from pate_tf.records import PublicExamples, Votes
+from pate_tf.teachers import devices, run, voters
+from pate_tf.teachers.config import TeacherConfig, default_steps
+from pate_tf.teachers.voters import Voter
+
+BATCH_SIZE, LEARNING_RATE = 40, 0.005
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsembleName:
+    """Which ensemble.
+
+    Attributes:
+      dataset: what it learns.
+      num_teachers: how many share the private records; 1 for a model without privacy.
+      forests: whether teachers are random forests rather than the data set's default network.
+    """
+
+    dataset: str
+    num_teachers: int
+    forests: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Where ensembles come from.
+
+    Attributes:
+      folder: ensembles and votes go here; sensitive.
+      data_dirs: where the data of each data set lie; None for those that need none.
+      seed: of partition, training and students; not of the privacy noise.
+    """
+
+    folder: pathlib.Path
+    data_dirs: dict[str, pathlib.Path | None]
+    seed: int
+
+    def public(self, dataset: str) -> PublicExamples:
+        """Returns the public samples of a data set.
+
+        Raises:
+          ValueError: if the data are not there.
+        """
+        return data.load_public(dataset, data_dir=self.data_dirs[dataset])
+
+    def run_directory(self, ensemble: EnsembleName) -> artifacts.RunDirectory:
+        """Returns where an ensemble is kept."""
+        artifacts.make_sensitive_folder(self.folder)
+        kind = "-forests" if ensemble.forests else ""
+        return artifacts.RunDirectory(
+            self.folder / f"{ensemble.dataset}-{ensemble.num_teachers}{kind}-seed{self.seed}"
+        )
+
+    def ensemble(self, name: EnsembleName) -> Voter:
+        """Returns an ensemble trained as train_teachers.py does, unless it is there already.
+
+        Raises:
+          ValueError: if the data are not there.
+        """
+        dataset, num_teachers = name.dataset, name.num_teachers
+        examples = data.load_private(dataset, data_dir=self.data_dirs[dataset])
+        steps = default_steps(
+            num_records=len(examples), num_teachers=num_teachers, batch_size=BATCH_SIZE
+        )
+        directory = self.run_directory(name)
+        run.train(
+            config=TeacherConfig(
+                dataset=examples.dataset,
+                num_teachers=num_teachers,
+                model=RANDOM_FOREST if name.forests else default_model(examples.dataset),
+                max_steps=steps,
+                batch_size=BATCH_SIZE,
+                learning_rate=LEARNING_RATE,
+                seed=self.seed,
+            ),
+            examples=examples,
+            partition=random_partition(
+                num_records=len(examples), num_teachers=num_teachers, seed=self.seed
+            ),
+            teachers=range(num_teachers),
+            run_directory=directory,
+            devices=devices.choose_strategy(),
+            progress=lambda done: None,
+        )
+        return run.load_ensemble(run.ensemble_folder(directory))
+
+    def votes(self, name: EnsembleName) -> Votes:
+        """Returns every teacher's vote on every public sample, asked for once. Sensitive."""
+        public = self.public(name.dataset)
+        path = self.run_directory(name).sensitive / "votes.npz"
+        if not path.exists():
+            labels = self.ensemble(name).votes(public.inputs).labels
+            artifacts.write_arrays(path, {"labels": labels}, private=True)
+        return Votes(artifacts.read_arrays(path)["labels"], public.dataset.num_classes)
+
+    def probabilities(self, name: EnsembleName, temperature: float) -> npt.NDArray[np.float32]:
+        """Returns the teachers' mean probabilities on the pool, `[pool_size, num_classes]`.
+
+        NOT PRIVATE, and no mechanism here could release them.
+        """
+        public = self.public(name.dataset)
+        folder = self.run_directory(name).sensitive
+        path = folder / f"probabilities-{temperature:g}.npz"
+        if not path.exists():
+            pool = public.inputs[: public.dataset.pool_size]
+            found = voters.probabilities(self.ensemble(name), pool, temperature)
+            artifacts.write_arrays(path, {"probabilities": found}, private=True)
+        return artifacts.read_arrays(path)["probabilities"]

@@ -1,0 +1,236 @@
+"""Not in the paper: accuracy against the epsilon that may be published."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.paper.bench import Bench
+from benchmarks.paper.ensembles import EnsembleName
+from benchmarks.paper.labels import Asking, costs, draw
+from benchmarks.paper.rows import Experiment, Row, not_run, number, percent, with_interval
+from benchmarks.paper.trade_off import scale_of, trade_off
+from benchmarks.paper.training import held_out, train, unqueried
+from pate_tf.accounting.mechanisms import (
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    Mechanism,
+    PermuteAndFlip,
+)
+
+GOALS = ((0.985, 1.0), (0.989, 0.6))  # accuracy, epsilon
+STRATEGY = "diverse"
+TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """Some students on the frontier.
+
+    Attributes:
+      num_teachers: who votes.
+      num_queries: how many labels a student learns from.
+      mechanism: what draws them; found with `trade_off`, which trains no student.
+      students: which learn from them.
+    """
+
+    num_teachers: int
+    num_queries: int
+    mechanism: Mechanism
+    students: tuple[str, ...] = ("consistency",)
+
+
+BOTH = ("consistency", "gan")
+POINTS = {
+    "full": (
+        Point(500, 10, ExponentialMechanism(1 / 30)),
+        Point(500, 25, PermuteAndFlip(1 / 56)),
+        Point(500, 50, GaussianNoisyMax(86.0)),
+        Point(500, 50, GaussianNoisyMax(60.0)),
+        Point(500, 100, ExponentialMechanism(1 / 65)),
+        Point(500, 100, GaussianNoisyMax(84.0), BOTH),
+        Point(500, 250, ExponentialMechanism(1 / 64), BOTH),
+        Point(500, 500, ExponentialMechanism(1 / 62), BOTH),
+        Point(500, 1000, ExponentialMechanism(1 / 68)),
+        Point(250, 25, PermuteAndFlip(1 / 36)),
+        Point(250, 100, PermuteAndFlip(1 / 39)),
+        Point(250, 250, PermuteAndFlip(1 / 44)),
+        # Those of figure 4, the same students.
+        Point(250, 100, LaplaceNoisyMax(1 / 20), BOTH),
+        Point(250, 1000, LaplaceNoisyMax(1 / 20), BOTH),
+    ),
+    "quick": (Point(20, 20, PermuteAndFlip(1.0)),),
+}
+
+
+def _rows(bench: Bench) -> Iterator[Row]:
+    dataset = bench.setting.images[0]
+    if reason := bench.missing(dataset):
+        yield not_run(dataset, reason)
+        return
+    reached: list[tuple[float, float]] = []
+    for point in POINTS[bench.setting.name]:
+        for student in point.students:
+            row = _student_row(bench, dataset, point, student)
+            reached.append((row.numbers["accuracy"], row.numbers["epsilon"]))
+            yield row
+    for accuracy, epsilon in GOALS if bench.setting.name == "full" else ():
+        yield _goal_row(accuracy, epsilon, reached)
+    for num_teachers in bench.setting.frontier_teachers:
+        ensemble = EnsembleName(dataset=dataset, num_teachers=num_teachers)
+        for num_queries in bench.setting.frontier_queries:
+            yield _trade_off_row(bench, ensemble, num_queries)
+
+
+def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
+    asking = Asking(
+        ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
+        mechanism=point.mechanism,
+        num_queries=point.num_queries,
+        strategy=STRATEGY,
+    )
+    cost, drawn, measured = costs(bench, asking), draw(bench, asking), train(bench, asking, student)
+    found = held_out(measured)
+    independent, sanitised = cost.result["data_independent"], cost.result["sanitised"]
+    epsilon = min(independent, sanitised)
+    return Row(
+        what=(
+            f"{point.num_queries} queries of {point.num_teachers} teachers, "
+            f"{point.mechanism.name.replace('_', ' ')} of scale {scale_of(point.mechanism):.3g}, "
+            f"{student}"
+        ),
+        cells={
+            "publishable epsilon": number(epsilon),
+            "which": "sanitised" if sanitised < independent else "data-independent",
+            "accuracy, held out": with_interval(found),
+            "on all unqueried": with_interval(unqueried(measured)),
+            "labels right": percent(drawn.accuracy),
+            "data-independent": number(independent),
+            "sanitised": number(sanitised),
+            "with it, worst case": number(cost.result["worst_case"]),
+            "gated": number(cost.result["gated"])
+            + ("" if cost.result["passed"] else ", not passed"),
+        },
+        numbers={
+            "epsilon": epsilon,
+            "accuracy": found.value,
+            "interval": list(found.interval),
+            "queries": point.num_queries,
+            "student": student,
+        },
+        seconds=measured.seconds,
+    )
+
+
+def _goal_row(accuracy: float, epsilon: float, reached: Sequence[tuple[float, float]]) -> Row:
+    best = max((one for one in reached if one[1] <= epsilon), default=(0.0, 0.0))
+    return Row(
+        what=f"the goal of at least {percent(accuracy)} at a publishable epsilon of {epsilon:g}",
+        cells={
+            "publishable epsilon": number(best[1]),
+            "accuracy, held out": percent(best[0]),
+            "which": "reached" if best[0] >= accuracy else "not reached",
+        },
+        why=(
+            "So small an epsilon pays for few labels, and no student here learns enough from them."
+        )
+        * (best[0] < accuracy),
+    )
+
+
+def _trade_off_row(bench: Bench, ensemble: EnsembleName, num_queries: int) -> Row:
+    measured = trade_off(bench, ensemble, num_queries)
+    offers = measured.result["offers"]
+    best = max(
+        (one for one in offers if one["epsilon"] <= 1.0), key=lambda one: one["labels_right"]
+    )
+    return Row(
+        what=(
+            f"labels alone: {num_queries} queries of {ensemble.num_teachers} teachers, the best "
+            f"for epsilon 1"
+        ),
+        cells={
+            "publishable epsilon": number(best["epsilon"]),
+            "which": f"{best['mechanism'].replace('_', ' ')}, scale {best['scale']:.3g}",
+            "labels right": f"{percent(best['labels_right'])} expected",
+            "data-independent": number(best["data_independent"]),
+            "sanitised": f"{number(best['sanitised'])} in the median",
+        },
+        numbers={
+            "teachers": ensemble.num_teachers,
+            "queries": num_queries,
+            "offers": offers,
+        },
+        seconds=measured.seconds,
+    )
+
+
+def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    students, labels = figure.subplots(1, 2)
+    numbers = [row["numbers"] for row in rows if row["numbers"]]
+    points = [one for one in numbers if "student" in one]
+    for student, marker in zip(
+        dict.fromkeys(one["student"] for one in points), ("o", "s", "^"), strict=False
+    ):
+        own = [one for one in points if one["student"] == student]
+        values = np.array([one["accuracy"] for one in own])
+        low, high = np.array([one["interval"] for one in own]).T
+        students.errorbar(
+            [one["epsilon"] for one in own],
+            100 * values,
+            yerr=100 * np.array([values - low, high - values]),
+            fmt=marker,
+            label=student,
+            capsize=2,
+        )
+        for one in own:
+            students.annotate(
+                str(one["queries"]),
+                (one["epsilon"], 100 * one["accuracy"]),
+                textcoords="offset points",
+                xytext=(4, 4),
+                fontsize=7,
+            )
+    students.set(
+        xlabel="publishable epsilon, delta 1e-5", ylabel="student's accuracy, %", xscale="log"
+    )
+    students.legend(title="queries beside the points")
+    offered = [one for one in numbers if "offers" in one]
+    largest = max((one["teachers"] for one in offered), default=0)
+    for one in offered:
+        if one["teachers"] < largest:
+            continue
+        best, right = [], 0.0
+        for offer in sorted(one["offers"], key=lambda offer: offer["epsilon"]):
+            if offer["labels_right"] > right:
+                right = offer["labels_right"]
+                best.append((offer["epsilon"], 100 * right))
+        labels.step(*zip(*best, strict=True), where="post", label=str(one["queries"]))
+    labels.set(
+        xlabel="publishable epsilon, delta 1e-5",
+        ylabel="labels right, %",
+        xscale="log",
+        title=f"{largest} teachers",
+    )
+    labels.legend(title="queries")
+    for axes in (students, labels):
+        axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axes.minorticks_off()
+
+
+EXPERIMENT = Experiment(
+    title="The frontier: accuracy against publishable epsilon",
+    about=(
+        "What a user chooses from: the smaller of the data-independent and the sanitised epsilon, "
+        "at delta 1e-5, as if it alone were published; a sanitised one covers these data and "
+        "their neighbours with confidence 0.99, and the worst case of labels and itself stands "
+        "beside it. The mechanisms were picked by the rows of labels alone, which draw nothing: "
+        "expected accuracy of the labels against epsilon over mechanisms and scales. No epsilon "
+        "covers such a look at the votes: with private data, look at those of a public data set."
+    ),
+    rows=_rows,
+    draw=_draw,
+)

@@ -1,0 +1,222 @@
+"""Noisy labels, drawn by the labeller, and what they cost by every kind of accounting."""
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.paper.bench import Bench, Measured
+from benchmarks.paper.ensembles import EnsembleName
+from benchmarks.paper.setting import delta_of
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.release import release_log_cost
+from pate_tf.aggregation.graph import VoteAggregation
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.analysis.accounting import AnalysisConfig, analyse
+from pate_tf.analysis.release import GATE, SANITISED, ReleaseRequest
+from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
+from pate_tf.ledger import Ledger
+from pate_tf.queries.catalogue import find_strategy
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.rounds import ask_in_rounds
+from pate_tf.records import IntArray, PoolLabels, ReleasedLabels, VoteCounts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Which queries are put to whom, and what draws the labels.
+
+    Attributes:
+      ensemble: who votes.
+      mechanism: what draws the labels and accounts for them.
+      num_queries: how many samples of the pool are asked for.
+      strategy: how they are chosen, by its name in `pate_tf.queries`.
+      draw: number of the repetition: other noise, other queries, another training.
+    """
+
+    ensemble: EnsembleName
+    mechanism: Mechanism
+    num_queries: int
+    strategy: str = "first"
+    draw: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        return {**dataclasses.asdict(self), "mechanism": self.mechanism.to_dict()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Noisy labels, kept.
+
+    Attributes:
+      queries: int64 `[num_queries]`, positions in the pool.
+      labels: what a student learns from.
+      accuracy: share of right ones among the released labels.
+      num_inferred: labels that came without a query; `num_inferred_right` of them are right.
+      learnt_accuracy: share of right ones among all that a student learns from.
+      epsilon: data-independent, of these queries alone, at `delta_of` the data set.
+      seconds: wall time of choosing, asking and drawing.
+    """
+
+    queries: IntArray
+    labels: PoolLabels
+    accuracy: float
+    num_inferred: int
+    num_inferred_right: int
+    learnt_accuracy: float
+    epsilon: float
+    seconds: float
+
+
+@functools.cache
+def aggregation(num_classes: int) -> VoteAggregation:
+    """Returns the counting graph, traced once."""
+    return VoteAggregation(num_classes)
+
+
+def draw(bench: Bench, asking: Asking) -> Drawn:
+    """Asks the labeller, with a ledger of its own, unless that was done before."""
+    public = bench.workshop.public(asking.ensemble.dataset)
+    student_side, _ = public.split(public.dataset.pool_size)
+    pool, num_classes = student_side.pool(), public.dataset.num_classes
+    strategy, delta = find_strategy(asking.strategy), delta_of(asking.ensemble.dataset)
+
+    def measure(noise: NoiseSource) -> dict[str, Any]:
+        counts = bench.votes(asking.ensemble).counts().values
+        positions = {row.tobytes(): place for place, row in enumerate(pool.inputs)}
+
+        def vote(inputs: np.ndarray) -> VoteCounts:
+            return VoteCounts(counts[[positions[row.tobytes()] for row in inputs]])
+
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Ledger.open(pathlib.Path(folder), ensemble_digest="00" * 32, delta=delta) as ledger,
+        ):
+            labeller = Labeller(
+                voter=vote,
+                ledger=ledger,
+                noise=noise,
+                noisy_winners=aggregation(num_classes).label,
+                num_classes=num_classes,
+            )
+
+            def ask(queries: IntArray) -> ReleasedLabels:
+                return labeller.label(
+                    pool.inputs[queries], mechanism=asking.mechanism, query_indices=queries
+                )
+
+            queried = ask_in_rounds(
+                QueryConfig(
+                    strategy=asking.strategy,
+                    num_queries=asking.num_queries,
+                    rounds=bench.setting.active_rounds if strategy.is_adaptive else None,
+                    seed=bench.seed + asking.draw,
+                ),
+                pool,
+                ask,
+            )
+        learnt = queried.labels
+
+        def right(labels: PoolLabels) -> npt.NDArray[np.bool_]:
+            return labels.labels == student_side.labels[labels.query_indices]
+
+        return {
+            "queries": queried.queries.tolist(),
+            "query_indices": learnt.query_indices.tolist(),
+            "labels": learnt.labels.tolist(),
+            "num_inferred": queried.num_inferred,
+            "num_inferred_right": int(right(queried.inferred).sum()),
+            "learnt_accuracy": float(right(learnt).mean()),
+            "accuracy": float(right(queried.released).mean()),
+            "epsilon": queried.released.epsilon,
+        }
+
+    bench.ensemble(asking.ensemble)  # a unit of its own, with its own seconds
+    measured = bench.unit("labels", asking.to_dict(), measure)
+    result = measured.result
+    return Drawn(
+        queries=np.array(result["queries"], np.int64),
+        labels=PoolLabels(
+            query_indices=np.array(result["query_indices"], np.int64),
+            labels=np.array(result["labels"], np.int64),
+            num_classes=num_classes,
+        ),
+        accuracy=result["accuracy"],
+        num_inferred=result["num_inferred"],
+        num_inferred_right=result["num_inferred_right"],
+        learnt_accuracy=result["learnt_accuracy"],
+        epsilon=result["epsilon"],
+        seconds=measured.seconds,
+    )
+
+
+def costs(bench: Bench, asking: Asking) -> Measured:
+    """Returns what the labels cost, by kind of accounting; None where there is none.
+
+    `paper`: its bound at moments 1 to 8, classic conversion. `tightest`: exact and two-sided.
+    `sanitised` and `gated`: each as if it alone were published; `passed`: whether the gate
+    let the labels out; `worst_case`: of labels and sanitised epsilon together, on all data.
+    `data_independent`: the tightest composition.
+    """
+    queries = draw(bench, asking).queries
+
+    def measure(noise: NoiseSource) -> dict[str, Any]:
+        counts = bench.votes(asking.ensemble).counts().values[queries]
+        return costs_of_counts(
+            counts,
+            asking.mechanism,
+            noise,
+            delta=delta_of(asking.ensemble.dataset),
+            adaptive=find_strategy(asking.strategy).is_adaptive,
+        )
+
+    return bench.unit("costs", asking.to_dict(), measure)
+
+
+def costs_of_counts(
+    counts: IntArray, mechanism: Mechanism, noise: NoiseSource, *, delta: float, adaptive: bool
+) -> dict[str, Any]:
+    """Returns what `costs` describes for counts `[num_queries, num_classes]`."""
+    source = VoteSource(
+        groups=(AnsweredVotes(mechanism, VoteCounts(counts)),),
+        num_paid={mechanism: len(counts)},
+        identity=lambda: order_free_digest(counts),
+    )
+    independent = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent
+    found: dict[str, Any] = dict.fromkeys(
+        ("paper", "tightest", "sanitised", "worst_case", "gated", "passed")
+    )
+    found["data_independent"] = independent.epsilon
+    if "paper" in mechanism.bounds:
+        as_paper = AnalysisConfig(
+            delta=delta, num_moments=8, conversion="classic", bounds=("paper",)
+        )
+        found["paper"] = analyse(source, as_paper).bounds["paper"].epsilon
+    if adaptive:
+        return found  # what depends on the votes does not hold for them
+    exact = analyse(source, AnalysisConfig(delta=delta, bounds=("exact",))).bounds["exact"]
+    found["tightest"] = min(exact.epsilon, independent.epsilon)
+    for kind in (SANITISED, GATE):
+        plan = ReleaseRequest(kinds=(kind,), delta=delta).plan(
+            mechanism,
+            num_queries=len(counts),
+            num_teachers=int(counts[0].sum()),
+            num_classes=counts.shape[1],
+        )
+        released = release_log_cost(
+            counts, mechanism, plan, adaptive=False, noise=noise.discrete_gaussian
+        )
+        if kind == SANITISED:
+            sanitised = released.sanitised_epsilon(delta)
+            found["sanitised"] = sanitised.epsilon
+            found["worst_case"] = sanitised.worst_case_epsilon
+        else:
+            gate = released.gate(delta)
+            found["gated"], found["passed"] = gate.epsilon, gate.passed
+    return found

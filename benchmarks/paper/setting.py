@@ -1,0 +1,112 @@
+"""How large the experiments are: as the paper's, or small enough to show that everything runs."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Public sizes.
+
+    Attributes:
+      name: "full" or "quick".
+      images: image data sets.
+      tables: data sets of forests.
+      num_teachers: of the main ensemble.
+      ensembles: numbers of teachers compared in figures 2 and 3.
+      distilled_teachers: of the ensemble of figure 5.
+      table_teachers: of the forests.
+      scale: of the Laplace noise, in votes.
+      gammas: inverse scales compared in figure 2.
+      draws: of the noise in figure 2 and of the forests' labels.
+      figure4_queries: queries of the students of figure 4, by data set.
+      figure4_students: students compared there.
+      figure5_queries: labelled samples of the students of figure 5.
+      active_queries: queries of the students of appendix B.2.
+      active_rounds: rounds that they are asked in; None for each strategy's own.
+      table_queries: queries of the forest students.
+      compared_students: students compared at equal queries.
+      compared_queries: how many.
+      repetitions: of that comparison.
+      frontier_teachers: of the ensembles whose labels alone are compared.
+      frontier_queries: how many of these labels.
+      student_steps: training steps of a student; None for each one's own.
+    """
+
+    name: str
+    images: tuple[str, ...]
+    tables: tuple[str, ...]
+    num_teachers: int
+    ensembles: tuple[int, ...]
+    distilled_teachers: int
+    table_teachers: int
+    scale: float
+    gammas: tuple[float, ...]
+    draws: int
+    figure4_queries: dict[str, tuple[int, ...]]
+    figure4_students: tuple[str, ...]
+    figure5_queries: tuple[int, ...]
+    active_queries: tuple[int, ...]
+    active_rounds: int | None
+    table_queries: int
+    compared_students: tuple[str, ...]
+    compared_queries: tuple[int, ...]
+    repetitions: int
+    frontier_teachers: tuple[int, ...]
+    frontier_queries: tuple[int, ...]
+    student_steps: int | None
+
+
+def delta_of(dataset: str) -> float:
+    """The delta that the paper states epsilons of a data set at."""
+    return 1e-6 if dataset == "svhn" else 1e-5
+
+
+FULL = Setting(
+    name="full",
+    images=("mnist", "svhn"),
+    tables=("adult", "diabetes"),
+    num_teachers=250,
+    ensembles=(10, 100, 250),
+    distilled_teachers=50,
+    table_teachers=250,
+    scale=20.0,
+    gammas=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+    draws=5,
+    figure4_queries={"mnist": (100, 1000), "svhn": (500, 1000)},
+    figure4_students=("gan", "consistency"),
+    figure5_queries=(100, 500, 1000, 5000, 9000),
+    active_queries=(250, 500, 1000),
+    active_rounds=None,
+    table_queries=500,
+    compared_students=("supervised", "gan", "consistency"),
+    compared_queries=(100, 500, 1000),
+    repetitions=3,
+    frontier_teachers=(250, 500),
+    frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
+    student_steps=None,
+)
+
+QUICK = Setting(
+    name="quick",
+    images=("digits",),
+    tables=("digits",),
+    num_teachers=20,
+    ensembles=(5, 20),
+    distilled_teachers=5,
+    table_teachers=5,
+    scale=2.0,
+    gammas=(0.1, 1.0),
+    draws=2,
+    figure4_queries={"digits": (100,)},
+    figure4_students=("supervised",),
+    figure5_queries=(100,),
+    active_queries=(60,),
+    active_rounds=2,
+    table_queries=100,
+    compared_students=("supervised",),
+    compared_queries=(60,),
+    repetitions=2,
+    frontier_teachers=(20,),
+    frontier_queries=(20,),
+    student_steps=60,
+)

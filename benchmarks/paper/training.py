@@ -1,0 +1,75 @@
+"""Students trained on kept labels, and evaluated on what they were not given the labels of."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from benchmarks.paper.bench import Bench, Measured
+from benchmarks.paper.labels import Asking, draw
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.records import PublicExamples
+from pate_tf.students.catalogue import STUDENTS, find_student
+from pate_tf.students.config import StudentConfig
+from pate_tf.students.evaluation import Accuracy
+from pate_tf.students.outputs import outputs
+
+
+def config_of(
+    bench: Bench, student: str, public: PublicExamples, *, repetition: int = 0
+) -> StudentConfig:
+    """Returns a student's own defaults, with the steps of the setting."""
+    defaults = STUDENTS[student]
+    return StudentConfig(
+        student=student,
+        model=defaults.default_model(public.dataset),
+        max_steps=bench.setting.student_steps or defaults.max_steps,
+        batch_size=defaults.batch_size,
+        learning_rate=defaults.learning_rate,
+        seed=bench.seed + repetition,
+    )
+
+
+def train(bench: Bench, asking: Asking, student: str) -> Measured:
+    """Trains a student on kept labels, unless that was done before.
+
+    Its result: right answers `held_out` and `unqueried`, out of `num_held_out` and
+    `num_unqueried`; unqueried samples are all public ones whose label it was not given, most of
+    which it saw without a label.
+    """
+    public = bench.workshop.public(asking.ensemble.dataset)
+    config = config_of(bench, student, public, repetition=asking.draw)
+    drawn = draw(bench, asking)
+
+    def measure(noise: NoiseSource) -> dict[str, Any]:
+        del noise
+        student_side, _ = public.split(public.dataset.pool_size)
+        model = find_student(config, public.dataset).train(
+            config, drawn.labels, student_side.pool()
+        )
+        right = outputs(model, public.inputs).argmax(axis=1) == public.labels
+        unqueried = np.ones(len(public), np.bool_)
+        unqueried[drawn.queries] = False
+        held_out = right[public.dataset.pool_size :]
+        return {
+            "held_out": int(held_out.sum()),
+            "num_held_out": len(held_out),
+            "unqueried": int(right[unqueried].sum()),
+            "num_unqueried": int(unqueried.sum()),
+        }
+
+    return bench.unit(
+        "student", {"asking": asking.to_dict(), "student": dataclasses.asdict(config)}, measure
+    )
+
+
+def held_out(measured: Measured) -> Accuracy:
+    """Accuracy on the held-out samples."""
+    result = measured.result
+    return Accuracy(result["held_out"] / result["num_held_out"], result["num_held_out"])
+
+
+def unqueried(measured: Measured) -> Accuracy:
+    """Accuracy on all samples whose label was not asked for."""
+    result = measured.result
+    return Accuracy(result["unqueried"] / result["num_unqueried"], result["num_unqueried"])

@@ -1,0 +1,76 @@
+"""How Sphinx builds the guide: `python3 make.py docs` writes it to build/docs."""
+
+import pathlib
+import pkgutil
+import re
+import sys
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "pate_tf"
+ARRAY = re.compile(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]")
+sys.path.insert(0, str(HERE.parent))
+
+project = "pate_tf"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = "pate_tf"
+html_copy_source = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["guide.css"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints_format = "short"
+napoleon_use_ivar = True  # `Attributes:` of a dataclass describes its fields
+napoleon_attr_annotations = False
+
+
+class Room(SphinxDirective):
+    """Documents a file of pate_tf, or all files of a folder: `{room} ledger`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Puts a section for each file where the directive stands."""
+        name = self.arguments[0]
+        folder = PACKAGE / name
+        files = sorted(found.name for found in pkgutil.iter_modules([str(folder)]))
+        lines = [f".. automodule:: pate_tf.{name}", "   :no-members:" if files else "", ""]
+        for file in files:
+            full = f"pate_tf.{name}.{file}"
+            lines += [full, "-" * len(full), "", f".. automodule:: {full}", ""]
+        return self.parse_text_to_nodes(
+            StringList(lines, source="room"), allow_section_headings=True
+        )
+
+
+def from_markdown(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Turns names in single backticks into code; stars and bars outside of them are no markup."""
+    parts = re.split(r"`([^`]+)`", "\n".join(lines))
+    parts[::2] = [re.sub(r"([*|])", r"\\\1", text) for text in parts[::2]]
+    # The escaped space lets a letter follow: `Record`s.
+    parts[1::2] = [f"``{code}``\\ " for code in parts[1::2]]
+    lines[:] = "".join(parts).split("\n")
+
+
+def with_short_arrays(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, *signature: str | None
+) -> tuple[str | None, ...]:
+    """Writes `ndarray[int64]` where NumPy's types would fill lines; shapes stand in the text."""
+    return tuple(part and ARRAY.sub(r"ndarray[\1]", part) for part in signature)
+
+
+def setup(app: Sphinx) -> None:
+    """Adds what the pages need beyond Sphinx."""
+    app.add_directive("room", Room)
+    app.connect("autodoc-process-docstring", from_markdown, priority=100)
+    app.connect("autodoc-process-signature", with_short_arrays)

@@ -1,0 +1,263 @@
+"""Any classifier of scikit-learn, kept without pickle.
+
+Forests become plain arrays (`forest.py`). Any other estimator becomes an archive of skops: names of
+types, and their values. An archive is opened only if skops trusts every type that it names, or the
+type is a class that one of `TRUSTED_MODULES` defines; so reading it imports and calls nothing but
+NumPy, SciPy and scikit-learn. The values inside are not checked, and scikit-learn's compiled code
+relies on them: whoever may write to `sensitive/` can make a run crash.
+"""
+
+import dataclasses
+import importlib
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import sklearn.base
+import threadpoolctl
+from sklearn.dummy import DummyClassifier
+
+from pate_tf.data.named_function import import_function, is_named_function
+from pate_tf.models import forest
+from pate_tf.models.forest import Forest
+from pate_tf.records import Dataset, IntArray
+
+# Of scikit-learn, whose estimators hold instances of classes that skops does not trust by itself.
+TRUSTED_MODULES = (
+    "sklearn.calibration",
+    "sklearn.ensemble._hist_gradient_boosting.predictor",
+    "sklearn.gaussian_process._gpc",
+    "sklearn.gaussian_process.kernels",
+    "sklearn.metrics._dist_metrics",
+    "sklearn.metrics._scorer",
+    "sklearn.model_selection._split",
+    "sklearn.multiclass",
+    "sklearn.neighbors._ball_tree",
+    "sklearn.neighbors._kd_tree",
+    "sklearn.neural_network._stochastic_optimizers",
+    "sklearn.tree._tree",
+    "sklearn.utils._bunch",
+)
+
+
+class Classifier(Protocol):
+    """Sensitive if its records were: a fitted classifier."""
+
+    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
+        """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`, finite numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """Sensitive if its records were: a fitted estimator of scikit-learn.
+
+    Attributes:
+      fitted: the estimator; it takes float32 `[num_inputs, num_features]`.
+    """
+
+    fitted: Any = dataclasses.field(repr=False)
+
+    def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
+        """Returns labels int64 `[num_inputs]`.
+
+        Args:
+          inputs: `[num_inputs, ...]`, finite numbers.
+
+        Raises:
+          ValueError: if the inputs are not finite or not what it was fitted to, or one of its
+            scores is not finite. What scikit-learn says stays out of the message, as it may quote
+            records.
+        """
+        rows = forest.flat_rows(inputs)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        name = type(self.fitted).__name__
+        try:
+            labels, scores = np.asarray(self.fitted.predict(rows)), self._scores(rows)
+        except Exception as error:  # whatever an estimator raises
+            raise ValueError(
+                f"{name}: expected a label of every input, got {type(error).__name__}"
+            ) from None
+        if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
+            raise ValueError(f"{name}: expected a label of every input, got something else")
+        if not np.isfinite(scores).all():
+            raise ValueError(f"{name}: expected finite scores, got NaN or infinity")
+        return labels.astype(np.int64)
+
+    def _scores(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        """What the labels were chosen by; nothing for estimators that do not say."""
+        for method in ("predict_proba", "decision_function"):
+            if hasattr(self.fitted, method):
+                return np.asarray(getattr(self.fitted, method)(rows))
+        return np.zeros(0)
+
+
+def is_classifier(model: str, dataset: Dataset) -> bool:
+    """Whether `--model` names a classifier of scikit-learn: a forest, or what a function returns.
+
+    Raises:
+      ValueError: if there is no such function, or the classifier can't be kept.
+    """
+    if model == forest.RANDOM_FOREST:
+        return True
+    if not is_named_function(model):
+        return False
+    built = import_function(model, flag="model")(dataset)
+    if not isinstance(built, sklearn.base.BaseEstimator) or not sklearn.base.is_classifier(built):
+        return False
+    _dump(built)
+    return True
+
+
+def fit(
+    model: str, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
+) -> list[npt.NDArray[Any]]:
+    """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
+
+    Records that all have one label make a classifier that always answers it.
+
+    Args:
+      model: "random_forest", or `module:function` for a function of the user's own that takes a
+        `Dataset` and returns an unfitted classifier.
+      dataset: the data the classifier is for.
+      inputs: `[num_records, *input_shape]`, raw.
+      labels: `[num_records]`; classes may be missing among them.
+      seed: fixes every `random_state` among its parameters.
+
+    Returns:
+      Arrays that `from_arrays` takes.
+
+    Raises:
+      ValueError: if the inputs are not finite, the classifier does not fit them or does not score
+        them finitely, or it can't be kept. The message never quotes a record.
+    """
+    if forest.is_forest(model, dataset):
+        return forest.fit(model, dataset, inputs, labels, seed).arrays()
+    estimator = import_function(model, flag="model")(dataset)
+    rows = forest.flat_rows(inputs)
+    if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
+        estimator = DummyClassifier(strategy="most_frequent")
+    states = {name: seed for name in estimator.get_params() if _is_random_state(name)}
+    with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
+        warnings.simplefilter("ignore")  # they may quote records
+        try:
+            estimator.set_params(**states).fit(rows, labels)
+        except Exception as error:  # whatever an estimator raises
+            raise ValueError(
+                f"{type(estimator).__name__}: expected to fit its records, got "
+                f"{type(error).__name__}; what it says may quote records and is not shown"
+            ) from None
+        Estimator(estimator).predict(inputs)
+    return [_dump(estimator)]
+
+
+def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Classifier:
+    """Rebuilds a classifier from what `fit` returned.
+
+    Raises:
+      ValueError: if the arrays hold none, or one that is not trusted.
+    """
+    return _load(arrays[0]) if len(arrays) == 1 else Forest.from_arrays(arrays)
+
+
+def _is_random_state(parameter: str) -> bool:
+    return parameter.rpartition("__")[2] == "random_state"
+
+
+def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
+    """Returns the archive of an estimator as bytes `[num_bytes]`, equal for equal estimators."""
+    import skops.io  # takes a second: where there are none but forests, nobody waits for it
+
+    try:
+        archive = _canonical(skops.io.dumps(estimator))
+    except Exception as error:  # whatever a value raises when it is asked for its state
+        raise ValueError(
+            f"model: expected a classifier that skops can keep, got {type(estimator).__name__} "
+            f"and {type(error).__name__}"
+        ) from None
+    _untrusted(archive)
+    return np.frombuffer(archive, np.uint8)
+
+
+def _load(array: npt.NDArray[Any]) -> Estimator:
+    import skops.io
+
+    archive = array.tobytes()
+    try:
+        trusted = _untrusted(archive)
+        fitted = skops.io.loads(archive, trusted=trusted)
+    except _UntrustedError:
+        raise
+    except Exception as error:  # zipfile, json, NumPy and scikit-learn each raise their own kinds
+        raise ValueError(
+            f"classifier: expected an archive of skops, got something else ({type(error).__name__})"
+        ) from None
+    if not isinstance(fitted, sklearn.base.BaseEstimator):
+        raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
+    return Estimator(fitted)
+
+
+class _UntrustedError(ValueError):
+    """An archive names a type of somebody else's."""
+
+
+def _untrusted(archive: bytes) -> list[str]:
+    """Returns the types beyond skops' own trust that an archive names, all of `TRUSTED_MODULES`."""
+    import skops.io
+
+    names = skops.io.get_untrusted_types(data=archive)
+    strange = [name for name in names if not _is_trusted(name)]
+    if strange:
+        raise _UntrustedError(
+            f"classifier: expected types of scikit-learn alone, got {', '.join(strange)}; other "
+            f"teachers can vote through a file of labels"
+        )
+    return list(names)
+
+
+def _is_trusted(name: str) -> bool:
+    module, _, kind = name.rpartition(".")
+    if module not in TRUSTED_MODULES:
+        return name == "numpy.dtype"
+    found = getattr(importlib.import_module(module), kind, None)
+    # Defined there: a module's imports are its attributes too.
+    return isinstance(found, type) and found.__module__ == module
+
+
+def _canonical(archive: bytes) -> bytes:
+    """Rewrites an archive without what differs between equal estimators, and compressed.
+
+    That is the time, and the addresses that skops uses as names: of objects, which serve to find
+    one again that stands in two places (it then is loaded twice), and of files, which get numbers.
+    """
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(written, "w") as new:
+        files: dict[str, str] = {}
+        schema = _without_addresses(json.loads(old.read("schema.json")), files)
+        contents = {number: old.read(name) for name, number in files.items()}
+        contents["schema.json"] = json.dumps(schema).encode()
+        for name, content in contents.items():
+            new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return written.getvalue()
+
+
+def _without_addresses(node: Any, files: dict[str, str]) -> Any:
+    if isinstance(node, list):
+        return [_without_addresses(each, files) for each in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {}
+    for key, value in node.items():
+        if key == "__id__" and isinstance(value, int):
+            continue
+        if key == "file" and isinstance(value, str):
+            suffix = value.rpartition(".")[2]
+            kept[key] = files.setdefault(value, f"{len(files)}.{suffix}")
+        else:
+            kept[key] = _without_addresses(value, files)
+    return kept

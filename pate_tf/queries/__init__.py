@@ -1,0 +1,1 @@
+"""Which inputs of the pool are put to the teachers: chosen from public values alone."""

@@ -1,0 +1,33 @@
+"""How many queries are asked, and how they are chosen."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryConfig:
+    """How queries are chosen.
+
+    Attributes:
+      strategy: its name in `queries/catalogue.py`.
+      num_queries: how many inputs of the pool are put to the teachers, over all rounds.
+      rounds: in how many parts of about equal size; later ones may depend on the answers to
+        earlier ones. None for the strategy's own number.
+      seed: fixes random choices and what is trained between rounds. Another seed asks other
+        queries, which are paid for.
+    """
+
+    strategy: str = "first"
+    num_queries: int
+    rounds: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_queries < 1:
+            raise ValueError(f"queries: expected at least 1, got {self.num_queries}")
+        if self.rounds is not None and not 1 <= self.rounds <= self.num_queries:
+            raise ValueError(
+                f"query_rounds: expected from 1 to the {self.num_queries} queries, "
+                f"got {self.rounds}"
+            )
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"query_seed: expected from 0 to 2**31 - 1, got {self.seed}")

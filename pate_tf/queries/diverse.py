@@ -1,0 +1,57 @@
+"""Asks for one typical input of each group of look-alikes, and spreads the answers to the others.
+
+No label, true or noisy, plays a part in the choice: groups are clusters (k-means) of features that
+were learnt from the pool alone. Typical inputs are also those that teachers agree on, so that their
+labels are right more often. What is inferred from released labels is post-processing.
+"""
+
+import numpy as np
+import sklearn.cluster
+
+from pate_tf.queries.features import learns_features, pool_features
+from pate_tf.queries.neighbours import neighbour_graph, spread_labels
+from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+
+MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
+
+
+def choose(pool: Pool, num_queries: int, seed: int) -> IntArray:
+    """Returns the inputs nearest to the centres of `num_queries` clusters, in the pool's order.
+
+    Args:
+      pool: public inputs.
+      num_queries: how many are asked.
+      seed: of the features and of the first centres.
+
+    Returns:
+      Positions in the pool, int64 `[num_queries]`, distinct.
+    """
+    features = pool_features(pool, seed)
+    clusters = sklearn.cluster.KMeans(
+        num_queries, n_init=1, max_iter=MOST_PASSES, random_state=seed
+    ).fit(features)
+    distances = np.linalg.norm(features - clusters.cluster_centers_[clusters.labels_], axis=1)
+    by_distance = np.argsort(distances, kind="stable")
+    found, first = np.unique(clusters.labels_[by_distance], return_index=True)
+    chosen = by_distance[first]
+    if len(found) < num_queries:  # fewer distinct inputs than queries
+        others = np.setdiff1d(np.arange(len(pool)), chosen)
+        chosen = np.concatenate([chosen, others[: num_queries - len(found)]])
+    return np.sort(chosen)
+
+
+def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+    """Returns what released labels say of the whole pool, where they are clear about it.
+
+    Labels that their surroundings clearly contradict are left out, for they are partly wrong. Where
+    features could not be learnt, likeness means too little: the released labels are returned.
+
+    Args:
+      pool: public inputs.
+      released: the labels that were paid for.
+      seed: of the features.
+    """
+    if not learns_features(pool.dataset):
+        return released
+    clear = spread_labels(neighbour_graph(pool_features(pool, seed)), released)
+    return clear if len(clear.labels) else released

@@ -1,0 +1,98 @@
+"""What TensorBoard shows of the teachers. Sensitive: all of it lies below `sensitive/logs`."""
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf import artifacts, watching
+from pate_tf.teachers.config import TeacherConfig
+
+PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
+SECONDS_BETWEEN = 1.0
+
+
+def logs_of(run_directory: artifacts.RunDirectory) -> pathlib.Path:
+    """Returns the folder that TensorBoard reads, made if it is missing: `sensitive/logs/teachers`.
+
+    Percentiles of the loss have folders of their own in it, so that they share a chart.
+    """
+    return artifacts.make_sensitive_folder(run_directory.sensitive / "logs") / "teachers"
+
+
+@contextlib.contextmanager
+def throughput(
+    run_directory: artifacts.RunDirectory, num_done: int
+) -> Iterator[Callable[[int], None]]:
+    """Writes how many teachers are done, and how many a second, about once a second.
+
+    Args:
+      run_directory: the run.
+      num_done: how many are done before.
+
+    Yields:
+      A function to call with how many more are done.
+    """
+    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
+    last_done, last_time = num_done, time.monotonic()
+
+    def write() -> None:
+        nonlocal last_done, last_time
+        now = time.monotonic()
+        speed = (num_done - last_done) / max(now - last_time, 1e-9)
+        with writer.as_default(step=num_done):
+            tf.summary.scalar("progress/teachers_done", num_done)
+            tf.summary.scalar("progress/teachers_per_second", speed)
+        writer.flush()
+        last_done, last_time = num_done, now
+
+    def add(count: int) -> None:
+        nonlocal num_done
+        num_done += count
+        if time.monotonic() - last_time > SECONDS_BETWEEN:
+            write()
+
+    try:
+        yield add
+        if num_done > last_done:
+            write()
+    finally:
+        writer.close()
+
+
+def write_losses(run_directory: artifacts.RunDirectory, losses: npt.NDArray[np.float32]) -> None:
+    """Writes percentiles over the ensemble of the loss `[num_teachers, steps]` at each step."""
+    for name, percentile in PERCENTILES.items():
+        writer = tf.summary.create_file_writer(str(logs_of(run_directory) / name))
+        with writer.as_default():
+            for step, value in enumerate(np.percentile(losses, percentile, axis=0)):
+                tf.summary.scalar("loss", value, step=step + 1)
+        writer.close()
+
+
+def write_accuracies(
+    run_directory: artifacts.RunDirectory,
+    config: TeacherConfig,
+    accuracies: npt.NDArray[np.float64],
+) -> None:
+    """Writes every percentile over the ensemble of the accuracy `[num_teachers]`, and the settings.
+
+    The percentile takes the place of the step: there is one accuracy for each teacher.
+    """
+    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
+    with writer.as_default():
+        for percentile in range(101):
+            value = np.percentile(accuracies, percentile)
+            tf.summary.scalar("accuracy/by_percentile", value, step=percentile)
+    writer.close()
+    settings = {**config.to_dict(), "dataset": config.dataset.name}
+    results = {
+        "result/mean_accuracy": float(accuracies.mean()),
+        "result/lowest_accuracy": float(accuracies.min()),
+        "result/highest_accuracy": float(accuracies.max()),
+    }
+    watching.write_result(logs_of(run_directory), settings, results)

@@ -1,0 +1,257 @@
+"""A release from a ledger's votes: paid for first, drawn once, replayed from the ledger."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from analysis_helpers import DELTA, REPOSITORY, golden_counts, pay
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
+from pate_tf.accounting.statement import PrivacyStatement
+from pate_tf.analysis import run as analysis_run
+from pate_tf.analysis.accounting import AnalysisConfig
+from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
+from pate_tf.analysis.statement import check_statement
+from pate_tf.ledger import BudgetExceeded, Ledger
+
+SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
+OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, sigma=20.0)
+
+
+def release(folder, noise, request=SANITISED, **options):
+    (source,) = [analysis_run.read_ledgers([folder]).source]
+    return ReleaseStore(folder / "elsewhere").release(source, request, noise, **options)
+
+
+def kinds(folder):
+    with Ledger.read(folder) as ledger:
+        return [row.kind for row in ledger.history()]
+
+
+def spent(folder):
+    with Ledger.read(folder) as ledger:
+        return ledger.spent().epsilon
+
+
+def no_noise(sigma):
+    raise RuntimeError("noise was drawn")
+
+
+def zero(sigma):
+    return 0
+
+
+def test_it_is_paid_for_before_noise_is_drawn_and_then_replayed(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    labels_alone, paid_by_then = spent(tmp_path), []
+
+    def noise(sigma):
+        with Ledger.read(tmp_path) as ledger:  # as another process sees it
+            paid_by_then.append(ledger.spent().epsilon)
+        return 1
+
+    first = release(tmp_path, noise)
+    assert kinds(tmp_path) == ["opened", "debit", "answers", "release", "released"]
+    assert paid_by_then == [spent(tmp_path)]
+    assert spent(tmp_path) > labels_alone
+    assert first.sanitised.worst_case_epsilon == pytest.approx(spent(tmp_path), rel=1e-8)
+    assert release(tmp_path, no_noise) == first
+    assert len(kinds(tmp_path)) == 5
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_labels_that_are_paid_for_later_stand_on_top_of_it(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    release(tmp_path, zero)
+    before = spent(tmp_path)
+    pay(tmp_path, golden_counts("H1", 5))
+    assert spent(tmp_path) > before
+    # Other votes now: the earlier draw is not theirs, and nothing is charged for the refusal.
+    with pytest.raises(ValueError, match="expected the votes and plan of the earlier release from"):
+        release(tmp_path, no_noise)
+    assert kinds(tmp_path).count("release") == 1
+
+
+def test_a_discarded_draw_stays_paid_for(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    release(tmp_path, zero)
+    one = spent(tmp_path)
+    with pytest.raises(ValueError, match="--discard_release"):
+        release(tmp_path, no_noise, OTHER)
+    second = release(tmp_path, zero, OTHER, discard_earlier=True)
+    assert second.num_discarded == 1
+    assert spent(tmp_path) > one
+    assert second.sanitised.worst_case_epsilon == spent(tmp_path)
+    assert release(tmp_path, no_noise, OTHER) == second
+
+
+def test_what_can_not_be_released_is_not_charged(tmp_path):
+    mechanism = ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=60.0, sigma=30.0)
+    pay(tmp_path, golden_counts("H1", 30), mechanism=mechanism)
+    before = kinds(tmp_path)
+    with pytest.raises(ValueError, match="noise that answers every query"):
+        release(tmp_path, no_noise)
+    assert kinds(tmp_path) == before
+
+
+def config(*, optional):
+    return analysis_run.RunConfig(
+        accounting=AnalysisConfig(delta=DELTA),
+        release=SANITISED,
+        release_is_optional=optional,
+        beta=0.09,
+    )
+
+
+def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
+    folder = tmp_path / "sensitive"
+    pay(folder, golden_counts("H1", 30))
+    budget = spent(folder) * 1.001
+    pay(folder, golden_counts("H1", 0), budget=budget)
+    output = artifacts.RunDirectory(tmp_path)
+    source = analysis_run.read_run(tmp_path).source
+    with pytest.raises(BudgetExceeded, match="epsilon_budget: expected a release that fits"):
+        analysis_run.run(source, config(optional=False), output, noise=no_noise)
+    report = analysis_run.run(source, config(optional=True), output, noise=no_noise)
+    assert report.released is None
+    assert "epsilon_budget: expected a release that fits" in report.refusal
+    assert "release" not in kinds(folder)
+    assert spent(folder) <= budget
+
+
+def test_reports_state_labels_and_releases_apart(tmp_path):
+    pay(tmp_path / "sensitive", golden_counts("H1", 30))
+    output = artifacts.RunDirectory(tmp_path)
+
+    def published():
+        source = analysis_run.read_run(tmp_path).source
+        noise = zero if not source.releases else no_noise
+        return analysis_run.run(source, config(optional=False), output, noise=noise).publishable
+
+    first, second = published(), published()
+    assert "with_releases" not in first["data_independent"]
+    assert first["epsilon_data_independent"] == second["epsilon_data_independent"]
+    together = pytest.approx(first["epsilon_data_independent_with_release"], rel=1e-8)
+    assert second["data_independent"]["with_releases"] == together
+    assert second["epsilon_data_independent_with_release"] == together
+    (summary,) = analysis_run.read_run(tmp_path).summaries
+    assert "paid for one release of the data-dependent cost (log_cost, sigma" in summary.history[3]
+    assert "kept the release that row 4 paid for" in summary.history[4]
+
+
+def test_a_statement_made_after_it_must_include_it(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    labels_alone = spent(tmp_path)
+    release(tmp_path, zero)
+    released = pay(tmp_path, golden_counts("H1", 1))
+    with Ledger.read(tmp_path) as ledger:
+        statement = PrivacyStatement.of(
+            released,
+            dataset="digits",
+            unit="record",
+            num_teachers=250,
+            epsilon_ensemble=ledger.spent().epsilon,
+            epsilon_budget=None,
+            budget_was_raised=False,
+            ledger_head=(ledger.head.sequence, ledger.head.digest),
+            student_digest="cd" * 32,
+            versions={},
+        ).to_dict()
+        check_statement(statement, ledger)
+        with pytest.raises(ValueError, match="at least epsilon"):
+            check_statement({**statement, "epsilon_ensemble": labels_alone * 1.01}, ledger)
+
+
+def test_a_draw_of_a_version_that_did_not_charge_is_paid_for_and_kept(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    labels_alone = spent(tmp_path)
+    source = analysis_run.read_ledgers([tmp_path]).source
+    unpaid = analysis_run.VoteSource(
+        groups=source.groups, num_paid=source.num_paid, identity=source.identity
+    )
+    first = ReleaseStore(tmp_path).release(unpaid, SANITISED, lambda sigma: 2)
+    assert spent(tmp_path) == labels_alone
+    for _ in range(2):
+        again = release(tmp_path, no_noise)
+        assert again.sanitised.epsilon == first.sanitised.epsilon
+        assert spent(tmp_path) > labels_alone
+        assert kinds(tmp_path).count("release") == 1
+
+
+def test_a_draw_that_fails_after_payment_is_paid_for_again(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+
+    def broken(sigma):
+        raise OSError("no entropy")
+
+    with pytest.raises(OSError, match="no entropy"):
+        release(tmp_path, broken)
+    assert kinds(tmp_path)[-1] == "release"
+    once = spent(tmp_path)
+    found = release(tmp_path, zero)
+    assert spent(tmp_path) > once
+    assert found.sanitised.worst_case_epsilon == spent(tmp_path)
+
+
+CHILD = """
+import json, pathlib, sys
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.analysis import run
+from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
+folder = pathlib.Path(sys.argv[1])
+source = run.read_ledgers([folder]).source
+found = ReleaseStore(folder).release(
+    source, ReleaseRequest(kinds=("sanitised",), delta=1e-5), SystemNoise().discrete_gaussian
+)
+print(json.dumps(found.sanitised.epsilon))
+"""
+
+
+def start(folder, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+POINTS = [f"{kind}_{step}" for kind in ("release", "released") for step in ("written", "committed")]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_every_step_it_is_never_cheaper_than_what_left(tmp_path, point):
+    pay(tmp_path, golden_counts("H1", 30))
+    labels_alone = spent(tmp_path)
+    killed = start(tmp_path, PATE_TF_FAULT_POINT=point)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "")
+    paid, kept = point != "release_written", point == "released_committed"
+    assert (spent(tmp_path) > labels_alone) is paid
+    assert ("released" in kinds(tmp_path)) is kept
+    first = release(tmp_path, no_noise if kept else zero)
+    assert kinds(tmp_path).count("release") == 1 + (paid and not kept)
+    assert release(tmp_path, no_noise) == first
+
+
+def test_two_processes_draw_once(tmp_path):
+    pay(tmp_path, golden_counts("H1", 30))
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    told = {json.loads(child.communicate(timeout=120)[0]) for child in children}
+    assert len(told) == 1
+    assert np.isfinite(told.pop())
+    assert kinds(tmp_path).count("release") == 1

@@ -1,0 +1,65 @@
+"""What labels cost, by kind of accounting, and what noise buys."""
+
+import numpy as np
+import pytest
+
+from benchmarks.paper.labels import costs_of_counts
+from benchmarks.paper.setting import delta_of
+from benchmarks.paper.trade_off import _offer, scale_of
+from pate_tf.accounting.mechanisms import (
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    Plurality,
+)
+from pate_tf.aggregation.noise import SeededNoise
+
+# H2 of privacy.md, section 7, whose epsilon by the paper's accounting stands there.
+COUNTS = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
+LAPLACE = LaplaceNoisyMax(0.05)
+
+
+def costs(mechanism, *, adaptive=False):
+    return costs_of_counts(COUNTS, mechanism, SeededNoise(0), delta=1e-5, adaptive=adaptive)
+
+
+def test_the_papers_accounting_is_the_golden_value():
+    assert costs(LAPLACE)["paper"] == pytest.approx(1.47991480486117489)
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, PermuteAndFlip(0.05), GaussianNoisyMax(40.0)])
+def test_every_kind_is_there_in_its_order(mechanism):
+    found = costs(mechanism)
+    assert found["tightest"] < found["sanitised"] <= found["worst_case"]
+    assert found["tightest"] < found["data_independent"] < found["worst_case"]
+    assert found["gated"] > 0
+    assert isinstance(found["passed"], bool)
+    assert (found["paper"] is None) == isinstance(mechanism, PermuteAndFlip)
+
+
+def test_nothing_that_depends_on_votes_is_said_of_adaptive_queries():
+    found = costs(PermuteAndFlip(0.05), adaptive=True)
+    assert found.pop("data_independent") == pytest.approx(
+        PermuteAndFlip(0.05).data_independent_epsilon(num_queries=100, delta=1e-5)[0]
+    )
+    assert set(found.values()) == {None}
+
+
+def test_an_offer_is_the_law_of_its_labels():
+    # Permute-and-flip between two classes: the loser wins with probability e^(-gamma gap) / 2.
+    offer = _offer(PermuteAndFlip(0.5), np.array([[4, 2], [2, 4]]), np.array([0, 0]), 1e-5)
+    loses = np.exp(-0.5 * 2) / 2
+    assert offer["labels_right"] == pytest.approx(((1 - loses) + loses) / 2)
+    assert offer["epsilon"] == min(offer["data_independent"], offer["sanitised"])
+    assert offer["scale"] == 2.0
+
+
+def test_scales_are_in_votes():
+    assert scale_of(LAPLACE) == pytest.approx(20.0)
+    assert scale_of(GaussianNoisyMax(40.0)) == 40.0
+    with pytest.raises(ValueError, match="expected one of a single scale"):
+        scale_of(Plurality())
+
+
+def test_delta_is_the_papers():
+    assert (delta_of("mnist"), delta_of("svhn"), delta_of("adult")) == (1e-5, 1e-6, 1e-5)

@@ -1,0 +1,92 @@
+"""The page of results says what the JSON file says."""
+
+import json
+
+import pytest
+
+from benchmarks.paper import page
+from benchmarks.paper.figure4 import THEIRS
+from benchmarks.paper.forests import WHY, _falls_short
+from benchmarks.paper.rows import Row, with_interval
+from benchmarks.paper.teachers import _row
+from pate_tf.students.evaluation import Accuracy
+
+
+def experiment(**row):
+    full = {"what": "w", "cells": {}, "why": "", "numbers": {}, "seconds": 1.25, **row}
+    return {
+        "command": "python -m benchmarks.paper --only=teachers",
+        "seed": 3,
+        "insecure_seed": None,
+        "setting": "full",
+        "versions": {"python": "3.11"},
+        "machine": "2 cores",
+        "seconds": 1.25,
+        "rows": [full],
+    }
+
+
+def published(folder, result, benchmarks=None):
+    for name, content in (benchmarks or {}).items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    page.publish({"experiments": {"teachers": result}}, folder, folder / "docs")
+    return (folder / "docs/results.md").read_text()
+
+
+def test_columns_stand_in_order_and_nothing_is_lost(tmp_path):
+    cells = {"more": "3", "ours": "2", "the paper": "1"}
+    text = published(tmp_path, experiment(cells=cells))
+    assert "|  | the paper | ours | more | seconds |" in text
+    assert "| w | 1 | 2 | 3 | 1.2 |" in text
+    assert "`python -m benchmarks.paper --only=teachers`: 1 s, seed 3, 2 cores; python 3.11" in text
+
+
+@pytest.mark.parametrize("why", ["", "Because of that."])
+def test_a_reason_is_shown_where_there_is_one(tmp_path, why):
+    text = published(tmp_path, experiment(why=why))
+    assert ("Where ours falls short" in text) == bool(why)
+    assert ("- w: Because of that." in text) == bool(why)
+
+
+def test_seeded_noise_is_named(tmp_path):
+    assert "NOISE SEEDED" not in published(tmp_path, experiment())
+    result = experiment() | {"insecure_seed": 5}
+    assert "NOISE SEEDED with 5: not private" in published(tmp_path, result)
+
+
+def test_other_benchmarks_are_taken_in(tmp_path):
+    text = published(
+        tmp_path,
+        experiment(),
+        {
+            "accounting_small": {"exact, 100 queries": [{"ratio": 98.125, "seconds": 7}]},
+            "ledger": {"seconds": 1.5, "mechanism": "laplace"},
+            "unknown": {"never": 1},
+        },
+    )
+    assert "## Accounting: small" in text
+    assert "| exact, 100 queries, run 1 | 98.12 | 7 |" in text
+    assert "python benchmarks/ledger.py" in text
+    assert "| mechanism | laplace |" in text
+    assert "never" not in text
+
+
+@pytest.mark.parametrize("ours, falls_short", [(0.9, False), (0.8386, False), (0.83, True)])
+def test_a_row_has_a_reason_exactly_where_it_falls_short(ours, falls_short):
+    assert bool(_row("w", 0.8386, ours, "", "reason", 0.0).why) == falls_short
+    assert not _row("w", None, ours, "", "reason", 0.0).why
+
+
+def test_forests_are_compared_at_the_papers_precision():
+    assert not _falls_short("adult", 2, 0.8489)
+    assert _falls_short("adult", 2, 0.8449)
+    assert _falls_short("diabetes", 0, 0.9393)
+    assert not _falls_short("diabetes", 0, 0.93996)
+    assert not _falls_short("digits", 0, 0.0)
+
+
+def test_what_the_paper_says():
+    assert THEIRS["mnist", 100] == (0.98, 2.04)
+    assert set(WHY) == {"adult", "diabetes"}
+    assert with_interval(Accuracy(0.98, 1000)) == "98.00 % (96.93 to 98.70)"
+    assert Row(what="w", cells={}).why == ""

@@ -1,0 +1,131 @@
+"""The guide's examples are run as they are printed, page by page, in the order they stand in.
+
+A comment before a block, which readers do not see, says what it is:
+
+    <!-- not run: REASON -->   needs what the tests lack; counted in NOT_RUN
+    <!-- file: NAME -->        the reader saves it under this name
+    <!-- prints -->            what the block before it prints, exactly
+    <!-- fails -->             every command ends with one line of error
+
+Every page goes on where the quickstart ends. Trainings get few steps.
+"""
+
+import functools
+import pathlib
+import re
+import shlex
+import shutil
+import site
+from typing import NamedTuple
+
+import pytest
+from script_processes import REPOSITORY, Ended, run_script
+
+DOCS = REPOSITORY / "docs"
+RESULTS = "results.md"  # made by benchmarks/paper, of commands that take hours
+PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name != RESULTS)
+SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
+FEW_STEPS = "--max_steps=5"
+
+# Blocks that are not run, a page each; no others are left out.
+NOT_RUN = {
+    "devices.md": 2,
+    "model.md": 2,
+    "quickstart.md": 2,
+    "serving.md": 3,
+    "student.md": 1,
+    "watching.md": 1,
+}
+
+BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    marker: str
+    language: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(*found.groups("")) for found in BLOCK.finditer((DOCS / page).read_text())]
+
+
+def commands(text: str) -> list[list[str]]:
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def run_command(words: list[str], folder: pathlib.Path) -> Ended:
+    python, script, *flags = words
+    assert python == "python"
+    assert script in SCRIPTS
+    if script != "analysis.py" and not any(flag.startswith("--max_steps") for flag in flags):
+        flags.append(FEW_STEPS)
+    # A user's own module lies in the folder where the commands are typed.
+    return run_script(
+        script, *flags, folder=folder, setup=functools.partial(site.addsitedir, str(folder))
+    )
+
+
+def run_python(text: str, folder: pathlib.Path) -> Ended:
+    block = folder / "block.py"
+    block.write_text(text)
+    return run_script(str(block), folder=folder)
+
+
+def run_page(page: str, folder: pathlib.Path) -> None:
+    printed = ""
+    for marker, language, text in blocks(page):
+        kind, _, detail = marker.partition(": ")
+        if kind == "not run":
+            assert detail, text
+        elif kind == "file":
+            (folder / detail).write_text(text)
+        elif kind == "prints" and language == "text":
+            assert printed.strip() == text.strip()
+        elif kind == "fails" and language == "bash":
+            for ended in (run_command(words, folder) for words in commands(text)):
+                assert ended.code == 1, text
+                assert re.fullmatch("error: .*\n", ended.err), ended.err
+        elif not kind and language == "python":
+            printed = succeeded(run_python(text, folder), text)
+        elif not kind and language == "bash":
+            each = [succeeded(run_command(words, folder), text) for words in commands(text)]
+            printed = "".join(each)
+        else:
+            raise AssertionError(f"expected a block that can be run, got {language} {marker!r}")
+
+
+def succeeded(ended: Ended, text: str) -> str:
+    assert ended.code == 0, f"{text}\n{ended.err}"
+    return ended.out
+
+
+@pytest.fixture(scope="session")
+def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder in which somebody typed all of the quickstart (don't write there)."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    run_page("quickstart.md", folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_run(page, quickstart_run, tmp_path):
+    if page == "quickstart.md":
+        assert (quickstart_run / "runs" / "digits-100" / "released" / "student" / "1").is_dir()
+    elif any(block.marker.partition(":")[0] not in ("not run", "file") for block in blocks(page)):
+        shutil.copytree(quickstart_run, tmp_path, dirs_exist_ok=True)
+        run_page(page, tmp_path)
+
+
+def test_what_is_not_run_is_counted():
+    counted = {
+        page: sum(block.marker.startswith("not run: ") for block in blocks(page)) for page in PAGES
+    }
+    assert {page: number for page, number in counted.items() if number} == NOT_RUN
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_seen(page):
+    fences = re.findall(r"^```(?=\w)", (DOCS / page).read_text(), re.MULTILINE)
+    assert len(fences) == len(blocks(page))

@@ -1,0 +1,51 @@
+"""Reads what TensorBoard would show."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.util import tensor_util
+
+ALL = {"tensors": 0, "images": 0, "scalars": 0}
+
+
+def accumulated(folder: pathlib.Path) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance=ALL).Reload()
+
+
+def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values of every scalar of one run's folder."""
+    events = accumulated(folder)
+    found = {}
+    for tag in events.Tags()["tensors"]:
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
+            found[tag] = [
+                (event.step, float(tensor_util.make_ndarray(event.tensor_proto)))
+                for event in events.Tensors(tag)
+            ]
+    return found
+
+
+def images(folder: pathlib.Path) -> dict[str, list[tuple[int, np.ndarray]]]:
+    """Steps and pictures `[height, width, channels]` of one run's folder."""
+    events = accumulated(folder)
+    found = {}
+    for tag in events.Tags()["tensors"]:
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "images":
+            found[tag] = [
+                (event.step, tf.io.decode_png(event.tensor_proto.string_val[2]).numpy())
+                for event in events.Tensors(tag)
+            ]
+    return found
+
+
+def settings(folder: pathlib.Path) -> dict[str, object]:
+    """The hyperparameters of one run's folder."""
+    metadata = accumulated(folder).SummaryMetadata("_hparams_/session_start_info")
+    data = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content)
+    return {
+        name: getattr(value, value.WhichOneof("kind"))
+        for name, value in data.session_start_info.hparams.items()
+    }

@@ -1,0 +1,196 @@
+"""What the ledger charges for a draw of the noisy data-dependent cost."""
+
+import math
+import sqlite3
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_helpers import DELTA, MECHANISM, label, open_ledger
+
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
+from pate_tf.accounting.plan import ReleasePlan
+from pate_tf.accounting.smooth_sensitivity import gaussian_smooth_sensitivity_rdp
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+
+PLAN = ReleasePlan(
+    release="log_cost",
+    bound="two_sided",
+    moment=20.0,
+    smoothness=0.06,
+    sigma=8.0,
+    failure=0.01,
+    num_queries=20,
+)
+BY_SENSITIVITY = ReleasePlan(
+    release="smooth_sensitivity",
+    bound="two_sided",
+    moment=10.0,
+    smoothness=0.01,
+    sigma=9.0,
+    failure=0.01,
+    num_queries=20,
+)
+KEPT = {"drawn": {"steps": -3}, "key": {"votes": "ab"}}
+
+
+def release(ledger, plan=PLAN):
+    with ledger.exclusive():
+        debit = ledger.debit_release(plan)
+        ledger.store_release(debit, KEPT)
+    return debit
+
+
+def renyi(order, sigma, shift):
+    """Divergence of two discrete Gaussians, by adding up."""
+    steps = np.arange(-int(60 * sigma), int(60 * sigma) + 1.0)
+    here, there = -0.5 * (steps / sigma) ** 2, -0.5 * ((steps - shift) / sigma) ** 2
+    total = np.logaddexp.reduce(here)  # the same for both
+    logs = order * (here - total) + (1.0 - order) * (there - total)
+    return np.logaddexp.reduce(logs) / (order - 1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.4, 20.0), st.floats(0.1, 30.0), st.sampled_from([-1, 1]))
+def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, shift):
+    plan = ReleasePlan(**{**PLAN.to_dict(), "sigma": sigma})
+    divergence = renyi(moment + 1.0, sigma, shift)
+    assert moment * divergence <= plan.release_alpha(moment) * (1.0 + 1e-9) + 1e-9
+    # And not much more, so that another formula is noticed.
+    if sigma > 2.0 and moment < 2.0 * sigma:
+        assert moment * divergence >= plan.release_alpha(moment) * (1.0 - 1e-3) - 1e-9
+
+
+def test_smooth_sensitivity_costs_what_its_theorem_says():
+    for moment in (0.5, 3.0, 20.0):
+        rdp = gaussian_smooth_sensitivity_rdp(moment + 1.0, beta=0.01, sigma=9.0, b=2.3263478740408)
+        assert BY_SENSITIVITY.release_alpha(moment) == pytest.approx(moment * rdp, rel=1e-12)
+    assert math.isinf(BY_SENSITIVITY.release_alpha(60.0))
+
+
+@pytest.mark.parametrize("plan", [PLAN, BY_SENSITIVITY])
+def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 20)
+        before = ledger.spent()
+        assert release(ledger, plan) == 4
+        alphas = MECHANISM.data_independent_alpha(DEFAULT_MOMENTS, num_queries=20)
+        alphas = alphas + plan.release_alphas(DEFAULT_MOMENTS)
+        for conversion in ("improved", "classic"):
+            expected, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA, conversion=conversion)
+            spent = ledger.spent(conversion=conversion)
+            assert spent.epsilon == pytest.approx(expected, rel=1e-12)
+        assert ledger.spent().epsilon > before.epsilon
+        assert ledger.spent().num_queries == before.num_queries
+        row = ledger.history()[3]
+        assert (row.kind, row.details["plan"]) == ("release", plan.to_dict())
+        assert (
+            row.details["epsilon_after"] == ledger.spent().epsilon > row.details["epsilon_before"]
+        )
+        written = (ledger.spent(), ledger.paid(), ledger.history(), ledger.head)
+    for reopen in (Ledger.read, open_ledger):
+        with reopen(tmp_path) as again:
+            assert (again.spent(), again.paid(), again.history(), again.head) == written
+            assert again.kept_release() == KEPT
+
+
+def test_every_draw_costs_and_the_last_is_kept(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        assert ledger.kept_release() is None
+        release(ledger)
+        one = ledger.spent().epsilon
+        with ledger.exclusive():
+            debit = ledger.debit_release(PLAN)
+            assert ledger.kept_release() == KEPT
+            ledger.store_release(debit, {"drawn": 9})
+        assert ledger.kept_release() == {"drawn": 9}
+        assert ledger.spent().epsilon > one
+        assert ledger.paid().releases == {PLAN: 2}
+
+
+def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
+    with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
+        label(ledger, 0, ledger.affordable_queries(MECHANISM))
+        before = (ledger.history(), ledger.spent())
+        told = r"expected a release that fits, got one that makes it 4\.\d+ .*of 4\.0 at delta"
+        with pytest.raises(BudgetExceeded, match=told) as caught, ledger.exclusive():
+            ledger.debit_release(PLAN)
+        assert "\n" not in str(caught.value)
+        assert (ledger.history(), ledger.spent()) == before
+
+
+def test_a_draw_leaves_room_for_fewer_queries(tmp_path):
+    with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
+        before = ledger.affordable_queries(MECHANISM)
+        release(ledger)
+        assert ledger.remaining() < 4.0
+        after = ledger.affordable_queries(MECHANISM)
+        assert 0 < after < before
+        label(ledger, 0, after)
+        assert ledger.spent().epsilon <= 4.0
+        with pytest.raises(BudgetExceeded):
+            label(ledger, after, after + 1)
+
+
+def test_exported_events_cover_a_draw(tmp_path):
+    dp_accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting import rdp
+
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 100)
+        release(ledger)
+        accountant = rdp.RdpAccountant(
+            DEFAULT_MOMENTS + 1.0, dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
+        accountant.compose(ledger.to_dp_events())
+        spent = ledger.spent().epsilon
+        assert spent * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.05 * spent
+        release(ledger, BY_SENSITIVITY)
+        with pytest.raises(LedgerError, match="expected a release with an event"):
+            ledger.to_dp_events()
+
+
+def test_a_ledger_opened_to_read_pays_for_nothing(tmp_path):
+    open_ledger(tmp_path).close()
+    with Ledger.read(tmp_path) as ledger, pytest.raises(LedgerError, match="opened to read"):
+        release(ledger)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE rows SET details = replace(details, '\"sigma\":8.0', '\"sigma\":80.0')",
+        "UPDATE rows SET details = replace(details, '\"steps\":-3', '\"steps\":-9')",
+        "UPDATE rows SET kind = 'answers' WHERE kind = 'release'",
+        "DELETE FROM rows WHERE kind = 'release'",
+        "DELETE FROM rows WHERE kind = 'released'",
+        "DELETE FROM rows WHERE kind IN ('release', 'released')",
+    ],
+)
+def test_a_changed_or_removed_draw_is_noticed(tmp_path, statement):
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 20)
+        release(ledger)
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    for reopen in (Ledger.read, open_ledger):
+        with pytest.raises(LedgerError, match="the ledger is refused"):
+            reopen(tmp_path)
+
+
+def test_a_ledger_of_the_first_version_is_read_as_it_is_and_takes_draws(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 20)
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with Ledger.read(tmp_path) as ledger:
+        assert ledger.num_answered == 20
+    with open_ledger(tmp_path) as ledger:
+        release(ledger)
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()

@@ -1,0 +1,121 @@
+"""Classifiers of a user's own, by the name `classifiers_for_tests:<function>`."""
+
+import os
+
+import numpy as np
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
+from sklearn.neighbors import KNeighborsClassifier, RadiusNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from pate_tf.records import Dataset
+
+
+def scaled_logistic(dataset: Dataset):
+    return make_pipeline(StandardScaler(), LogisticRegression())
+
+
+def scaled_sgd(dataset: Dataset):
+    return make_pipeline(StandardScaler(), SGDClassifier())
+
+
+def boosting(dataset: Dataset):
+    return GradientBoostingClassifier(n_estimators=3)
+
+
+def histogram_boosting(dataset: Dataset):
+    return HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=3)
+
+
+def support_vectors(dataset: Dataset):
+    return SVC()
+
+
+def neighbours(dataset: Dataset):
+    return KNeighborsClassifier(3)
+
+
+def perceptron(dataset: Dataset):
+    return MLPClassifier((5,), max_iter=20)
+
+
+def tree(dataset: Dataset):
+    return DecisionTreeClassifier()
+
+
+def ridge(dataset: Dataset):
+    return RidgeClassifier()
+
+
+def bayes(dataset: Dataset):
+    return GaussianNB()
+
+
+def gaussian_process(dataset: Dataset):
+    return GaussianProcessClassifier()
+
+
+def calibrated(dataset: Dataset):
+    return CalibratedClassifierCV(LinearSVC(), cv=2)
+
+
+def binned(dataset: Dataset):
+    bins = KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf")
+    return make_pipeline(
+        ColumnTransformer([("binned", bins, [0, 1]), ("rest", "passthrough", [2, 3])]),
+        LogisticRegression(),
+    )
+
+
+def searched(dataset: Dataset):
+    return GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2)
+
+
+KEPT = [
+    *(scaled_logistic, scaled_sgd, boosting, histogram_boosting, support_vectors, neighbours),
+    *(perceptron, tree, ridge, bayes, gaussian_process, calibrated, binned, searched),
+]
+
+
+def regressor(dataset: Dataset):
+    return DecisionTreeRegressor()
+
+
+def refuses_negative_numbers(dataset: Dataset):
+    return MultinomialNB()
+
+
+def refuses_far_inputs(dataset: Dataset):
+    return RadiusNeighborsClassifier(radius=1e-3)
+
+
+def runs_a_command(dataset: Dataset):
+    return make_pipeline(FunctionTransformer(os.system), LogisticRegression())
+
+
+class Own(LogisticRegression):
+    """Of nobody's but the user's module."""
+
+
+def own_class(dataset: Dataset):
+    return Own()
+
+
+class Diverged(LogisticRegression):
+    def fit(self, inputs, labels):
+        super().fit(inputs, labels)
+        self.coef_ = self.coef_ * np.nan
+        return self
+
+
+def diverged(dataset: Dataset):
+    return Diverged()

@@ -1,0 +1,213 @@
+import datetime
+import io
+import json
+import pickle
+import zipfile
+
+import classifiers_for_tests
+import numpy as np
+import pytest
+import skops.io
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from pate_tf.models import classifier
+from pate_tf.models.forest import Forest
+from pate_tf.records import Dataset
+
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(4,),
+    value_range=(-1.0, 1.0),
+    num_classes=3,
+    pool_size=10,
+)
+
+
+def records(num: int = 60, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(num)
+    inputs = random.uniform(-1, 1, (num, 4)).astype(np.float32)
+    kinds = (inputs[:, 0] > 0) * 1 + (inputs[:, 1] > 0)
+    return inputs, np.array(classes)[kinds % len(classes)]
+
+
+QUERIES = np.random.default_rng(9).uniform(-1, 1, (300, 4)).astype(np.float32)
+
+
+def fit(function: str, inputs=None, labels=None, seed: int = 3) -> list[np.ndarray]:
+    if inputs is None:
+        inputs, labels = records()
+    return classifier.fit(f"classifiers_for_tests:{function}", TABLE, inputs, labels, seed)
+
+
+def twin(build, inputs, labels, seed: int = 3):
+    """The same classifier by scikit-learn alone."""
+    estimator = build(TABLE)
+    names = [name for name in estimator.get_params() if name.endswith("random_state")]
+    return estimator.set_params(**dict.fromkeys(names, seed)).fit(inputs, labels)
+
+
+@pytest.mark.parametrize(
+    ("build", "classes"),
+    [
+        *((build, (0, 1, 2)) for build in classifiers_for_tests.KEPT),
+        *((build, (0, 2)) for build in classifiers_for_tests.KEPT[:6]),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_it_answers_exactly_as_scikit_learn(build, classes):
+    assert classifier.is_classifier(f"classifiers_for_tests:{build.__name__}", TABLE)
+    inputs, labels = records(classes=classes)
+    again = classifier.from_arrays(fit(build.__name__, inputs, labels))
+    answers = again.predict(QUERIES)
+    np.testing.assert_array_equal(answers, twin(build, inputs, labels).predict(QUERIES))
+    assert answers.dtype == np.int64
+    assert set(answers.tolist()) <= set(classes)
+
+
+@pytest.mark.parametrize("function", ["scaled_sgd", "histogram_boosting", "neighbours", "tree"])
+def test_the_seed_decides_every_byte(function):
+    (one,), (again,), (other,) = fit(function), fit(function), fit(function, seed=4)
+    np.testing.assert_array_equal(one, again)
+    if function != "neighbours":  # nothing random about them
+        assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("function", ["scaled_logistic", "support_vectors", "boosting"])
+def test_records_of_one_class_make_a_constant_answer(function):
+    inputs, labels = records(classes=(2,))
+    again = classifier.from_arrays(fit(function, inputs, labels))
+    assert again.predict(QUERIES).tolist() == [2] * len(QUERIES)
+
+
+def test_a_forest_stays_plain_arrays():
+    arrays = classifier.fit("random_forest", TABLE, *records(), seed=0)
+    assert isinstance(classifier.from_arrays(arrays), Forest)
+
+
+def test_images_are_taken_flat():
+    images = records()[0].reshape(-1, 2, 2)
+    flat, labels = records()
+    np.testing.assert_array_equal(fit("ridge", images, labels)[0], fit("ridge", flat, labels)[0])
+
+
+def test_no_inputs_no_answers():
+    answers = classifier.from_arrays(fit("scaled_logistic")).predict(QUERIES[:0])
+    assert answers.shape == (0,)
+
+
+def test_which_models_are_classifiers():
+    assert classifier.is_classifier("random_forest", TABLE)
+    for other in ("mlp", "test_forest:keras_like", "classifiers_for_tests:regressor"):
+        assert not classifier.is_classifier(other, TABLE)
+    with pytest.raises(ValueError, match="model: can't import"):
+        classifier.is_classifier("classifiers_for_tests:nosuch", TABLE)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [("own_class", "classifiers_for_tests.Own"), ("runs_a_command", "posix.system")],
+)
+def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind):
+    with pytest.raises(ValueError, match=f"expected types of scikit-learn alone, got .*{kind}"):
+        classifier.is_classifier(f"classifiers_for_tests:{function}", TABLE)
+
+
+def test_an_estimator_that_does_not_fit_is_one_line_without_records():
+    with pytest.raises(ValueError, match="MultinomialNB: expected to fit its records, got V"):
+        fit("refuses_negative_numbers")
+    inputs, labels = records()
+    inputs[7, 1] = np.nan
+    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+        fit("scaled_logistic", inputs, labels)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="Diverged: expected finite scores"):
+        fit("diverged")
+    fitted = LogisticRegression().fit(*records())
+    fitted.intercept_[0] = np.inf
+    with pytest.raises(ValueError, match="LogisticRegression: expected finite scores"):
+        classifier.Estimator(fitted).predict(QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("queries", "words"),
+    [
+        (np.zeros((2, 5), np.float32), "expected a label of every input, got ValueError"),
+        (np.full((2, 4), np.inf, np.float32), "inputs: expected finite numbers"),
+    ],
+)
+def test_queries_that_do_not_fit_are_refused(queries, words):
+    with pytest.raises(ValueError, match=words):
+        classifier.from_arrays(fit("scaled_logistic")).predict(queries)
+
+
+def test_the_records_do_not_show_in_the_repr():
+    assert repr(classifier.from_arrays(fit("neighbours"))) == "Estimator()"
+
+
+def as_array(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.uint8)
+
+
+def naming(module: str, kind: str) -> np.ndarray:
+    """An archive that calls something with an argument."""
+    with zipfile.ZipFile(io.BytesIO(skops.io.dumps(datetime.UTC))) as archive:
+        schema = json.loads(archive.read("schema.json"))
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        changed = {**schema, "__module__": module, "__class__": kind}
+        archive.writestr("schema.json", json.dumps(changed))
+    return as_array(written.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("os", "system"),
+        ("builtins", "eval"),
+        ("classifiers_for_tests", "Own"),
+        ("sklearn.calibration", "signature"),  # imported there: a function
+        ("sklearn.calibration", "LabelEncoder"),  # imported there: a class
+        ("sklearn.calibration", "calibration_curve"),
+        ("sklearn.calibration", "nosuch"),
+        ("sklearn.datasets", "fetch_openml"),
+    ],
+)
+def test_an_archive_that_names_another_type_is_refused(module, kind):
+    with pytest.raises(ValueError, match="classifier: expected types of scikit-learn") as caught:
+        classifier.from_arrays([naming(module, kind)])
+    assert f"{module}.{kind}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+RAN = []
+
+
+class Payload:
+    def __reduce__(self):
+        return RAN.append, (1,)
+
+
+def broken_archives():
+    good = bytes(fit("scaled_logistic")[0])
+    command = make_pipeline(FunctionTransformer(print), LogisticRegression())
+    yield pickle.dumps(Payload())
+    yield pickle.dumps(LogisticRegression())
+    yield b""
+    yield good[: len(good) // 2]
+    yield skops.io.dumps([1, 2])
+    yield skops.io.dumps(command)
+
+
+def test_other_files_are_refused():
+    for content in broken_archives():
+        with pytest.raises(ValueError, match="classifier: expected") as caught:
+            classifier.from_arrays([as_array(content)])
+        assert "\n" not in str(caught.value)
+    assert RAN == []

@@ -1,0 +1,49 @@
+"""A pool whose labels are known, and somebody who answers with them."""
+
+import dataclasses
+
+import numpy as np
+
+from pate_tf.data import catalogue as data
+from pate_tf.records import IntArray, Pool, ReleasedLabels
+
+PUBLIC = data.load_public("digits")
+POOL = PUBLIC.split(300)[0].pool()
+
+
+def released(indices: IntArray, labels: IntArray, num_classes: int = 10) -> ReleasedLabels:
+    return ReleasedLabels(
+        query_indices=indices,
+        labels=labels,
+        num_classes=num_classes,
+        num_queries=len(indices),
+        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
+        epsilon=1.0,
+        delta=1e-5,
+        ledger_rows=(2,),
+        secure_noise=True,
+    )
+
+
+class Answers:
+    """Answers with given labels of the pool, and remembers what was asked in each round."""
+
+    def __init__(self, labels: IntArray = PUBLIC.labels) -> None:
+        self.labels = labels
+        self.rounds: list[IntArray] = []
+
+    def __call__(self, indices: IntArray) -> ReleasedLabels:
+        self.rounds.append(indices)
+        return released(indices, self.labels[indices])
+
+
+def islands(num: int, seed: int = 0) -> tuple[Pool, IntArray]:
+    """Features about one centre a class: as easy as labels get, and trained on quickly."""
+    random = np.random.default_rng(seed)
+    dataset = dataclasses.replace(
+        PUBLIC.dataset, kind="tabular", input_shape=(16,), augmentation="none"
+    )
+    labels = random.integers(0, 10, num)
+    centres = np.random.default_rng(1).integers(0, 2, (10, 16)) * 255
+    features = np.clip(centres[labels] + random.normal(0, 20, (num, 16)), 0, 255)
+    return Pool(dataset, features.astype(np.float32)), labels

@@ -1,0 +1,92 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from query_helpers import POOL, PUBLIC, islands, released
+
+from pate_tf.queries import diverse, features
+from pate_tf.records import Pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_features():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "STEPS", 60)
+        features.pool_features.cache_clear()
+        yield
+    features.pool_features.cache_clear()
+
+
+def test_the_contrastive_loss_is_the_cross_entropy_of_the_partner():
+    random = np.random.default_rng(0)
+    one, other = random.normal(size=(2, 5, 3))
+    both = np.concatenate([one, other])
+    both /= np.linalg.norm(both, axis=1, keepdims=True)
+    losses = []
+    for index in range(10):
+        others = [place for place in range(10) if place != index]
+        scores = np.exp(both[others] @ both[index] / features.TEMPERATURE)
+        partner = others.index((index + 5) % 10)
+        losses.append(-np.log(scores[partner] / scores.sum()))
+    given = features.contrastive_loss(tf.constant(one), tf.constant(other))
+    assert float(given) == pytest.approx(np.mean(losses))
+
+
+def test_features_are_directions_and_follow_from_the_seed():
+    first = features.pool_features(POOL, 1)
+    assert first.shape[0] == len(POOL)
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
+    again = features.pool_features(Pool(POOL.dataset, POOL.inputs.copy()), 1)
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, features.pool_features(POOL, 2))
+
+
+def test_features_bring_inputs_of_one_class_together():
+    found = features.pool_features(POOL, 1)
+    nearest = (found @ found.T - 2.0 * np.eye(len(POOL))).argmax(axis=1)
+    labels = PUBLIC.labels[: len(POOL)]
+    assert (labels[nearest] == labels).mean() > 0.85
+
+
+def test_one_query_a_group_of_look_alikes():
+    pool, labels = islands(200)
+    chosen = diverse.choose(pool, 10, seed=0)
+    assert sorted(labels[chosen]) == list(range(10))
+
+
+def test_typical_inputs_are_chosen():
+    pool, labels = islands(200)
+    stranger = np.full((1, 16), 127.0, np.float32)
+    pool = Pool(pool.dataset, np.concatenate([pool.inputs, pool.inputs[:1] + 100.0, stranger]))
+    assert diverse.choose(pool, 10, seed=0).max() < 200
+    del labels
+
+
+@pytest.mark.parametrize("num_queries", [1, 7, 300])
+def test_as_many_distinct_queries_as_wanted(num_queries):
+    chosen = diverse.choose(POOL, num_queries, seed=3)
+    assert len(set(chosen.tolist())) == num_queries
+    np.testing.assert_array_equal(chosen, diverse.choose(POOL, num_queries, seed=3))
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_a_pool_of_copies_is_asked_all_the_same():
+    dataset = dataclasses.replace(POOL.dataset, augmentation="none")
+    copies = Pool(dataset, np.repeat(POOL.inputs[:2], 5, axis=0))
+    assert len(set(diverse.choose(copies, 4, seed=0).tolist())) == 4
+
+
+def test_labels_of_few_queries_spread_over_most_of_the_pool():
+    labels = PUBLIC.labels[: len(POOL)]
+    asked = diverse.choose(POOL, 40, seed=1)
+    inferred = diverse.infer(POOL, released(asked, labels[asked]), 1)
+    right = inferred.labels == labels[inferred.query_indices]
+    assert len(right) > 60
+    assert right.mean() > 0.9
+
+
+def test_nothing_is_inferred_where_features_can_not_be_learnt():
+    pool, labels = islands(50)
+    answers = released(np.arange(5), labels[:5])
+    assert diverse.infer(pool, answers, 0) is answers

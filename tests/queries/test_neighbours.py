@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.queries import neighbours
+from pate_tf.records import PoolLabels
+
+
+def groups(num_groups: int, size: int, seed: int = 0, spread: float = 0.3):
+    """Points about corners that lie far from each other, and the group of each."""
+    random = np.random.default_rng(seed)
+    membership = np.repeat(np.arange(num_groups), size)
+    points = 10.0 * np.eye(num_groups)[membership]
+    return points + random.normal(0.0, spread, points.shape), membership
+
+
+def labels(indices, values, num_classes=3) -> PoolLabels:
+    return PoolLabels(query_indices=indices, labels=values, num_classes=num_classes)
+
+
+def slow_influence(graph, sources):
+    """The sum of all walks, as a linear system: what the passes tend to."""
+    dense = graph.toarray().astype(np.float64)
+    system = np.eye(len(dense)) - neighbours.KEPT * dense
+    return (1.0 - neighbours.KEPT) * np.linalg.inv(system)[:, sources]
+
+
+def test_influence_tends_to_its_closed_form(monkeypatch):
+    monkeypatch.setattr(neighbours, "PASSES", 400)
+    points, _ = groups(3, 20)
+    graph = neighbours.neighbour_graph(points)
+    sources = np.array([0, 25, 59])
+    expected = slow_influence(graph, sources)
+    np.testing.assert_allclose(neighbours.influence(graph, sources), expected, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**20), st.integers(2, 40))
+def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inputs):
+    points = np.random.default_rng(seed).normal(size=(num_inputs, 3))
+    points[: num_inputs // 2] = points[0]  # copies lie at distance 0
+    graph = neighbours.neighbour_graph(points).toarray()
+    np.testing.assert_allclose(graph, graph.T, rtol=1e-5)
+    assert np.isfinite(graph).all()
+    assert np.linalg.eigvalsh(graph.astype(np.float64)).max() <= 1.0 + 1e-5
+
+
+def test_one_label_a_group_names_all_of_it():
+    points, membership = groups(3, 30)
+    asked = np.array([4, 40, 77])
+    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels(asked, [0, 1, 2]))
+    assert len(found.labels) == 90
+    np.testing.assert_array_equal(found.labels, membership[found.query_indices])
+
+
+def test_a_label_that_its_surroundings_contradict_is_left_out():
+    points, membership = groups(3, 30)
+    asked = np.arange(0, 90, 5)
+    noisy = membership[asked].copy()
+    noisy[[2, 9, 16]] = [1, 2, 0]
+    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels(asked, noisy))
+    assert len(found.labels) == 90
+    np.testing.assert_array_equal(found.labels, membership[found.query_indices])
+
+
+def test_between_equal_claims_nothing_is_clear():
+    graph = neighbours.neighbour_graph(np.ones((10, 2)))
+    found = neighbours.spread_labels(graph, labels([0, 1], [0, 1], num_classes=2))
+    assert set(found.query_indices.tolist()) <= {0, 1}
+
+
+def test_where_no_label_reaches_nothing_is_inferred():
+    points, membership = groups(2, 30)
+    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels([3], [1]))
+    np.testing.assert_array_equal(np.unique(membership[found.query_indices]), [0])
+    assert (found.labels == 1).all()
+
+
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_the_smallest_pools_have_a_graph(num_inputs):
+    graph = neighbours.neighbour_graph(np.ones((num_inputs, 2)))
+    found = neighbours.spread_labels(graph, labels([0], [2]))
+    assert set(found.labels.tolist()) == {2}
+
+
+def test_a_single_class_is_clear():
+    points, _ = groups(1, 20)
+    found = neighbours.spread_labels(
+        neighbours.neighbour_graph(points), labels([0], [0], num_classes=1)
+    )
+    assert len(found.labels) == 20

@@ -1,0 +1,200 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from query_helpers import POOL, PUBLIC, Answers, islands, released
+
+from pate_tf.accounting.statement_words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
+from pate_tf.queries import between_rounds, catalogue
+from pate_tf.queries.catalogue import STRATEGIES, Strategy
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.rounds import ask_in_rounds, check_queries
+from pate_tf.queries.simple import choose_random
+from pate_tf.records import Pool, PoolLabels
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr(between_rounds, "STEPS", 20)
+
+
+def config(strategy: str, **changes: object) -> QueryConfig:
+    return QueryConfig(**{"strategy": strategy, "num_queries": 40, **changes})
+
+
+@pytest.fixture
+def by_last_label(monkeypatch):
+    """A strategy that leaves a trace of the answers it saw, without training."""
+
+    def score(pool, given, seed):
+        last = given.labels[-1]
+        return (np.arange(len(pool)) + 20.0 * last + seed) % len(pool)
+
+    strategy = Strategy(choose=choose_random, score=score, rounds=5)
+    monkeypatch.setitem(catalogue.STRATEGIES, "by_last_label", strategy)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_asks_what_it_may_and_the_same_after_the_same_answers(strategy):
+    is_adaptive = STRATEGIES[strategy].is_adaptive
+    pool, labels = islands(200)
+    wanted = config(strategy, rounds=2 if is_adaptive else 1)
+    answers = Answers(labels)
+    asked = ask_in_rounds(wanted, pool, answers)
+    assert asked.queries.dtype == np.int64
+    assert len(set(asked.queries.tolist())) == 40
+    assert asked.queries.min() >= 0
+    assert asked.queries.max() < 200
+    assert len(answers.rounds) == wanted.rounds
+    np.testing.assert_array_equal(answers.rounds[-1][:20], answers.rounds[0][:20])
+    # What is asked last covers all rounds, so that its cost is that of all of them.
+    assert asked.released.num_queries == 40
+    np.testing.assert_array_equal(asked.released.query_indices, asked.queries)
+    np.testing.assert_array_equal(asked.released.labels, labels[asked.queries])
+
+    again = ask_in_rounds(wanted, pool, Answers(labels))
+    np.testing.assert_array_equal(asked.queries, again.queries)
+    np.testing.assert_array_equal(asked.labels.query_indices, again.labels.query_indices)
+    np.testing.assert_array_equal(asked.labels.labels, again.labels.labels)
+
+    other_answers = Answers(np.where(labels < 5, 0, labels))  # five classes become one
+    after_others = ask_in_rounds(wanted, pool, other_answers)
+    np.testing.assert_array_equal(after_others.queries[:20], asked.queries[:20])
+    assert np.array_equal(after_others.queries, asked.queries) == (not is_adaptive)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_seed_decides_where_asking_begins(strategy):
+    pool, _ = islands(200)  # not images, so that no features are learnt
+    one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
+    assert np.array_equal(one, other) == (strategy == "first")
+
+
+def test_the_adaptive_ones_are_known_to_the_statement():
+    adaptive = {name for name, strategy in STRATEGIES.items() if strategy.is_adaptive}
+    assert adaptive == set(ADAPTIVE_STRATEGIES) & set(STRATEGIES)
+    assert set(STRATEGIES) <= set(QUERY_STRATEGIES)
+
+
+def test_first_and_random_do_not_look_at_answers():
+    answers = Answers()
+    first = ask_in_rounds(config("first"), POOL, answers)
+    np.testing.assert_array_equal(first.queries, np.arange(40))
+    assert len(answers.rounds) == 1
+    random = ask_in_rounds(config("random"), POOL, Answers()).queries
+    assert not np.array_equal(np.sort(random), np.arange(40))
+    # More of the same seed begin with the same, which are paid for.
+    more = ask_in_rounds(config("random", num_queries=60), POOL, Answers()).queries
+    np.testing.assert_array_equal(more[:40], random)
+
+
+def test_random_is_uniform_over_the_pool():
+    drawn = [choose_random(POOL, 100, seed) for seed in range(600)]
+    hits = np.bincount(np.concatenate(drawn), minlength=300)
+    # Each is binomial, 600 draws at 1/3; the chance of 6 deviations is 2e-9, for 300 inputs 6e-7.
+    assert np.abs(hits - 200).max() < 6 * np.sqrt(600 * 2 / 9)
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "rounds", "sizes"),
+    [
+        (40, None, [8, 16, 24, 32, 40]),
+        (7, 3, [2, 4, 7]),
+        (3, None, [1, 2, 3]),
+        (300, 2, [150, 300]),
+        (5, 1, [5]),
+    ],
+)
+@pytest.mark.usefixtures("by_last_label")
+def test_rounds_are_of_about_equal_size(num_queries, rounds, sizes):
+    answers = Answers()
+    wanted = config("by_last_label", num_queries=num_queries, rounds=rounds)
+    ask_in_rounds(wanted, POOL, answers)
+    assert [len(asked) for asked in answers.rounds] == sizes
+
+
+@pytest.mark.usefixtures("by_last_label")
+def test_the_lowest_scores_that_were_not_asked_come_next():
+    answers = Answers(np.full(300, 2))
+    ask_in_rounds(config("by_last_label", num_queries=20, rounds=2), POOL, answers)
+    first, both = answers.rounds
+    expected = [index % 300 for index in range(260, 560) if index % 300 not in first][:10]
+    np.testing.assert_array_equal(both[10:], expected)
+
+
+@pytest.mark.usefixtures("by_last_label")
+def test_queries_without_an_answer_are_not_asked_again():
+    def every_second(indices):
+        answered = indices[::2]
+        labels = released(answered, PUBLIC.labels[answered])
+        return dataclasses.replace(labels, num_queries=len(indices))
+
+    asked = ask_in_rounds(config("by_last_label"), POOL, every_second)
+    assert len(set(asked.queries.tolist())) == 40
+    assert asked.released.num_queries == 40
+    assert asked.released.num_answered == 20
+
+
+def test_labels_that_follow_stand_beside_the_paid_ones(monkeypatch):
+    def infer(pool, given, seed):
+        """Drops the first and adds two."""
+        indices = [*given.query_indices[1:], 298, 299]
+        labels = [*given.labels[1:], 1, 2]
+        return PoolLabels(query_indices=indices, labels=labels, num_classes=given.num_classes)
+
+    strategy = Strategy(choose=lambda pool, num, seed: np.arange(num), infer=infer)
+    monkeypatch.setitem(catalogue.STRATEGIES, "inferring", strategy)
+    asked = ask_in_rounds(config("inferring", num_queries=3), POOL, Answers())
+    assert asked.released.num_answered == asked.released.num_queries == 3
+    assert asked.released.query_indices.tolist() == [0, 1, 2]
+    assert not hasattr(asked.labels, "epsilon")
+    assert asked.labels.query_indices.tolist() == [1, 2, 298, 299]
+    assert asked.num_inferred == 2
+    assert asked.inferred.query_indices.tolist() == [298, 299]
+    assert asked.inferred.labels.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "nosuch"}, "query_strategy: expected one of first, random"),
+        ({"num_queries": 301}, "queries: expected from 1 to the pool's 300, got 301"),
+        ({"strategy": "random", "rounds": 2}, "query_rounds: expected 1 for strategy random"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_told_before_anybody_is_asked(changes, message):
+    answers = Answers()
+    for check in (check_queries, lambda *fitting: ask_in_rounds(*fitting, answers)):
+        with pytest.raises(ValueError, match=message) as caught:
+            check(config(**{"strategy": "first", **changes}), POOL)
+        assert "\n" not in str(caught.value)
+    assert answers.rounds == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_queries": 0}, "queries: expected at least 1, got 0"),
+        ({"rounds": 0}, "query_rounds: expected from 1 to the 40 queries, got 0"),
+        ({"rounds": 41}, "query_rounds: expected from 1 to the 40 queries, got 41"),
+        ({"seed": -1}, "query_seed: expected"),
+        ({"seed": 2**31}, "query_seed: expected"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_by_name(changes, message):
+    with pytest.raises(ValueError, match=message):
+        config("uncertain", **changes)
+
+
+@pytest.mark.usefixtures("by_last_label")
+def test_copies_are_asked_once_whatever_the_answers():
+    """How many distinct queries there are is what epsilon is stated for."""
+    copies = Pool(POOL.dataset, np.repeat(POOL.inputs[:30], 3, axis=0))
+    for answers in (Answers(np.full(90, 2)), Answers(np.full(90, 7))):
+        wanted = config("by_last_label", num_queries=30, rounds=3)
+        asked = ask_in_rounds(wanted, copies, answers).queries
+        assert len({copies.inputs[index].tobytes() for index in asked}) == 30
+    with pytest.raises(ValueError, match="queries: expected at most as many as the pool has dist"):
+        check_queries(config("by_last_label", num_queries=31, rounds=3), copies)

@@ -1,0 +1,91 @@
+"""Students that know their data, exported, and what Keras says of their inputs."""
+
+import dataclasses
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from pate_tf.data import catalogue as data
+from pate_tf.models import catalogue as models
+from pate_tf.records import Dataset, PublicExamples
+from pate_tf.serving.digest import student_digest
+from pate_tf.serving.export import export_student
+
+NUM_IMAGES = 1_000
+ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(4,),
+    value_range=(-1.0, 1.0),
+    num_classes=3,
+    pool_size=1,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A student in memory and on disk.
+
+    Attributes:
+      model: the Keras model.
+      dataset: what it is for.
+      folder: the exported version.
+      inputs: raw inputs `[num_inputs, *input_shape]`, none of them between two classes.
+      labels: what the Keras model says of them, int64 `[num_inputs]`.
+    """
+
+    model: keras.Model
+    dataset: Dataset
+    folder: pathlib.Path
+    inputs: np.ndarray
+    labels: np.ndarray
+
+
+def exported(
+    model: keras.Model, dataset: Dataset, inputs: np.ndarray, folder: pathlib.Path
+) -> Exported:
+    statement = {"epsilon": 1.5, "student_digest": student_digest(model)}
+    version = export_student(model, dataset, folder / "student", statement)
+    logits = model.predict(inputs.astype(np.float32), verbose=0)
+    second, first = np.sort(logits, axis=1)[:, -2:].T
+    clear = np.flatnonzero(first - second > ROUNDING)[:NUM_IMAGES]
+    return Exported(model, dataset, version, inputs[clear], logits.argmax(axis=1)[clear])
+
+
+def exported_images(public: PublicExamples, folder: pathlib.Path) -> Exported:
+    model = models.build("cnn", public.dataset, seed=1)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images, labels = public.inputs[: 2 * NUM_IMAGES], public.labels[: 2 * NUM_IMAGES]
+    model.fit(images.astype(np.float32), labels, epochs=3, shuffle=False, verbose=0)
+    made = exported(model, public.dataset, images, folder)
+    assert len(np.unique(made.labels)) == 10  # else the same labels would mean little
+    return made
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Exported:
+    return exported_images(data.load_public("digits"), tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def mnist(shared_data, tmp_path_factory) -> Exported:
+    public = data.load_public("mnist", data_dir=shared_data / "tfds")
+    made = exported_images(public, tmp_path_factory.mktemp("served"))
+    assert len(made.inputs) == NUM_IMAGES
+    return made
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory) -> Exported:
+    rows = np.random.default_rng(0).uniform(-1, 1, (50, 4)).astype(np.float32)
+    model = models.build("mlp", TABLE, seed=1)
+    return exported(model, TABLE, rows, tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(params=["digits", "mnist"])
+def images(request) -> Exported:
+    """The digits, and 1,000 images of MNIST."""
+    return request.getfixturevalue(request.param)

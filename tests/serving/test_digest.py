@@ -1,0 +1,84 @@
+"""A served student is matched to its statement."""
+
+import hashlib
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.models import forest
+from pate_tf.serving.digest import matches_statement, served_digest, student_digest
+from pate_tf.serving.export import export_student
+from pate_tf.students.random_forest import ForestModel
+
+
+def test_a_student_matches_its_own_statement(digits, table):
+    for student in (digits, table):
+        assert matches_statement(student.folder)
+        assert served_digest(student.folder) == student_digest(student.model)
+
+
+def test_a_forest_matches_its_own_statement(table, tmp_path):
+    fitted = forest.fit("random_forest", table.dataset, table.inputs, table.labels, seed=1)
+    model = ForestModel(fitted)
+    statement = {"student_digest": student_digest(model)}
+    folder = export_student(model, table.dataset, tmp_path / "student", statement)
+    assert matches_statement(folder)
+    other = forest.fit("random_forest", table.dataset, table.inputs, table.labels, seed=2)
+    assert student_digest(ForestModel(other)) != statement["student_digest"]
+
+
+def test_other_weights_do_not_match(table, tmp_path):
+    """One weight by its last bit."""
+    changed = keras.models.clone_model(table.model)
+    weights = table.model.get_weights()
+    weights[-1][0] = np.nextafter(weights[-1][0], np.float32(9.0))
+    changed.set_weights(weights)
+    statement = {"student_digest": student_digest(table.model)}
+    folder = export_student(changed, table.dataset, tmp_path / "student", statement)
+    assert not matches_statement(folder)
+    shutil.copytree(table.folder / "variables", folder / "variables", dirs_exist_ok=True)
+    assert matches_statement(folder)
+
+
+def test_the_digest_can_be_told_without_this_library(digits):
+    """As docs/serving tells it."""
+    digest = hashlib.sha256()
+    for weight in tf.saved_model.load(str(digits.folder)).weights:
+        array = weight.numpy()
+        one = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+        digest.update(one.hexdigest().encode())
+    statement = json.loads((digits.folder / "assets.extra/privacy_statement.json").read_text())
+    assert digest.hexdigest() == statement["student_digest"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("no model", "student: expected a SavedModel"),
+        ("no weights", "student: expected a SavedModel"),
+        ("no statement", "student: expected a privacy statement"),
+        ("no digest", "expected a student_digest"),
+        ("another model", "student: expected a SavedModel"),
+    ],
+)
+def test_what_can_not_be_matched_is_one_clear_line(table, tmp_path, damage, message):
+    folder = tmp_path / "1"
+    shutil.copytree(table.folder, folder)
+    if damage == "no model":
+        (folder / "saved_model.pb").unlink()
+    elif damage == "no weights":
+        shutil.rmtree(folder / "variables")
+    elif damage == "no statement":
+        (folder / "assets.extra" / "privacy_statement.json").unlink()
+    elif damage == "no digest":
+        artifacts.write_json(folder / "assets.extra" / "privacy_statement.json", {"epsilon": 1.0})
+    else:
+        tf.saved_model.save(tf.Module(), str(folder))
+    with pytest.raises(ValueError, match=message) as caught:
+        matches_statement(folder)
+    assert "\n" not in str(caught.value)
