@@ -28,6 +28,10 @@ FLAGS = flags.FLAGS
 
 DEFAULT_NOISE_EPS, DEFAULT_SIGMA, DEFAULT_DELTA = 0.1, 40.0, 1e-5
 DEFAULT_BETA, DEFAULT_OUTPUT = 0.09, "runs/analysis"
+LEFT = (
+    "left as it was: another ledger, another delta, or queries chosen by noisy labels, which the "
+    "release does not cover"
+)
 
 flags.DEFINE_string(
     "counts_file",
@@ -128,9 +132,8 @@ flags.DEFINE_list(
     "What is published about the data-dependent cost: sanitised (an epsilon with noise), gate "
     "(whether the labels may leave, to be asked before they do), both from one draw; or "
     "smooth_sensitivity (noise by smooth sensitivity, and its table); or none. A draw happens once "
-    "for the same votes; their ledger is charged for it first, and keeps it. Default: sanitised "
-    "where that is possible and no ledger would be charged: for --counts_file, and for what a "
-    "ledger was charged for before.",
+    "for the same votes; their ledger is charged for it first, and keeps it. For --counts_file no "
+    "ledger is charged. Default: none, but what one --train_dir or --ledger keeps is shown again.",
 )
 flags.DEFINE_float(
     "profile",
@@ -188,10 +191,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
 
-# Whoever gives one of these wants a release, and is told if there can be none.
 RELEASE_FLAGS = (
-    *("release", "profile", "release_moment", "release_smoothness", "release_sigma"),
-    *("gate_budget", "confidence", "discard_release", "adaptive"),
+    *("profile", "release_moment", "release_smoothness", "release_sigma"),
+    *("gate_budget", "confidence", "discard_release"),
 )
 POSITIVE = (
     *("noise_eps", "sigma", "target_epsilon", "beta"),
@@ -278,9 +280,8 @@ def release_request(
     source: analysis_votes.VoteSource, delta: float
 ) -> analysis_release.ReleaseRequest | None:
     """Returns what is to be released; None for nothing."""
-    is_free = FLAGS.counts_file or (FLAGS.train_dir and source.releases)
-    is_wanted = any(FLAGS[name].present for name in RELEASE_FLAGS)
-    kinds = FLAGS.release or ([analysis_release.SANITISED] if is_free or is_wanted else ["none"])
+    is_shown_again = source.has_release and not FLAGS.adaptive
+    kinds = FLAGS.release or ([analysis_release.SANITISED] if is_shown_again else ["none"])
     if kinds == ["none"]:
         return None
     return analysis_release.ReleaseRequest(
@@ -314,6 +315,9 @@ def exact_progress() -> Iterator[Progress]:
 def main() -> None:
     """Reads the flags and does what they ask for."""
     command_line.check_report_file(FLAGS.report_file)
+    for name in RELEASE_FLAGS:
+        if FLAGS[name].present and not FLAGS.release:
+            raise ValueError(f"{name}: expected --release with it")
     if FLAGS.calibrate:
         calibrate()
     else:
@@ -348,23 +352,31 @@ def analyse() -> None:
             check_with_dp_accounting=FLAGS.check_with_dp_accounting,
         ),
         release=release_request(source, delta),
-        release_is_optional=not any(FLAGS[name].present for name in RELEASE_FLAGS),
+        release_is_optional=not FLAGS.release,
         discard_earlier=FLAGS.discard_release,
         adaptive=FLAGS.adaptive,
         beta=FLAGS.beta,
     )
     output = pathlib.Path(FLAGS.output_dir or FLAGS.train_dir or DEFAULT_OUTPUT)
+    stated = None
+    if FLAGS.train_dir and config.release is not None:
+        # A broken page is told before anything is charged.
+        stated = analysis_statement.read_statement(
+            artifacts.RunDirectory(pathlib.Path(FLAGS.train_dir))
+        )
     with exact_progress() as progress:
         report = analysis_run.run(
             source,
             config,
             artifacts.RunDirectory(output),
-            noise=noise.SystemNoise().discrete_gaussian,
+            noise=noise.SystemNoise(),
             progress=progress,
         )
     if FLAGS.ledger:
         print_ledgers(ledgers)
-    print_report(report, is_secure=source.is_secure)
+    elif unpaid := [row for ledger in ledgers for row in analysis_report.unpaid_rows(ledger)]:
+        command_line.print_table("Ledger", unpaid)
+    print_report(report)
     if FLAGS.train_dir and config.release is None and not FLAGS.release:
         hint = "--release=sanitised draws one, once; the ledger is charged for it first"
         command_line.print_table("Left out", [("epsilon, sanitised", hint)])
@@ -372,10 +384,12 @@ def analyse() -> None:
         ("publishable", str(report.publishable_file)),
         ("SENSITIVE", str(report.sensitive_file)),
     ]
-    if FLAGS.train_dir and report.released is not None and report.released.sanitised is not None:
+    if stated is not None and report.released is not None and report.released.sanitised is not None:
         run = artifacts.RunDirectory(pathlib.Path(FLAGS.train_dir))
-        if page := analysis_statement.add_release(run, report.released.sanitised):
-            files.append(("privacy statement", f"{page}, now with the sanitised epsilon"))
+        page = analysis_statement.add_release(run, report.released.sanitised)
+        files.append(
+            ("privacy statement", f"{page}, now with the sanitised epsilon" if page else LEFT)
+        )
     if FLAGS.plots:
         from pate_tf.analysis import plots as analysis_plots
 
@@ -412,10 +426,12 @@ def print_ledgers(ledgers: tuple[LedgerSummary, ...]) -> None:
         command_line.print_table("Ledger, publishable", analysis_report.ledger_rows(summary))
 
 
-def print_report(report: analysis_run.AnalysisReport, *, is_secure: bool) -> None:
+def print_report(report: analysis_run.AnalysisReport) -> None:
     """Prints what may be published, what may not, and what was left out."""
     analysis = report.analysis
-    rows = analysis_report.publishable_rows(analysis, report.released, is_secure=is_secure)
+    rows = analysis_report.publishable_rows(
+        analysis, report.released, is_secure=report.publishable["secure_noise"]
+    )
     command_line.print_table("Publishable", rows)
     if rows := analysis_report.sensitive_rows(analysis):
         command_line.print_sensitive_table("SENSITIVE, do not publish", rows)

@@ -8,17 +8,11 @@ TRAIN_DIR/released.
 import pathlib
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from absl import app, flags
 
 from pate_tf import artifacts, command_line
-from pate_tf.accounting import mechanisms
-
-if TYPE_CHECKING:
-    from pate_tf import distillation_run, student_run
-    from pate_tf.students import evaluation
-    from pate_tf.teachers.voters import Voter
+from pate_tf.accounting import mechanisms, statement_words
 
 FLAGS = flags.FLAGS
 
@@ -61,7 +55,7 @@ flags.DEFINE_integer(
 flags.DEFINE_enum(
     "query_strategy",
     "first",
-    ["first", "random", "diverse", "uncertain", "binary_experts", "siamese"],
+    list(statement_words.QUERY_STRATEGIES),
     "Which of the pool are put to the teachers; true labels play no part. first: the first ones; "
     "random: drawn at random; diverse: one of each group of look-alikes, whose answers are spread "
     "to inputs that look the same. In rounds, from the noisy labels so far: uncertain: where a "
@@ -195,6 +189,14 @@ flags.register_validator(
 )
 
 
+# What a comparison, which has neither noise nor ledger nor anything to release, can't heed.
+NOT_COMPARED = (
+    *("query_strategy", "query_rounds", "query_seed", "mechanism", "lap_scale", "sigma"),
+    *("delta", "epsilon_budget", "new_budget_i_understand", "insecure_seed"),
+    *("save_labels", "export_formats"),
+)
+
+
 def chosen_mechanism() -> mechanisms.Mechanism:
     """The one value that draws the noise and accounts for it."""
     if FLAGS.mechanism == "gaussian_noisy_max":
@@ -223,7 +225,7 @@ def check_comparison() -> None:
             "teachers' averaged probabilities are not covered by what a label costs, so nothing "
             "of it is private and no student is exported"
         )
-    for name in ("query_strategy", "query_rounds", "export_formats"):
+    for name in NOT_COMPARED:
         if FLAGS[name].present and FLAGS.student == "distillation":
             raise ValueError(f"{name}: expected without --student=distillation, got it with it")
     for name in ("non_private_comparison", "temperature"):
@@ -243,7 +245,7 @@ def main() -> None:
         )
     mechanism = chosen_mechanism()
     with command_line.quiet_start(FLAGS):
-        from pate_tf import distillation_run, student_run
+        from pate_tf import distillation_run, student_report, student_run
         from pate_tf.aggregation import noise
         from pate_tf.data import catalogue as data
         from pate_tf.queries.config import QueryConfig
@@ -300,7 +302,21 @@ def main() -> None:
                 voting_progress=progress,
                 show_progress=sys.stdout.isatty(),
             )
-        report_comparison(comparison, teachers, run_directory, time.monotonic() - began)
+        values = student_report.comparison_values(
+            comparison,
+            teachers,
+            num_queries=FLAGS.queries,
+            temperature=FLAGS.temperature,
+            evaluate_on=FLAGS.evaluate_on,
+            seconds=time.monotonic() - began,
+        )
+        file = run_directory.sensitive / "distillation_comparison.json"
+        artifacts.write_json(file, values, private=True)
+        command_line.print_sensitive_table(
+            "NOT PRIVATE: comparison of students, for your eyes alone",
+            student_report.comparison_rows(comparison, values, file),
+        )
+        command_line.write_report(FLAGS.report_file, values)
         return
     source = (
         noise.SystemNoise()
@@ -338,131 +354,14 @@ def main() -> None:
             voting_progress=progress,
             show_progress=sys.stdout.isatty(),
         )
-    report_result(result, run_directory, time.monotonic() - began)
-
-
-def accuracy_in_words(found: "evaluation.Accuracy") -> str:
-    """An accuracy with its interval, and what it was measured on."""
-    low, high = found.interval
-    kind = "held-out" if FLAGS.evaluate_on == "held_out" else "unqueried"
-    return (
-        f"{found.value:.2%} on {found.num_samples:,} {kind} samples "
-        f"(95 % interval {low:.2%} to {high:.2%})"
-    )
-
-
-def report_comparison(
-    result: "distillation_run.DistillationReport",
-    teachers: "Voter",
-    run_directory: artifacts.RunDirectory,
-    seconds: float,
-) -> None:
-    """Prints the table and writes the report of what is not private."""
-    students = {"distilled": result.distilled, "plurality": result.plurality}
-    report = {
-        "private": False,
-        "dataset": teachers.dataset.name,
-        "nb_teachers": teachers.num_teachers,
-        "queries": FLAGS.queries,
-        "temperature": FLAGS.temperature,
-        "evaluated_on": FLAGS.evaluate_on,
-        "num_evaluated": result.distilled.num_samples,
-        **{f"{name}_accuracy": found.value for name, found in students.items()},
-        **{f"{name}_accuracy_interval": list(found.interval) for name, found in students.items()},
-        "plurality_label_accuracy": result.plurality_labels.value,
-        "constant_answer_accuracy": result.constant_answer,
-        "seconds": seconds,
-    }
-    file = run_directory.sensitive / "distillation_comparison.json"
-    artifacts.write_json(file, report, private=True)
-    command_line.print_sensitive_table(
-        "NOT PRIVATE: comparison of students, for your eyes alone",
-        [
-            ("teachers", f"{teachers.num_teachers} on {teachers.dataset.name}"),
-            ("queries", f"{FLAGS.queries}, without noise and without charge"),
-            (
-                f"distilled at temperature {FLAGS.temperature:g}",
-                accuracy_in_words(result.distilled),
-            ),
-            ("labels by plurality", accuracy_in_words(result.plurality)),
-            ("accuracy of those labels", f"{result.plurality_labels.value:.2%}"),
-            ("a constant answer", f"{result.constant_answer:.2%}"),
-            ("exported", "nothing: NOT PRIVATE"),
-            ("SENSITIVE", str(file)),
-            ("time", f"{seconds:.1f} s"),
-        ],
-    )
-    command_line.write_report(FLAGS.report_file, report)
-
-
-def report_result(
-    result: "student_run.StudentReport",
-    run_directory: artifacts.RunDirectory,
-    seconds: float,
-) -> None:
-    """Prints the table and writes the report."""
-    statement, labels, student = result.statement, result.label_accuracy, result.student_accuracy
-    inferred, data_dependent = result.inferred_accuracy, result.epsilon_data_dependent
-    report = {
-        "dataset": statement.dataset,
-        "nb_teachers": statement.num_teachers,
-        "queries": statement.num_queries,
-        "answered": statement.num_answered,
-        "label_accuracy": labels.value,
-        "student_accuracy": student.value,
-        "student_accuracy_interval": list(student.interval),
-        "evaluated_on": FLAGS.evaluate_on,
-        "num_evaluated": student.num_samples,
-        "constant_answer_accuracy": result.constant_answer,
-        "query_strategy": statement.query_strategy,
-        "queries_saved": result.queried.num_inferred,
-        "inferred_label_accuracy": inferred.value if inferred else None,
-        "mechanism": dict(statement.mechanism),
-        "epsilon_data_independent": statement.epsilon,
-        "epsilon_data_dependent": data_dependent,
-        "epsilon_ensemble": statement.epsilon_ensemble,
-        "delta": statement.delta,
-        "secure_noise": statement.secure_noise,
-        "sensitive": ["epsilon_data_dependent"],
-        "student": str(result.student_folder),
-        "seconds": seconds,
-    }
-    artifacts.write_json(run_directory.sensitive / "student_report.json", report, private=True)
+    seconds = time.monotonic() - began
+    values = student_report.student_values(result, evaluate_on=FLAGS.evaluate_on, seconds=seconds)
+    artifacts.write_json(run_directory.sensitive / "student_report.json", values, private=True)
     command_line.print_table(
         "Student",
-        [
-            ("teachers", f"{statement.num_teachers} on {statement.dataset}"),
-            ("queries", f"{statement.num_queries} asked, {statement.num_answered} answered"),
-            ("accuracy of the noisy labels", f"{labels.value:.2%}"),
-            *(
-                [("queries saved", f"{inferred.num_samples}, labels {inferred.value:.2%} right")]
-                if inferred
-                else []
-            ),
-            (
-                "student accuracy",
-                f"{accuracy_in_words(student)}; a constant answer: {result.constant_answer:.2%}",
-            ),
-            (
-                "epsilon, data-independent",
-                f"{statement.epsilon:.3f} at delta {statement.delta:g}; {statement.kind}",
-            ),
-            (
-                "epsilon, data-dependent",
-                "none: queries depended on earlier noisy labels"
-                if data_dependent is None
-                else f"{data_dependent:.3f} at delta {statement.delta:g}; "
-                "SENSITIVE: do not publish",
-            ),
-            (
-                "spent by this ensemble so far",
-                f"epsilon {statement.epsilon_ensemble:.3f}, data-independent",
-            ),
-            ("student and statement", f"{result.student_folder.parent.parent} (publishable)"),
-            ("time", f"{seconds:.1f} s"),
-        ],
+        student_report.student_rows(result, evaluate_on=FLAGS.evaluate_on, seconds=seconds),
     )
-    command_line.write_report(FLAGS.report_file, report)
+    command_line.write_report(FLAGS.report_file, values)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pate_tf import artifacts
-from pate_tf.accounting import moments, statement_page
+from pate_tf.accounting import kept_release, moments, statement_page
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.statement import PrivacyStatement
+from pate_tf.accounting.statement import PrivacyStatement, Sanitised
 from pate_tf.aggregation import labeller
 from pate_tf.aggregation.graph import VoteAggregation
 from pate_tf.aggregation.noise import NoiseSource
@@ -28,7 +28,7 @@ from pate_tf.serving import digest, export, formats
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue, evaluation, held_out, training
 from pate_tf.students.config import StudentConfig
-from pate_tf.teachers.voters import Voter
+from pate_tf.teachers.voters import Voter, covers
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
 
@@ -151,10 +151,16 @@ def run_student(
             f"teachers: expected an ensemble for {dataset.name}, got one for "
             f"{teachers.dataset.name}"
         )
+    strategy = find_strategy(queries.strategy)
+    if strategy.is_adaptive and not covers(teachers, pool.inputs):
+        raise ValueError(
+            f"query_strategy: expected labels of the whole pool for {queries.strategy}, whose "
+            f"later queries nobody knows beforehand, got labels of a part of it"
+        )
     artifacts.remove_abandoned(run_directory.root)
     student = catalogue.find_student(config, dataset)  # what does not fit must not cost budget
     formats.check_formats(export_formats)
-    if export_formats and student is catalogue.STUDENTS["random_forest"]:
+    if export_formats and not student.can_convert:
         raise ValueError("export_formats: expected none for a forest, which can't be converted")
 
     gate = labeller.Labeller(
@@ -174,7 +180,6 @@ def run_student(
             num_later=queries.num_queries - len(indices),
         )
 
-    strategy = find_strategy(queries.strategy)
     queried = ask_in_rounds(queries, pool, ask)
     released = queried.released
     if save_labels:
@@ -203,6 +208,7 @@ def run_student(
         ledger_head=(ledger.head.sequence, ledger.head.digest),
         student_digest=digest.student_digest(model),
         versions=_versions(),
+        sanitised=None if strategy.is_adaptive else _kept_release(ledger),
     )
     folder = export.export_student(
         model,
@@ -250,6 +256,20 @@ def run_student(
         statement=statement,
         epsilon_data_dependent=_data_dependent_epsilon(ledger, released),
         student_folder=folder,
+    )
+
+
+def _kept_release(ledger: Ledger) -> Sanitised | None:
+    """Returns what was released of all labels of an ensemble, if it was and none came since."""
+    kept = ledger.kept_release()
+    if kept is None or not kept.get("secure_noise", True):
+        return None
+    # Answers are only ever added, so that as many as then are the same as then.
+    if kept["key"]["plan"]["num_queries"] != ledger.num_answered:
+        return None
+    delta = kept["key"]["delta"] or ledger.delta
+    return Sanitised.of(
+        kept_release.sanitised_epsilon(kept, delta=delta, paid_epsilon=ledger.spent(delta).epsilon)
     )
 
 

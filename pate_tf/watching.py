@@ -1,6 +1,7 @@
 """Event files for TensorBoard: pictures, and the table of settings and results."""
 
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,9 @@ def write_result(
             hparams=[hparams_plugin.HParam(name) for name in values],
             metrics=[hparams_plugin.Metric(name) for name in results],
         )
-        hparams_plugin.hparams(values, trial_id=str(folder))
+        # Not the folder's path, which tells where somebody keeps their files; nor its name, by
+        # which TensorBoard would put the first versions of several students into one row.
+        hparams_plugin.hparams(values, trial_id=secrets.token_hex(8))
         for name, value in results.items():
             tf.summary.scalar(name, value)
     writer.close()

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,14 @@ def pay(folder, counts, *, mechanism=MECHANISM, ensemble="ab" * 32, budget=None,
         )
         queries = np.arange(start, start + len(table), dtype=np.float64)[:, np.newaxis]
         return labeller.label(queries, mechanism=mechanism)
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenNoise:
+    """Stands for a noise source: draws what it is told to."""
+
+    discrete_gaussian: Callable[[float], int]
+    is_secure: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,9 +43,18 @@ def images(folder: pathlib.Path) -> dict[str, list[tuple[int, np.ndarray]]]:
 
 def settings(folder: pathlib.Path) -> dict[str, object]:
     """The hyperparameters of one run's folder."""
-    metadata = accumulated(folder).SummaryMetadata("_hparams_/session_start_info")
-    data = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content)
     return {
         name: getattr(value, value.WhichOneof("kind"))
-        for name, value in data.session_start_info.hparams.items()
+        for name, value in _session(folder).hparams.items()
     }
+
+
+def trial(folder: pathlib.Path) -> str:
+    """By what TensorBoard tells the rows of the HPARAMS page apart."""
+    return _session(folder).group_name
+
+
+def _session(folder: pathlib.Path) -> plugin_data_pb2.SessionStartInfo:
+    metadata = accumulated(folder).SummaryMetadata("_hparams_/session_start_info")
+    data = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content)
+    return data.session_start_info

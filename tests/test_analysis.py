@@ -27,6 +27,8 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     mechanism_from_dict,
 )
+from pate_tf.accounting.statement_page import rounded_up
+from pate_tf.analysis.release import ReleaseRequest
 from pate_tf.ledger import Ledger
 
 
@@ -126,7 +128,7 @@ def test_default_report_has_the_fields_that_users_rely_on(succeed, h1):
     assert report["delta"] == 1e-5
     assert set(report["bounds"]) == {"paper", "two_sided", "class_aware"}
     assert all(set(found) == {"epsilon", "order"} for found in report["bounds"].values())
-    assert set(report["sanitised"]) == {"epsilon", "confidence"}
+    assert "sanitised" not in report
     assert set(report["data_independent"]) == {
         "moments_theorem_2",
         "tight_moments",
@@ -142,7 +144,71 @@ def test_default_report_has_the_fields_that_users_rely_on(succeed, h1):
     assert report["sensitive"] == ["epsilon_data_dependent", "order", "bounds"]
     assert "gate" not in report
     assert "smooth_sensitivity" not in report
-    assert report["epsilon_data_dependent"] < report["sanitised"]["epsilon"]
+
+
+def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_who_was_not_charged(
+    succeed, tmp_path, h1
+):
+    assert not (tmp_path / "out/sensitive/releases").exists()
+    ended = succeed(h1, "--input_is_counts", "--release=sanitised")
+    assert set(ended.report["sanitised"]) == {"epsilon", "confidence"}
+    assert ended.report["epsilon_data_dependent"] < ended.report["sanitised"]["epsilon"]
+    published = json.loads((tmp_path / "out/released/analysis.json").read_text())
+    assert published["ledger_charged"] is False
+    assert "NO LEDGER WAS CHARGED" in ended.out
+    # The numbers of the labels alone no longer say it all.
+    alone = published["data_independent"]["composition"]
+    assert published["epsilon_data_independent"] == published["data_independent"]["with_releases"]
+    assert published["epsilon_data_independent"] > alone
+    (row,) = [line for line in ended.out.splitlines() if "tightest composition" in line]
+    assert "the labels alone" in row
+    # Not shown again without asking: nothing says that these are the same votes.
+    assert "sanitised" not in succeed(h1, "--input_is_counts").report
+
+
+def test_printed_epsilons_are_never_below_the_numbers(succeed, h1):
+    ended = succeed(h1, "--input_is_counts", "--release=sanitised")
+    for kind, name in (
+        ("composition", "tightest composition"),
+        ("tight_moments", "moments (tight"),
+    ):
+        (row,) = [line for line in ended.out.splitlines() if name in line]
+        shown = float(row.split("  ")[-1].split()[0])
+        exact = ended.report["data_independent"][kind]
+        assert exact <= shown < 1.001 * exact
+
+
+PLAN_FLAGS = ["profile=0.7", "release_moment=3", "release_smoothness=0.1", "release_sigma=9"]
+PLAN_FLAGS += ["gate_budget=1", "confidence=0.9", "discard_release"]
+
+
+@pytest.mark.parametrize("flag", PLAN_FLAGS)
+def test_flags_of_a_release_need_one(run, tmp_path, h1, flag):
+    folder = tmp_path / "run/sensitive"
+    pay(folder, golden_counts("H2", 3))
+    sources = ([h1, "--input_is_counts"], [f"--train_dir={tmp_path}/run"], [f"--ledger={folder}"])
+    for source in sources:
+        ended = run(*source, f"--{flag}")
+        assert_refused(ended, tmp_path)
+        assert f"{flag.split('=')[0]}: expected --release with it" in ended.err
+    with Ledger.read(folder) as ledger:
+        assert ledger.history()[-1].kind == "answers"
+
+
+def test_a_charge_without_a_draw_is_not_charged_again_unasked(succeed, tmp_path):
+    folder = tmp_path / "run/sensitive"
+    pay(folder, golden_counts("H2", 30))
+    plan = ReleaseRequest(kinds=("sanitised",), delta=DELTA).plan(
+        MECHANISM, num_queries=30, num_teachers=250, num_classes=10
+    )
+    with Ledger.open(folder, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        with ledger.exclusive():
+            ledger.debit_release(plan, secure_noise=True)  # and then a crash
+        before = ledger.history()
+    for source in (f"--train_dir={tmp_path}/run", f"--ledger={folder}"):
+        assert "sanitised" not in succeed(source).report
+    with Ledger.read(folder) as ledger:
+        assert ledger.history() == before
 
 
 def test_labels_and_their_counts_give_the_same(succeed, tmp_path, labels):
@@ -160,7 +226,8 @@ def test_order_of_classes_and_queries_changes_nothing(succeed, tmp_path):
     reports = []
     for table in (counts, counts[:, rng.permutation(4)][rng.permutation(30)]):
         file = save(tmp_path / "counts.npy", table)
-        reports.append(succeed(f"--counts_file={file}", "--input_is_counts").report)
+        flags = (f"--counts_file={file}", "--input_is_counts", "--release=sanitised")
+        reports.append(succeed(*flags).report)
     for bound, found in reports[0]["bounds"].items():
         assert reports[1]["bounds"][bound]["epsilon"] == pytest.approx(found["epsilon"], rel=1e-12)
     assert reports[0]["sanitised"] == reports[1]["sanitised"]
@@ -220,7 +287,7 @@ def test_what_may_be_published_does_not_depend_on_votes(succeed, tmp_path):
         ended = succeed(f"--counts_file={file}", "--input_is_counts", "--release=none")
         released.append((tmp_path / "out/released/analysis.json").read_bytes())
         publishable = ended.out.split("SENSITIVE, do not publish")[0]
-        assert f"{ended.report['epsilon_data_dependent']:.4f}" not in publishable
+        assert rounded_up(ended.report["epsilon_data_dependent"]) not in publishable
     assert released[0] == released[1]
     assert "bounds" not in json.loads(released[0])
     sensitive = json.loads((tmp_path / "out/sensitive/analysis.json").read_text())
@@ -230,7 +297,7 @@ def test_what_may_be_published_does_not_depend_on_votes(succeed, tmp_path):
 def test_sensitive_files_are_private_under_any_umask(succeed, tmp_path, h1):
     before = os.umask(0)
     try:
-        succeed(h1, "--input_is_counts")
+        succeed(h1, "--input_is_counts", "--release=sanitised")
     finally:
         os.umask(before)
     sensitive = tmp_path / "out/sensitive"
@@ -259,20 +326,22 @@ def test_report_may_not_lie_beside_published_files(run, tmp_path, h1):
 
 # Releases
 
+RELEASE = "--release=sanitised"
+
 
 def test_a_release_is_drawn_once(succeed, h1):
-    first = succeed(h1, "--input_is_counts").report
+    first = succeed(h1, "--input_is_counts", RELEASE).report
     assert (
-        succeed(h1, "--input_is_counts", "--bound=two_sided").report["sanitised"]
+        succeed(h1, "--input_is_counts", RELEASE, "--bound=two_sided").report["sanitised"]
         == first["sanitised"]
     )
-    assert succeed(h1, "--input_is_counts").report == first
+    assert succeed(h1, "--input_is_counts", RELEASE).report == first
 
 
 def test_the_release_is_noisy(succeed, tmp_path, h1):
     # Six equal draws of a discrete Gaussian of scale above 5: probability below 0.08^5 = 4e-6.
     drawn = {
-        succeed(h1, "--input_is_counts", f"--output_dir={tmp_path / str(number)}").report[
+        succeed(h1, "--input_is_counts", RELEASE, f"--output_dir={tmp_path / str(number)}").report[
             "sanitised"
         ]["epsilon"]
         for number in range(6)
@@ -286,37 +355,38 @@ def test_the_release_is_noisy(succeed, tmp_path, h1):
         ["--release=smooth_sensitivity"],
         ["--release=sanitised", "--noise_eps=0.2"],
         ["--release=sanitised", "--max_examples=50"],
-        ["--release_sigma=20"],
-        ["--profile=0.5"],
+        ["--release=sanitised", "--release_sigma=20"],
+        ["--release=sanitised", "--profile=0.5"],
     ],
 )
 def test_other_releases_of_the_same_votes_are_refused(run, succeed, tmp_path, h1, change):
-    first = succeed(h1, "--input_is_counts").report["sanitised"]
+    first = succeed(h1, "--input_is_counts", RELEASE).report["sanitised"]
     (file,) = (tmp_path / "out/sensitive/releases").glob("*.json")
     refused = run(h1, "--input_is_counts", *change)
     assert refused.code == 1
     assert str(file) in refused.err
     assert "--discard_release" in refused.err
-    assert succeed(h1, "--input_is_counts").report["sanitised"] == first
+    assert succeed(h1, "--input_is_counts", RELEASE).report["sanitised"] == first
     replaced = succeed(h1, "--input_is_counts", *change, "--discard_release")
     assert replaced.report["discarded_releases"] == 1
     # Whoever saw both could choose: either may fail.
     assert replaced.report["sanitised"]["confidence"] == pytest.approx(0.98)
     assert "stated by the user never to have been published" in replaced.out
-    assert run(h1, "--input_is_counts", "--release=sanitised").code == 1
+    assert run(h1, "--input_is_counts", RELEASE).code == 1
 
 
 def test_no_gate_after_a_draw_that_somebody_saw(run, succeed, h1):
-    succeed(h1, "--input_is_counts")
+    succeed(h1, "--input_is_counts", RELEASE)
     refused = run(h1, "--input_is_counts", "--release=gate", "--discard_release")
     assert refused.code == 1
     assert "expected no gate after an earlier draw" in refused.err
 
 
 def test_labels_and_release_together_cost_more_than_labels_alone(succeed, h1):
-    report = succeed(h1, "--input_is_counts", "--release_sigma=0.5").report
+    report = succeed(h1, "--input_is_counts", RELEASE, "--release_sigma=0.5").report
     assert (
-        report["epsilon_data_independent_with_release"] > 1.5 * report["epsilon_data_independent"]
+        report["epsilon_data_independent_with_release"]
+        > 1.5 * report["data_independent"]["composition"]
     )
 
 
@@ -324,7 +394,7 @@ def test_the_number_of_classes_is_never_read_off_the_votes(run, succeed, tmp_pat
     votes = np.zeros((20, 5), np.int64)
     np.save(tmp_path / "nine.npy", np.where(np.arange(5) == 4, 9, votes))
     np.save(tmp_path / "ten.npy", np.where(np.arange(5) == 4, 10, votes))
-    profile = succeed(f"--counts_file={tmp_path / 'nine.npy'}").report["plan"]["profile"]
+    profile = succeed(f"--counts_file={tmp_path / 'nine.npy'}", RELEASE).report["plan"]["profile"]
     assert "10 classes" in profile
     refused = run(f"--counts_file={tmp_path / 'ten.npy'}")
     assert refused.code == 1
@@ -359,15 +429,19 @@ def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_pa
 
 def test_discarding_does_not_draw_the_same_plan_again(succeed, h1):
     drawn = {
-        succeed(h1, "--input_is_counts", "--discard_release").report["sanitised"]["epsilon"]
+        succeed(h1, "--input_is_counts", RELEASE, "--discard_release").report["sanitised"][
+            "epsilon"
+        ]
         for _ in range(6)
     }
     assert len(drawn) == 1
 
 
-def test_a_default_release_gives_way_to_an_earlier_one(succeed, h1):
-    succeed(h1, "--input_is_counts", "--release=gate")
-    ended = succeed(h1, "--input_is_counts")
+def test_what_is_shown_again_unasked_gives_way_to_another_plan(succeed, tmp_path):
+    folder = tmp_path / "run/sensitive"
+    pay(folder, golden_counts("H1", 30))
+    succeed(f"--ledger={folder}", RELEASE, "--release_sigma=20")
+    ended = succeed(f"--ledger={folder}")
     assert "sanitised" not in ended.report
     assert "release: expected the plan of the earlier release" in ended.out.split("Left out")[1]
 
@@ -385,6 +459,7 @@ def test_gate_and_sanitised_epsilon_read_one_draw(succeed, tmp_path, h1):
         *("queries", "mechanism", "delta", "conversion", "secure_noise", "data_independent"),
         *("epsilon_data_independent", "plan", "discarded_releases", "sanitised", "gate"),
         "epsilon_data_independent_with_release",
+        "ledger_charged",
     }
     assert set(report) == {*published, "epsilon_data_dependent", "order", "bounds", "sensitive"}
     assert len(list((tmp_path / "out/sensitive/releases").glob("*.json"))) == 1
@@ -402,6 +477,7 @@ def test_plan_flags_reach_the_plan(succeed, h1):
     plan = succeed(
         h1,
         "--input_is_counts",
+        RELEASE,
         "--release_moment=20",
         "--release_smoothness=0.1",
         "--release_sigma=9",
@@ -430,11 +506,11 @@ def test_smooth_sensitivity_is_tabulated_and_sensitive(succeed, h1):
 
 
 def test_adaptive_queries_get_data_independent_accounting_alone(run, succeed, tmp_path, h1):
-    refused = run(h1, "--input_is_counts", "--adaptive")
+    refused = run(h1, "--input_is_counts", RELEASE, "--adaptive")
     assert refused.code == 1
     assert "adaptive" in refused.err
     assert not (tmp_path / "out").exists()
-    report = succeed(h1, "--input_is_counts", "--adaptive", "--release=none").report
+    report = succeed(h1, "--input_is_counts", "--adaptive").report
     assert "bounds" not in report
     assert report["epsilon_data_independent"] > 0.0
 
@@ -558,10 +634,12 @@ def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, arguments):
         ["--release=sometimes"],
         ["--release=none,gate"],
         ["--release=sanitised,smooth_sensitivity"],
-        ["--gate_budget=1"],
+        ["--release=sanitised", "--gate_budget=1"],
         ["--release=gate", "--confidence=0.9"],
-        ["--confidence=0.3"],
-        ["--release_sigma=1e9"],
+        ["--release=sanitised", "--confidence=0.3"],
+        ["--release=sanitised", "--release_sigma=1e9"],
+        ["--release=sanitised", "--release_sigma=1e-200"],
+        ["--release=sanitised", "--release_sigma=1e-155"],
         ["--sigma=3", "--noise_eps=3"],
         ["--sigma=3", "--mechanism=permute_and_flip"],
         ["--adaptive", "--release=none", "--bound=paper"],
@@ -668,6 +746,7 @@ def test_analyses_a_run(succeed, tmp_path):
         "--input_is_counts",
         "--mechanism=permute_and_flip",
         "--noise_eps=0.05",
+        RELEASE,
     ).report
     for field in ("queries", "mechanism", "delta", "data_independent", "plan"):
         assert report[field] == by_file[field]
@@ -699,7 +778,9 @@ def test_a_ledger_is_charged_for_a_release_only_when_asked_to(succeed, tmp_path)
     drawn = succeed(flag, "--release=sanitised").report["sanitised"]
     assert last_row() == "released"
     # What was paid for is shown without asking.
-    assert succeed(flag).report["sanitised"] == drawn
+    for again in (flag, f"--ledger={tmp_path}/run/sensitive"):
+        assert succeed(again).report["sanitised"] == drawn
+    assert last_row() == "released"
     assert "sanitised" not in succeed(flag, "--release=none").report
 
 
@@ -709,7 +790,6 @@ def test_a_threshold_is_accounted_but_not_released(succeed, run, tmp_path):
     ended = succeed(f"--train_dir={tmp_path}/run")
     assert set(ended.report["bounds"]) == {"paper", "two_sided"}
     assert "sanitised" not in ended.report
-    assert "Left out" in ended.out
     asked = run(f"--train_dir={tmp_path}/run", "--release=sanitised")
     assert asked.code == 1
     assert "answers every query" in asked.err
@@ -764,7 +844,8 @@ def test_sums_up_a_run(succeed, run, tmp_path):
     table = ended.out.split("The run\n")[1]
     for text in ("250 on digits", "83.12% (SENSITIVE)", "30 asked", "90.00%", "87.66%"):
         assert text in table
-    assert f"{ended.report['epsilon_data_independent']:.4f} at delta 1e-05, data-" in table
+    shown = rounded_up(ended.report["epsilon_data_independent"])
+    assert f"{shown} at delta 1e-05, data-" in table
     assert str(tmp_path / "run/released") in table
     (folder / "student_report.json").write_text("{}")
     assert run(f"--train_dir={tmp_path}/run").code == 1

@@ -14,7 +14,7 @@ PACKAGE = REPOSITORY / "pate_tf"
 FLOOR_0 = ["records", "artifacts", "partition"]
 FLOOR_1 = [*FLOOR_0, "accounting", "ledger"]
 FLOOR_2 = [*FLOOR_1, "watching", "data", "models"]
-ROOF = ("command_line", "student_run", "distillation_run", "analysis")
+ROOF = ("command_line", "student_run", "distillation_run", "student_report", "analysis")
 BELOW_THE_ROOF = [*FLOOR_2, "teachers", "aggregation", "students", "queries", "serving"]
 
 # What each room may import, itself aside.
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "command_line": BELOW_THE_ROOF,
     "student_run": BELOW_THE_ROOF,
     "distillation_run": BELOW_THE_ROOF,
+    "student_report": [*BELOW_THE_ROOF, "student_run", "distillation_run"],
     "analysis": [*FLOOR_1, "aggregation"],  # `python analysis.py` starts without TensorFlow
 }
 RIGHT_OF_THE_LEDGER = ("students", "queries", "serving")

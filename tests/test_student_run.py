@@ -7,8 +7,13 @@ import pytest
 
 from pate_tf import artifacts, student_run
 from pate_tf.accounting import mechanisms
+from pate_tf.accounting.statement import Sanitised
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.analysis import run as analysis_run
+from pate_tf.analysis.ledger import opened
+from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
+from pate_tf.analysis.statement import check_statement
+from pate_tf.analysis.votes import read_ledgers
 from pate_tf.data import catalogue as data
 from pate_tf.ledger import LedgerError
 from pate_tf.queries import between_rounds, siamese
@@ -151,6 +156,47 @@ def test_released_holds_what_it_may_and_sensitive_is_closed(tmp_path):
     assert (tmp_path / "sensitive").stat().st_mode & 0o777 == 0o700
     files = [path for path in (tmp_path / "sensitive").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def release(folder: pathlib.Path, **changes) -> dict:
+    """Draws a sanitised epsilon of a run's votes and returns what was published of it."""
+    directory = artifacts.RunDirectory(folder)
+    with opened([directory.sensitive]) as ledgers:
+        source = read_ledgers(ledgers, votes_needed=True)
+    released = ReleaseStore(directory.sensitive).release(
+        source, ReleaseRequest(kinds=("sanitised",), delta=1e-5), SystemNoise(), **changes
+    )
+    return dataclasses.asdict(Sanitised.of(released.sanitised))
+
+
+def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
+    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(0.05)
+    run(tmp_path, ensemble, mechanism=mechanism)
+    assert statement(tmp_path)["sanitised"] is None
+    published = release(tmp_path)
+    result = run(tmp_path, ensemble, mechanism=mechanism, seed=1)
+    found = statement(tmp_path)
+    assert found["sanitised"] == published
+    assert published["worst_case_epsilon"] >= found["epsilon_ensemble"] > found["epsilon"]
+    travelling = result.student_folder / "assets.extra" / "privacy_statement.json"
+    assert json.loads(travelling.read_text()) == found
+    with opened([tmp_path / "sensitive"]) as (ledger,):
+        check_statement(found, ledger)
+    assert "None is named here" not in (tmp_path / "released/privacy_statement.md").read_text()
+    # More labels: what was released does not cover them.
+    run(tmp_path, ensemble, mechanism=mechanism, num_queries=NUM_QUERIES + 1)
+    assert statement(tmp_path)["sanitised"] is None
+    assert "None is named here" in (tmp_path / "released/privacy_statement.md").read_text()
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_student_of_adaptive_queries_names_no_release(tmp_path):
+    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(0.05)
+    run(tmp_path, ensemble, mechanism=mechanism, num_queries=POOL)
+    release(tmp_path)
+    result = run(tmp_path, ensemble, mechanism=mechanism, query_strategy="uncertain")
+    assert result.statement.sanitised is None
+    assert "would not hold" in (tmp_path / "released" / "privacy_statement.md").read_text()
 
 
 def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):

@@ -17,6 +17,7 @@ from script_processes import (
 )
 
 from pate_tf import artifacts
+from pate_tf.accounting.statement_page import rounded_up
 from pate_tf.data import digits
 from pate_tf.ledger import Ledger
 
@@ -82,7 +83,7 @@ def test_a_run_reports_what_the_issue_names(finished):
     for text in (
         f"{report['student_accuracy']:.2%}",
         f"{report['label_accuracy']:.2%}",
-        f"{report['epsilon_data_independent']:.3f} at delta 1e-05; data-independent",
+        f"{rounded_up(report['epsilon_data_independent'])} at delta 1e-05; data-independent",
         "SENSITIVE",
         "run/released",
     ):
@@ -403,6 +404,18 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
         assert ledger.spent().num_queries == 40
 
 
+def test_labels_of_a_part_of_the_pool_do_not_go_with_later_queries(tmp_path):
+    public = digits.load_public()
+    np.save(tmp_path / "votes.npy", np.tile(public.labels[:390], (60, 1)))
+    flags = ("--teachers=votes.npy", "--teachers_dir=their", "--query_strategy=uncertain")
+    ended = run_script(SCRIPT, *flags, "--queries=60", "--query_rounds=3", folder=tmp_path)
+    assert_one_line(ended)
+    assert "query_strategy: expected labels of the whole pool for uncertain" in ended.err
+    with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
+        assert ledger.spent().num_queries == 0
+    assert nothing_released(tmp_path / "their")
+
+
 def test_queries_are_asked_in_rounds_and_asked_again_for_nothing(teachers):
     flags = ("--query_strategy=uncertain", "--query_rounds=2", "--lap_scale=0.5", "--queries=20")
     ended = run_script(
@@ -452,6 +465,23 @@ def test_distillation_is_called_not_private_and_releases_nothing(teachers):
     file = teachers / "run" / "sensitive" / "distillation_comparison.json"
     assert json.loads(file.read_text()) == report
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--query_strategy=random", "--query_rounds=2", "--query_seed=1"),
+        *("--mechanism=permute_and_flip", "--lap_scale=5", "--sigma=5", "--delta=1e-5"),
+        *("--epsilon_budget=1", "--new_budget_i_understand", "--insecure_seed=1"),
+        *("--save_labels", "--export_formats=onnx"),
+    ],
+)
+def test_what_a_comparison_can_not_heed_is_one_line(tmp_path, flag):
+    flags = ("--student=distillation", "--non_private_comparison", flag)
+    ended = run_script(SCRIPT, *HERE, *flags, folder=tmp_path)
+    assert_one_line(ended)
+    name = flag.removeprefix("--").partition("=")[0]
+    assert f"{name}: expected without --student=distillation" in ended.err
 
 
 def test_distillation_of_teachers_who_answer_with_labels_alone_is_one_line(tmp_path):

@@ -15,6 +15,18 @@ def test_settings_and_results_stand_in_the_table(tmp_path):
     assert event_files.scalars(tmp_path) == {"accuracy": [(0, 0.75)], "epsilon": [(0, 2.0)]}
 
 
+def test_the_path_of_the_folder_is_not_told_and_rows_are_told_apart(tmp_path):
+    trials = []
+    for name in ("one", "two"):
+        folder = tmp_path / name / "versions" / "1"
+        watching.write_result(folder, {"steps": 20}, {"accuracy": 0.75})
+        trials.append(event_files.trial(folder))
+        (file,) = folder.iterdir()
+        assert b"versions" not in file.read_bytes()
+        assert str(tmp_path).encode() not in file.read_bytes()
+    assert trials[0] != trials[1]
+
+
 def test_a_confusion_matrix_colours_what_was_taken_for_what():
     truth = np.repeat(np.arange(10), 10)
     right = watching.confusion_picture(DIGITS, truth=truth, given=truth)

@@ -24,7 +24,7 @@ from pate_tf.accounting.smooth_sensitivity import (
 
 RELEASES = ("log_cost", "gate", "smooth_sensitivity")
 BOUNDS = ("paper", "tight", "two_sided", "class_aware")
-LARGEST_SIGMA = 1e4
+LEAST_SIGMA, LARGEST_SIGMA = 1e-3, 1e4
 
 Smoothness = TypeVar("Smoothness", float, FloatArray)
 
@@ -93,8 +93,10 @@ class ReleasePlan:
         for name in ("moment", "smoothness"):
             if not 0.0 < getattr(self, name) < inf:
                 raise ValueError(f"expected {name} > 0 and finite, got {getattr(self, name)}")
-        if not 0.0 < self.sigma <= LARGEST_SIGMA:
-            raise ValueError(f"expected sigma in (0, {LARGEST_SIGMA:g}], got {self.sigma}")
+        if not LEAST_SIGMA <= self.sigma <= LARGEST_SIGMA:
+            raise ValueError(
+                f"expected sigma in [{LEAST_SIGMA:g}, {LARGEST_SIGMA:g}], got {self.sigma}"
+            )
         if not 0.0 < self.failure < 0.5:
             raise ValueError(f"expected failure in (0, 0.5), got {self.failure}")
         if self.num_queries != int(self.num_queries) or self.num_queries < 1:

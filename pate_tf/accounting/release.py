@@ -228,7 +228,14 @@ def release_log_cost(
     adaptive: bool,
     noise: DiscreteGaussian,
 ) -> LogCost:
-    """Draws the noisy logarithm of the smooth cost, once (B2 and B3).
+    """Draws the noisy logarithm of the smooth cost, once: `prepare_log_cost`, and its draw."""
+    return prepare_log_cost(counts, mechanism, plan, adaptive=adaptive)(noise)
+
+
+def prepare_log_cost(
+    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, *, adaptive: bool
+) -> Callable[[DiscreteGaussian], LogCost]:
+    """Computes the smooth cost, which may take long, and returns what draws from it (B2 and B3).
 
     Y = ceil(ln Cbar / step) changes by at most 1 between neighbours, so that a discrete Gaussian
     of scale sigma costs lambda / (2 sigma^2) at every Renyi order (Canonne, Kamath and Steinke
@@ -239,8 +246,10 @@ def release_log_cost(
         mechanism: the mechanism that draws the labels.
         plan: fixed before the votes were read.
         adaptive: whether queries were chosen by looking at earlier noisy labels.
-        noise: draws from the discrete Gaussian of the scale it is given, in production
-            `pate_tf.aggregation.noise`.
+
+    Returns:
+        SENSITIVE: a function to be called once, with what draws from the discrete Gaussian of the
+        scale it is given, in production `pate_tf.aggregation.noise`.
 
     Raises:
         ValueError: for adaptive queries, or a plan for other queries, mechanisms or releases.
@@ -256,8 +265,13 @@ def release_log_cost(
         eta=plan.smoothness,
         floor=plan.cost_floor,
     )
-    steps = ceil((exact + SAFETY_MARGIN) / plan.step) + operator.index(noise(plan.sigma))
-    return LogCost(steps=steps, mechanism=mechanism, plan=plan)
+    exact_steps = ceil((exact + SAFETY_MARGIN) / plan.step)
+
+    def draw(noise: DiscreteGaussian) -> LogCost:
+        steps = exact_steps + operator.index(noise(plan.sigma))
+        return LogCost(steps=steps, mechanism=mechanism, plan=plan)
+
+    return draw
 
 
 def release_epsilon(
@@ -269,16 +283,23 @@ def release_epsilon(
     adaptive: bool,
     noise: DiscreteGaussian,
 ) -> SanitisedEpsilon:
-    """Draws an epsilon that may be published: B2, or B1 if the plan says so.
+    """Draws an epsilon that may be published: `prepare_epsilon`, and its draw."""
+    return prepare_epsilon(counts, mechanism, plan, delta, adaptive=adaptive)(noise)
 
-    Args and errors: as `release_log_cost`; and ValueError unless 0 < delta < 1.
+
+def prepare_epsilon(
+    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float, *, adaptive: bool
+) -> Callable[[DiscreteGaussian], SanitisedEpsilon]:
+    """Returns what draws an epsilon that may be published: B2, or B1 if the plan says so.
+
+    Args, result and errors: as `prepare_log_cost`; and ValueError unless 0 < delta < 1.
     """
     check_delta(delta)
     if plan.release == "smooth_sensitivity":
         _check_release(counts, mechanism, plan, adaptive=adaptive)
-        return _release_by_smooth_sensitivity(counts, mechanism, plan, delta, noise)
-    log_cost = release_log_cost(counts, mechanism, plan, adaptive=adaptive, noise=noise)
-    return log_cost.sanitised_epsilon(delta)
+        return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)
+    draw = prepare_log_cost(counts, mechanism, plan, adaptive=adaptive)
+    return lambda noise: draw(noise).sanitised_epsilon(delta)
 
 
 def _fine_normal(noise: DiscreteGaussian) -> float:
@@ -291,13 +312,9 @@ def _fine_normal(noise: DiscreteGaussian) -> float:
     return ((rough << (_FINE_BITS - 30)) + fill) / 2.0**_FINE_BITS
 
 
-def _release_by_smooth_sensitivity(
-    counts: IntArray,
-    mechanism: Mechanism,
-    plan: ReleasePlan,
-    delta: float,
-    noise: DiscreteGaussian,
-) -> SanitisedEpsilon:
+def _prepare_by_smooth_sensitivity(
+    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+) -> Callable[[DiscreteGaussian], SanitisedEpsilon]:
     """B1, with a Gaussian on a lattice so fine that only float rounding remains.
 
     The result is rounded up to a public grid. Rounding errors of relative size 2^-51 move it across
@@ -311,7 +328,11 @@ def _release_by_smooth_sensitivity(
         counts, mechanism, moment=moment, beta=plan.smoothness, bound=plan.bound
     )
     sensitivity = sensitivity * (1.0 + SAFETY_MARGIN) + 1e-6 * cap
-    normal = _fine_normal(noise)
-    divergence = (cost + plan.sigma * sensitivity * (normal + plan.shift)) / moment
-    published = max(0.0, ceil(divergence * _COARSE) / _COARSE)
-    return _sanitised(moment * published, mechanism, plan, delta)
+
+    def draw(noise: DiscreteGaussian) -> SanitisedEpsilon:
+        normal = _fine_normal(noise)
+        divergence = (cost + plan.sigma * sensitivity * (normal + plan.shift)) / moment
+        published = max(0.0, ceil(divergence * _COARSE) / _COARSE)
+        return _sanitised(moment * published, mechanism, plan, delta)
+
+    return draw

@@ -94,7 +94,7 @@ class PrivacyStatement:
       budget_was_raised: whether budget or delta were ever raised after their first use.
       ledger_rows: rows of the ledger that paid for the labels.
       ledger_head: sequence and digest of the ledger's last row when the statement was made; they
-        fix the history before it, so that nobody can sign a cheaper one later.
+        fix the history before it, and so `epsilon_ensemble`.
       secure_noise: False if the noise came from a seed.
       student_digest: SHA-256 of the student's weights.
       versions: version of each library that took part.
@@ -133,7 +133,7 @@ class PrivacyStatement:
                 f"{self.query_strategy!r}"
             )
         words.mechanism_in_words(self.mechanism)
-        if self.sanitised is not None and self._is_adaptive:
+        if self.sanitised is not None and self.is_adaptive:
             raise ValueError(
                 f"sanitised: expected none for queries chosen by earlier noisy answers "
                 f"({self.query_strategy}), got one"
@@ -203,7 +203,7 @@ class PrivacyStatement:
             ),
         ]
         missing = {
-            "sanitised": words.NO_RELEASE_IF_ADAPTIVE if self._is_adaptive else words.NO_RELEASE,
+            "sanitised": words.NO_RELEASE_IF_ADAPTIVE if self.is_adaptive else words.NO_RELEASE,
             "gated": words.NOT_GATED,
             "data-dependent": words.DATA_DEPENDENT,
         }
@@ -239,7 +239,8 @@ class PrivacyStatement:
         )
 
     @property
-    def _is_adaptive(self) -> bool:
+    def is_adaptive(self) -> bool:
+        """Whether queries were chosen by earlier noisy answers."""
         return self.query_strategy in words.ADAPTIVE_STRATEGIES
 
     def to_dict(self) -> dict[str, Any]:
@@ -255,7 +256,11 @@ class PrivacyStatement:
             "guarantees": [dataclasses.asdict(guarantee) for guarantee in self.guarantees],
             "largest_share_of_right_guesses": largest_share_of_right_guesses(
                 self.epsilon, self.delta
+            )
+            if self.secure_noise
+            else None,
+            "assumptions": words.assumptions(
+                self.unit, self.query_strategy, secure_noise=self.secure_noise
             ),
-            "assumptions": words.assumptions(self.unit, self.query_strategy),
             "not_covered": words.not_covered(self.unit),
         }

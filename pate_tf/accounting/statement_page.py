@@ -47,7 +47,11 @@ def to_markdown(statement: PrivacyStatement) -> str:
         *_table(("epsilon", "right guesses", "exp(epsilon)"), *_meanings(statement)),
         "## What was assumed",
         "",
-        *_list(words.assumptions(statement.unit, statement.query_strategy)),
+        *_list(
+            words.assumptions(
+                statement.unit, statement.query_strategy, secure_noise=statement.secure_noise
+            )
+        ),
         "## What is not covered",
         "",
         *_list(words.not_covered(statement.unit)),
@@ -94,8 +98,9 @@ def _promises(statement: PrivacyStatement) -> list[str]:
 
 def _meanings(statement: PrivacyStatement) -> Iterator[tuple[str, ...]]:
     rows = [(epsilon, statement.delta, f"{epsilon:g}") for epsilon in EXAMPLES]
-    for one in statement.guarantees:
-        if one.epsilon is not None and one.delta is not None:
+    for one in statement.guarantees if statement.secure_noise else ():
+        # A sanitised epsilon holds for these votes alone, and so bounds no guess about them.
+        if one.epsilon is not None and one.delta is not None and one.kind != "sanitised":
             rows.append((one.epsilon, one.delta, f"**{rounded_up(one.epsilon)}**: {one.covers}"))
     for epsilon, delta, name in sorted(rows):
         share = 100.0 * largest_share_of_right_guesses(epsilon, delta)

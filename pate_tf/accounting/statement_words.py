@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping
 
-QUERY_STRATEGIES = {
+from pate_tf.accounting.mechanisms import mechanism_from_dict
+
+_FIXED_STRATEGIES = {
     "first": "the first of the public pool",
     "random": "drawn at random from the public pool",
     "diverse": "spread over the public pool by what its inputs look like",
+}
+ADAPTIVE_STRATEGIES = {
     "uncertain": "in rounds, where a student of the earlier noisy labels was least sure",
     "binary_experts": "in rounds, where experts taught by the earlier noisy labels disagreed",
     "siamese": "in rounds, where no input with an earlier noisy label looked the same",
 }
-ADAPTIVE_STRATEGIES = ("uncertain", "binary_experts", "siamese")
+QUERY_STRATEGIES = {**_FIXED_STRATEGIES, **ADAPTIVE_STRATEGIES}
 
 PROTECTED = {
     "record": "one record of the private data, against replacement by any other record",
@@ -41,8 +45,8 @@ SANITISED = (
     "{failure:.3g} that the noise on this number made it too small."
 )
 NO_RELEASE = (
-    "None when this was written. `analysis.py` can release one, once; `privacy_statement.md` then "
-    "names it, with what it costs itself."
+    "None is named here. `analysis.py` can release one for all labels of an ensemble, which is "
+    "paid for as labels are; the page beside the ledger then names it, with what it costs itself."
 )
 NO_RELEASE_IF_ADAPTIVE = (
     "None, because it would not hold: queries were chosen by earlier noisy answers."
@@ -82,8 +86,8 @@ _ASSUMPTIONS = (
     "The pool that the queries came from is public.",
     "Models, settings, noise and numbers of queries were not chosen by looking at the private "
     "data, nor by how accurate the teachers were that learnt from them.",
-    "The noise came from the operating system's entropy source.",
 )
+_ENTROPY = "The noise came from the operating system's entropy source."
 _NOT_COVERED = (
     "What the data set as a whole teaches: facts about a population that hold with or without "
     "{one} may be learnt.",
@@ -131,23 +135,24 @@ def mechanism_in_words(mechanism: Mapping[str, object]) -> str:
     """Returns what a mechanism does with its parameters, from its `to_dict()`.
 
     Raises:
-      ValueError: if it is none that draws noise.
+      ValueError: if it is none that draws noise, or a parameter is out of range.
     """
-    name = mechanism.get("name")
+    name = mechanism_from_dict(mechanism).name
     if name not in _MECHANISMS:
         raise ValueError(f"mechanism: expected one of {sorted(_MECHANISMS)}, got {name!r}")
     numbers = {key: value for key, value in mechanism.items() if isinstance(value, float | int)}
     if "gamma" in numbers:
         numbers["scale"] = 1.0 / numbers["gamma"]
     shown = {key: f"{value:.4g}" for key, value in numbers.items()}
-    return _MECHANISMS[str(name)].format(**shown)
+    return _MECHANISMS[name].format(**shown)
 
 
-def assumptions(unit: str, query_strategy: str) -> list[str]:
+def assumptions(unit: str, query_strategy: str, *, secure_noise: bool) -> list[str]:
     """Returns what the guarantees rest on, a sentence each."""
     adaptive = query_strategy in ADAPTIVE_STRATEGIES
     queries = _ADAPTIVE_QUERIES if adaptive else _FIXED_QUERIES
-    return [in_words(sentence, unit) for sentence in (queries, *_ASSUMPTIONS)]
+    found = [in_words(sentence, unit) for sentence in (queries, *_ASSUMPTIONS)]
+    return [*found, _ENTROPY] if secure_noise else found
 
 
 def not_covered(unit: str) -> list[str]:

@@ -6,6 +6,7 @@ in the sensitive folder of the results. A roof room, without TensorFlow.
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import pathlib
 import secrets
@@ -15,11 +16,11 @@ from typing import Any, Protocol
 from pate_tf import artifacts
 from pate_tf.accounting.plan import ReleasePlan, plan_from_dict
 from pate_tf.accounting.release import DiscreteGaussian
-from pate_tf.ledger import Ledger
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.ledger import Ledger, LedgerError
 
 FOLDER = "releases"
 
-# Draws with the noise that it is given, and returns what is to be kept.
 Draw = Callable[[DiscreteGaussian], dict[str, Any]]
 
 
@@ -29,7 +30,14 @@ class Draws(Protocol):
     place: str
     kept: Mapping[str, Any] | None
 
-    def keep(self, plan: ReleasePlan, draw: Draw, noise: DiscreteGaussian) -> Mapping[str, Any]:
+    def keep(
+        self,
+        plan: ReleasePlan,
+        num_queries: int,
+        facts: Mapping[str, Any],
+        draw: Draw,
+        noise: NoiseSource,
+    ) -> Mapping[str, Any]:
         """Draws, makes it durable in place of an earlier one, and returns it."""
 
     def epsilon(self, delta: float) -> float:
@@ -49,21 +57,28 @@ class LedgerDraws:
         self.kept = ledger.kept_release()
         self._ledger = ledger
 
-    def keep(self, plan: ReleasePlan, draw: Draw, noise: DiscreteGaussian) -> Mapping[str, Any]:
-        """Pays when noise is asked for the first time, so that what can't be drawn costs nothing.
+    def keep(
+        self,
+        plan: ReleasePlan,
+        num_queries: int,
+        facts: Mapping[str, Any],
+        draw: Draw,
+        noise: NoiseSource,
+    ) -> Mapping[str, Any]:
+        """Pays, draws and keeps, if `num_queries` are still all that were answered.
 
         Raises:
-          LedgerError: if it does not fit the budget, or can't be made durable.
+          LedgerError: if more were answered since the votes were read, it does not fit the budget,
+            or can't be made durable.
         """
-        debits: list[int] = []
-
-        def paid_noise(sigma: float) -> int:
-            if not debits:
-                debits.append(self._ledger.debit_release(plan))
-            return noise(sigma)
-
-        kept = draw(paid_noise)
-        self._ledger.store_release(debits[0], kept)
+        if self._ledger.num_answered != num_queries:
+            raise LedgerError(
+                f"release: expected {num_queries} answered queries, got "
+                f"{self._ledger.num_answered}: others were answered meanwhile; run it again"
+            )
+        debit = self._ledger.debit_release(plan, secure_noise=noise.is_secure)
+        kept = {**facts, "drawn": draw(noise.discrete_gaussian)}
+        self._ledger.store_release(debit, kept)
         return kept
 
     def epsilon(self, delta: float) -> float:
@@ -89,14 +104,22 @@ class FileDraws:
                 self._path, self.kept = path, found
         self.place = str(self._path)
 
-    def keep(self, plan: ReleasePlan, draw: Draw, noise: DiscreteGaussian) -> Mapping[str, Any]:
+    def keep(
+        self,
+        plan: ReleasePlan,
+        num_queries: int,
+        facts: Mapping[str, Any],
+        draw: Draw,
+        noise: NoiseSource,
+    ) -> Mapping[str, Any]:
         """Draws and writes the file.
 
         Raises:
           OSError: if it can't be written.
         """
-        del plan
-        kept = {"source": self._identity, **draw(noise)}
+        del plan, num_queries
+        drawn = draw(noise.discrete_gaussian)
+        kept = {"source": self._identity, **facts, "drawn": drawn}
         artifacts.write_json(self._path, kept, private=True)
         return kept
 
@@ -111,7 +134,7 @@ def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
     """Opens the draws of a ledger's votes.
 
     A draw kept in a file beside the ledger, as before ledgers charged for them, is paid for and
-    taken over.
+    taken over, also above the budget: it has left.
 
     Args:
       folder: the ledger's.
@@ -119,8 +142,7 @@ def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
 
     Raises:
       ValueError: if such a file is damaged.
-      LedgerError: if the ledger is damaged or can't be written, or that file does not fit the
-        budget.
+      LedgerError: if the ledger is damaged or can't be written.
     """
     with Ledger.read(folder) as known:
         ensemble_digest, delta = known.ensemble_digest, known.delta
@@ -128,11 +150,34 @@ def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
         Ledger.open(folder, ensemble_digest=ensemble_digest, delta=delta) as ledger,
         ledger.exclusive(),
     ):
-        unpaid = FileDraws(folder / FOLDER, identity).kept
-        if unpaid is not None and ledger.kept_release() is None:
-            debit = ledger.debit_release(plan_from_dict(unpaid["key"]["plan"]))
-            ledger.store_release(debit, unpaid)
+        unpaid = _unpaid(ledger, identity)
+        if unpaid is not None:
+            ledger.record_past_release(
+                plan_from_dict(unpaid["key"]["plan"]),
+                unpaid,
+                secure_noise=unpaid.get("secure_noise", True),
+            )
         yield LedgerDraws(ledger)
+
+
+def is_unpaid(ledger: Ledger) -> bool:
+    """Whether a draw lies beside a ledger that was never charged for it.
+
+    Only versions before ledgers charged for draws left such; only in the ledger's own folder are
+    they found.
+    """
+    return _unpaid(ledger, identity_of(ledger.ensemble_digest)) is not None
+
+
+def identity_of(votes: str) -> str:
+    """Returns the digest that draws are kept by, from what `VoteSource.identity` gives."""
+    return hashlib.sha256(votes.encode()).hexdigest()
+
+
+def _unpaid(ledger: Ledger, identity: str) -> Mapping[str, Any] | None:
+    if ledger.kept_release() is not None:
+        return None
+    return FileDraws(ledger.folder / FOLDER, identity).kept
 
 
 @contextlib.contextmanager

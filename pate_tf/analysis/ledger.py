@@ -11,6 +11,8 @@ from typing import Any
 
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.plan import plan_from_dict
+from pate_tf.accounting.statement_page import rounded_up
+from pate_tf.analysis import draws
 from pate_tf.analysis.votes import ledger_folder
 from pate_tf.ledger import Ledger, LedgerRow
 
@@ -32,6 +34,7 @@ class LedgerSummary:
       num_affordable: how many more queries of it fit; None without a budget.
       num_queries: queries paid for.
       num_answered: queries that got a label.
+      has_unpaid_release: whether a draw of an earlier version lies beside it uncharged.
     """
 
     folder: pathlib.Path
@@ -46,6 +49,7 @@ class LedgerSummary:
     num_affordable: int | None
     num_queries: int
     num_answered: int
+    has_unpaid_release: bool
 
 
 @contextlib.contextmanager
@@ -77,6 +81,7 @@ def summarise(ledger: Ledger) -> LedgerSummary:
         num_affordable=None if last is None else ledger.affordable_queries(last),
         num_queries=spent.num_queries,
         num_answered=spent.num_answered,
+        has_unpaid_release=draws.is_unpaid(ledger),
     )
 
 
@@ -101,19 +106,17 @@ def _line(row: LedgerRow) -> str:
         verb = "RAISED" if details["raised"] else "set"
         text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
     elif row.kind == "debit":
-        seeded = "" if details["secure_noise"] else "; SEEDED NOISE, NOT PRIVATE"
         text = (
             f"paid for {details['num_queries']:,} queries of "
-            f"{describe(mechanism_from_dict(details['mechanism']))}: epsilon "
-            f"{details['epsilon_before']:.4g} -> {details['epsilon_after']:.4g} at delta "
-            f"{details['delta']:g}{seeded}"
+            f"{describe(mechanism_from_dict(details['mechanism']))}: "
+            f"{_epsilons(details)}{_seeded(details)}"
         )
     elif row.kind == "release":
         plan = plan_from_dict(details["plan"])
+        past = "; had left before it was recorded" if details.get("past") else ""
         text = (
             f"paid for one release of the data-dependent cost ({plan.release}, sigma "
-            f"{plan.sigma:.4g}): epsilon {details['epsilon_before']:.4g} -> "
-            f"{details['epsilon_after']:.4g} at delta {details['delta']:g}"
+            f"{plan.sigma:.4g}{past}): {_epsilons(details)}{_seeded(details)}"
         )
     elif row.kind == "released":
         text = f"kept the release that row {details['debit']} paid for"
@@ -123,6 +126,15 @@ def _line(row: LedgerRow) -> str:
             f"row {details['debit']} paid for"
         )
     return f"{row.sequence:>4}  {row.time}  {text}"
+
+
+def _epsilons(details: Mapping[str, Any]) -> str:
+    before, after = (rounded_up(details[f"epsilon_{when}"]) for when in ("before", "after"))
+    return f"epsilon {before} -> {after} at delta {details['delta']:g}"
+
+
+def _seeded(details: Mapping[str, Any]) -> str:
+    return "" if details.get("secure_noise", True) else "; SEEDED NOISE, NOT PRIVATE"
 
 
 def _budget(details: Mapping[str, Any]) -> str:

@@ -8,24 +8,24 @@ charged before it is drawn. A roof room, without TensorFlow.
 
 import contextlib
 import dataclasses
-import hashlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pate_tf.accounting.kept_release import log_cost, sanitised_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.plan import ReleasePlan, plan_from_dict
 from pate_tf.accounting.planning import DEFAULT_PROFILE, plan_release
 from pate_tf.accounting.release import (
     DiscreteGaussian,
     GateDecision,
-    LogCost,
     SanitisedEpsilon,
-    release_epsilon,
-    release_log_cost,
+    prepare_epsilon,
+    prepare_log_cost,
 )
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.accounting import single_group
-from pate_tf.analysis.draws import Draws, in_files, in_ledger
+from pate_tf.analysis.draws import Draws, identity_of, in_files, in_ledger
 from pate_tf.analysis.votes import VoteSource, order_free_digest
 from pate_tf.records import IntArray
 
@@ -126,12 +126,16 @@ class Released:
       sanitised: an epsilon that covers labels and itself, if it was asked for.
       gate: whether labels may be released, if it was asked for.
       num_discarded: how many earlier draws the user said were never published.
+      is_charged: whether a ledger was charged for it; none was for votes of a file.
+      secure_noise: False if the draw's noise came from a seed.
     """
 
     plan: ReleasePlan
     sanitised: SanitisedEpsilon | None
     gate: GateDecision | None
     num_discarded: int
+    is_charged: bool
+    secure_noise: bool
 
 
 class ReleaseStore:
@@ -152,7 +156,7 @@ class ReleaseStore:
         self,
         source: VoteSource,
         request: ReleaseRequest,
-        noise: DiscreteGaussian,
+        noise: NoiseSource,
         *,
         discard_earlier: bool = False,
     ) -> Released:
@@ -161,8 +165,8 @@ class ReleaseStore:
         Args:
           source: votes of one mechanism.
           request: what is to be released.
-          noise: draws the discrete Gaussian; not called if there is a draw already, nor before a
-            ledger was charged for it.
+          noise: not drawn from if there is a draw already, nor before a ledger was charged for it
+            and for whether it is secure.
           discard_earlier: whether a draw under another plan was never published, so that a new one
             may take its place. How often that happened is kept and reported.
 
@@ -198,25 +202,33 @@ class ReleaseStore:
             "plan": plan.to_dict(),
             "delta": request.delta if plan.release == "smooth_sensitivity" else None,
         }
+
+        def is_replaced(earlier: Mapping[str, Any], place: str) -> bool:
+            if earlier["key"] == key or not discard_earlier:
+                return False
+            if GATE in request.kinds:
+                raise ValueError(
+                    f"discard_release: expected no gate after an earlier draw ({place}): whoever "
+                    f"saw that one could choose between them"
+                )
+            return True
+
         with self._draws(source) as draws:
-            kept = draws.kept
-            if kept is None or (kept["key"] != key and discard_earlier):
-                if kept is not None and GATE in request.kinds:
-                    raise ValueError(
-                        f"discard_release: expected no gate after an earlier draw ({draws.place}): "
-                        f"whoever saw that one could choose between them"
-                    )
-                facts = {
-                    "key": key,
-                    "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
-                    "failure": plan.failure + (0.0 if kept is None else kept["failure"]),
-                }
-
-                def draw(noise: DiscreteGaussian) -> dict[str, Any]:
-                    return {**facts, "drawn": _draw(counts, mechanism, plan, request.delta, noise)}
-
-                kept = draws.keep(plan, draw, noise)
-            paid_epsilon = draws.epsilon(request.delta)
+            kept, paid_epsilon = draws.kept, draws.epsilon(request.delta)
+        if kept is None or is_replaced(kept, draws.place):
+            # Outside of the lock: the exact cost may take longer than others wait for a ledger.
+            draw = _prepared(counts, mechanism, plan, request.delta)
+            with self._draws(source) as draws:
+                kept = draws.kept
+                if kept is None or is_replaced(kept, draws.place):
+                    facts = {
+                        "key": key,
+                        "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
+                        "failure": plan.failure + (0.0 if kept is None else kept["failure"]),
+                        "secure_noise": noise.is_secure,
+                    }
+                    kept = draws.keep(plan, len(counts), facts, draw, noise)
+                paid_epsilon = draws.epsilon(request.delta)
         if kept["key"] != key:
             differing = [name for name in key if kept["key"].get(name) != key[name]]
             raise ValueError(
@@ -224,53 +236,48 @@ class ReleaseStore:
                 f"these votes, kept in {draws.place}, got another; if that one was never "
                 f"published, --discard_release puts this one in its place"
             )
-        return _released(kept, mechanism, request, paid_epsilon)
+        return _released(kept, request, paid_epsilon, is_charged=source.folder is not None)
 
     def _draws(self, source: VoteSource) -> contextlib.AbstractContextManager[Draws]:
-        identity = hashlib.sha256(source.identity().encode()).hexdigest()
+        identity = identity_of(source.identity())
         if source.folder is not None:
             return in_ledger(source.folder, identity)
         return in_files(self._folder, identity)
 
 
-def _draw(
-    counts: IntArray,
-    mechanism: Mechanism,
-    plan: ReleasePlan,
-    delta: float,
-    noise: DiscreteGaussian,
-) -> dict[str, Any]:
+def _prepared(
+    counts: IntArray, mechanism: Mechanism, plan: ReleasePlan, delta: float
+) -> Callable[[DiscreteGaussian], dict[str, Any]]:
+    """SENSITIVE: computes the exact cost and returns what draws from it."""
     if plan.release == "smooth_sensitivity":
-        found = release_epsilon(counts, mechanism, plan, delta, adaptive=False, noise=noise)
-        return {
-            "epsilon": found.epsilon,
-            "confidence": found.confidence,
-            "worst_case_epsilon": found.worst_case_epsilon,
-        }
-    return {"steps": release_log_cost(counts, mechanism, plan, adaptive=False, noise=noise).steps}
+        draw_epsilon = prepare_epsilon(counts, mechanism, plan, delta, adaptive=False)
+
+        def draw(noise: DiscreteGaussian) -> dict[str, Any]:
+            found = draw_epsilon(noise)
+            return {
+                "epsilon": found.epsilon,
+                "confidence": found.confidence,
+                "worst_case_epsilon": found.worst_case_epsilon,
+            }
+
+        return draw
+    draw_log_cost = prepare_log_cost(counts, mechanism, plan, adaptive=False)
+    return lambda noise: {"steps": draw_log_cost(noise).steps}
 
 
 def _released(
-    kept: Mapping[str, Any],
-    mechanism: Mechanism,
-    request: ReleaseRequest,
-    paid_epsilon: float,
+    kept: Mapping[str, Any], request: ReleaseRequest, paid_epsilon: float, *, is_charged: bool
 ) -> Released:
-    plan, delta = plan_from_dict(kept["key"]["plan"]), request.delta
-    sanitised, gate = None, None
-    if plan.release == "smooth_sensitivity":
-        sanitised = SanitisedEpsilon(delta=delta, plan=plan, **kept["drawn"])
-    else:
-        log_cost = LogCost(steps=kept["drawn"]["steps"], mechanism=mechanism, plan=plan)
-        if SANITISED in request.kinds:
-            sanitised = log_cost.sanitised_epsilon(delta)
-        if GATE in request.kinds:
-            gate = log_cost.gate(delta)
-    if sanitised is not None:
-        # Whoever saw an earlier draw could choose, so every draw may fail.
-        sanitised = dataclasses.replace(
-            sanitised,
-            confidence=max(0.0, 1.0 - kept["failure"]),
-            worst_case_epsilon=max(sanitised.worst_case_epsilon, paid_epsilon),
-        )
-    return Released(plan=plan, sanitised=sanitised, gate=gate, num_discarded=kept["num_discarded"])
+    plan, sanitised, gate = plan_from_dict(kept["key"]["plan"]), None, None
+    if GATE in request.kinds:
+        gate = log_cost(kept).gate(request.delta)
+    if set(request.kinds) != {GATE}:
+        sanitised = sanitised_epsilon(kept, delta=request.delta, paid_epsilon=paid_epsilon)
+    return Released(
+        plan=plan,
+        sanitised=sanitised,
+        gate=gate,
+        num_discarded=kept["num_discarded"],
+        is_charged=is_charged,
+        secure_noise=kept.get("secure_noise", True),
+    )

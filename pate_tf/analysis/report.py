@@ -10,6 +10,7 @@ from typing import Any
 
 from pate_tf import artifacts
 from pate_tf.accounting.moments import is_two_sided
+from pate_tf.accounting.statement_page import rounded_up
 from pate_tf.analysis.accounting import Analysis, Guarantee
 from pate_tf.analysis.calibration import Calibration
 from pate_tf.analysis.ledger import LedgerSummary, describe
@@ -25,6 +26,14 @@ KINDS = {
     "dp_accounting": "checked with dp-accounting",
     "with_releases": "with the releases paid for so far",
 }
+NOT_CHARGED = (
+    "NO LEDGER WAS CHARGED: votes of a file have none; if these labels have one, what it says is "
+    "too small from here on"
+)
+UNPAID = (
+    "an earlier version drew a release that this ledger was NEVER CHARGED FOR: it cost more than "
+    "it says, until `analysis.py --release=sanitised` of the run takes the draw over"
+)
 OWN_CONVERSION = ("composition", "strong_composition", "dp_accounting")
 
 
@@ -42,13 +51,16 @@ def publishable_rows(
     rows = [("queries", mechanisms(analysis) or "none")]
     if not is_secure:
         rows.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
+    direction = "both directions"
+    if "with_releases" in analysis.data_independent:
+        direction += ", the labels alone"
     rows += [
         (
             f"epsilon, data-independent, {KINDS[kind]}",
             _guarantee(
                 guarantee,
                 analysis,
-                "both directions",
+                "both directions" if kind == "with_releases" else direction,
                 converted=kind not in OWN_CONVERSION,
             ),
         )
@@ -92,7 +104,7 @@ def _guarantee(
 
 
 def _number(epsilon: float) -> str:
-    return f"{epsilon:.4f}" if math.isfinite(epsilon) else "infinite"
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
 
 
 def _end_of_grid(guarantees: Mapping[str, Guarantee], analysis: Analysis) -> list[Row]:
@@ -139,6 +151,8 @@ def _release_rows(released: Released | None) -> list[Row]:
                 f"directions, worst case over all data, passed or not",
             )
         )
+    if not released.is_charged:
+        rows.append(("release, ledger", NOT_CHARGED))
     budget = "" if plan.budget is None else f", budget {plan.budget:.4g}"
     rows.append(
         (
@@ -223,7 +237,8 @@ def ledger_rows(summary: LedgerSummary) -> list[Row]:
     ]
     rows[0] = (rows[0][0], rows[0][1] + raised)
     if remaining is not None:
-        rows.append(("remains", f"epsilon {_number(remaining)} before the budget is reached"))
+        left = _nine_digits(remaining, decimal.ROUND_FLOOR)
+        rows.append(("remains", f"epsilon {left:f} before the budget is reached"))
     if summary.num_affordable is not None and summary.last_mechanism is not None:
         rows.append(
             (
@@ -233,7 +248,12 @@ def ledger_rows(summary: LedgerSummary) -> list[Row]:
         )
     if not summary.is_secure:
         rows.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
-    return rows
+    return rows + unpaid_rows(summary)
+
+
+def unpaid_rows(summary: LedgerSummary) -> list[Row]:
+    """Returns a warning if a draw was never charged for."""
+    return [("WARNING", UNPAID)] if summary.has_unpaid_release else []
 
 
 def ledger_report(summary: LedgerSummary) -> dict[str, Any]:
@@ -252,6 +272,7 @@ def ledger_report(summary: LedgerSummary) -> dict[str, Any]:
         "mechanism": None if last is None else last.to_dict(),
         "queries": summary.num_queries,
         "answered": summary.num_answered,
+        "has_unpaid_release": summary.has_unpaid_release,
     }
 
 
@@ -280,6 +301,7 @@ def publishable_report(
         return report
     report["plan"] = released.plan.to_dict()
     report["discarded_releases"] = released.num_discarded
+    report["ledger_charged"] = released.is_charged
     if released.sanitised is not None:
         report["sanitised"] = {
             "epsilon": _finite(released.sanitised.epsilon),

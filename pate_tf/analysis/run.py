@@ -5,11 +5,12 @@ A roof room, without TensorFlow: `analysis.py` reads flags, calls this, and prin
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pate_tf import artifacts
-from pate_tf.accounting.release import DiscreteGaussian
+from pate_tf.accounting.plan import ReleasePlan
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis import ledger as analysis_ledger
 from pate_tf.analysis import report as analysis_report
 from pate_tf.analysis import votes as analysis_votes
@@ -18,6 +19,7 @@ from pate_tf.analysis.accounting import (
     AnalysisConfig,
     Progress,
     analyse,
+    data_independent_guarantees,
     with_smooth_sensitivity,
 )
 from pate_tf.analysis.release import (
@@ -27,7 +29,7 @@ from pate_tf.analysis.release import (
     ReleaseStore,
 )
 from pate_tf.analysis.votes import VoteSource
-from pate_tf.ledger import BudgetExceeded, LedgerError
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 FILE = "analysis.json"
 
@@ -137,7 +139,7 @@ def run(
     config: RunConfig,
     output: artifacts.RunDirectory,
     *,
-    noise: DiscreteGaussian,
+    noise: NoiseSource,
     progress: Progress | None = None,
 ) -> AnalysisReport:
     """Accounts for votes, releases what was asked for, and writes both halves of the result.
@@ -148,7 +150,7 @@ def run(
       output: where `sensitive/analysis.json`, `released/analysis.json` and the draws from files
         of votes go. Nothing is written there before the accounting succeeded. Draws from a
         ledger's votes are paid for and kept in the ledger.
-      noise: draws the discrete Gaussian of a release; not called if there is a draw already.
+      noise: of a release; not drawn from if there is a draw already.
       progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
@@ -165,7 +167,16 @@ def run(
     if config.release is not None and SMOOTH_SENSITIVITY in config.release.kinds:
         analysis = with_smooth_sensitivity(analysis, source, beta=config.beta)
     released, refusal = _release(source, config, output, noise)
-    publishable = analysis_report.publishable_report(analysis, released, is_secure=source.is_secure)
+    if released is not None:
+        found = data_independent_guarantees(
+            source.num_paid, config.accounting, _releases(source, released)
+        )
+        analysis = dataclasses.replace(analysis, data_independent=found)
+    publishable = analysis_report.publishable_report(
+        analysis,
+        released,
+        is_secure=source.is_secure and (released is None or released.secure_noise),
+    )
     sensitive = analysis_report.sensitive_report(analysis)
     sensitive_file, publishable_file = output.sensitive / FILE, output.released / FILE
     artifacts.write_json(sensitive_file, sensitive, private=True)
@@ -181,11 +192,19 @@ def run(
     )
 
 
+def _releases(source: VoteSource, released: Released) -> Mapping[ReleasePlan, int]:
+    """Returns every draw from the votes that is known once `released` is published."""
+    if source.folder is None:
+        return {released.plan: 1}
+    with Ledger.read(source.folder) as ledger:
+        return ledger.paid().releases
+
+
 def _release(
     source: VoteSource,
     config: RunConfig,
     output: artifacts.RunDirectory,
-    noise: DiscreteGaussian,
+    noise: NoiseSource,
 ) -> tuple[Released | None, str | None]:
     if config.release is None:
         return None, None

@@ -1,116 +1,240 @@
 """Holds a privacy statement against the ledger that it quotes, and adds a release to it."""
 
 import dataclasses
+import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pate_tf import artifacts
 from pate_tf.accounting import statement_page
+from pate_tf.accounting.kept_release import sanitised_epsilon
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.release import SanitisedEpsilon
 from pate_tf.accounting.statement import PrivacyStatement, Sanitised
-from pate_tf.ledger import Head, Ledger
+from pate_tf.ledger import Head, Ledger, LedgerRow
 from pate_tf.ledger.composition import paid_by, smallest_epsilon
 
 ROUNDING = 1e-9
 
 
-def check_statement(statement: Mapping[str, Any], ledger: Ledger) -> None:
+def check_statement(fields: Mapping[str, Any], ledger: Ledger) -> None:
     """Checks that a statement says no less than the ledger it was made from.
 
-    The head that it quotes fixes every row before it, so nobody can sign a cheaper statement for a
-    student that was paid for, neither by leaving rows out nor by changing them.
+    The head that it quotes fixes every row before it. From those rows follow, and are checked: what
+    the ensemble had spent, delta, budget and whether it was raised, whether noise was secure, the
+    sanitised epsilon with its confidence and worst case, and for the rows that are named their
+    mechanism and that they were answered. From the numbers follow all sentences.
+
+    Which of the ensemble's labels the student learnt from is in no row. So its numbers of queries
+    are only checked to be possible, and its own epsilon to be that of so many: somebody could state
+    fewer of both. `epsilon_ensemble` bounds the cost of whatever the student learnt. An input that
+    is asked twice is paid once: where such a student also shares its rows with others, its true
+    epsilon is refused as too small. Data set, unit, number of teachers, query strategy, digest of
+    the student and versions are in no row either.
 
     Args:
-      statement: the JSON of a `PrivacyStatement`.
+      fields: the JSON of a `PrivacyStatement`.
       ledger: the ensemble's ledger, possibly grown since.
 
     Raises:
-      ValueError: if the ledger does not hold what is quoted, or says something worse.
+      ValueError: if the ledger does not hold what is quoted, or says something worse, or words and
+        numbers disagree.
     """
-    try:
-        head = Head(sequence=int(statement["ledger_head"][0]), digest=statement["ledger_head"][1])
-        named = [int(sequence) for sequence in statement["ledger_rows"]]
-        delta = float(statement["delta"])
-        said = {
-            name: statement[name]
-            for name in ("mechanism", "epsilon", "epsilon_ensemble", "secure_noise", "num_answered")
-        }
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"statement: expected a privacy statement, got none: {error}") from error
-    if not ledger.holds(head):
+    statement = _read(fields)
+    sequence, digest = statement.ledger_head
+    if not ledger.holds(Head(sequence=sequence, digest=digest)):
         raise ValueError(
-            f"statement: expected row {head.sequence} of the ledger to have the digest that is "
-            f"quoted; this ledger has another history"
+            f"statement: expected row {sequence} of the ledger to have the digest that is quoted; "
+            f"this ledger has another history"
         )
-    rows = {row.sequence: row for row in ledger.history() if row.sequence <= head.sequence}
-    debits = {sequence: row.details for sequence, row in rows.items() if row.kind == "debit"}
+    rows = [row for row in ledger.history() if row.sequence <= sequence]
+    _check_budget(statement, rows)
+    _check_student(statement, rows)
+    _check_ensemble(statement, rows)
+    if statement.sanitised is not None:
+        _check_sanitised(statement.sanitised, rows)
+    _check_words(statement, fields)
+
+
+def _read(fields: Mapping[str, Any]) -> PrivacyStatement:
+    statement = PrivacyStatement.from_dict(fields)
+    try:
+        (sequence, digest), sanitised = statement.ledger_head, statement.sanitised
+        numbers = [statement.epsilon, statement.delta, statement.epsilon_ensemble]
+        if sanitised is not None:
+            numbers += dataclasses.astuple(sanitised)
+        whole = [sequence, *statement.ledger_rows, statement.num_queries, statement.num_answered]
+        is_typed = (
+            all(isinstance(value, int | float) for value in numbers)
+            and all(isinstance(value, int) for value in whole)
+            and isinstance(digest, str)
+            and isinstance(statement.versions, Mapping)
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"statement: expected a privacy statement, got none: {error}") from error
+    if not is_typed:
+        raise ValueError("statement: expected a privacy statement, got other types of values")
+    return statement
+
+
+def _check_budget(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
+    budgets = [row.details for row in rows if row.kind in ("opened", "budget")]
+    was_raised = any(details.get("raised", False) for details in budgets)
+    for name, said, known in (
+        ("delta", statement.delta, budgets[-1]["delta"]),
+        ("epsilon_budget", statement.epsilon_budget, budgets[-1]["epsilon_budget"]),
+        ("budget_was_raised", statement.budget_was_raised, was_raised),
+    ):
+        if said != known:
+            raise ValueError(f"statement: expected the ledger's {name} {known}, got {said}")
+
+
+def _check_student(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
+    named = set(statement.ledger_rows)
     if not named:
         raise ValueError("statement: expected the ledger rows that paid, got none")
-    budgets = [row.details["delta"] for row in rows.values() if row.kind in ("opened", "budget")]
-    if delta != budgets[-1]:
-        raise ValueError(f"statement: expected the ledger's delta {budgets[-1]:g}, got {delta:g}")
-    for sequence in named:
+    debits = {row.sequence: row.details for row in rows if row.kind == "debit"}
+    answers = {row.details["debit"]: row.details for row in rows if row.kind == "answers"}
+    for sequence in sorted(named):
         if sequence not in debits:
             raise ValueError(
                 f"statement: expected a payment at row {sequence}, the ledger has none"
             )
-        if debits[sequence]["mechanism"] != said["mechanism"]:
+        if debits[sequence]["mechanism"] != statement.mechanism:
             raise ValueError(f"statement: row {sequence} paid for another mechanism")
-    spent, _ = smallest_epsilon(paid_by(rows.values()), delta)
-    if not float(said["epsilon_ensemble"]) >= spent * (1.0 - ROUNDING):
+        if sequence not in answers:
+            raise ValueError(f"statement: row {sequence} was paid for and never answered")
+    asked, answered = statement.num_queries, statement.num_answered
+    if not (asked >= len(named) and 0 <= answered <= asked):
         raise ValueError(
-            f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
-            f"released, got {said['epsilon_ensemble']}"
+            f"statement: expected at least {len(named)} queries, one for each row, and no more "
+            f"answers than queries, got {asked} and {answered}"
+        )
+    withheld = any(answers[row]["num_answered"] < answers[row]["num_queries"] for row in named)
+    if answered != asked and not withheld:
+        raise ValueError(
+            f"statement: expected an answer to each of the {asked} queries, got {answered}: the "
+            f"rows that paid withheld none"
         )
     paid = sum(debits[sequence]["num_queries"] for sequence in named)
-    num_answered = int(said["num_answered"])
-    if not num_answered >= 0:
-        raise ValueError(f"statement: expected answers, got {num_answered}")
-    least, _ = mechanism_from_dict(said["mechanism"]).data_independent_epsilon(
-        num_queries=min(paid, num_answered), delta=delta
+    least, _ = mechanism_from_dict(statement.mechanism).data_independent_epsilon(
+        num_queries=min(paid, asked), delta=statement.delta
     )
-    if not float(said["epsilon"]) >= least * (1.0 - ROUNDING):
+    if not statement.epsilon >= least * (1.0 - ROUNDING):
         raise ValueError(
-            f"statement: expected at least epsilon {least:.6g} for {num_answered} answers, got "
-            f"{said['epsilon']}"
+            f"statement: expected at least epsilon {least:.6g} for {asked} queries, got "
+            f"{statement.epsilon}"
         )
-    if not 0.0 < float(said["epsilon"]) <= float(said["epsilon_ensemble"]) * (1.0 + ROUNDING):
+
+
+def _check_ensemble(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
+    spent, _ = smallest_epsilon(paid_by(rows), statement.delta)
+    if not statement.epsilon_ensemble >= spent * (1.0 - ROUNDING):
         raise ValueError(
-            f"statement: expected an epsilon up to the ensemble's {said['epsilon_ensemble']}, got "
-            f"{said['epsilon']}"
+            f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
+            f"released, got {statement.epsilon_ensemble}"
         )
-    if said["secure_noise"] and not all(details["secure_noise"] for details in debits.values()):
+    if not statement.epsilon <= statement.epsilon_ensemble * (1.0 + ROUNDING):
+        raise ValueError(
+            f"statement: expected an epsilon up to the ensemble's {statement.epsilon_ensemble}, "
+            f"got {statement.epsilon}"
+        )
+    is_secure = all(
+        row.details.get("secure_noise", True) for row in rows if row.kind in ("debit", "release")
+    )
+    if statement.secure_noise and not is_secure:
         raise ValueError("statement: it claims secure noise, the ledger records seeded noise")
+
+
+def _check_sanitised(said: Sanitised, rows: Sequence[LedgerRow]) -> None:
+    draws = [row for row in rows if row.kind == "released"]
+    if not draws:
+        raise ValueError("statement: expected no sanitised epsilon, the ledger kept no release")
+    last = draws[-1]
+    paid = paid_by(row for row in rows if row.sequence <= last.sequence)
+    found = sanitised_epsilon(
+        last.details["kept"],
+        delta=said.delta,
+        paid_epsilon=smallest_epsilon(paid, said.delta)[0],
+    )
+    for name in ("epsilon", "worst_case_epsilon"):
+        known, given = getattr(found, name), getattr(said, name)
+        if not given >= known * (1.0 - ROUNDING):
+            raise ValueError(
+                f"statement: expected a sanitised {name} of at least {known:.6g}, got {given}"
+            )
+    if said.delta != found.delta:
+        raise ValueError(
+            f"statement: expected a sanitised delta of {found.delta:g}, got {said.delta:g}"
+        )
+    if not said.confidence <= found.confidence + ROUNDING:
+        raise ValueError(
+            f"statement: expected a confidence up to {found.confidence:.6g}, got {said.confidence}"
+        )
+
+
+def _check_words(statement: PrivacyStatement, fields: Mapping[str, Any]) -> None:
+    due = json.loads(json.dumps(statement.to_dict()))
+    if differing := sorted(name for name in due if fields.get(name) != due[name]):
+        raise ValueError(
+            f"statement: expected the words that its numbers give, got others in "
+            f"{', '.join(differing)} (it was made with pate_tf "
+            f"{statement.versions.get('pate_tf', 'unknown')})"
+        )
+    if unknown := sorted(set(fields) - set(due)):
+        raise ValueError(f"statement: expected no other fields, got {', '.join(unknown)}")
+
+
+def read_statement(run: artifacts.RunDirectory) -> PrivacyStatement | None:
+    """Returns the statement of a run's student; None if it has none.
+
+    Raises:
+      ValueError: if the statement is broken.
+    """
+    path = run.root / artifacts.RELEASED / "privacy_statement.json"
+    return _read(artifacts.read_json(path)) if path.exists() else None
 
 
 def add_release(run: artifacts.RunDirectory, released: SanitisedEpsilon) -> pathlib.Path | None:
     """Puts a sanitised epsilon of a run's votes onto the page of the run's student.
 
-    The copy that travels with an exported student stays as it was made.
+    What the ensemble had spent, and the row that is quoted, become those of now, so that the page
+    includes the release. The copy that travels with an exported student stays as it was made.
 
     Args:
       run: its ledger paid for the release.
       released: what was released.
 
     Returns:
-      The page; None if the run has no student, or one that another ledger paid for.
+      The page; None if the run has no student, or one that another ledger paid for, whose delta has
+      changed since, or whose queries were chosen by earlier noisy answers.
 
     Raises:
       ValueError: if the statement is broken.
       LedgerError: if the ledger can't be read.
     """
-    released_folder = run.root / artifacts.RELEASED
-    values, page = (released_folder / f"privacy_statement.{kind}" for kind in ("json", "md"))
-    if not values.exists():
+    statement = read_statement(run)
+    if statement is None or statement.is_adaptive:
         return None
-    statement = PrivacyStatement.from_dict(artifacts.read_json(values))
     with Ledger.read(run.root / artifacts.SENSITIVE) as ledger:
         sequence, digest = statement.ledger_head
         if not ledger.holds(Head(sequence=sequence, digest=digest)):
             return None
-    statement = dataclasses.replace(statement, sanitised=Sanitised.of(released))
+        if ledger.delta != statement.delta:
+            return None
+        statement = dataclasses.replace(
+            statement,
+            sanitised=Sanitised.of(released),
+            epsilon_ensemble=ledger.spent().epsilon,
+            epsilon_budget=ledger.epsilon_budget,
+            budget_was_raised=ledger.was_raised,
+            secure_noise=statement.secure_noise and ledger.is_secure,
+            ledger_head=(ledger.head.sequence, ledger.head.digest),
+        )
+    values, page = (
+        run.root / artifacts.RELEASED / f"privacy_statement.{kind}" for kind in ("json", "md")
+    )
     artifacts.write_json(values, statement.to_dict())
     artifacts.write_text(page, statement_page.to_markdown(statement))
     return page

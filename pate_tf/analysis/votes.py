@@ -50,6 +50,7 @@ class VoteSource:
         a crash lost.
       releases: public; how many draws of the noisy data-dependent cost a ledger was charged for, by
         plan.
+      has_release: public; whether the only ledger keeps a draw, to be shown again for nothing.
       identity: digest of what the votes are drawn from, whichever part of it is analysed and in
         whichever order: computed on demand.
       labels: the single votes, where the file has them.
@@ -62,6 +63,7 @@ class VoteSource:
     groups: tuple[AnsweredVotes, ...] | None
     num_paid: Mapping[Mechanism, int]
     releases: Mapping[ReleasePlan, int] = dataclasses.field(default_factory=dict)
+    has_release: bool = False
     identity: Callable[[], str] = dataclasses.field(repr=False)
     labels: Votes | None = None
     labels_left: bool = False
@@ -239,6 +241,7 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
         groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
         num_paid=together.queries,
         releases=together.releases,
+        has_release=len(ledgers) == 1 and ledgers[0].kept_release() is not None,
         identity=lambda: " ".join(sorted(digests)),
         is_secure=all(ledger.is_secure for ledger in ledgers),
         labels_left=True,

@@ -18,7 +18,7 @@ class Budget:
       delta: the delta in force.
       paid: what was paid for.
       num_answered: queries whose answer is a label.
-      is_secure: False once a debit used predictable noise.
+      is_secure: False once a debit or a release used predictable noise.
       was_raised: True once the budget or its delta was raised.
     """
 
@@ -35,8 +35,9 @@ class Budget:
         """Adds the next row."""
         details = row.details
         self.paid += composition.paid_by([row])
-        if row.kind == "debit":
-            self.is_secure &= details["secure_noise"]
+        if row.kind in ("debit", "release"):
+            # Releases before there was a choice all drew from the operating system.
+            self.is_secure &= details.get("secure_noise", True)
         elif row.kind == "answers":
             self.num_answered += details["num_answered"]
         elif row.kind in ("opened", "budget"):
@@ -68,12 +69,7 @@ class Budget:
     def check_affordable(self, mechanism: Mechanism, num_queries: int) -> None:
         """Checks that a whole batch fits in the worst case; see `Ledger.check_affordable`."""
         queries = Paid.for_queries(mechanism, num_queries)
-        alone, _ = composition.moments_epsilon(queries, self.delta)
-        if math.isinf(alone):
-            raise LedgerError(
-                f"expected a mechanism with a finite guarantee, got {mechanism}: nothing private "
-                "may be released through it"
-            )
+        self._check_finite(queries, "a mechanism", mechanism)
         if self._fits(queries):
             return
         affordable = self.affordable_queries(mechanism) or 0
@@ -85,6 +81,7 @@ class Budget:
 
     def check_release(self, plan: ReleasePlan) -> None:
         """Checks that one draw under a plan fits; see `Ledger.debit_release`."""
+        self.check_finite_release(plan)
         draw = Paid.for_release(plan)
         if self._fits(draw):
             return
@@ -94,6 +91,21 @@ class Budget:
             f"{self._spent_in_words()}",
             num_affordable=0,
         )
+
+    def check_finite_release(self, plan: ReleasePlan) -> None:
+        """Checks that one draw under a plan has a finite cost.
+
+        Raises:
+          LedgerError: if it has none.
+        """
+        self._check_finite(Paid.for_release(plan), "a release", plan)
+
+    def _check_finite(self, paid: Paid, what: str, given: object) -> None:
+        if math.isinf(composition.moments_epsilon(paid, self.delta)[0]):
+            raise LedgerError(
+                f"expected {what} with a finite guarantee, got {given}: nothing private may be "
+                f"released through it"
+            )
 
     def _spent_in_words(self) -> str:
         spent, _ = composition.smallest_epsilon(self.paid, self.delta)

@@ -37,7 +37,7 @@ class Ledger:
     Guarantees. A debit is durable before its labels exist, and before the noise on a released cost
     is drawn, so what was released never exceeds what was spent. Nothing is ever deleted or changed.
     A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
-    whichever processes write at once.
+    whichever processes write at once; only what left before it was recorded can exceed it.
 
     Assumptions. Mechanisms and numbers of queries are chosen without looking at earlier noisy
     answers, or all debits name one mechanism: the smallest epsilon over all moments is no privacy
@@ -149,7 +149,7 @@ class Ledger:
 
     @property
     def is_secure(self) -> bool:
-        """False for ever once a single debit used predictable noise."""
+        """False for ever once a single debit or release used predictable noise."""
         return self._budget.is_secure
 
     @property
@@ -292,7 +292,7 @@ class Ledger:
         }
         return self._append("debit", details).sequence
 
-    def debit_release(self, plan: ReleasePlan) -> int:
+    def debit_release(self, plan: ReleasePlan, *, secure_noise: bool) -> int:
         """Charges one draw of the noisy data-dependent cost, durably; call it inside `exclusive`.
 
         It costs `plan.release_alpha` at every moment, on all data sets, and the draw may then be
@@ -300,17 +300,37 @@ class Ledger:
 
         Args:
           plan: what will be drawn.
+          secure_noise: whether the noise is unpredictable; if not, the ledger is marked for good.
 
         Returns:
           The sequence of the row. No noise may be drawn before this returns.
 
         Raises:
           BudgetExceeded: if it doesn't fit; nothing is charged.
-          LedgerError: if the row can't be made durable; it may have been charged.
+          LedgerError: if its cost is not finite, or the row can't be made durable; then it may
+            have been charged.
         """
         self._budget.check_release(plan)
-        details = {"plan": plan.to_dict(), **self._balance(Paid.for_release(plan))}
-        return self._append("release", details).sequence
+        return self._pay_release(plan, secure_noise=secure_noise, past=False)
+
+    def record_past_release(
+        self, plan: ReleasePlan, kept: Mapping[str, Any], *, secure_noise: bool
+    ) -> None:
+        """Charges a draw that has left already, also above the budget; call it inside `exclusive`.
+
+        What has left costs what it costs: a refusal would only hide it.
+
+        Args:
+          plan: what was drawn.
+          kept: as of `store_release`.
+          secure_noise: as of `debit_release`.
+
+        Raises:
+          LedgerError: as `debit_release`.
+        """
+        self._budget.check_finite_release(plan)
+        debit = self._pay_release(plan, secure_noise=secure_noise, past=True)
+        self.store_release(debit, kept)
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
         """Keeps what was drawn, so that it is never drawn again; call it inside `exclusive`.
@@ -386,6 +406,15 @@ class Ledger:
             "raised": epsilon_budget > old or delta > self.delta,
         }
         return self._append("budget", details)
+
+    def _pay_release(self, plan: ReleasePlan, *, secure_noise: bool, past: bool) -> int:
+        details = {
+            "plan": plan.to_dict(),
+            "secure_noise": secure_noise,
+            "past": past,
+            **self._balance(Paid.for_release(plan)),
+        }
+        return self._append("release", details).sequence
 
     def _balance(self, more: Paid) -> dict[str, float]:
         return {

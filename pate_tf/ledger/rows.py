@@ -48,7 +48,8 @@ class LedgerRow:
         - answers: `debit` (the sequence of the row that paid), `num_queries`, `num_answered`,
           `answers_digest`.
         - release: `plan` (its `to_dict()`) of a draw of the data-dependent cost that is paid for,
-          `epsilon_before`, `epsilon_after`, `delta`.
+          `secure_noise`, `past` (whether it had left before it was recorded), `epsilon_before`,
+          `epsilon_after`, `delta`.
         - released: `debit` (the sequence of the row that paid), `kept` (sensitive: the draw, and
           what it was drawn for).
         - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`, `raised`
@@ -60,7 +61,7 @@ class LedgerRow:
     sequence: int
     time: str
     kind: str
-    details: Mapping[str, Any]
+    details: Mapping[str, Any] = dataclasses.field(repr=False)
     digest: str
 
 

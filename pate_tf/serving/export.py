@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pate_tf import artifacts
 from pate_tf.records import Dataset
-from pate_tf.serving.digest import EXTRA, STATEMENT
+from pate_tf.serving.digest import DIGESTS, EXTRA, STATEMENT, file_digests
 from pate_tf.serving.formats import write_formats
 from pate_tf.serving.signatures import StudentGraph
 from pate_tf.serving.warm_up import WARM_UP, write_warm_up
@@ -26,7 +26,8 @@ def export_student(
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
-    `assets.extra` the warm-up requests, the privacy statement and what `formats` asks for.
+    `assets.extra` the warm-up requests, the privacy statement, what `formats` asks for, and
+    digests of files for `matches_statement`.
 
     Args:
       model: from raw inputs to logits.
@@ -56,6 +57,7 @@ def export_student(
                 artifacts.write_json(extra / STATEMENT, statement)
                 write_warm_up(extra / WARM_UP, dataset)
                 write_formats(graph, extra, formats)
+                artifacts.write_json(extra / DIGESTS, file_digests(temporary))
             return target
         except FileExistsError:  # another process took the number meanwhile
             continue

@@ -10,7 +10,6 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Sequence
 
-import keras
 import tensorflow as tf
 
 from pate_tf.serving.signatures import StudentGraph, input_spec
@@ -35,11 +34,9 @@ def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[s
     """Writes `student.onnx` and `student.tflite` into a folder, those of them that are asked for.
 
     Raises:
-      ValueError: if the student is no Keras model or one that can't be converted.
+      ValueError: if the student can't be converted.
     """
     for name in formats:
-        if not isinstance(graph.model, keras.Model):
-            raise ValueError(f"{name}: expected a Keras model, got {type(graph.model).__name__}")
         try:
             WRITERS[name](graph, folder)
         except Exception as error:  # the converters raise many kinds

@@ -51,6 +51,7 @@ class Student:
       max_steps: training steps where the user says nothing.
       batch_size: labelled examples a step, likewise.
       learning_rate: of Adam, likewise.
+      can_convert: whether it can be written in formats other than SavedModel.
     """
 
     train: Trainer
@@ -59,6 +60,7 @@ class Student:
     max_steps: int = 1_000
     batch_size: int = 64
     learning_rate: float = 0.002
+    can_convert: bool = True
 
 
 def _check_supervised(config: StudentConfig, dataset: Dataset) -> None:
@@ -113,6 +115,7 @@ STUDENTS = {
         train=_train_forest,
         check=_check_forest,
         default_model=lambda dataset: forest.RANDOM_FOREST,
+        can_convert=False,
     ),
 }
 

@@ -15,22 +15,17 @@ from pate_tf.students.config import StudentConfig
 from pate_tf.students.supervised import fit_to_targets
 
 
-@keras.saving.register_keras_serializable("pate_tf")
 class SoftCrossEntropy(keras.losses.Loss):
     """Cross-entropy of softmax(logits / temperature) with given probabilities."""
 
-    def __init__(self, temperature: float, name: str = "soft_cross_entropy") -> None:
+    def __init__(self, temperature: float) -> None:
         """Takes the temperature that the probabilities were stated at."""
-        super().__init__(name=name)
+        super().__init__()
         self.temperature = temperature
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the losses `[batch]` of logits `y_pred`, `[batch, num_classes]` as `y_true`."""
         return tf.nn.softmax_cross_entropy_with_logits(y_true, y_pred / self.temperature)
-
-    def get_config(self) -> dict[str, object]:
-        """Returns what `from_config` rebuilds the loss from."""
-        return {"temperature": self.temperature, "name": self.name}
 
 
 def train_distilled(

@@ -27,7 +27,6 @@ class ForestModel(tf.Module):
         itself = np.arange(len(is_leaf))[:, np.newaxis]
         # Of the whole forest instead of the tree; a leaf leads to itself.
         children = np.where(is_leaf, itself, first_nodes + fitted.children)
-        self._arrays = fitted.arrays()
         self._roots = _constant(starts.astype(np.int32))
         self._children = _constant(children.astype(np.int32))
         self._features = _constant(fitted.features)
@@ -66,10 +65,6 @@ class ForestModel(tf.Module):
         winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
         # In float32 two classes can become equals; a millionth keeps the winner ahead.
         return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
-
-    def get_weights(self) -> list[npt.NDArray[Any]]:
-        """Returns the arrays of the forest."""
-        return self._arrays
 
     def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
         """From a node of each tree to the child that an input goes to, `[batch, num_trees]`."""

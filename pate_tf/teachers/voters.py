@@ -76,6 +76,11 @@ def probabilities(
     return teachers.probabilities(inputs, temperature, progress)
 
 
+def covers(teachers: Voter, inputs: npt.NDArray[Any]) -> bool:
+    """Whether teachers can vote on each of raw inputs: models can, a file of labels on its own."""
+    return not isinstance(teachers, VoteFile) or teachers.covers(inputs)
+
+
 class ModelFolder:
     """Sensitive: teachers trained elsewhere, one `.keras` file or SavedModel folder each.
 
@@ -190,6 +195,10 @@ class VoteFile:
         self._labels = votes.labels
         queries = pool.inputs[: votes.num_queries]
         self._columns = {row.tobytes(): column for column, row in enumerate(queries)}
+
+    def covers(self, inputs: npt.NDArray[Any]) -> bool:
+        """Whether each of raw inputs `[num_inputs, *input_shape]` was labelled."""
+        return all(row.tobytes() in self._columns for row in inputs)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """Looks up the labels of queries of the pool.

@@ -96,8 +96,15 @@ def test_a_sanitised_epsilon_stands_beside_what_it_costs_in_the_worst_case():
     text = page(sanitised=RELEASE)
     assert "**1.235**" in text
     assert "**6.544**" in text
-    assert "None when this was written" not in text
-    assert "None when this was written" in page()
+    assert "None is named here" not in text
+    assert "None is named here" in page()
+
+
+def test_a_sanitised_epsilon_bounds_no_guess():
+    meanings = page(sanitised=RELEASE).split("## What an epsilon means")[1]
+    meanings = meanings.split("## What was assumed")[0]
+    assert "**6.544**: all labels" in meanings
+    assert "1.235" not in meanings
 
 
 @pytest.mark.parametrize("mechanism", DRAWABLE, ids=lambda mechanism: mechanism.name)
@@ -138,12 +145,17 @@ def test_a_sanitised_epsilon_does_not_go_with_adaptive_queries():
     [
         ({"query_strategy": "best"}, "query_strategy: expected one of first, random"),
         ({"unit": "person"}, "unit: expected one of"),
+        ({"mechanism": {"name": "laplace_noisy_max", "gamma": 0.0}}, "gamma"),
+        ({"mechanism": {"name": "laplace_noisy_max"}}, "expected fields"),
+        ({"mechanism": {"name": "no_mechanism"}}, "expected a mechanism of"),
     ],
     ids=str,
 )
 def test_what_has_no_words_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         statement(**change)
+    with pytest.raises(ValueError, match=message):
+        PrivacyStatement.from_dict({**statement().to_dict(), **change})
 
 
 def test_owners_are_called_owners():
@@ -161,6 +173,15 @@ def test_a_seeded_run_promises_nothing_to_nobody():
     text = statement_page.to_markdown(seeded)
     assert "This student is NOT private" in text
     assert "everybody" not in text
+    assert "operating system's entropy" not in text
+    assert "2.346**: this student" not in text  # among the bounds on guesses
+    values = seeded.to_dict()
+    assert values["largest_share_of_right_guesses"] is None
+    assert not any("entropy" in assumed for assumed in values["assumptions"])
+    secure = statement().to_dict()
+    assert secure["largest_share_of_right_guesses"] > 0.5
+    assert any("entropy" in assumed for assumed in secure["assumptions"])
+    assert "2.346**: this student" in page()
 
 
 @pytest.mark.parametrize("release", [None, RELEASE], ids=["plain", "sanitised"])

@@ -8,16 +8,18 @@ import sys
 
 import numpy as np
 import pytest
-from analysis_helpers import DELTA, REPOSITORY, golden_counts, pay
+from analysis_helpers import DELTA, REPOSITORY, GivenNoise, Script, golden_counts, pay
 
 from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
 from pate_tf.accounting.statement import PrivacyStatement
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis import run as analysis_run
 from pate_tf.analysis.accounting import AnalysisConfig
 from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
 from pate_tf.analysis.statement import check_statement
-from pate_tf.ledger import BudgetExceeded, Ledger
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
 OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, sigma=20.0)
@@ -25,7 +27,8 @@ OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, sigma=20.0)
 
 def release(folder, noise, request=SANITISED, **options):
     (source,) = [analysis_run.read_ledgers([folder]).source]
-    return ReleaseStore(folder / "elsewhere").release(source, request, noise, **options)
+    store = ReleaseStore(folder / "elsewhere")
+    return store.release(source, request, GivenNoise(noise), **options)
 
 
 def kinds(folder):
@@ -116,8 +119,8 @@ def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
     output = artifacts.RunDirectory(tmp_path)
     source = analysis_run.read_run(tmp_path).source
     with pytest.raises(BudgetExceeded, match="epsilon_budget: expected a release that fits"):
-        analysis_run.run(source, config(optional=False), output, noise=no_noise)
-    report = analysis_run.run(source, config(optional=True), output, noise=no_noise)
+        analysis_run.run(source, config(optional=False), output, noise=GivenNoise(no_noise))
+    report = analysis_run.run(source, config(optional=True), output, noise=GivenNoise(no_noise))
     assert report.released is None
     assert "epsilon_budget: expected a release that fits" in report.refusal
     assert "release" not in kinds(folder)
@@ -131,14 +134,17 @@ def test_reports_state_labels_and_releases_apart(tmp_path):
     def published():
         source = analysis_run.read_run(tmp_path).source
         noise = zero if not source.releases else no_noise
-        return analysis_run.run(source, config(optional=False), output, noise=noise).publishable
+        given = GivenNoise(noise)
+        return analysis_run.run(source, config(optional=False), output, noise=given).publishable
 
     first, second = published(), published()
-    assert "with_releases" not in first["data_independent"]
-    assert first["epsilon_data_independent"] == second["epsilon_data_independent"]
+    assert first == second
     together = pytest.approx(first["epsilon_data_independent_with_release"], rel=1e-8)
     assert second["data_independent"]["with_releases"] == together
-    assert second["epsilon_data_independent_with_release"] == together
+    # What is told first is what everybody may learn, the release included.
+    assert second["epsilon_data_independent"] == together
+    assert second["data_independent"]["composition"] < second["epsilon_data_independent"]
+    assert second["ledger_charged"] is True
     (summary,) = analysis_run.read_run(tmp_path).summaries
     assert "paid for one release of the data-dependent cost (log_cost, sigma" in summary.history[3]
     assert "kept the release that row 4 paid for" in summary.history[4]
@@ -170,17 +176,70 @@ def test_a_statement_made_after_it_must_include_it(tmp_path):
 def test_a_draw_of_a_version_that_did_not_charge_is_paid_for_and_kept(tmp_path):
     pay(tmp_path, golden_counts("H1", 30))
     labels_alone = spent(tmp_path)
-    source = analysis_run.read_ledgers([tmp_path]).source
-    unpaid = analysis_run.VoteSource(
-        groups=source.groups, num_paid=source.num_paid, identity=source.identity
-    )
-    first = ReleaseStore(tmp_path).release(unpaid, SANITISED, lambda sigma: 2)
+    first = uncharged(tmp_path)
     assert spent(tmp_path) == labels_alone
     for _ in range(2):
         again = release(tmp_path, no_noise)
         assert again.sanitised.epsilon == first.sanitised.epsilon
         assert spent(tmp_path) > labels_alone
         assert kinds(tmp_path).count("release") == 1
+
+
+def uncharged(folder):
+    """A draw as versions made it that did not charge for it."""
+    source = analysis_run.read_ledgers([folder]).source
+    unpaid = analysis_run.VoteSource(
+        groups=source.groups, num_paid=source.num_paid, identity=source.identity
+    )
+    return ReleaseStore(folder).release(unpaid, SANITISED, GivenNoise(lambda sigma: 2))
+
+
+def test_an_uncharged_draw_is_told_and_taken_over_above_the_budget(tmp_path, capsys):
+    folder = tmp_path / "sensitive"
+    pay(folder, golden_counts("H1", 30))
+    budget = spent(folder) * 1.001
+    pay(folder, golden_counts("H1", 0), budget=budget)
+    first = uncharged(folder)
+    flag = f"--train_dir={tmp_path}"
+    for source in (flag, f"--ledger={folder}"):
+        told = Script().run(tmp_path, capsys, source)
+        assert (told.code, told.err) == (0, "")
+        assert "NEVER CHARGED FOR" in told.out
+        assert told.report["ledgers"][0]["has_unpaid_release"] is True
+    ended = Script().run(tmp_path, capsys, flag, "--release=sanitised")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.report["sanitised"]["epsilon"] == first.sanitised.epsilon
+    assert spent(folder) > budget
+    again = Script().run(tmp_path, capsys, f"--ledger={folder}")
+    assert "NEVER CHARGED FOR" not in again.out
+    assert "had left before it was recorded" in again.out
+
+
+def test_a_seeded_draw_is_on_record_for_ever(tmp_path):
+    folder = tmp_path / "sensitive"
+    pay(folder, golden_counts("H1", 30))
+    output = artifacts.RunDirectory(tmp_path)
+    for noise in (SeededNoise(3), GivenNoise(no_noise)):
+        source = analysis_run.read_run(tmp_path).source
+        report = analysis_run.run(source, config(optional=False), output, noise=noise)
+        assert report.publishable["secure_noise"] is False
+    with Ledger.read(folder) as ledger:
+        assert not ledger.is_secure
+    assert "SEEDED NOISE" in analysis_run.read_run(tmp_path).summaries[0].history[3]
+
+
+def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch):
+    pay(tmp_path, golden_counts("H1", 30))
+    exact = analysis_release._prepared
+
+    def slow(*arguments):
+        pay(tmp_path, golden_counts("H1", 1))  # would wait two minutes for a lock, then fail
+        return exact(*arguments)
+
+    monkeypatch.setattr(analysis_release, "_prepared", slow)
+    with pytest.raises(LedgerError, match="expected 30 answered queries, got 31"):
+        release(tmp_path, no_noise)
+    assert "release" not in kinds(tmp_path)
 
 
 def test_a_draw_that_fails_after_payment_is_paid_for_again(tmp_path):
@@ -206,7 +265,7 @@ from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
 folder = pathlib.Path(sys.argv[1])
 source = run.read_ledgers([folder]).source
 found = ReleaseStore(folder).release(
-    source, ReleaseRequest(kinds=("sanitised",), delta=1e-5), SystemNoise().discrete_gaussian
+    source, ReleaseRequest(kinds=("sanitised",), delta=1e-5), SystemNoise()
 )
 print(json.dumps(found.sanitised.epsilon))
 """

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from analysis_helpers import DELTA, MECHANISM, golden_counts, pay, random_labels
+from analysis_helpers import DELTA, MECHANISM, GivenNoise, golden_counts, pay, random_labels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -270,12 +270,14 @@ def test_calibration_never_exceeds_its_target(kind, target, num_queries):
 
 
 class Draws:
-    """Noise that tells how often it was drawn."""
+    """A noise source that tells how often it was drawn from."""
+
+    is_secure = True
 
     def __init__(self):
         self.number = 0
 
-    def __call__(self, sigma):
+    def discrete_gaussian(self, sigma):
         self.number += 1
         return self.number
 
@@ -299,7 +301,7 @@ def test_noise_is_drawn_once_and_kept_before_it_is_returned(tmp_path):
 
     other = source_of((LAPLACE, counts_of("H2", 20)), identity=lambda: "other votes")
     with pytest.raises(OSError, match="no space"):
-        ReleaseStore(tmp_path).release(other, request_of(), full_disk)
+        ReleaseStore(tmp_path).release(other, request_of(), GivenNoise(full_disk))
     assert list((tmp_path / "releases").iterdir()) == [file]
 
 
@@ -327,7 +329,7 @@ def test_two_analyses_at_once_draw_once(tmp_path):
 
     def release():
         both_wait.wait()
-        return ReleaseStore(tmp_path).release(source, request_of(), slow_noise)
+        return ReleaseStore(tmp_path).release(source, request_of(), GivenNoise(slow_noise))
 
     with ThreadPoolExecutor(2) as pool:
         first, second = [pool.submit(release) for _ in range(2)]

@@ -1,72 +1,122 @@
 import json
 
 import pytest
-from analysis_helpers import DELTA, Script, golden_counts, pay
+from analysis_helpers import DELTA, GivenNoise, Script, golden_counts, pay
 from test_statement import check, state
 
 from pate_tf import artifacts
-from pate_tf.accounting.release import SanitisedEpsilon
+from pate_tf.analysis import run as analysis_run
+from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
 from pate_tf.analysis.statement import add_release
-
-RELEASED = SanitisedEpsilon(
-    epsilon=0.51234,
-    delta=DELTA,
-    confidence=0.99,
-    plan=None,
-    worst_case_epsilon=7.51234,
-)
+from pate_tf.ledger import Ledger
 
 
 def make_run(folder) -> artifacts.RunDirectory:
     """A run with a student of 50 queries and its statement."""
     run = artifacts.RunDirectory(folder)
-    statement = state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50)))
-    artifacts.write_json(run.released / "privacy_statement.json", statement)
+    write(run, state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50))))
     artifacts.write_text(run.released / "privacy_statement.md", "old")
     return run
+
+
+def write(run, statement) -> None:
+    artifacts.write_json(run.released / "privacy_statement.json", statement)
 
 
 def values(run) -> dict:
     return json.loads((run.released / "privacy_statement.json").read_text())
 
 
-def test_a_release_is_added_to_the_statement_and_nothing_else_changes(tmp_path):
+def release(run):
+    request = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
+    source = analysis_run.read_run(run.root).source
+    noise = GivenNoise(lambda sigma: 1)
+    return ReleaseStore(run.sensitive).release(source, request, noise).sanitised
+
+
+def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
     run = make_run(tmp_path)
-    before = values(run)
-    assert add_release(run, RELEASED) == run.released / "privacy_statement.md"
+    before, released = values(run), release(run)
+    assert add_release(run, released) == run.released / "privacy_statement.md"
     after = values(run)
     assert after["sanitised"] == {
-        "epsilon": 0.51234,
+        "epsilon": released.epsilon,
         "delta": DELTA,
         "confidence": 0.99,
-        "worst_case_epsilon": 7.51234,
+        "worst_case_epsilon": released.worst_case_epsilon,
     }
     changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"sanitised", "guarantees"}
-    page = (run.released / "privacy_statement.md").read_text()
-    assert "**0.5124**" in page
-    assert "**7.513**" in page
+    assert changed == {"sanitised", "guarantees", "epsilon_ensemble", "ledger_head"}
+    with Ledger.read(run.sensitive) as ledger:
+        assert after["epsilon_ensemble"] == ledger.spent().epsilon > before["epsilon_ensemble"]
+        assert after["ledger_head"] == [ledger.head.sequence, ledger.head.digest]
+    assert f"`{after['ledger_head'][1]}`" in (run.released / "privacy_statement.md").read_text()
     check(run.sensitive, after)
+
+
+def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
+    run = make_run(tmp_path)
+    add_release(run, release(run))
+    statement = values(run)
+    for name, value, told in (
+        ("epsilon", 0.001, "sanitised epsilon of at least"),
+        ("epsilon", float("nan"), "sanitised epsilon of at least"),
+        ("worst_case_epsilon", 0.001, "sanitised worst_case_epsilon of at least"),
+        ("confidence", 0.999, "a confidence up to 0.99"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            cheaper = {**statement["sanitised"], name: value}
+            check(run.sensitive, {**statement, "sanitised": cheaper})
+
+
+def test_a_seeded_release_can_not_be_hidden(tmp_path):
+    run = make_run(tmp_path)
+    released = release(run)
+    with Ledger.open(run.sensitive, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        (plan,) = ledger.paid().releases
+        with ledger.exclusive():
+            ledger.debit_release(plan, secure_noise=False)
+    add_release(run, released)
+    assert values(run)["secure_noise"] is False
+    with pytest.raises(ValueError, match="it claims secure noise"):
+        check(run.sensitive, {**values(run), "secure_noise": True})
 
 
 def test_the_statement_of_another_ledger_is_left_alone(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
-    artifacts.write_json(run.released / "privacy_statement.json", values(other))
-    assert add_release(run, RELEASED) is None
+    write(run, values(other))
+    assert add_release(run, release(run)) is None
     assert values(run) == values(other)
 
 
 def test_a_run_without_a_student_has_no_page(tmp_path):
     run = artifacts.RunDirectory(tmp_path)
     pay(run.sensitive, golden_counts("H1", 5))
-    assert add_release(run, RELEASED) is None
+    assert add_release(run, release(run)) is None
 
 
-def test_a_broken_statement_is_told(tmp_path):
+@pytest.mark.parametrize("change", [{"query_strategy": "siamese"}, {"delta": 1e-6}], ids=str)
+def test_a_page_that_the_release_does_not_cover_is_left_as_it_was(tmp_path, capsys, change):
     run = make_run(tmp_path)
-    artifacts.write_json(run.released / "privacy_statement.json", {"epsilon": 1.0})
-    with pytest.raises(ValueError, match="statement: expected a privacy statement"):
-        add_release(run, RELEASED)
+    write(run, {**values(run), **change})
+    before = values(run)
+    assert add_release(run, release(run)) is None
+    ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
+    assert (ended.code, ended.err) == (0, "")
+    assert "left as it was" in ended.out
+    assert values(run) == before
+
+
+def test_a_broken_statement_is_told_before_anything_is_charged(tmp_path, capsys):
+    run = make_run(tmp_path)
+    write(run, {"epsilon": 1.0})
+    with Ledger.read(run.sensitive) as ledger:
+        before = ledger.history()
+    ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
+    assert ended.code == 1
+    assert "statement: expected a privacy statement" in ended.err
+    with Ledger.read(run.sensitive) as ledger:
+        assert ledger.history() == before
 
 
 def test_the_script_states_what_it_released(tmp_path, capsys):
@@ -79,6 +129,9 @@ def test_the_script_states_what_it_released(tmp_path, capsys):
     assert stated["confidence"] == published["sanitised"]["confidence"]
     assert stated["worst_case_epsilon"] == published["epsilon_data_independent_with_release"]
     assert "now with the sanitised epsilon" in ended.out
+    statement = f"--statement={run.released / 'privacy_statement.json'}"
+    checked = Script().run(tmp_path, capsys, f"--ledger={run.sensitive}", statement)
+    assert "agrees with the ledger" in checked.out
     # Asked again, it is the same draw and the same page.
     page = (run.released / "privacy_statement.md").read_text()
     assert Script().run(tmp_path, capsys, f"--train_dir={tmp_path}").code == 0

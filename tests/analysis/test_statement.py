@@ -1,12 +1,16 @@
 import copy
+import dataclasses
+import json
 
 import pytest
 from analysis_helpers import DELTA, MECHANISM, golden_counts, pay
 
-from pate_tf.accounting.mechanisms import GaussianNoisyMax
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
 from pate_tf.accounting.statement import PrivacyStatement
 from pate_tf.analysis.statement import check_statement
 from pate_tf.ledger import Ledger
+
+SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_epsilon": 1.0}
 
 
 def state(folder, released):
@@ -56,7 +60,23 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
         ({"epsilon": float("nan")}, "at least epsilon"),
         ({"ledger_rows": []}, "expected the ledger rows that paid, got none"),
         ({"delta": 1e-12}, "expected the ledger's delta"),
-        ({"num_answered": -1}, "expected answers"),
+        ({"num_answered": -1}, "no more answers than queries"),
+        ({"num_answered": 8}, "no more answers than queries"),
+        ({"num_answered": 6}, "expected an answer to each of the 7 queries"),
+        ({"num_queries": 0, "num_answered": 0}, "at least 1 queries, one for each row"),
+        ({"ledger_rows": [2, 4], "num_queries": 1, "num_answered": 1}, "at least 2 queries"),
+        ({"epsilon_budget": 0.1}, "expected the ledger's epsilon_budget None, got 0.1"),
+        ({"budget_was_raised": True}, "expected the ledger's budget_was_raised False"),
+        ({"guarantees": []}, "the words that its numbers give, got others in guarantees"),
+        ({"protected": "everything"}, "others in protected"),
+        ({"unit": "owner"}, "others in .*guarantees"),
+        ({"kind": "perfect"}, "others in kind"),
+        ({"largest_share_of_right_guesses": 0.5}, "others in largest_share"),
+        ({"note": "certified"}, "no other fields, got note"),
+        ({"sanitised": SANITISED}, "the ledger kept no release"),
+        ({"sanitised": {**SANITISED, "epsilon": "low"}}, "other types of values"),
+        ({"num_queries": 7.5}, "other types of values"),
+        ({"versions": None}, "other types of values"),
         ({"epsilon_ensemble": float("nan")}, "at least epsilon"),
         ({"ledger_rows": [1]}, "expected a payment at row 1"),
         ({"ledger_rows": [99]}, "expected a payment at row 99"),
@@ -84,6 +104,50 @@ def test_a_student_can_not_be_signed_by_the_head_before_it_was_paid_for(paid, tm
     cheaper["epsilon"] = cheaper["epsilon_ensemble"] = statement["epsilon"] / 2
     with pytest.raises(ValueError, match="expected a payment at row"):
         check(folder, cheaper)
+
+
+def test_a_budget_is_that_of_the_quoted_row(tmp_path):
+    released = pay(tmp_path, golden_counts("H1", 5), budget=3.0)
+    before = state(tmp_path, released)
+    with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA, i_understand_this_weakens_privacy=True)
+    after = state(tmp_path, released)
+    assert (after["epsilon_budget"], after["budget_was_raised"]) == (9.0, True)
+    for statement in (before, after):
+        check(tmp_path, statement)
+    for change in ({"budget_was_raised": False}, {"epsilon_budget": 3.0}):
+        with pytest.raises(ValueError, match=f"expected the ledger's {next(iter(change))}"):
+            check(tmp_path, {**after, **change})
+
+
+def test_a_row_that_was_never_answered_taught_nobody(tmp_path):
+    released = pay(tmp_path, golden_counts("H1", 5))
+    with (
+        Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger,
+        ledger.exclusive(),
+    ):
+        lost = ledger.debit(MECHANISM, [b"lost in a crash."], secure_noise=True)
+    statement = state(tmp_path, released)
+    check(tmp_path, statement)
+    with pytest.raises(ValueError, match="was paid for and never answered"):
+        check(tmp_path, {**statement, "ledger_rows": [*statement["ledger_rows"], lost]})
+
+
+def test_withheld_queries_are_no_answers(tmp_path):
+    mechanism = ConfidentGaussianNoisyMax(threshold=240.0, sigma_threshold=9.0, sigma=30.0)
+    released = pay(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
+    assert 0 < released.num_answered < released.num_queries
+    check(tmp_path, state(tmp_path, released))
+
+
+def test_what_the_rows_do_not_say_is_not_checked(paid):
+    """As the docstring admits: the student's own share is only checked to be possible."""
+    folder, statement = paid
+    fewer = PrivacyStatement.from_dict(statement)
+    epsilon, _ = MECHANISM.data_independent_epsilon(num_queries=1, delta=DELTA)
+    fewer = dataclasses.replace(fewer, num_queries=1, num_answered=1, epsilon=epsilon)
+    check(folder, json.loads(json.dumps(fewer.to_dict())))
+    assert fewer.epsilon_ensemble == statement["epsilon_ensemble"]
 
 
 def test_another_ledger_with_the_same_rows_does_not_vouch(paid, tmp_path_factory):

@@ -37,7 +37,7 @@ KEPT = {"drawn": {"steps": -3}, "key": {"votes": "ab"}}
 
 def release(ledger, plan=PLAN):
     with ledger.exclusive():
-        debit = ledger.debit_release(plan)
+        debit = ledger.debit_release(plan, secure_noise=True)
         ledger.store_release(debit, KEPT)
     return debit
 
@@ -101,7 +101,7 @@ def test_every_draw_costs_and_the_last_is_kept(tmp_path):
         release(ledger)
         one = ledger.spent().epsilon
         with ledger.exclusive():
-            debit = ledger.debit_release(PLAN)
+            debit = ledger.debit_release(PLAN, secure_noise=True)
             assert ledger.kept_release() == KEPT
             ledger.store_release(debit, {"drawn": 9})
         assert ledger.kept_release() == {"drawn": 9}
@@ -115,7 +115,7 @@ def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
         before = (ledger.history(), ledger.spent())
         told = r"expected a release that fits, got one that makes it 4\.\d+ .*of 4\.0 at delta"
         with pytest.raises(BudgetExceeded, match=told) as caught, ledger.exclusive():
-            ledger.debit_release(PLAN)
+            ledger.debit_release(PLAN, secure_noise=True)
         assert "\n" not in str(caught.value)
         assert (ledger.history(), ledger.spent()) == before
 
@@ -131,6 +131,56 @@ def test_a_draw_leaves_room_for_fewer_queries(tmp_path):
         assert ledger.spent().epsilon <= 4.0
         with pytest.raises(BudgetExceeded):
             label(ledger, after, after + 1)
+
+
+def test_a_draw_with_a_seed_marks_the_ledger_for_good(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        release(ledger)
+        assert ledger.is_secure
+        with ledger.exclusive():
+            ledger.debit_release(PLAN, secure_noise=False)
+        release(ledger)
+        assert not ledger.is_secure
+    with Ledger.read(tmp_path) as ledger:
+        assert not ledger.is_secure
+
+
+def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
+    with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
+        label(ledger, 0, ledger.affordable_queries(MECHANISM))
+        with ledger.exclusive():
+            ledger.record_past_release(PLAN, KEPT, secure_noise=True)
+        assert ledger.kept_release() == KEPT
+        assert ledger.paid().releases == {PLAN: 1}
+        assert ledger.spent().epsilon > 4.0
+        assert (ledger.remaining(), ledger.affordable_queries(MECHANISM)) == (0.0, 0)
+        assert [row.details["past"] for row in ledger.history() if row.kind == "release"] == [True]
+    with open_ledger(tmp_path, epsilon_budget=4.0) as ledger, pytest.raises(BudgetExceeded):
+        label(ledger, 1000, 1001)
+
+
+def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path):
+    for sigma in (1e-200, 1e-155, 0.0):
+        with pytest.raises(ValueError, match="expected sigma in"):
+            ReleasePlan(**{**PLAN.to_dict(), "sigma": sigma})
+    worst = ReleasePlan(**{**BY_SENSITIVITY.to_dict(), "smoothness": 100.0})
+    with open_ledger(tmp_path) as ledger:
+        before = ledger.history()
+        with ledger.exclusive():
+            with pytest.raises(LedgerError, match="expected a release with a finite guarantee"):
+                ledger.debit_release(worst, secure_noise=True)
+            with pytest.raises(LedgerError, match="expected a release with a finite guarantee"):
+                ledger.record_past_release(worst, KEPT, secure_noise=True)
+        assert ledger.history() == before
+
+
+def test_what_rows_hold_is_not_in_their_repr(tmp_path):
+    with open_ledger(tmp_path) as ledger:
+        label(ledger, 0, 2)
+        release(ledger)
+        rows = ledger.history()
+    for secret in (rows[0].details["salt"], "steps", "votes"):
+        assert secret not in repr(rows)
 
 
 def test_exported_events_cover_a_draw(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pathlib
 import shutil
 
 import keras
@@ -56,6 +57,61 @@ def test_the_digest_can_be_told_without_this_library(digits):
     assert digest.hexdigest() == statement["student_digest"]
 
 
+class AlwaysSeven(tf.Module):
+    """Carries the weights of a student and does not use them."""
+
+    def __init__(self, weights: list[tf.Variable]) -> None:
+        super().__init__()
+        self.weights = weights
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.uint8, name="image")])
+    def answer(self, image: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"label": tf.fill([tf.shape(image)[0]], tf.constant(7, tf.int64))}
+
+
+def test_another_graph_with_the_same_weights_does_not_match(digits, tmp_path):
+    folder = tmp_path / "1"
+    shutil.copytree(digits.folder, folder)
+    forged = AlwaysSeven(tf.saved_model.load(str(folder)).weights)
+    tf.saved_model.save(forged, str(folder), signatures=forged.answer)
+    assert served_digest(folder) == served_digest(digits.folder)
+    assert not matches_statement(folder)
+    shutil.copy(digits.folder / "saved_model.pb", folder)
+    shutil.copytree(digits.folder / "variables", folder / "variables", dirs_exist_ok=True)
+    assert matches_statement(folder)
+
+
+def replace(path: pathlib.Path) -> None:
+    path.write_bytes(b"another model")
+
+
+@pytest.mark.parametrize("name", ["student.onnx", "student.tflite"])
+@pytest.mark.parametrize("damage", [replace, pathlib.Path.unlink])
+def test_another_format_is_exchanged_or_removed_and_does_not_match(
+    converted, tmp_path, name, damage
+):
+    folder = tmp_path / "1"
+    shutil.copytree(converted, folder)
+    assert matches_statement(folder)
+    damage(folder / "assets.extra" / name)
+    assert not matches_statement(folder)
+
+
+def test_a_format_that_was_not_exported_does_not_match(table, tmp_path):
+    folder = tmp_path / "1"
+    shutil.copytree(table.folder, folder)
+    replace(folder / "assets.extra" / "student.onnx")
+    assert not matches_statement(folder)
+
+
+@pytest.fixture(scope="module")
+def converted(table, tmp_path_factory) -> pathlib.Path:
+    statement = {"student_digest": student_digest(table.model)}
+    folder = tmp_path_factory.mktemp("converted")
+    formats = ("onnx", "litert")
+    return export_student(table.model, table.dataset, folder, statement, formats=formats)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -63,7 +119,7 @@ def test_the_digest_can_be_told_without_this_library(digits):
         ("no weights", "student: expected a SavedModel"),
         ("no statement", "student: expected a privacy statement"),
         ("no digest", "expected a student_digest"),
-        ("another model", "student: expected a SavedModel"),
+        ("no digests", "student: expected digests at"),
     ],
 )
 def test_what_can_not_be_matched_is_one_clear_line(table, tmp_path, damage, message):
@@ -78,7 +134,7 @@ def test_what_can_not_be_matched_is_one_clear_line(table, tmp_path, damage, mess
     elif damage == "no digest":
         artifacts.write_json(folder / "assets.extra" / "privacy_statement.json", {"epsilon": 1.0})
     else:
-        tf.saved_model.save(tf.Module(), str(folder))
+        (folder / "assets.extra" / "digests.json").unlink()
     with pytest.raises(ValueError, match=message) as caught:
         matches_statement(folder)
     assert "\n" not in str(caught.value)

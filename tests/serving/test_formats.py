@@ -92,12 +92,9 @@ def a_forest() -> ForestModel:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [(a_forest, "expected a Keras model"), (unusual, "expected a student of operations")],
-)
-def test_what_can_not_be_converted_leaves_no_version(tmp_path, name, model, message):
-    with pytest.raises(ValueError, match=f"{name}: {message}") as caught:
+@pytest.mark.parametrize("model", [a_forest, unusual])
+def test_what_can_not_be_converted_leaves_no_version(tmp_path, name, model):
+    with pytest.raises(ValueError, match=f"{name}: expected a student of operations") as caught:
         export_student(model(), DIGITS, tmp_path / "student", {}, formats=[name])
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "student").iterdir()) == []

@@ -6,7 +6,7 @@ import teacher_helpers as helpers
 from pate_tf.models import catalogue
 from pate_tf.records import Pool
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers.voters import ModelFolder, VoteFile, load_voter
+from pate_tf.teachers.voters import ModelFolder, VoteFile, covers, load_voter
 
 INPUTS, _ = helpers.blob_images(20)
 POOL = Pool(helpers.BLOBS, INPUTS)
@@ -30,6 +30,13 @@ def test_a_file_of_labels_answers_the_queries_that_it_covers(vote_file):
     assert sum(done) == 3
     with pytest.raises(ValueError, match=r"queries: .*12 queries, 2 others"):
         voter.votes(INPUTS[10:14])
+
+
+def test_what_a_file_of_labels_covers_is_known_beforehand(vote_file):
+    voter = load_voter(vote_file, POOL)
+    assert covers(voter, INPUTS[:12])
+    assert covers(voter, INPUTS[:0])
+    assert not covers(voter, INPUTS[:13])
 
 
 def test_a_file_of_labels_is_known_by_its_labels(vote_file, tmp_path):
@@ -76,6 +83,7 @@ def test_a_folder_of_models_votes_like_its_models(tmp_path):
     assert isinstance(voter, ModelFolder)
     assert voter.num_teachers == 3
     np.testing.assert_array_equal(voter.votes(INPUTS).labels, expected)
+    assert covers(voter, INPUTS)
     before = voter.digest
     model = catalogue.build(helpers.SMALL, helpers.BLOBS, seed=8)
     model.save(tmp_path / "zz.keras")
