@@ -103,6 +103,11 @@ def sync_folder(folder: pathlib.Path) -> None:
         os.close(descriptor)
 
 
+def _sync_file(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears at `path` complete, or not at all.
@@ -153,10 +158,11 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with open(file, "rb") as opened:
-                    os.fsync(opened.fileno())
+        for part in (temporary, *temporary.rglob("*")):
+            if part.is_dir():
+                sync_folder(part)
+            else:
+                _sync_file(part)
         try:
             os.rename(temporary, path)  # fails where a folder with files stands
         except OSError as error:

@@ -342,3 +342,19 @@ def test_a_digest_of_several_knows_their_order_and_borders():
         for arrays in ([one, two], [two, one], [np.concatenate([one, two])], [one], [])
     }
     assert len(digests) == 5
+
+
+def test_a_folder_is_durable_with_all_its_parts_before_it_appears(tmp_path, monkeypatch):
+    synced = set()
+
+    def remember(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", remember)
+    with artifacts.atomic_folder(tmp_path / "whole") as folder:
+        (folder / "variables").mkdir()
+        (folder / "variables" / "data").write_text("d")
+        (folder / "model").write_text("m")
+        parts = {str(part) for part in (folder, *folder.rglob("*"))}
+    assert parts <= synced
+    assert str(tmp_path) in synced
