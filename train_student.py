@@ -351,6 +351,7 @@ def main() -> None:
             save_labels=FLAGS.save_labels,
             export_formats=FLAGS.export_formats,
             evaluate_on=FLAGS.evaluate_on,
+            choosing=lambda: command_line.clock("choosing queries"),
             voting_progress=progress,
             show_progress=sys.stdout.isatty(),
         )

@@ -4,6 +4,7 @@ A roof room: the one place where both halves of the house meet. What crosses fro
 half is `ReleasedLabels`, which only the labeller makes.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import pathlib
@@ -116,6 +117,7 @@ def run_student(
     save_labels: bool = True,
     export_formats: Sequence[str] = (),
     evaluate_on: str = evaluation.HELD_OUT,
+    choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     voting_progress: Callable[[int], object] | None = None,
     show_progress: bool = False,
 ) -> StudentReport:
@@ -134,6 +136,7 @@ def run_student(
       save_labels: whether the labels are kept in `released/labels.npz`.
       export_formats: of "onnx" and "litert", to write the student in besides.
       evaluate_on: which public samples evaluate the student, of `evaluation.EVALUATED_ON`.
+      choosing: entered for as long as queries are chosen.
       voting_progress: called with the number of queries voted on since its last call.
       show_progress: whether training shows a progress bar.
 
@@ -180,7 +183,7 @@ def run_student(
             num_later=queries.num_queries - len(indices),
         )
 
-    queried = ask_in_rounds(queries, pool, ask)
+    queried = ask_in_rounds(queries, pool, ask, choosing=choosing)
     released = queried.released
     if save_labels:
         artifacts.write_arrays(

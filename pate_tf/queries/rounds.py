@@ -1,5 +1,6 @@
 """Asks in rounds: choose, ask, learn, choose again."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -66,7 +67,13 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
         )
 
 
-def ask_in_rounds(config: QueryConfig, pool: Pool, ask: Ask) -> QueriedLabels:
+def ask_in_rounds(
+    config: QueryConfig,
+    pool: Pool,
+    ask: Ask,
+    *,
+    choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> QueriedLabels:
     """Chooses queries and has them answered, round by round.
 
     Nothing here is drawn but from the seed: on the same machine, the same answers lead to the same
@@ -81,6 +88,8 @@ def ask_in_rounds(config: QueryConfig, pool: Pool, ask: Ask) -> QueriedLabels:
       ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
         with all positions so far, so that its last answer covers all of them; `Labeller.label`
         answers earlier ones from memory.
+      choosing: entered for as long as something is learnt about the pool: a minute and more for
+        some strategies.
 
     Raises:
       ValueError: if there is no such strategy, or pool, queries and rounds do not fit each other;
@@ -90,17 +99,20 @@ def ask_in_rounds(config: QueryConfig, pool: Pool, ask: Ask) -> QueriedLabels:
     strategy = find_strategy(config.strategy)
     rounds = config.rounds or min(strategy.rounds, config.num_queries)
     first, *later = [(index + 1) * config.num_queries // rounds for index in range(rounds)]
-    asked = strategy.choose(pool, first, config.seed)
+    with choosing():
+        asked = strategy.choose(pool, first, config.seed)
     if strategy.score is not None:
         copy_of = _first_copies(pool)
         asked = _fill_up(copy_of[asked], np.arange(len(pool)), copy_of, first)
     released = ask(asked)
     if strategy.score is not None:
         for end in later:
-            scores = strategy.score(pool, released, config.seed)
+            with choosing():
+                scores = strategy.score(pool, released, config.seed)
             asked = _fill_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
             released = ask(asked)
-    labels = strategy.infer(pool, released, config.seed)
+    with choosing():
+        labels = strategy.infer(pool, released, config.seed)
     return QueriedLabels(queries=asked, released=released, labels=labels)
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -198,3 +199,22 @@ def test_copies_are_asked_once_whatever_the_answers():
         assert len({copies.inputs[index].tobytes() for index in asked}) == 30
     with pytest.raises(ValueError, match="queries: expected at most as many as the pool has dist"):
         check_queries(config("by_last_label", num_queries=31, rounds=3), copies)
+
+
+@pytest.mark.usefixtures("by_last_label")
+def test_whoever_waits_is_told_while_queries_are_chosen():
+    events = []
+
+    @contextlib.contextmanager
+    def choosing():
+        events.append("begins")
+        yield
+        events.append("ends")
+
+    def ask(indices):
+        events.append("asked")
+        return Answers()(indices)
+
+    ask_in_rounds(config("by_last_label", num_queries=20, rounds=2), POOL, ask, choosing=choosing)
+    chosen = ["begins", "ends"]
+    assert events == [*chosen, "asked", *chosen, "asked", *chosen]
