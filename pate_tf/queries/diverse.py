@@ -50,7 +50,11 @@ def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
       pool: public inputs.
       released: the labels that were paid for.
       seed: of the features.
+
+    Raises:
+      ValueError: if no query was answered, or the labels do not belong to this pool.
     """
+    released.check_pool(pool)
     if not learns_features(pool.dataset):
         return released
     clear = spread_labels(neighbour_graph(pool_features(pool, seed)), released)

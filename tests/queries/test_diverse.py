@@ -86,6 +86,11 @@ def test_labels_of_few_queries_spread_over_most_of_the_pool():
     assert right.mean() > 0.9
 
 
+def test_without_an_answer_there_is_one_clear_line():
+    with pytest.raises(ValueError, match="student: expected at least 1 released label"):
+        diverse.infer(POOL, released(np.empty(0, np.int64), np.empty(0, np.int64)), 1)
+
+
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
     pool, labels = islands(50)
     answers = released(np.arange(5), labels[:5])
