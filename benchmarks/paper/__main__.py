@@ -22,7 +22,8 @@ from pate_tf import artifacts
 
 
 def show(row: Row) -> None:
-    cells = "; ".join(f"{heading}: {cell}" for heading, cell in row.cells.items() if cell)
+    shown = {**row.cells, **row.resources}
+    cells = "; ".join(f"{heading}: {cell}" for heading, cell in shown.items() if cell)
     print(f"  {row.what}: {cells} [{row.seconds:.1f} s]", flush=True)
     if row.why:
         print(f"    {row.why}")

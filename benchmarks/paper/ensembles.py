@@ -14,7 +14,7 @@ from pate_tf.data import catalogue as data
 from pate_tf.models.catalogue import default_model
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.partition import random_partition
-from pate_tf.records import PublicExamples, Votes
+from pate_tf.records import Pool, PublicExamples, Votes
 from pate_tf.teachers import devices, run, voters
 from pate_tf.teachers.config import TeacherConfig, default_steps
 from pate_tf.teachers.voters import Voter
@@ -50,6 +50,7 @@ class Workshop:
     folder: pathlib.Path
     data_dirs: dict[str, pathlib.Path | None]
     seed: int
+    _pools: dict[str, Pool] = dataclasses.field(default_factory=dict, init=False)
 
     def public(self, dataset: str) -> PublicExamples:
         """Returns the public samples of a data set.
@@ -58,6 +59,17 @@ class Workshop:
           ValueError: if the data are not there.
         """
         return data.load_public(dataset, data_dir=self.data_dirs[dataset])
+
+    def pool(self, dataset: str) -> Pool:
+        """Returns the student's public inputs, always the same object.
+
+        What is learnt from a pool is kept with it.
+        """
+        if dataset not in self._pools:
+            public = self.public(dataset)
+            student_side, _ = public.split(public.dataset.pool_size)
+            self._pools[dataset] = student_side.pool()
+        return self._pools[dataset]
 
     def run_directory(self, ensemble: EnsembleName) -> artifacts.RunDirectory:
         """Returns where an ensemble is kept."""

@@ -83,8 +83,7 @@ def aggregation(num_classes: int) -> VoteAggregation:
 def draw(bench: Bench, asking: Asking) -> Drawn:
     """Asks the labeller, with a ledger of its own, unless that was done before."""
     public = bench.workshop.public(asking.ensemble.dataset)
-    student_side, _ = public.split(public.dataset.pool_size)
-    pool, num_classes = student_side.pool(), public.dataset.num_classes
+    pool, num_classes = bench.workshop.pool(asking.ensemble.dataset), public.dataset.num_classes
     strategy, delta = find_strategy(asking.strategy), delta_of(asking.ensemble.dataset)
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
@@ -124,7 +123,7 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
         learnt = queried.labels
 
         def right(labels: PoolLabels) -> npt.NDArray[np.bool_]:
-            return labels.labels == student_side.labels[labels.query_indices]
+            return labels.labels == public.labels[labels.query_indices]
 
         return {
             "queries": queried.queries.tolist(),

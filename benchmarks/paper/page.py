@@ -89,7 +89,12 @@ def _experiment(name: str, result: Mapping[str, Any], picture: str | None) -> It
     )
     yield _table(
         [
-            {"": row["what"], **row["cells"], "seconds": f"{row['seconds']:.1f}"}
+            {
+                "": row["what"],
+                **row["cells"],
+                **row["resources"],
+                "seconds": f"{row['seconds']:.1f}",
+            }
             for row in result["rows"]
         ]
     )

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.paper.bench import Bench
@@ -21,6 +22,7 @@ class Row:
       cells: the other columns, by heading; what the paper reports stands under `PAPER`.
       why: one sentence that says why ours falls short of the paper; empty where it does not.
       numbers: what the picture is drawn from.
+      resources: columns of time and memory, which differ from run to run.
       seconds: wall time that it took to measure, whenever that was, without the ensembles.
     """
 
@@ -28,6 +30,7 @@ class Row:
     cells: Mapping[str, str]
     why: str = ""
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    resources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -51,6 +54,12 @@ class Experiment:
 def percent(share: float) -> str:
     """A share in per cent, two digits after the point."""
     return f"{share:.2%}".replace("%", " %")
+
+
+def median_and_range(shares: Sequence[float]) -> str:
+    """The median of some shares, with the smallest and the largest."""
+    low, middle, high = np.min(shares), np.median(shares), np.max(shares)
+    return f"{percent(middle)} ({percent(low)} to {percent(high)})"
 
 
 def with_interval(found: Accuracy) -> str:

@@ -1,8 +1,12 @@
 """Students trained on kept labels, and evaluated on what they were not given the labels of."""
 
 import dataclasses
+import pathlib
+import resource
+from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
 from benchmarks.paper.bench import Bench, Measured
@@ -13,6 +17,25 @@ from pate_tf.students.catalogue import STUDENTS, find_student
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.evaluation import Accuracy
 from pate_tf.students.outputs import outputs
+
+
+class ResidentMemory(keras.callbacks.Callback):
+    """Notes the process' resident memory after every epoch.
+
+    Attributes:
+      mebibytes: one number an epoch.
+    """
+
+    def __init__(self) -> None:
+        """Starts with no epoch."""
+        super().__init__()
+        self.mebibytes: list[int] = []
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        """Notes it."""
+        del epoch, logs
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        self.mebibytes.append(pages * resource.getpagesize() // 2**20)
 
 
 def config_of(
@@ -35,7 +58,7 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
 
     Its result: right answers `held_out` and `unqueried`, out of `num_held_out` and
     `num_unqueried`; unqueried samples are all public ones whose label it was not given, most of
-    which it saw without a label.
+    which it saw without a label. `mebibytes`: resident memory of the process after each epoch.
     """
     public = bench.workshop.public(asking.ensemble.dataset)
     config = config_of(bench, student, public, repetition=asking.draw)
@@ -43,9 +66,9 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
         del noise
-        student_side, _ = public.split(public.dataset.pool_size)
+        memory = ResidentMemory()
         model = find_student(config, public.dataset).train(
-            config, drawn.labels, student_side.pool()
+            config, drawn.labels, bench.workshop.pool(asking.ensemble.dataset), callbacks=[memory]
         )
         right = outputs(model, public.inputs).argmax(axis=1) == public.labels
         unqueried = np.ones(len(public), np.bool_)
@@ -56,6 +79,7 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
             "num_held_out": len(held_out),
             "unqueried": int(right[unqueried].sum()),
             "num_unqueried": int(unqueried.sum()),
+            "mebibytes": memory.mebibytes,
         }
 
     return bench.unit(

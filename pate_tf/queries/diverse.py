@@ -8,7 +8,7 @@ labels are right more often. What is inferred from released labels is post-proce
 import numpy as np
 import sklearn.cluster
 
-from pate_tf.queries.features import learns_features, pool_features
+from pate_tf.queries.features import learns_features, pool_features, taught_features
 from pate_tf.queries.neighbours import neighbour_graph, spread_labels
 from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
 
@@ -26,7 +26,7 @@ def choose(pool: Pool, num_queries: int, seed: int) -> IntArray:
     Returns:
       Positions in the pool, int64 `[num_queries]`, distinct.
     """
-    features = pool_features(pool, seed)
+    features = np.concatenate(pool_features(pool, seed), axis=1)
     clusters = sklearn.cluster.KMeans(
         num_queries, n_init=1, max_iter=MOST_PASSES, random_state=seed
     ).fit(features)
@@ -43,8 +43,10 @@ def choose(pool: Pool, num_queries: int, seed: int) -> IntArray:
 def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
     """Returns what released labels say of the whole pool, where they are clear about it.
 
-    Labels that their surroundings clearly contradict are left out, for they are partly wrong. Where
-    features could not be learnt, likeness means too little: the released labels are returned.
+    They are spread twice: among inputs whose features are alike, and, with features that a network
+    learnt from what that yielded, once more. Labels that their surroundings clearly contradict are
+    left out, for they are partly wrong. Where features could not be learnt, likeness means too
+    little: the released labels are returned.
 
     Args:
       pool: public inputs.
@@ -58,4 +60,8 @@ def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
     if not learns_features(pool.dataset):
         return released
     clear = spread_labels(neighbour_graph(pool_features(pool, seed)), released)
+    if not len(clear.labels):
+        return released
+    taught = taught_features(pool, clear, seed)
+    clear = spread_labels(neighbour_graph([taught]), released)
     return clear if len(clear.labels) else released

@@ -4,6 +4,8 @@ Zhou et al. 2004, "Learning with Local and Global Consistency": every input pass
 receives from its neighbours, and labelled ones add their label.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse
 import sklearn.neighbors
@@ -19,15 +21,23 @@ PASSES = 50  # by then what is still on its way is spread out all but evenly
 CLEAR, DENIED = 0.35, 0.5
 
 
-def neighbour_graph(features: FloatArray) -> scipy.sparse.csr_array:
+def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
     """Joins every input to its nearest ones.
 
     Args:
-      features: `[num_inputs, num_features]`.
+      views: features `[num_inputs, num_features]`, one array for each way of looking at the inputs;
+        neighbours in several views are joined more strongly.
 
     Returns:
       Symmetric weights `[num_inputs, num_inputs]`, divided by the roots of both degrees.
     """
+    graph = scipy.sparse.csr_array(sum(map(_nearest, views[1:]), start=_nearest(views[0])))
+    degrees = graph.sum(axis=1)
+    scale = scipy.sparse.diags_array(1.0 / np.sqrt(np.where(degrees > 0, degrees, 1.0)))
+    return scipy.sparse.csr_array(scale @ graph @ scale).astype(np.float32)
+
+
+def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
     num_inputs = len(features)
     num_neighbours = min(NEIGHBOURS, num_inputs - 1)
     if num_neighbours < 1:
@@ -40,9 +50,7 @@ def neighbour_graph(features: FloatArray) -> scipy.sparse.csr_array:
     graph = scipy.sparse.csr_array(
         (weights.ravel(), (rows, neighbours.ravel())), shape=(num_inputs, num_inputs)
     )
-    graph = graph.maximum(graph.T)
-    scale = scipy.sparse.diags_array(1.0 / np.sqrt(graph.sum(axis=1)))
-    return scipy.sparse.csr_array(scale @ graph @ scale).astype(np.float32)
+    return graph.maximum(graph.T)
 
 
 def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from pate_tf.records import Dataset
 
-# The average reaches back about this many steps, in the first steps as far as there are any.
-AVERAGED_STEPS = 1_000
 WARM_UP = 10
 
 
@@ -17,7 +15,13 @@ class AveragedStudent(keras.Model):
 
     A subclass trains `classifier` in its `train_step` and calls `update_average` at the end of it.
     Evaluation and what is exported use the average.
+
+    Attributes:
+      averaged_steps: how many steps the average reaches back, about; in the first steps, as many as
+        there are.
     """
+
+    averaged_steps = 1_000
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
         """Takes over a classifier.
@@ -55,7 +59,7 @@ class AveragedStudent(keras.Model):
     def update_average(self) -> None:
         """Moves the average towards the weights; called once a step, after their update."""
         age = self.average_age + 0.0
-        kept = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / AVERAGED_STEPS)
+        kept = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
             average.assign(kept * average + (1.0 - kept) * weight)
         self.average_age.assign(age + 1.0)

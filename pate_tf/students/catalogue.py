@@ -109,7 +109,7 @@ STUDENTS = {
         train=consistency.train_consistency,
         check=_check_consistency,
         default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
-        max_steps=2_500,
+        max_steps=2_000,
     ),
     "random_forest": Student(
         train=_train_forest,

@@ -2,6 +2,8 @@
 
 For images that may be changed without changing their label, FixMatch (Sohn et al. 2020, arXiv
 2001.07685): a confident answer on a weakly changed image is the label of a strongly changed one.
+The answer is that of the averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which err
+less and cost no gradient.
 For other inputs, virtual adversarial training with entropy minimisation (Miyato et al. 2018, arXiv
 1704.03976): the answer must withstand the small change that would move it most.
 
@@ -46,6 +48,8 @@ class ConsistencyStudent(AveragedStudent):
     `changed`: the same images strongly changed, or directions to look for adversarial changes in.
     """
 
+    averaged_steps = 200
+
     def __init__(
         self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
     ) -> None:
@@ -80,18 +84,18 @@ class ConsistencyStudent(AveragedStudent):
     def _loss_parts(self, data: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         labelled, unlabelled, changed = (data[key] for key in ("labelled", "unlabelled", "changed"))
         by_augmentation = learns_by_augmentation(self.dataset)
-        inputs = [labelled, unlabelled, changed] if by_augmentation else [labelled, unlabelled]
+        inputs = [labelled, changed if by_augmentation else unlabelled]
         logits = self.classifier(tf.concat(inputs, 0), training=True)
-        labelled_logits, *rest = tf.split(logits, [tf.shape(part)[0] for part in inputs])
+        labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
         share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
         labelled_loss = generalized_cross_entropy(
             data["labels"], labelled_logits, robustness=ROBUSTNESS * share
         )
         if by_augmentation:
-            return labelled_loss, agreement_loss(*rest)
-        adversarial = self._adversarial_loss(unlabelled, changed, rest[0])
+            return labelled_loss, agreement_loss(self.averaged_logits(unlabelled), other_logits)
+        adversarial = self._adversarial_loss(unlabelled, changed, other_logits)
         # At full weight from the first step on, one class would win everything.
-        return labelled_loss, share * (adversarial + mean_entropy(rest[0]))
+        return labelled_loss, share * (adversarial + mean_entropy(other_logits))
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` rebuilds the student from, as JSON values."""

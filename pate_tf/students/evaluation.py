@@ -73,7 +73,8 @@ def evaluated_samples(
       evaluate_on: "held_out" for those outside of the pool, which the student never saw;
         "all_unqueried" for these and all of the pool that was not asked for. There are more of
         them, but a student that learns from the pool saw their inputs, without labels, or with
-        labels that it inferred.
+        labels that it inferred. It flatters queries that were chosen for being hard: they are not
+        among these samples.
       public: all public samples.
       pool_size: how many of them, from the first, form the pool.
       queries: positions in the pool that were asked for, `[num_queries]`.

@@ -28,7 +28,11 @@ def results(folder: pathlib.Path, name: str = "out") -> dict:
 
 def without_times(value):
     if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key != "seconds"}
+        return {
+            key: without_times(item)
+            for key, item in value.items()
+            if key not in ("seconds", "resources")
+        }
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 

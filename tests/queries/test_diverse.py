@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from query_helpers import POOL, PUBLIC, islands, released
 
-from pate_tf.queries import diverse, features
+from pate_tf.queries import diverse, features, neighbours
 from pate_tf.records import Pool
 
 
@@ -13,6 +13,7 @@ from pate_tf.records import Pool
 def quick_features():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(features, "STEPS", 60)
+        patch.setattr(features, "TAUGHT_STEPS", 200)
         features.pool_features.cache_clear()
         yield
     features.pool_features.cache_clear()
@@ -34,19 +35,22 @@ def test_the_contrastive_loss_is_the_cross_entropy_of_the_partner():
 
 
 def test_features_are_directions_and_follow_from_the_seed():
-    first = features.pool_features(POOL, 1)
-    assert first.shape[0] == len(POOL)
-    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
+    views = features.pool_features(POOL, 1)
     again = features.pool_features(Pool(POOL.dataset, POOL.inputs.copy()), 1)
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, features.pool_features(POOL, 2))
+    others = features.pool_features(POOL, 2)
+    assert len(views) == 2 * features.NETWORKS
+    for first, second, other in zip(views, again, others, strict=True):
+        assert len(first) == len(POOL)
+        np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
+        np.testing.assert_array_equal(first, second)
+        assert not np.array_equal(first, other)
 
 
 def test_features_bring_inputs_of_one_class_together():
-    found = features.pool_features(POOL, 1)
-    nearest = (found @ found.T - 2.0 * np.eye(len(POOL))).argmax(axis=1)
     labels = PUBLIC.labels[: len(POOL)]
-    assert (labels[nearest] == labels).mean() > 0.85
+    for found in features.pool_features(POOL, 1):
+        nearest = (found @ found.T - 2.0 * np.eye(len(POOL))).argmax(axis=1)
+        assert (labels[nearest] == labels).mean() > 0.85
 
 
 def test_one_query_a_group_of_look_alikes():
@@ -84,6 +88,20 @@ def test_labels_of_few_queries_spread_over_most_of_the_pool():
     right = inferred.labels == labels[inferred.query_indices]
     assert len(right) > 60
     assert right.mean() > 0.9
+
+
+def test_labels_spread_further_over_features_that_labels_taught():
+    labels = PUBLIC.labels[: len(POOL)]
+    asked = diverse.choose(POOL, 40, seed=1)
+    answers = released(asked, labels[asked])
+    once = neighbours.spread_labels(
+        neighbours.neighbour_graph(features.pool_features(POOL, 1)), answers
+    )
+    twice = diverse.infer(POOL, answers, 1)
+    right_once, right_twice = (
+        (found.labels == labels[found.query_indices]).sum() for found in (once, twice)
+    )
+    assert right_twice > right_once
 
 
 def test_without_an_answer_there_is_one_clear_line():

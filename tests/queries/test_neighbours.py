@@ -26,10 +26,19 @@ def slow_influence(graph, sources):
     return (1.0 - neighbours.KEPT) * np.linalg.inv(system)[:, sources]
 
 
+def slow_nearest(points):
+    """Weights to the ten nearest, the larger one of both directions."""
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    np.fill_diagonal(distances, np.inf)
+    furthest = np.sort(distances, axis=1)[:, neighbours.NEIGHBOURS - 1 :][:, :1]
+    weights = np.exp(-2.0 * np.square(distances / furthest)) * (distances <= furthest)
+    return np.maximum(weights, weights.T)
+
+
 def test_influence_tends_to_its_closed_form(monkeypatch):
     monkeypatch.setattr(neighbours, "PASSES", 400)
     points, _ = groups(3, 20)
-    graph = neighbours.neighbour_graph(points)
+    graph = neighbours.neighbour_graph([points])
     sources = np.array([0, 25, 59])
     expected = slow_influence(graph, sources)
     np.testing.assert_allclose(neighbours.influence(graph, sources), expected, atol=1e-5)
@@ -40,16 +49,25 @@ def test_influence_tends_to_its_closed_form(monkeypatch):
 def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inputs):
     points = np.random.default_rng(seed).normal(size=(num_inputs, 3))
     points[: num_inputs // 2] = points[0]  # copies lie at distance 0
-    graph = neighbours.neighbour_graph(points).toarray()
+    graph = neighbours.neighbour_graph([points]).toarray()
     np.testing.assert_allclose(graph, graph.T, rtol=1e-5)
     assert np.isfinite(graph).all()
     assert np.linalg.eigvalsh(graph.astype(np.float64)).max() <= 1.0 + 1e-5
 
 
+def test_views_add_up():
+    random = np.random.default_rng(5)
+    one, other = random.normal(size=(2, 30, 3))
+    both = neighbours.neighbour_graph([one, other]).toarray()
+    summed = sum(slow_nearest(view) for view in (one, other))
+    degrees = summed.sum(axis=1)
+    np.testing.assert_allclose(both, summed / np.sqrt(np.outer(degrees, degrees)), rtol=1e-5)
+
+
 def test_one_label_a_group_names_all_of_it():
     points, membership = groups(3, 30)
     asked = np.array([4, 40, 77])
-    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels(asked, [0, 1, 2]))
+    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, [0, 1, 2]))
     assert len(found.labels) == 90
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
@@ -59,13 +77,13 @@ def test_a_label_that_its_surroundings_contradict_is_left_out():
     asked = np.arange(0, 90, 5)
     noisy = membership[asked].copy()
     noisy[[2, 9, 16]] = [1, 2, 0]
-    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels(asked, noisy))
+    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, noisy))
     assert len(found.labels) == 90
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
 
 def test_between_equal_claims_nothing_is_clear():
-    graph = neighbours.neighbour_graph(np.ones((10, 2)))
+    graph = neighbours.neighbour_graph([np.ones((10, 2))])
     asked = np.arange(4)
     found = neighbours.spread_labels(graph, labels(asked, asked % 2, num_classes=2))
     assert set(found.query_indices.tolist()) <= set(asked.tolist())
@@ -73,14 +91,14 @@ def test_between_equal_claims_nothing_is_clear():
 
 def test_where_no_label_reaches_nothing_is_inferred():
     points, membership = groups(2, 30)
-    found = neighbours.spread_labels(neighbours.neighbour_graph(points), labels([3], [1]))
+    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels([3], [1]))
     np.testing.assert_array_equal(np.unique(membership[found.query_indices]), [0])
     assert (found.labels == 1).all()
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_the_smallest_pools_have_a_graph(num_inputs):
-    graph = neighbours.neighbour_graph(np.ones((num_inputs, 2)))
+    graph = neighbours.neighbour_graph([np.ones((num_inputs, 2))])
     found = neighbours.spread_labels(graph, labels([0], [2]))
     assert set(found.labels.tolist()) == {2}
 
@@ -88,6 +106,6 @@ def test_the_smallest_pools_have_a_graph(num_inputs):
 def test_a_single_class_is_clear():
     points, _ = groups(1, 20)
     found = neighbours.spread_labels(
-        neighbours.neighbour_graph(points), labels([0], [0], num_classes=1)
+        neighbours.neighbour_graph([points]), labels([0], [0], num_classes=1)
     )
     assert len(found.labels) == 20

@@ -1,6 +1,8 @@
 """What every student must do, and every one trained by `fit`; `test_contract.py` runs it."""
 
 import dataclasses
+import pathlib
+import resource
 
 import keras
 import numpy as np
@@ -171,3 +173,18 @@ class FittedStudentContract(StudentContract):
         arrays = artifacts.read_arrays(kept)
         assert arrays["epochs"] == 1
         assert all(np.isfinite(array).all() for array in arrays.values())
+
+    @pytest.mark.long
+    def test_memory_stays_flat_over_epochs(self, tmp_path):
+        """Weights of one step kept for good would show: thousands of steps, a few MiB allowed."""
+        resident = []
+
+        def note(epoch, logs):
+            pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+            resident.append(pages * resource.getpagesize() / 2**20)
+
+        watch = keras.callbacks.LambdaCallback(on_epoch_end=note)
+        steps = 30 * training.STEPS_AN_EPOCH
+        self.train(max_steps=steps, folder=tmp_path, callbacks=[watch])
+        assert len(resident) == 30
+        assert resident[-1] - resident[5] < 30.0, resident

@@ -51,6 +51,29 @@ def test_only_confident_answers_teach_and_nothing_flows_back_into_them():
     np.testing.assert_array_equal(changing[2], 0.0)
 
 
+def test_changed_images_are_taught_what_the_averaged_weights_say():
+    public = data.load_public("digits")
+    classifier = models.build("cnn", public.dataset, seed=1)
+    student = consistency.ConsistencyStudent(classifier, public.dataset, warm_up_steps=1)
+    student.compile(optimizer=keras.optimizers.SGD(0.0))
+    for place, average in enumerate(student.averages):
+        average.assign(tf.random.stateless_normal(average.shape, [place, 1]))  # sure of itself
+    images = tf.constant(public.inputs[:60], tf.float32)
+    _, plain, changed = tf.split(images, 3)
+    own = consistency.agreement_loss(classifier(plain), classifier(changed))
+    expected = consistency.agreement_loss(student.averaged_logits(plain), classifier(changed))
+    found = student.train_step(
+        {
+            "labelled": images[:20],
+            "labels": tf.constant(public.labels[:20]),
+            "unlabelled": plain,
+            "changed": changed,
+        }
+    )
+    assert float(found["unlabelled_loss"]) == pytest.approx(float(expected), rel=1e-4)
+    assert abs(float(expected) - float(own)) > 0.5
+
+
 def test_divergence_and_entropy_are_those_of_scipy():
     expected = scipy.stats.entropy(PROBABILITIES, OTHER_PROBABILITIES, axis=1).mean()
     assert float(consistency.mean_divergence(LOGITS, OTHERS)) == pytest.approx(expected, rel=1e-4)
