@@ -3,26 +3,13 @@
 import dataclasses
 
 import numpy as np
+from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.records import IntArray, Pool, ReleasedLabels
 
 PUBLIC = data.load_public("digits")
 POOL = PUBLIC.split(300)[0].pool()
-
-
-def released(indices: IntArray, labels: IntArray, num_classes: int = 10) -> ReleasedLabels:
-    return ReleasedLabels(
-        query_indices=indices,
-        labels=labels,
-        num_classes=num_classes,
-        num_queries=len(indices),
-        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_rows=(2,),
-        secure_noise=True,
-    )
 
 
 class Answers:
@@ -34,7 +21,7 @@ class Answers:
 
     def __call__(self, indices: IntArray) -> ReleasedLabels:
         self.rounds.append(indices)
-        return released(indices, self.labels[indices])
+        return released_labels(indices, self.labels[indices])
 
 
 def islands(num: int, seed: int = 0) -> tuple[Pool, IntArray]:

@@ -3,7 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from query_helpers import POOL, PUBLIC, islands, released
+from labels_for_tests import released_labels
+from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.queries import diverse, features, neighbours
 from pate_tf.records import Pool
@@ -84,7 +85,7 @@ def test_a_pool_of_copies_is_asked_all_the_same():
 def test_labels_of_few_queries_spread_over_most_of_the_pool():
     labels = PUBLIC.labels[: len(POOL)]
     asked = diverse.choose(POOL, 40, seed=1)
-    inferred = diverse.infer(POOL, released(asked, labels[asked]), 1)
+    inferred = diverse.infer(POOL, released_labels(asked, labels[asked]), 1)
     right = inferred.labels == labels[inferred.query_indices]
     assert len(right) > 60
     assert right.mean() > 0.9
@@ -93,7 +94,7 @@ def test_labels_of_few_queries_spread_over_most_of_the_pool():
 def test_labels_spread_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
     asked = diverse.choose(POOL, 40, seed=1)
-    answers = released(asked, labels[asked])
+    answers = released_labels(asked, labels[asked])
     once = neighbours.spread_labels(
         neighbours.neighbour_graph(features.pool_features(POOL, 1)), answers
     )
@@ -106,10 +107,10 @@ def test_labels_spread_further_over_features_that_labels_taught():
 
 def test_without_an_answer_there_is_one_clear_line():
     with pytest.raises(ValueError, match="student: expected at least 1 released label"):
-        diverse.infer(POOL, released(np.empty(0, np.int64), np.empty(0, np.int64)), 1)
+        diverse.infer(POOL, released_labels(np.empty(0, np.int64), np.empty(0, np.int64)), 1)
 
 
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
     pool, labels = islands(50)
-    answers = released(np.arange(5), labels[:5])
+    answers = released_labels(np.arange(5), labels[:5])
     assert diverse.infer(pool, answers, 0) is answers

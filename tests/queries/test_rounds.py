@@ -3,7 +3,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from query_helpers import POOL, PUBLIC, Answers, islands, released
+from labels_for_tests import released_labels
+from query_helpers import POOL, PUBLIC, Answers, islands
 
 from pate_tf.accounting.statement_words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
 from pate_tf.queries import between_rounds, catalogue
@@ -127,7 +128,7 @@ def test_the_lowest_scores_that_were_not_asked_come_next():
 def test_queries_without_an_answer_are_not_asked_again():
     def every_second(indices):
         answered = indices[::2]
-        labels = released(answered, PUBLIC.labels[answered])
+        labels = released_labels(answered, PUBLIC.labels[answered])
         return dataclasses.replace(labels, num_queries=len(indices))
 
     asked = ask_in_rounds(config("by_last_label"), POOL, every_second)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from query_helpers import POOL, PUBLIC, islands, released
+from labels_for_tests import released_labels
+from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.queries import between_rounds, binary_experts, catalogue, siamese, uncertain
 from pate_tf.queries.simple import random_order
@@ -24,7 +25,7 @@ def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
     one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
     inputs[150:160] = (inputs[one] + inputs[other]) / 2
     indices = np.arange(100)
-    scores = uncertain.score(Pool(pool.dataset, inputs), released(indices, labels[:100]), 0)
+    scores = uncertain.score(Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0)
     assert scores.shape == (200,)
     assert scores.min() >= 0.1 - 1e-6  # the largest of ten probabilities
     assert scores.max() <= 1.0
@@ -57,7 +58,7 @@ def test_the_experts_are_one_against_all(monkeypatch):
     seen = []
     monkeypatch.setattr(binary_experts, "order", lambda scores: seen.append(scores) or scores)
     pool, labels = islands(200)
-    binary_experts.score(pool, released(np.arange(100), labels[:100]), 0)
+    binary_experts.score(pool, released_labels(np.arange(100), labels[:100]), 0)
     (scores,) = seen
     assert scores.shape == (200, 10)
     of_its_class = scores[np.arange(200), labels]
@@ -72,7 +73,7 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     monkeypatch.setattr(between_rounds, "STEPS", 200)
     pool, labels = islands(300)
     known = np.flatnonzero(labels < 8)[:60]  # nobody knows of two classes
-    found = siamese.match(pool, released(known, labels[known]), 0)
+    found = siamese.match(pool, released_labels(known, labels[known]), 0)
     assert found.num_classes == 10
     assert set(found.query_indices.tolist()).isdisjoint(known.tolist())
     truth = labels[found.query_indices]
@@ -84,7 +85,7 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
 
 
 def test_siamese_asks_at_random_and_matched_ones_last(monkeypatch):
-    given_labels = released(np.arange(5), PUBLIC.labels[:5])
+    given_labels = released_labels(np.arange(5), PUBLIC.labels[:5])
     matched = dataclasses.replace(given_labels, query_indices=np.array([7, 9, 11, 13, 15]))
     monkeypatch.setattr(siamese, "match", lambda pool, labels, seed: matched)
     asked = np.argsort(siamese.score(POOL, given_labels, 3))
@@ -96,7 +97,7 @@ def test_siamese_asks_at_random_and_matched_ones_last(monkeypatch):
 def test_one_label_is_enough_to_go_on(monkeypatch):
     monkeypatch.setattr(between_rounds, "STEPS", 3)
     pool, _ = islands(300)
-    one = released(np.array([4]), np.array([3]))
+    one = released_labels(np.array([4]), np.array([3]))
     for name, strategy in catalogue.STRATEGIES.items():
         if strategy.is_adaptive:
             scores = strategy.score(pool, one, 0)
@@ -106,7 +107,7 @@ def test_one_label_is_enough_to_go_on(monkeypatch):
 
 @pytest.mark.parametrize("name", ["uncertain", "binary_experts", "siamese"])
 def test_no_answer_at_all_is_told(name):
-    nothing = released(np.empty(0, np.int64), np.empty(0, np.int64))
+    nothing = released_labels(np.empty(0, np.int64), np.empty(0, np.int64))
     with pytest.raises(ValueError, match="expected at least 1 released label"):
         catalogue.STRATEGIES[name].score(POOL, nothing, 0)
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from labels_for_tests import released_labels
 
 from pate_tf import artifacts
 from pate_tf.records import Pool, PoolLabels, PublicExamples, ReleasedLabels
@@ -18,20 +19,6 @@ from pate_tf.students.catalogue import find_student
 from pate_tf.students.config import StudentConfig
 
 QUERIES = 60
-
-
-def released_labels(indices, labels, num_classes: int = 10) -> ReleasedLabels:
-    return ReleasedLabels(
-        query_indices=indices,
-        labels=labels,
-        num_classes=num_classes,
-        num_queries=len(labels),
-        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_rows=(2,),
-        secure_noise=True,
-    )
 
 
 class Killed(BaseException):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
-from contract import released_labels
 from hypothesis import given
 from hypothesis import strategies as st
+from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models

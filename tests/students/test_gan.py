@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from contract import released_labels
+from labels_for_tests import released_labels
 
 from pate_tf.data.digits import DIGITS
 from pate_tf.data.tfds_images import MNIST, SVHN

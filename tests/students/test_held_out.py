@@ -4,7 +4,7 @@ import event_files
 import numpy as np
 import pytest
 import tensorflow as tf
-from contract import released_labels
+from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.records import PublicExamples

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labels_for_tests import released_labels
 from sklearn.ensemble import RandomForestClassifier
 
 from pate_tf.models import forest
@@ -35,18 +36,8 @@ def config(**changes: object) -> StudentConfig:
     return StudentConfig(**{**fields, **changes})
 
 
-def released(indices, labels, num_classes: int = 3) -> ReleasedLabels:
-    return ReleasedLabels(
-        query_indices=indices,
-        labels=labels,
-        num_classes=num_classes,
-        num_queries=len(labels),
-        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_rows=(2,),
-        secure_noise=True,
-    )
+def of_three(indices, labels, num_classes: int = 3) -> ReleasedLabels:
+    return released_labels(indices, labels, num_classes)
 
 
 def noisy(num: int, seed: int, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +50,7 @@ def noisy(num: int, seed: int, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarra
 def student(num: int = 120, seed: int = 0, **changes: object) -> ForestModel:
     inputs, labels = noisy(num, seed)
     return train_random_forest(
-        config(**changes), released(np.arange(num), labels), Pool(TABLE, inputs)
+        config(**changes), of_three(np.arange(num), labels), Pool(TABLE, inputs)
     )
 
 
@@ -72,7 +63,7 @@ def labels_of(model: ForestModel, inputs: np.ndarray) -> np.ndarray:
 def test_the_served_graph_answers_exactly_as_scikit_learn(tmp_path, num, classes):
     inputs, labels = noisy(num, num, classes)
     order = np.random.default_rng(0).permutation(num)
-    model = train_random_forest(config(), released(order, labels[order]), Pool(TABLE, inputs))
+    model = train_random_forest(config(), of_three(order, labels[order]), Pool(TABLE, inputs))
     folder = export_student(model, TABLE, tmp_path, {"epsilon": 1.0})
     twin = RandomForestClassifier(n_estimators=100, random_state=4)
     twin.fit(inputs[order], labels[order])
@@ -137,7 +128,7 @@ def test_it_learns_from_the_released_labels_and_not_from_the_order_of_the_pool()
     truth = (inputs[:, 0] > 0) + (inputs[:, 1] > 0).astype(int)
     indices = random.permutation(np.arange(0, 400, 2))
     swapped = (truth[indices] + 1) % 3
-    model = train_random_forest(config(), released(indices, swapped), Pool(TABLE, inputs))
+    model = train_random_forest(config(), of_three(indices, swapped), Pool(TABLE, inputs))
     rest = np.arange(1, 400, 2)
     assert (labels_of(model, inputs[rest]) == (truth[rest] + 1) % 3).mean() > 0.8
 
@@ -154,7 +145,7 @@ def test_the_seed_decides_the_forest():
 
 def test_it_is_the_forest_of_the_shared_room():
     inputs, labels = noisy(50, 0)
-    model = train_random_forest(config(), released(np.arange(50), labels), Pool(TABLE, inputs))
+    model = train_random_forest(config(), of_three(np.arange(50), labels), Pool(TABLE, inputs))
     expected = forest.fit("random_forest", TABLE, inputs, labels, seed=4)
     assert student_digest(model) == student_digest(ForestModel(expected))
 
@@ -162,10 +153,10 @@ def test_it_is_the_forest_of_the_shared_room():
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (released([], []), "student: expected at least 1 released label"),
-        (released([60], [1]), "student: expected labels of a pool of 60"),
-        (released([-1], [1]), "student: expected labels of a pool of 60"),
-        (released([0], [1], num_classes=4), "student: expected labels of 3 classes"),
+        (of_three([], []), "student: expected at least 1 released label"),
+        (of_three([60], [1]), "student: expected labels of a pool of 60"),
+        (of_three([-1], [1]), "student: expected labels of a pool of 60"),
+        (of_three([0], [1], num_classes=4), "student: expected labels of 3 classes"),
     ],
 )
 def test_labels_that_do_not_belong_to_the_pool_are_refused(labels, words):

@@ -3,7 +3,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from contract import released_labels as released
+from labels_for_tests import released_labels as released
 
 from pate_tf.data import catalogue as data
 from pate_tf.students.config import StudentConfig
