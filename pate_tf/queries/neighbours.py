@@ -67,7 +67,7 @@ def spread_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolLabe
     """Returns what labelled inputs say of the pool, where they are clear about it.
 
     A label that the other labels clearly contradict is left out first, the most contradicted one
-    before all others.
+    before all others. The last label of a class stays: none could speak for it.
 
     Args:
       graph: of `neighbour_graph`.
@@ -84,7 +84,8 @@ def spread_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolLabe
     while True:
         shares = _shares(among @ (one_hot * kept[:, None]))
         own = shares[np.arange(len(one_hot)), labels.labels]
-        contradiction = np.where(kept, shares.max(axis=1, initial=0.0) - own, 0.0)
+        is_last = (one_hot * kept[:, None]).sum(axis=0)[labels.labels] <= 1
+        contradiction = np.where(kept & ~is_last, shares.max(axis=1, initial=0.0) - own, 0.0)
         worst = int(contradiction.argmax())
         if contradiction[worst] < DENIED:
             break

@@ -82,6 +82,14 @@ def test_a_label_that_its_surroundings_contradict_is_left_out():
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
 
+def test_the_only_label_of_a_class_is_not_left_out_for_standing_alone():
+    points, membership = groups(3, 30, spread=3.0)  # so near that labels reach other groups
+    asked = np.array([4, 40, 77])
+    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, [0, 1, 2]))
+    assert set(asked.tolist()) <= set(found.query_indices.tolist())
+    assert (found.labels == membership[found.query_indices]).mean() > 0.9
+
+
 def test_between_equal_claims_nothing_is_clear():
     graph = neighbours.neighbour_graph([np.ones((10, 2))])
     asked = np.arange(4)
