@@ -152,7 +152,8 @@ flags.DEFINE_enum(
     ["held_out", "all_unqueried"],
     "Public samples that the student's accuracy is measured on: those outside of the pool, or "
     "these and all of the pool that was not put to the teachers, which a student may have learnt "
-    "from without labels. The latter flatters strategies that ask about hard samples.",
+    "from without labels or with inferred ones. The latter flatters strategies that ask about hard "
+    "samples.",
 )
 flags.DEFINE_boolean("save_labels", True, "Keep the noisy labels in TRAIN_DIR/released/labels.npz.")
 flags.DEFINE_list(

@@ -50,7 +50,9 @@ class Workshop:
     folder: pathlib.Path
     data_dirs: dict[str, pathlib.Path | None]
     seed: int
-    _pools: dict[str, Pool] = dataclasses.field(default_factory=dict, init=False)
+    _pools: dict[str, Pool] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def public(self, dataset: str) -> PublicExamples:
         """Returns the public samples of a data set.
@@ -61,9 +63,9 @@ class Workshop:
         return data.load_public(dataset, data_dir=self.data_dirs[dataset])
 
     def pool(self, dataset: str) -> Pool:
-        """Returns the student's public inputs, always the same object.
+        """Returns the student's public inputs.
 
-        What is learnt from a pool is kept with it.
+        Always the same object, for which features that were learnt last need not be learnt again.
         """
         if dataset not in self._pools:
             public = self.public(dataset)

@@ -1,4 +1,4 @@
-"""Students trained on kept labels, and evaluated on what they were not given the labels of."""
+"""Students trained on kept labels, and evaluated on what was not asked for."""
 
 import dataclasses
 import pathlib
@@ -57,8 +57,9 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
     """Trains a student on kept labels, unless that was done before.
 
     Its result: right answers `held_out` and `unqueried`, out of `num_held_out` and
-    `num_unqueried`; unqueried samples are all public ones whose label it was not given, most of
-    which it saw without a label. `mebibytes`: resident memory of the process after each epoch.
+    `num_unqueried`; unqueried samples are all public ones that were not asked for, most of which
+    it saw without a label, or with an inferred one. `mebibytes`: resident memory of the process
+    after each epoch.
     """
     public = bench.workshop.public(asking.ensemble.dataset)
     config = config_of(bench, student, public, repetition=asking.draw)

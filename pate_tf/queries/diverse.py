@@ -8,9 +8,12 @@ labels are right more often. What is inferred from released labels is post-proce
 import numpy as np
 import sklearn.cluster
 
-from pate_tf.queries.features import learns_features, pool_features, taught_features
+from pate_tf.queries.features import pool_features
 from pate_tf.queries.neighbours import neighbour_graph, spread_labels
+from pate_tf.queries.taught import taught_features
 from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+from pate_tf.students.consistency import learns_by_augmentation
+from pate_tf.students.training import TrainingDivergedError
 
 MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
 
@@ -48,20 +51,26 @@ def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
     left out, for they are partly wrong. Where features could not be learnt, likeness means too
     little: the released labels are returned.
 
+    Inputs of a class that no released label names are taken for those of other classes. There is
+    no second time then: a network that was taught so finds it clear.
+
     Args:
       pool: public inputs.
       released: the labels that were paid for.
-      seed: of the features.
+      seed: of the features, and of the network that learns from labels.
 
     Raises:
       ValueError: if no query was answered, or the labels do not belong to this pool.
     """
     released.check_pool(pool)
-    if not learns_features(pool.dataset):
+    if not learns_by_augmentation(pool.dataset):
         return released
-    clear = spread_labels(neighbour_graph(pool_features(pool, seed)), released)
-    if not len(clear.labels):
-        return released
-    taught = taught_features(pool, clear, seed)
-    clear = spread_labels(neighbour_graph([taught]), released)
-    return clear if len(clear.labels) else released
+    once = spread_labels(neighbour_graph(pool_features(pool, seed)), released)
+    if len(np.unique(once.labels)) < released.num_classes:
+        return once if len(once.labels) else released
+    try:
+        taught = taught_features(pool, once, seed)
+    except TrainingDivergedError:  # of a network that nobody asked for
+        return once
+    twice = spread_labels(neighbour_graph([taught]), released)
+    return twice if len(twice.labels) else once

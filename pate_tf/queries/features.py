@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.models import catalogue
-from pate_tf.records import Dataset, Pool, PoolLabels
+from pate_tf.records import Pool
 from pate_tf.students import training
 from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
-from pate_tf.students.catalogue import STUDENTS
 from pate_tf.students.config import StudentConfig
+from pate_tf.students.consistency import learns_by_augmentation
 from pate_tf.students.outputs import FloatArray, outputs
 from pate_tf.students.strong_augmentation import augment_strongly
 
@@ -27,8 +27,6 @@ BATCH_SIZE = 256
 LEARNING_RATE = 0.002
 TEMPERATURE = 0.2
 PROJECTION = (256, 64)  # units of the layers between the features and the loss
-TAUGHT = "consistency"  # the student that features are learnt from once there are labels
-TAUGHT_STEPS = 1_500
 
 
 @functools.lru_cache(maxsize=1)  # choosing queries and inferring labels ask for the same ones
@@ -45,50 +43,22 @@ def pool_features(pool: Pool, seed: int) -> tuple[FloatArray, ...]:
       seed: fixes initial weights, shuffling and changes.
     """
     dataset = pool.dataset
-    if learns_features(dataset):
+    if learns_by_augmentation(dataset):
         views = []
-        for network_seed in derived_seeds(seed, NETWORKS + 1)[:NETWORKS]:
+        for network_seed in derived_seeds(seed, NETWORKS):
             model = _learn(pool, network_seed)
             hidden = outputs(model.body, pool.inputs)
-            views += [_of_length_one(hidden), _of_length_one(outputs(model.projection, hidden))]
+            views += [of_length_one(hidden), of_length_one(outputs(model.projection, hidden))]
         return tuple(views)
     low, high = (np.asarray(values, np.float64) for values in dataset.value_range)
-    return (_of_length_one((pool.inputs - low) / (high - low)),)
+    return (of_length_one((pool.inputs - low) / (high - low)),)
 
 
-def taught_features(pool: Pool, labels: PoolLabels, seed: int) -> FloatArray:
-    """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
-
-    It tells apart what features learnt without labels do not: a seven with a bar from a two.
-
-    Args:
-      pool: public inputs.
-      labels: what the student learns from; partly wrong.
-      seed: of its training.
-    """
-    defaults = STUDENTS[TAUGHT]
-    config = StudentConfig(
-        student=TAUGHT,
-        model=defaults.default_model(pool.dataset),
-        max_steps=TAUGHT_STEPS,
-        batch_size=defaults.batch_size,
-        learning_rate=defaults.learning_rate,
-        seed=derived_seeds(seed, NETWORKS + 1)[NETWORKS],
-    )
-    student = defaults.train(config, labels, pool)
-    hidden = keras.Model(student.inputs, student.layers[-2].output)
-    return _of_length_one(outputs(hidden, pool.inputs))
-
-
-def _of_length_one(features: FloatArray) -> FloatArray:
+def of_length_one(features: FloatArray) -> FloatArray:
+    """Flattens features `[num_inputs, ...]` and divides each input's by their length."""
     features = features.reshape(len(features), -1)
     length = np.linalg.norm(features, axis=1, keepdims=True)
     return features / np.maximum(length, np.finfo(np.float64).tiny)
-
-
-def learns_features(dataset: Dataset) -> bool:
-    """Whether inputs can be changed without changing their label."""
-    return dataset.augmentation != "none"
 
 
 class ContrastiveModel(keras.Model):

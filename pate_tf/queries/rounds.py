@@ -88,8 +88,8 @@ def ask_in_rounds(
       ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
         with all positions so far, so that its last answer covers all of them; `Labeller.label`
         answers earlier ones from memory.
-      choosing: entered for as long as something is learnt about the pool: a minute and more for
-        some strategies.
+      choosing: entered for as long as something is learnt about the pool: minutes for some
+        strategies.
 
     Raises:
       ValueError: if there is no such strategy, or pool, queries and rounds do not fit each other;

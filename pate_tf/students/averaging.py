@@ -17,8 +17,8 @@ class AveragedStudent(keras.Model):
     Evaluation and what is exported use the average.
 
     Attributes:
-      averaged_steps: how many steps the average reaches back, about; in the first steps, as many as
-        there are.
+      averaged_steps: how many steps the average reaches back at the most; until then, about a
+        tenth of those so far.
     """
 
     averaged_steps = 1_000

@@ -163,7 +163,7 @@ class FittedStudentContract(StudentContract):
 
     @pytest.mark.long
     def test_memory_stays_flat_over_epochs(self, tmp_path):
-        """Weights of one step kept for good would show: thousands of steps, a few MiB allowed."""
+        """Weights of one step kept for good would show: thousands of steps, 30 MiB allowed."""
         resident = []
 
         def note(epoch, logs):
