@@ -1,5 +1,6 @@
 """The page of results says what the JSON file says."""
 
+import dataclasses
 import json
 
 import pytest
@@ -13,7 +14,7 @@ from pate_tf.students.evaluation import Accuracy
 
 
 def experiment(**row):
-    full = {"what": "w", "cells": {}, "why": "", "numbers": {}, "seconds": 1.25, **row}
+    full = dataclasses.asdict(Row(what="w", cells={}, seconds=1.25)) | row
     return {
         "command": "python -m benchmarks.paper --only=teachers",
         "seed": 3,
@@ -35,9 +36,9 @@ def published(folder, result, benchmarks=None):
 
 def test_columns_stand_in_order_and_nothing_is_lost(tmp_path):
     cells = {"more": "3", "ours": "2", "the paper": "1"}
-    text = published(tmp_path, experiment(cells=cells))
-    assert "|  | the paper | ours | more | seconds |" in text
-    assert "| w | 1 | 2 | 3 | 1.2 |" in text
+    text = published(tmp_path, experiment(cells=cells, resources={"MiB": "7"}))
+    assert "|  | the paper | ours | more | MiB | seconds |" in text
+    assert "| w | 1 | 2 | 3 | 7 | 1.2 |" in text
     assert "`python -m benchmarks.paper --only=teachers`: 1 s, seed 3, 2 cores; python 3.11" in text
 
 
