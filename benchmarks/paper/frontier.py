@@ -24,6 +24,7 @@ from pate_tf.accounting.mechanisms import (
 GOALS = ((0.985, 1.0), (0.989, 0.6))  # accuracy, epsilon
 STRATEGY = "diverse"
 TICKS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+ERRORS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # in per cent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,12 +172,12 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
         dict.fromkeys(one["student"] for one in points), ("o", "s", "^"), strict=False
     ):
         own = [one for one in points if one["student"] == student]
-        values = np.array([one["accuracy"] for one in own])
-        low, high = np.array([one["interval"] for one in own]).T
+        errors = 1.0 - np.array([one["accuracy"] for one in own])
+        high, low = 1.0 - np.array([one["interval"] for one in own]).T
         students.errorbar(
             [one["epsilon"] for one in own],
-            100 * values,
-            yerr=100 * np.array([values - low, high - values]),
+            100 * errors,
+            yerr=100 * np.array([errors - low, high - errors]),
             fmt=marker,
             label=student,
             capsize=2,
@@ -184,14 +185,18 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
         for one in own:
             students.annotate(
                 str(one["queries"]),
-                (one["epsilon"], 100 * one["accuracy"]),
+                (one["epsilon"], 100 * (1.0 - one["accuracy"])),
                 textcoords="offset points",
                 xytext=(4, 4),
                 fontsize=7,
             )
     students.set(
-        xlabel="publishable epsilon, delta 1e-5", ylabel="student's accuracy, %", xscale="log"
+        xlabel="publishable epsilon, delta 1e-5",
+        ylabel="student's error, %",
+        xscale="log",
+        yscale="log",
     )
+    students.set_yticks(ERRORS, [f"{error:g}" for error in ERRORS])
     students.legend(title="queries beside the points")
     offered = [one for one in numbers if "offers" in one]
     largest = max((one["teachers"] for one in offered), default=0)
