@@ -19,7 +19,7 @@ from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 NUM_TEACHERS, MAX_STEPS = 12, 30  # of the run that the fixture `trained` gives
-PATIENCE = 120  # seconds until a process counts as hung
+PATIENCE = 300  # seconds until a process counts as hung
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tensorflow", "keras", "sklearn.datasets", "tqdm"])

@@ -83,16 +83,20 @@ def _row(
 def _why(
     strategy: str, drawn: Sequence[Drawn], base: Sequence[float], found: Sequence[float]
 ) -> str:
-    inferred = sum(labels.num_inferred for labels in drawn)
-    if strategy not in GAINS and inferred:
+    gains = 100 * np.subtract(found, base)
+    if strategy not in GAINS:
+        inferred = sum(labels.num_inferred for labels in drawn)
         wrong = inferred - sum(labels.num_inferred_right for labels in drawn)
-        return f"Of the labels that it infers {percent(wrong / inferred)} are wrong."
+        return (
+            f"Gains differ by {np.ptp(gains):.2f} points between repetitions; of the labels that "
+            f"it infers {percent(wrong / max(1, inferred))} are wrong."
+        )
     wrong_share = 1 - float(np.mean([labels.accuracy for labels in drawn]))
     left = 1 - float(np.mean(base))
     return (
         f"The paper's gains are those on SVHN; here random queries leave {percent(left)} wrong, "
         f"of what is asked instead {percent(wrong_share)} of the noisy labels are wrong, and gains "
-        f"differ by {100 * float(np.ptp(np.subtract(found, base))):.2f} points between repetitions."
+        f"differ by {np.ptp(gains):.2f} points between repetitions."
     )
 
 

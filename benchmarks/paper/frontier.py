@@ -5,12 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from benchmarks.paper.bench import Bench
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.labels import Asking, costs, draw
-from benchmarks.paper.rows import Experiment, Row, not_run, number, percent, with_interval
+from benchmarks.paper.rows import (
+    Experiment,
+    Row,
+    median_and_range,
+    not_run,
+    number,
+    percent,
+    spread,
+)
 from benchmarks.paper.trade_off import scale_of, trade_off
 from benchmarks.paper.training import held_out, train, unqueried
 from pate_tf.accounting.mechanisms import (
@@ -54,11 +63,11 @@ POINTS = {
         Point(500, 250, ExponentialMechanism(1 / 64)),
         Point(500, 500, ExponentialMechanism(1 / 62)),
         Point(500, 1000, ExponentialMechanism(1 / 68)),
-        # Those of figure 4, the same students.
+        # Labels and students of `students`.
         Point(250, 100, LaplaceNoisyMax(1 / 20), BOTH),
         Point(250, 1000, LaplaceNoisyMax(1 / 20), BOTH),
     ),
-    "quick": (Point(20, 20, PermuteAndFlip(1.0)),),
+    "quick": (Point(20, 60, LaplaceNoisyMax(1 / 2)),),  # the labels that `students` drew
 }
 
 
@@ -82,16 +91,24 @@ def _rows(bench: Bench) -> Iterator[Row]:
 
 
 def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
-    asking = Asking(
-        ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
-        mechanism=point.mechanism,
-        num_queries=point.num_queries,
-        strategy=STRATEGY,
-    )
-    cost, drawn, measured = costs(bench, asking), draw(bench, asking), train(bench, asking, student)
-    found = held_out(measured)
-    independent, sanitised = cost.result["data_independent"], cost.result["sanitised"]
-    epsilon = min(independent, sanitised)
+    askings = [
+        Asking(
+            ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
+            mechanism=point.mechanism,
+            num_queries=point.num_queries,
+            strategy=STRATEGY,
+            draw=repetition,
+        )
+        for repetition in range(bench.setting.repetitions)
+    ]
+    drawn = [draw(bench, asking) for asking in askings]
+    found = [costs(bench, asking).result for asking in askings]
+    trained = [train(bench, asking, student) for asking in askings]
+    accuracies = [held_out(measured).value for measured in trained]
+    sanitised = [cost["sanitised"] for cost in found]
+    independent = found[0]["data_independent"]  # the same for all queries
+    epsilons = [min(independent, one) for one in sanitised]
+    passed = sum(cost["passed"] for cost in found)
     return Row(
         what=(
             f"{point.num_queries} queries of {point.num_teachers} teachers, "
@@ -99,25 +116,27 @@ def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
             f"{student}"
         ),
         cells={
-            "publishable epsilon": number(epsilon),
-            "which": "sanitised" if sanitised < independent else "data-independent",
-            "accuracy, held out": with_interval(found),
-            "on all unqueried": with_interval(unqueried(measured)),
-            "labels right": percent(drawn.accuracy),
+            "publishable epsilon": spread(epsilons),
+            "which": "sanitised" if np.median(sanitised) < independent else "data-independent",
+            "accuracy, held out": median_and_range(accuracies),
+            "on all unqueried": median_and_range(
+                [unqueried(measured).value for measured in trained]
+            ),
+            "labels right": median_and_range([labels.accuracy for labels in drawn]),
             "data-independent": number(independent),
-            "sanitised": number(sanitised),
-            "with it, worst case": number(cost.result["worst_case"]),
-            "gated": number(cost.result["gated"])
-            + ("" if cost.result["passed"] else ", not passed"),
+            "sanitised": spread(sanitised),
+            "with it, worst case": spread([cost["worst_case"] for cost in found]),
+            "gated": spread([cost["gated"] for cost in found]) + f", passed {passed}/{len(found)}",
         },
         numbers={
-            "epsilon": epsilon,
-            "accuracy": found.value,
-            "interval": list(found.interval),
+            "epsilon": float(np.median(epsilons)),
+            "epsilons": epsilons,
+            "accuracy": float(np.median(accuracies)),
+            "accuracies": accuracies,
             "queries": point.num_queries,
             "student": student,
         },
-        seconds=measured.seconds,
+        seconds=sum(measured.seconds for measured in trained),
     )
 
 
@@ -164,6 +183,13 @@ def _trade_off_row(bench: Bench, ensemble: EnsembleName, num_queries: int) -> Ro
     )
 
 
+def _reach(
+    medians: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """How far values `[points, repetitions]` reach below and above medians `[points]`."""
+    return np.array([medians - values.min(axis=1), values.max(axis=1) - medians])
+
+
 def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     students, labels = figure.subplots(1, 2)
     numbers = [row["numbers"] for row in rows if row["numbers"]]
@@ -173,11 +199,12 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     ):
         own = [one for one in points if one["student"] == student]
         errors = 1.0 - np.array([one["accuracy"] for one in own])
-        high, low = 1.0 - np.array([one["interval"] for one in own]).T
+        epsilons = np.array([one["epsilon"] for one in own])
         students.errorbar(
-            [one["epsilon"] for one in own],
+            epsilons,
             100 * errors,
-            yerr=100 * np.array([errors - low, high - errors]),
+            xerr=_reach(epsilons, np.array([one["epsilons"] for one in own])),
+            yerr=100 * _reach(errors, 1.0 - np.array([one["accuracies"] for one in own])),
             fmt=marker,
             label=student,
             capsize=2,
@@ -227,8 +254,9 @@ EXPERIMENT = Experiment(
         "What a user chooses from: the smaller of the data-independent and the sanitised epsilon, "
         "at delta 1e-5, as if it alone were published; a sanitised one covers these data and "
         "their neighbours with confidence 0.99, and the worst case of labels and itself stands "
-        "beside it. Students ask by `--query_strategy=diverse`; each point is of one seed, and a "
-        "goal is compared with the best of them. The mechanisms were picked by hand with a look "
+        "beside it. Students ask by `--query_strategy=diverse`. Median and range over "
+        "repetitions, each with queries, noise and training of its own; a goal is compared with "
+        "the best median that it pays for. The mechanisms were picked by hand with a look "
         "at the rows of labels alone, which draw nothing: expected accuracy of the labels of the "
         "first samples against epsilon, over mechanisms and scales. No epsilon covers such a look "
         "at the votes: with private data, look at those of a public data set. Architecture and "

@@ -106,10 +106,13 @@ def _experiment(name: str, result: Mapping[str, Any], picture: str | None) -> It
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
-    for last in (PAPER, OURS, "seconds"):  # the two that are compared side by side, time at last
-        if last in headings:
-            headings.remove(last)
-            headings.insert(len(headings) if last == "seconds" else 1 + (last == OURS), last)
+    # What is compared stands side by side, time at the end.
+    first, last = ("", PAPER, OURS), ("seconds",)
+    headings = [
+        *(heading for heading in first if heading in headings),
+        *(heading for heading in headings if heading not in (*first, *last)),
+        *(heading for heading in last if heading in headings),
+    ]
     lines = [headings, ["---"] * len(headings)]
     lines += [[row.get(heading, "") for heading in headings] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

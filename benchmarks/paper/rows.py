@@ -73,6 +73,12 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def spread(epsilons: Sequence[float]) -> str:
+    """The median of some epsilons, with the smallest and the largest where they differ."""
+    low, middle, high = (number(value) for value in np.quantile(epsilons, (0.0, 0.5, 1.0)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
 def not_run(what: str, reason: str, paper: str = "") -> Row:
     """The row of what can't be measured here."""
     return Row(what=f"{what}: not run, {reason}", cells={PAPER: paper} if paper else {})

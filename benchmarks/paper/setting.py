@@ -19,14 +19,15 @@ class Setting:
       gammas: inverse scales compared in figure 2.
       draws: of the noise in figure 2 and of the forests' labels.
       figure4_queries: queries of the students of figure 4, by data set.
-      figure4_students: students compared there.
+      figure4_student: the one that is trained there.
+      figure4_strategies: how its queries are chosen.
       figure5_queries: labelled samples of the students of figure 5.
       active_queries: queries of the students of appendix B.2.
       active_rounds: rounds that they are asked in; None for each strategy's own.
       table_queries: queries of the forest students.
       compared_students: students compared at equal queries.
       compared_queries: how many.
-      repetitions: of that comparison.
+      repetitions: of that comparison, of appendix B.2's, and of the frontier's points.
       frontier_teachers: of the ensembles whose labels alone are compared.
       frontier_queries: how many of these labels.
       student_steps: training steps of a student; None for each one's own.
@@ -43,7 +44,8 @@ class Setting:
     gammas: tuple[float, ...]
     draws: int
     figure4_queries: dict[str, tuple[int, ...]]
-    figure4_students: tuple[str, ...]
+    figure4_student: str
+    figure4_strategies: tuple[str, ...]
     figure5_queries: tuple[int, ...]
     active_queries: tuple[int, ...]
     active_rounds: int | None
@@ -73,7 +75,8 @@ FULL = Setting(
     gammas=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
     draws=5,
     figure4_queries={"mnist": (100, 1000), "svhn": (500, 1000)},
-    figure4_students=("gan",),
+    figure4_student="gan",
+    figure4_strategies=("first", "diverse"),
     figure5_queries=(100, 500, 1000, 5000, 9000),
     active_queries=(250, 500, 1000),
     active_rounds=None,
@@ -98,7 +101,8 @@ QUICK = Setting(
     gammas=(0.1, 1.0),
     draws=2,
     figure4_queries={"digits": (100,)},
-    figure4_students=("supervised",),
+    figure4_student="supervised",
+    figure4_strategies=("first",),
     figure5_queries=(100,),
     active_queries=(60,),
     active_rounds=2,

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.paper import page
 from benchmarks.paper.figure4 import THEIRS
 from benchmarks.paper.forests import WHY, _falls_short
-from benchmarks.paper.rows import Row, with_interval
+from benchmarks.paper.rows import Row, spread, with_interval
 from benchmarks.paper.teachers import _row
 from pate_tf.students.evaluation import Accuracy
 
@@ -40,6 +40,17 @@ def test_columns_stand_in_order_and_nothing_is_lost(tmp_path):
     assert "|  | the paper | ours | more | MiB | seconds |" in text
     assert "| w | 1 | 2 | 3 | 7 | 1.2 |" in text
     assert "`python -m benchmarks.paper --only=teachers`: 1 s, seed 3, 2 cores; python 3.11" in text
+
+
+def test_ours_stands_first_where_the_paper_has_no_column(tmp_path):
+    text = published(tmp_path, experiment(cells={"more": "3", "ours": "2"}))
+    assert "|  | ours | more | seconds |" in text
+    assert "| w | 2 | 3 | 1.2 |" in text
+
+
+def test_a_spread_names_the_range_where_there_is_one():
+    assert spread([0.5, 0.25, 3.0]) == "0.50 (0.25 to 3.00)"
+    assert spread([0.401, 0.402]) == "0.40"
 
 
 @pytest.mark.parametrize("why", ["", "Because of that."])

@@ -79,6 +79,32 @@ def test_quick_yields_every_row_and_the_page(fast):
     assert min(accuracies) > 0.7, "little noise on 20 teachers of digits"
 
 
+def quick_and_published(folder: pathlib.Path, names) -> dict:
+    ended = quick(folder, names, "--publish", f"--docs_dir={folder}/docs")
+    assert ended.code == 0, ended.err
+    found = results(folder)
+    assert tuple(found) == tuple(names)
+    page = (folder / "docs/results.md").read_text()
+    assert all(f"| {row['what']} |" in page for name in names for row in found[name]["rows"])
+    return found
+
+
+def test_quick_compares_with_other_labels_and_other_queries(tmp_path):
+    found = quick_and_published(tmp_path, SLOW[:2])
+    assert (tmp_path / "docs/pictures/results_figure5.png").stat().st_size > 1000
+    asked = [row for row in found["active"]["rows"] if row["cells"].get("epsilon")]
+    assert len(asked) == 4, "strategies, random among them"
+
+
+def test_quick_compares_students_and_draws_the_frontier(tmp_path):
+    found = quick_and_published(tmp_path, SLOW[2:])
+    assert (tmp_path / "docs/pictures/results_frontier.png").stat().st_size > 1000
+    point = found["frontier"]["rows"][0]["numbers"]  # of the labels of `students`
+    assert len(point["accuracies"]) == len(point["epsilons"]) == 2, "two repetitions"
+    assert min(point["accuracies"]) > 0.5, "ten classes of digits"
+    assert 0 < min(point["epsilons"]) <= point["epsilon"] <= max(point["epsilons"])
+
+
 def test_ensembles_and_votes_are_kept_from_others(fast):
     assert (fast / "out/sensitive").stat().st_mode & 0o777 == 0o700
 
