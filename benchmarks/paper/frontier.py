@@ -194,8 +194,9 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     students, labels = figure.subplots(1, 2)
     numbers = [row["numbers"] for row in rows if row["numbers"]]
     points = [one for one in numbers if "student" in one]
-    for student, marker in zip(
-        dict.fromkeys(one["student"] for one in points), ("o", "s", "^"), strict=False
+    # Numbers below the points of one student, above those of the other.
+    for student, marker, above in zip(
+        dict.fromkeys(one["student"] for one in points), ("o", "s"), (-10, 4), strict=False
     ):
         own = [one for one in points if one["student"] == student]
         errors = 1.0 - np.array([one["accuracy"] for one in own])
@@ -214,7 +215,7 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
                 str(one["queries"]),
                 (one["epsilon"], 100 * (1.0 - one["accuracy"])),
                 textcoords="offset points",
-                xytext=(4, 4),
+                xytext=(4, above),
                 fontsize=7,
             )
     students.set(

@@ -20,7 +20,10 @@ OTHERS = {
         "python benchmarks/forests.py --dataset=DATASET --data_dir=../shared/data",
     ),
     "serving": ("Serving", "python benchmarks/serving.py"),
-    "accounting": ("Accounting", "python benchmarks/accounting.py"),
+    "accounting": (
+        "Accounting, against plain loops timed on a part and scaled",
+        "python benchmarks/accounting.py",
+    ),
     "ledger": ("Ledger", "python benchmarks/ledger.py"),
 }
 

@@ -76,7 +76,7 @@ def test_other_benchmarks_are_taken_in(tmp_path):
             "unknown": {"never": 1},
         },
     )
-    assert "## Accounting: small" in text
+    assert "timed on a part and scaled: small" in text
     assert "| exact, 100 queries, run 1 | 98.12 | 7 |" in text
     assert "python benchmarks/ledger.py" in text
     assert "| mechanism | laplace |" in text
