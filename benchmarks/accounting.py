@@ -280,7 +280,7 @@ def main() -> None:
         found: dict[str, dict[str, float]] = {}
         for row in SECTIONS[name]():
             ratio = row.plain_seconds / row.seconds if row.seconds else math.nan
-            found[row.name] = {"seconds": row.seconds}
+            found[row.name] = {"seconds": row.seconds} if row.seconds else {}
             if not math.isnan(ratio):
                 found[row.name] |= {"plain loop, seconds": row.plain_seconds, "ratio": ratio}
             plain = "" if math.isnan(ratio) else f"{row.plain_seconds:12.2f}{ratio:8.0f}"

@@ -27,7 +27,8 @@ class Setting:
       table_queries: queries of the forest students.
       compared_students: students compared at equal queries.
       compared_queries: how many.
-      repetitions: of that comparison, of appendix B.2's, and of the frontier's points.
+      repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
+        points.
       frontier_teachers: of the ensembles whose labels alone are compared.
       frontier_queries: how many of these labels.
       student_steps: training steps of a student; None for each one's own.
