@@ -34,16 +34,12 @@ def _rows(bench: Bench) -> Iterator[Row]:
         for num_queries in setting.active_queries:
             base: list[float] = []
             for strategy in STRATEGIES:
-                askings = [
-                    Asking(
-                        ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
-                        mechanism=LaplaceNoisyMax(1.0 / setting.scale),
-                        num_queries=num_queries,
-                        strategy=strategy,
-                        draw=repetition,
-                    )
-                    for repetition in range(setting.repetitions)
-                ]
+                askings = Asking(
+                    ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
+                    mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+                    num_queries=num_queries,
+                    strategy=strategy,
+                ).repeated(setting.repetitions)
                 drawn = [draw(bench, asking) for asking in askings]
                 students = [train(bench, asking, "supervised") for asking in askings]
                 found = [held_out(student).value for student in students]

@@ -21,7 +21,7 @@ PLURALITY = "plurality"
 TEMPERATURES = {"T = 1": 1.0, "T = 5": 5.0}
 
 
-def train(
+def _train(
     bench: Bench, ensemble: EnsembleName, num_queries: int, targets: str, *, repetition: int
 ) -> Measured:
     """Trains a student on the first samples of the pool, without noise, unless done before."""
@@ -75,7 +75,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
         for num_queries in bench.setting.figure5_queries:
             students = {
                 targets: [
-                    train(bench, ensemble, num_queries, targets, repetition=repetition)
+                    _train(bench, ensemble, num_queries, targets, repetition=repetition)
                     for repetition in range(bench.setting.repetitions)
                 ]
                 for targets in (PLURALITY, *TEMPERATURES)

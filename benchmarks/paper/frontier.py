@@ -91,16 +91,12 @@ def _rows(bench: Bench) -> Iterator[Row]:
 
 
 def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
-    askings = [
-        Asking(
-            ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
-            mechanism=point.mechanism,
-            num_queries=point.num_queries,
-            strategy=STRATEGY,
-            draw=repetition,
-        )
-        for repetition in range(bench.setting.repetitions)
-    ]
+    askings = Asking(
+        ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
+        mechanism=point.mechanism,
+        num_queries=point.num_queries,
+        strategy=STRATEGY,
+    ).repeated(bench.setting.repetitions)
     drawn = [draw(bench, asking) for asking in askings]
     found = [costs(bench, asking).result for asking in askings]
     trained = [train(bench, asking, student) for asking in askings]

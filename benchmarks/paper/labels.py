@@ -49,6 +49,10 @@ class Asking:
         """Returns the fields as JSON values."""
         return {**dataclasses.asdict(self), "mechanism": self.mechanism.to_dict()}
 
+    def repeated(self, repetitions: int) -> list["Asking"]:
+        """Returns that many of the same kind, each with a draw of its own."""
+        return [dataclasses.replace(self, draw=number) for number in range(repetitions)]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawn:

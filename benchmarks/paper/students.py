@@ -28,16 +28,12 @@ def _rows(bench: Bench) -> Iterator[Row]:
 
 def _row(bench: Bench, dataset: str, student: str, num_queries: int) -> Row:
     setting = bench.setting
-    askings = [
-        Asking(
-            ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
-            mechanism=LaplaceNoisyMax(1.0 / setting.scale),
-            num_queries=num_queries,
-            strategy="diverse",
-            draw=repetition,
-        )
-        for repetition in range(setting.repetitions)
-    ]
+    askings = Asking(
+        ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
+        mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+        num_queries=num_queries,
+        strategy="diverse",
+    ).repeated(setting.repetitions)
     drawn = [draw(bench, asking) for asking in askings]
     trained = [train(bench, asking, student) for asking in askings]
     accuracies = [held_out(measured).value for measured in trained]

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from benchmarks.paper import page
+from benchmarks.paper import figure5, frontier, page
+from benchmarks.paper.bench import Measured
 from benchmarks.paper.figure4 import THEIRS
 from benchmarks.paper.forests import WHY, _falls_short
 from benchmarks.paper.rows import Row, spread, with_interval
@@ -48,6 +49,32 @@ def test_ours_stands_first_where_the_paper_has_no_column(tmp_path):
     assert "| w | 2 | 3 | 1.2 |" in text
 
 
+def trained(*right):
+    return [Measured({"held_out": one, "num_held_out": 100}, seconds=1.0) for one in right]
+
+
+@pytest.mark.parametrize(("right", "gain", "short"), [(93, "+3.00", False), (87, "-3.00", True)])
+def test_a_gain_is_that_of_distillation_over_plurality(right, gain, short):
+    students = {"plurality": trained(89, 91), "T = 1": trained(80, 80)}
+    row = figure5._row("w", 100, students | {"T = 5": trained(right - 1, right + 1)})
+    assert row.cells["plurality"] == "90.00 % (89.00 % to 91.00 %)"
+    assert row.cells["mean gain of T = 5, points"] == gain
+    assert row.cells["mean gain of T = 1, points"] == "-10.00"
+    assert bool(row.why) == short
+
+
+@pytest.mark.parametrize(("accuracy", "epsilon", "best"), [(0.98, 1.0, "b"), (0.98, 0.4, "a")])
+def test_a_goal_is_compared_with_what_it_pays_for(accuracy, epsilon, best):
+    rows = [
+        Row(what=name, cells={"name": name}, numbers={"epsilon": cost, "accuracy": right})
+        for name, cost, right in (("a", 0.4, 0.97), ("b", 1.0, 0.98), ("c", 1.1, 0.99))
+    ]
+    row = frontier._goal_row(accuracy, epsilon, rows)
+    assert row.cells["name"] == best
+    assert row.cells["which"] == ("reached" if best == "b" else "not reached")
+    assert bool(row.why) == (best == "a")
+
+
 def test_a_spread_names_the_range_where_there_is_one():
     assert spread([0.5, 0.25, 3.0]) == "0.50 (0.25 to 3.00)"
     assert spread([0.401, 0.402]) == "0.40"
@@ -76,7 +103,7 @@ def test_other_benchmarks_are_taken_in(tmp_path):
             "unknown": {"never": 1},
         },
     )
-    assert "timed on a part and scaled: small" in text
+    assert "## Accounting, against plain loops timed on a part and scaled: small" in text
     assert "| exact, 100 queries, run 1 | 98.12 | 7 |" in text
     assert "python benchmarks/ledger.py" in text
     assert "| mechanism | laplace |" in text
