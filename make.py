@@ -16,12 +16,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 
-DEMO = (
-    "train_teachers.py --dataset=digits --nb_teachers=100 --train_dir=runs/demo",
-    "train_student.py --dataset=digits --nb_teachers=100 --teachers_dir=runs/demo "
-    "--train_dir=runs/demo --queries=100 --lap_scale=10",
-    "analysis.py --train_dir=runs/demo",
-)
+DEMO = ("-m pate_tf.cli.demo",)
+DEMO_SILOS = ("-m pate_tf.cli.demo_silos",)
 DOCS = ("-m sphinx --quiet --fail-on-warning --keep-going docs build/docs",)
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m mypy")
 TEST = ("-m pytest -n 2 --dist=worksteal",)
@@ -29,6 +25,11 @@ LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {
     "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
+    "demo-silos": (
+        "five silos, three parties and a coordinator as processes, over TLS",
+        "[silos]",
+        DEMO_SILOS,
+    ),
     "docs": ("the guide, in build/docs", "[docs]", DOCS),
     "test": ("linters, types, the guide and tests", "[docs,test]", LINT + DOCS + TEST),
     "long": ("the tests that take too long for every day", "[test]", LONG),

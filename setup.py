@@ -17,10 +17,28 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["pate_tf", "pate_tf.*"]),
-    package_data={"pate_tf.data": ["checksums.tsv"]},
-    py_modules=["train_teachers", "train_student", "analysis"],
+    package_data={
+        "pate_tf": ["py.typed"],
+        "pate_tf.data": ["checksums.tsv"],
+        "pate_tf.silos.transport": ["silos.proto"],
+    },
+    entry_points={
+        "console_scripts": [
+            "pate-teachers = pate_tf.cli.teachers:run",
+            "pate-student = pate_tf.cli.student:run",
+            "pate-analysis = pate_tf.cli.analysis:run",
+            "pate-schema = pate_tf.cli.schema:run",
+            "pate-dssgd = pate_tf.cli.selective_sgd:run",
+            "pate-demo = pate_tf.cli.demo:run",
+            "pate-silo = pate_tf.cli.silo:run",
+            "pate-party = pate_tf.cli.party:run",
+            "pate-coordinator = pate_tf.cli.coordinator:run",
+            "pate-demo-silos = pate_tf.cli.demo_silos:run",
+        ]
+    },
     install_requires=[
         "absl-py>=2.1",
+        "dp-accounting>=0.6,<0.7",
         "importlib_resources",  # tensorflow-datasets needs it without saying so
         "keras>=3.15,<4",
         "matplotlib>=3.9",
@@ -40,12 +58,24 @@ setuptools.setup(
         "accounting": ["dp-accounting>=0.6,<0.7"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
         "onnx": ["tf2onnx>=1.17,<2"],
+        # Silos, parties and a coordinator in different processes.
+        "silos": [
+            "cryptography>=50",
+            "grpcio>=1.85",
+            "grpcio-health-checking>=1.85",
+            "protobuf>=7.35.1",
+        ],
         "test": [
             "ai-edge-litert>=2.1",
+            "cryptography>=50",
             "dp-accounting>=0.6,<0.7",
+            "grpcio-health-checking>=1.85",
+            "grpcio-tools>=1.85",
             "hypothesis>=6.100",
+            "ipykernel>=6.29",
             "mpmath>=1.3",
             "mypy>=1.11",
+            "nbclient>=0.10",
             "onnxruntime>=1.23",
             "pytest>=8",
             "pytest-xdist>=3.6",

@@ -23,14 +23,15 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.graph import VoteAggregation
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.data import catalogue
+from pate_tf.labelling.graph import VoteAggregation
 from pate_tf.models.forest import NUM_TREES, RANDOM_FOREST
+from pate_tf.noise import SeededNoise
 from pate_tf.partition import random_partition
-from pate_tf.records import PrivateExamples, PublicExamples, Votes
 from pate_tf.teachers import classifiers, processes
 from pate_tf.teachers.config import TeacherConfig
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples, Votes
 
 NUM_TEACHERS, NUM_QUERIES, SCALE, DELTA = 250, 500, 20.0, 1e-5
 DATA_DEPENDENT = {
@@ -105,14 +106,15 @@ def main() -> None:
 
     private = catalogue.load_private(arguments.dataset, data_dir=arguments.data_dir)
     public = catalogue.load_public(arguments.dataset, data_dir=arguments.data_dir)
-    pool, held_out = public.split(public.dataset.pool_size)
+    split = public.split(public.dataset.pool_size)
+    pool, held_out = split.pool, split.held_out
     print(f"\n{public.dataset.name}: {len(private):,} private, {len(held_out):,} held out")
     show("a constant answer, held out", f"{held_out.majority_share:.2%}")
     votes = votes_of_teachers(private, public)
 
     everything = RandomForestClassifier(NUM_TREES, random_state=0)
     scores("without privacy", everything.fit(private.inputs, private.labels), held_out)
-    true_labels = pool.labels[:NUM_QUERIES]
+    true_labels = split.pool_labels[:NUM_QUERIES]
     few = RandomForestClassifier(NUM_TREES, random_state=0)
     few.fit(pool.inputs[:NUM_QUERIES], true_labels)
     scores(f"{NUM_QUERIES} true labels", few, held_out)
@@ -125,8 +127,8 @@ def main() -> None:
     asked = counts[:NUM_QUERIES]
     label_accuracies, student_accuracies = [], []
     for draw in range(arguments.draws):
-        noise = SeededNoise(draw).additive_noise(
-            mechanism, num_queries=NUM_QUERIES, num_classes=public.dataset.num_classes
+        noise = mechanism.additive_noise(
+            SeededNoise(draw), num_queries=NUM_QUERIES, num_classes=public.dataset.num_classes
         )
         labels = aggregation.label(asked, noise)
         student = RandomForestClassifier(NUM_TREES, random_state=draw)

@@ -5,6 +5,7 @@ python benchmarks/ledger.py [--queries=1000000] [--batch=1000] [--mechanism=lapl
 
 import argparse
 import json
+import os
 import pathlib
 import resource
 import tempfile
@@ -13,10 +14,11 @@ import time
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, mechanism_from_dict
-from pate_tf.aggregation.labeller import Labeller
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.labelling.labeller import Labeller
 from pate_tf.ledger import Ledger
-from pate_tf.records import VoteCounts
+from pate_tf.ledger.registry_file import STATE_VARIABLE
+from pate_tf.noise import SystemNoise
+from pate_tf.values.sensitive import VoteCounts
 
 NUM_CLASSES = 10
 NUM_TEACHERS = 250
@@ -44,6 +46,7 @@ def main() -> None:
     fields = {"sigma": 40.0} if "gaussian" in flags.mechanism else {"gamma": 0.05}
     mechanism = mechanism_from_dict({"name": flags.mechanism, **fields})
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ledger-")) / "sensitive"
+    os.environ[STATE_VARIABLE] = str(folder.parent / "state")  # not the registry of the user
     with Ledger.open(folder, ensemble_digest="00" * 32, delta=1e-5) as ledger:
         labeller = Labeller(
             voter=vote,

@@ -30,16 +30,17 @@ import tensorflow as tf
 
 from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.graph import VoteAggregation
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.data import catalogue
+from pate_tf.labelling.graph import VoteAggregation
+from pate_tf.noise import SeededNoise
 from pate_tf.partition import Partition, random_partition
-from pate_tf.records import PrivateExamples
-from pate_tf.teachers import devices, run
+from pate_tf.runs import teachers as run
+from pate_tf.teachers import devices
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.loop import TrainingLoop
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
+from pate_tf.values.sensitive import PrivateExamples
 
 NUM_QUERIES = 9_000
 NAIVE_STEPS, NAIVE_MEASURED = 3_000, 100
@@ -124,8 +125,8 @@ def main_row(data_dir: pathlib.Path, num_teachers: int) -> dict[str, float]:
     labels = np.concatenate([votes.labels, rest.labels], axis=1)
     accuracies = (labels == public.labels).mean(axis=1)
     counts = np.concatenate([votes.counts().values, rest.counts().values])
-    noise = SeededNoise(0).additive_noise(
-        LaplaceNoisyMax(1 / 20), num_queries=len(counts), num_classes=10
+    noise = LaplaceNoisyMax(1 / 20).additive_noise(
+        SeededNoise(0), num_queries=len(counts), num_classes=10
     )
     noisy = VoteAggregation(10).label(counts, noise)
     naive = naive_seconds(examples)

@@ -1,7 +1,8 @@
 """Record to teacher, disjoint and complete.
 
 A record (or an owner) must reach one teacher only, and its teacher must not depend on the other
-records: that is what makes one record change at most one vote a query (privacy.md, section 0).
+records, nor on how many there are: that is what makes one record (or owner) change at most one vote
+a query (docs/theory.md, Propositions S1 and S2).
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.records import IntArray, whole_numbers
+from pate_tf.values.arrays import IntArray, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +21,13 @@ class Partition:
 
     Attributes:
       assignment: int64 `[num_records]`, the teacher of each record, read-only.
-      num_teachers: number of teachers; each has at least one record.
+      num_teachers: number of teachers. For unit "record" each has at least one record. For unit
+        "owner" a teacher may have none: whether it does can hang on one owner, and to refuse it
+        would change all teachers at once.
       unit: what is protected, "record" or "owner" (all records of one owner together).
 
     Raises:
-      ValueError: if a teacher is out of range or has no record.
+      ValueError: if a teacher is out of range, or has no record where it must have one.
     """
 
     assignment: IntArray = dataclasses.field(repr=False)
@@ -37,14 +40,14 @@ class Partition:
             raise ValueError(f"partition: expected [num_records], got {list(assignment.shape)}")
         if assignment.size and (assignment.min() < 0 or assignment.max() >= self.num_teachers):
             raise ValueError(f"partition: expected teachers from 0 to {self.num_teachers - 1}")
+        if self.unit not in ("record", "owner"):
+            raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
         empty = int((np.bincount(assignment, minlength=self.num_teachers) == 0).sum())
-        if empty:
+        if empty and self.unit == "record":
             raise ValueError(
                 f"partition: expected at least one record a teacher, got {empty} of "
                 f"{self.num_teachers} teachers without any; use fewer teachers"
             )
-        if self.unit not in ("record", "owner"):
-            raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
         assignment.flags.writeable = False
         object.__setattr__(self, "assignment", assignment)
 
@@ -66,34 +69,49 @@ class Partition:
 
 def _check_num_teachers(num_teachers: int, num_records: int) -> None:
     if num_teachers < 1:
-        raise ValueError(f"nb_teachers: expected at least 1, got {num_teachers}")
+        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
     if num_teachers > num_records:
         raise ValueError(
-            f"nb_teachers: expected at most one teacher a record ({num_records} records), "
+            f"num_teachers: expected at most one teacher a record ({num_records} records), "
             f"got {num_teachers}"
         )
 
 
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
-    """Shuffles record positions and deals them out; sizes differ by at most one.
+    """Deals record positions out at random; sizes differ by at most one.
 
-    It looks at positions alone, so replacing a record's content moves no record.
+    Each block of `num_teachers` neighbouring positions is dealt out in a random order of its own,
+    so the teacher of record i is a function of i, `num_teachers` and `seed` alone. Hence
+
+    - replacing a record's content changes the share of one teacher;
+    - a record more or less at the end does so too;
+    - a record more or less before the end moves all later positions, and changes all shares: this
+      partition protects against replacement. Where records come and go, give each an owner, such
+      as a stable name of its own, and use `owner_partition`.
 
     Raises:
       ValueError: if there are more teachers than records, or none.
     """
     _check_num_teachers(num_teachers, num_records)
-    order = np.random.default_rng(seed).permutation(num_records)
-    assignment = np.empty(num_records, np.int64)
-    assignment[order] = np.arange(num_records) % num_teachers
-    return Partition(assignment, num_teachers)
+    num_blocks = -(-num_records // num_teachers)
+    # A stream of draws: more blocks do not change those before them.
+    draws = np.random.default_rng(seed).random((num_blocks, num_teachers))
+    dealt = np.argsort(draws, axis=1, kind="stable").astype(np.int64, copy=False)
+    return Partition(dealt.ravel()[:num_records], num_teachers)
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
     """Sends all records of one owner to one teacher, by a keyed hash of the owner's name.
 
     A hash, not a shuffle of the sorted owners: the teacher of one owner may not depend on who the
-    others are. Sizes therefore vary.
+    others are. Sizes therefore vary, and a teacher may be left without records: it then learns
+    nothing, and its vote says nothing. Hence
+
+    - all records of one owner more or less change the share of one teacher;
+    - so do other records of the same owner;
+    - one owner replaced by another changes two, that of the one and that of the other.
+
+    Within a share, records keep the order that they have in the whole.
 
     Args:
       owners: `[num_records]`, each record's owner, integers or strings.
@@ -101,7 +119,7 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
       seed: key of the hash.
 
     Raises:
-      ValueError: if a teacher is left without records, or there are more teachers than records.
+      ValueError: if there are more teachers than records.
     """
     given = np.asarray(owners)
     # Floats would not do: one of them changes how all the others are written as names.

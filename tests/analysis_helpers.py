@@ -1,25 +1,23 @@
 """What the tests of the analysis share: votes, paid ledgers, and the script run in this process."""
 
 import dataclasses
-import importlib.util
 import json
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pate_tf import command_line
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.aggregation.labeller import Labeller
-from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.cli import analysis, analysis_flags, command_line
+from pate_tf.labelling.labeller import Labeller
 from pate_tf.ledger import Ledger
-from pate_tf.records import VoteCounts
+from pate_tf.noise import SystemNoise
+from pate_tf.values.sensitive import VoteCounts
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-SCRIPT = REPOSITORY / "analysis.py"
+REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
+SCRIPT = REPOSITORY / "analysis.py"
 DELTA = 1e-5
 MECHANISM = PermuteAndFlip(0.05)
 
@@ -78,10 +76,9 @@ class Script:
     """analysis.py, its flags read anew on every call."""
 
     def __init__(self) -> None:
-        spec = importlib.util.spec_from_file_location("analysis_script", SCRIPT)
-        self.module = importlib.util.module_from_spec(spec)
-        sys.modules["analysis_script"] = self.module
-        spec.loader.exec_module(self.module)
+        self.module = analysis
+        if "counts_file" not in analysis.FLAGS:
+            analysis_flags.define()
 
     def run(self, folder, capsys, *arguments):
         """Runs it with a report and an output folder below `folder`, unless told otherwise."""
@@ -97,7 +94,7 @@ class Script:
         code = 0
         try:
             command_line.parse_flags(flag_values, absl_flags.Error)(["analysis.py", *arguments])
-            command_line.guarded(self.module.main, flag_values)([])
+            command_line.guarded(self.module.main, flag_values, self.module.FLAG_OF_ARGUMENT)([])
         except SystemExit as end:
             code = end.code
         captured = capsys.readouterr()

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import sys
+import tempfile
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -10,8 +12,19 @@ import pytest
 # Before TensorFlow starts, here and in every process that inherits this environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# Models of the tests' own, by the name `architectures_for_tests:<function>`.
-sys.path.append(str(pathlib.Path(__file__).parent / "models"))
+# Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
+os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
+os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
+
+# What tests of several rooms share, and models of the tests' own, by the name
+# `architectures_for_tests:<function>`.
+sys.path.extend(
+    str(pathlib.Path(__file__).parent / name)
+    for name in (
+        *("accounting", "data", "front", "models", "refusals", "runs"),
+        *("selective_sgd", "statement"),
+    )
+)
 
 from script_processes import (
     MAX_STEPS,
@@ -24,6 +37,20 @@ from script_processes import (
 # No deadline: a test must not depend on how busy the machine is.
 hypothesis.settings.register_profile("pate_tf", deadline=None)
 hypothesis.settings.load_profile("pate_tf")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def state_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gives what a module's tests share a registry of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATE_TF_STATE", str(tmp_path_factory.mktemp("state_of_module")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each test a registry of its own, and the processes that it starts."""
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture(scope="session")

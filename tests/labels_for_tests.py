@@ -1,6 +1,9 @@
 """Released labels as the labeller gives them, for tests that need no labeller."""
 
-from pate_tf.records import IntArray, ReleasedLabels
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.values.arrays import IntArray
 
 
 def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) -> ReleasedLabels:
@@ -9,9 +12,7 @@ def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) 
         labels=labels,
         num_classes=num_classes,
         num_queries=len(indices),
-        mechanism={"name": "laplace_noisy_max", "gamma": 0.05},
-        epsilon=1.0,
-        delta=1e-5,
+        cost=Cost(charge=LaplaceNoisyMax(0.05), number=len(indices), epsilon=1.0, delta=1e-5),
         ledger_rows=(2,),
         secure_noise=True,
     )

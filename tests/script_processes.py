@@ -1,7 +1,8 @@
 """Runs the scripts as a user runs them, in processes that are forked with TensorFlow loaded.
 
-A fresh Python takes five seconds to import TensorFlow; a process forked from one that imported it
-(and started nothing of it) takes none. `run_fresh` is for the tests that want the fresh one.
+A fresh Python takes five seconds to import TensorFlow and a second for the rest; a process forked
+from one that imported all that (and started nothing of it) takes none. `run_fresh` is for the tests
+that want the fresh one.
 """
 
 import dataclasses
@@ -17,12 +18,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 NUM_TEACHERS, MAX_STEPS = 12, 30  # of the run that the fixture `trained` gives
 PATIENCE = 300  # seconds until a process counts as hung
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tensorflow", "keras", "sklearn.datasets", "tqdm"])
+_CONTEXT.set_forkserver_preload(
+    # Of pate_tf what the scripts need as well: importing starts nothing.
+    [
+        *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
+        *("pate_tf.runs.train_teachers", "pate_tf.runs.train_student", "pate_tf.runs.analyse"),
+    ]
+)
 _numbers = itertools.count()
 
 Setup = Callable[[], None]
@@ -65,7 +72,9 @@ def start_script(
     """Starts a script with `folder` as its working directory, `setup` called first in there."""
     number = next(_numbers)
     out, err = folder / f"{number}.stdout", folder / f"{number}.stderr"
-    process = _CONTEXT.Process(target=_run, args=(script, flags, folder, out, err, setup))
+    # The server that forks has the environment of when it was started.
+    state = os.environ["PATE_TF_STATE"]
+    process = _CONTEXT.Process(target=_run, args=(script, flags, folder, out, err, setup, state))
     process.start()
     return Running(process, out, err)
 
@@ -96,7 +105,9 @@ def _run(
     out: pathlib.Path,
     err: pathlib.Path,
     setup: Setup | None,
+    state: str,
 ) -> None:
+    os.environ["PATE_TF_STATE"] = state
     for number, path in ((1, out), (2, err)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, number)
@@ -119,7 +130,7 @@ def limit_file_size(num_bytes: int) -> None:
 
 def save_all_the_time() -> None:
     """Teachers in training are saved after every call of the loop, not every ten seconds."""
-    from pate_tf.teachers import run
+    from pate_tf.runs import going_on as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
     run.SECONDS_BETWEEN_SAVES = 0.0

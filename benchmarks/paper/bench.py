@@ -17,9 +17,11 @@ import pate_tf
 from benchmarks.paper.ensembles import EnsembleName, Workshop
 from benchmarks.paper.setting import Setting
 from pate_tf import artifacts
-from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.data.tfds_images import SOURCES
-from pate_tf.records import Votes
+from pate_tf.noise import NoiseSource, SeededNoise, SystemNoise
+from pate_tf.teachers.voters import KeptVotes, Voter
+from pate_tf.values.public import Pool
+from pate_tf.values.sensitive import Votes
 
 Report = Callable[[str], None]
 
@@ -135,6 +137,11 @@ class Bench:
         """Returns every teacher's vote on every public sample. Sensitive for private data."""
         self.ensemble(name)
         return self.workshop.votes(name)
+
+    def voter(self, name: EnsembleName) -> Voter:
+        """Returns an ensemble that answers from its kept votes. Sensitive for private data."""
+        public = self.workshop.public(name.dataset)
+        return KeptVotes(self.votes(name), Pool(public.dataset, public.inputs))
 
 
 def _leaves(values: Mapping[str, Any]) -> Iterator[str]:

@@ -11,15 +11,14 @@ import numpy.typing as npt
 
 from pate_tf import artifacts
 from pate_tf.data import catalogue as data
-from pate_tf.models.catalogue import default_model
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.partition import random_partition
-from pate_tf.records import Pool, PublicExamples, Votes
-from pate_tf.teachers import devices, run, voters
-from pate_tf.teachers.config import TeacherConfig, default_steps
+from pate_tf.runs import teachers as run
+from pate_tf.runs.teacher_settings import TeacherSettings
+from pate_tf.teachers import devices, voters
 from pate_tf.teachers.voters import Voter
-
-BATCH_SIZE, LEARNING_RATE = 40, 0.005
+from pate_tf.values.public import PublicExamples, PublicSplit
+from pate_tf.values.sensitive import Votes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class Workshop:
     folder: pathlib.Path
     data_dirs: dict[str, pathlib.Path | None]
     seed: int
-    _pools: dict[str, Pool] = dataclasses.field(
+    _splits: dict[str, PublicSplit] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -62,16 +61,15 @@ class Workshop:
         """
         return data.load_public(dataset, data_dir=self.data_dirs[dataset])
 
-    def pool(self, dataset: str) -> Pool:
-        """Returns the student's public inputs.
+    def split(self, dataset: str) -> PublicSplit:
+        """Returns the student's pool and the held-out samples.
 
         Always the same object, for which features that were learnt last need not be learnt again.
         """
-        if dataset not in self._pools:
+        if dataset not in self._splits:
             public = self.public(dataset)
-            student_side, _ = public.split(public.dataset.pool_size)
-            self._pools[dataset] = student_side.pool()
-        return self._pools[dataset]
+            self._splits[dataset] = public.split(public.dataset.pool_size)
+        return self._splits[dataset]
 
     def run_directory(self, ensemble: EnsembleName) -> artifacts.RunDirectory:
         """Returns where an ensemble is kept."""
@@ -89,24 +87,15 @@ class Workshop:
         """
         dataset, num_teachers = name.dataset, name.num_teachers
         examples = data.load_private(dataset, data_dir=self.data_dirs[dataset])
-        steps = default_steps(
-            num_records=len(examples), num_teachers=num_teachers, batch_size=BATCH_SIZE
+        shares = random_partition(
+            num_records=len(examples), num_teachers=num_teachers, seed=self.seed
         )
+        settings = TeacherSettings(model=RANDOM_FOREST if name.forests else None, seed=self.seed)
         directory = self.run_directory(name)
         run.train(
-            config=TeacherConfig(
-                dataset=examples.dataset,
-                num_teachers=num_teachers,
-                model=RANDOM_FOREST if name.forests else default_model(examples.dataset),
-                max_steps=steps,
-                batch_size=BATCH_SIZE,
-                learning_rate=LEARNING_RATE,
-                seed=self.seed,
-            ),
+            config=settings.complete(examples, shares),
             examples=examples,
-            partition=random_partition(
-                num_records=len(examples), num_teachers=num_teachers, seed=self.seed
-            ),
+            partition=shares,
             teachers=range(num_teachers),
             run_directory=directory,
             devices=devices.choose_strategy(),
@@ -128,11 +117,10 @@ class Workshop:
 
         NOT PRIVATE, and no mechanism here could release them.
         """
-        public = self.public(name.dataset)
         folder = self.run_directory(name).sensitive
         path = folder / f"probabilities-{temperature:g}.npz"
         if not path.exists():
-            pool = public.inputs[: public.dataset.pool_size]
-            found = voters.probabilities(self.ensemble(name), pool, temperature)
+            pool = self.split(name.dataset).pool
+            found = voters.probabilities(self.ensemble(name), pool.inputs, temperature)
             artifacts.write_arrays(path, {"probabilities": found}, private=True)
         return artifacts.read_arrays(path)["probabilities"]

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
-from benchmarks.paper.labels import aggregation
 from benchmarks.paper.rows import Experiment, Row, not_run, percent
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.labelling.graph import VoteAggregation
+from pate_tf.noise import NoiseSource
 
 
 def noisy_aggregation(bench: Bench, ensemble: EnsembleName, gamma: float) -> Measured:
@@ -23,14 +23,15 @@ def noisy_aggregation(bench: Bench, ensemble: EnsembleName, gamma: float) -> Mea
     def measure(noise: NoiseSource) -> dict[str, Any]:
         counts = bench.votes(ensemble).counts()
         truth = bench.workshop.public(ensemble.dataset).labels
+        aggregation = VoteAggregation(counts.num_classes)
         accuracies = []
         for _ in range(bench.setting.draws):
-            drawn = noise.additive_noise(
-                LaplaceNoisyMax(gamma),
+            drawn = LaplaceNoisyMax(gamma).additive_noise(
+                noise,
                 num_queries=counts.num_queries,
                 num_classes=counts.num_classes,
             )
-            winners = aggregation(counts.num_classes).label(counts.values, drawn)
+            winners = aggregation.label(counts.values, drawn)
             accuracies.append(float((winners == truth).mean()))
         return {"accuracies": accuracies}
 

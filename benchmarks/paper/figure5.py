@@ -11,11 +11,11 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.rows import Experiment, Row, median_and_range, not_run
 from benchmarks.paper.training import config_of, held_out
-from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.records import PoolLabels
+from pate_tf.noise import NoiseSource
 from pate_tf.students.distillation import train_distilled
 from pate_tf.students.outputs import outputs
 from pate_tf.students.supervised import train_supervised
+from pate_tf.values.public import PoolLabels
 
 PLURALITY = "plurality"
 TEMPERATURES = {"T = 1": 1.0, "T = 5": 5.0}
@@ -25,13 +25,12 @@ def _train(
     bench: Bench, ensemble: EnsembleName, num_queries: int, targets: str, *, repetition: int
 ) -> Measured:
     """Trains a student on the first samples of the pool, without noise, unless done before."""
-    public = bench.workshop.public(ensemble.dataset)
-    config = config_of(bench, "supervised", public, repetition=repetition)
+    public = bench.workshop.split(ensemble.dataset)
+    config = config_of(bench, "supervised", public.dataset, repetition=repetition)
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
         del noise
-        student_side, rest = public.split(public.dataset.pool_size)
-        pool, queries = student_side.pool(), np.arange(num_queries)
+        pool, rest, queries = public.pool, public.held_out, np.arange(num_queries)
         if targets == PLURALITY:
             counts = bench.votes(ensemble).counts().values[:num_queries]
             labels = PoolLabels(

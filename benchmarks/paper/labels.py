@@ -1,9 +1,11 @@
 """Noisy labels, drawn by the labeller, and what they cost by every kind of accounting."""
 
+import contextlib
 import dataclasses
-import functools
+import os
 import pathlib
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,33 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.setting import delta_of
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.release import release_log_cost
-from pate_tf.aggregation.graph import VoteAggregation
-from pate_tf.aggregation.labeller import Labeller
-from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.analysis.accounting import AnalysisConfig, analyse
-from pate_tf.analysis.release import GATE, SANITISED, ReleaseRequest
+from pate_tf.analysis.accounting import analyse
+from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.release_request import GATE, SANITISED, ReleaseRequest
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
-from pate_tf.ledger import Ledger
+from pate_tf.ledger.registry_file import STATE_VARIABLE
+from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.rounds import ask_in_rounds
-from pate_tf.records import IntArray, PoolLabels, ReleasedLabels, VoteCounts
+from pate_tf.releases.release import release_log_cost
+from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import PoolLabels
+from pate_tf.values.sensitive import VoteCounts
+
+
+@contextlib.contextmanager
+def registry_in(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps what is measured on public data out of the user's registry of ledgers."""
+    before = os.environ.get(STATE_VARIABLE)
+    os.environ[STATE_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[STATE_VARIABLE]
+        else:
+            os.environ[STATE_VARIABLE] = before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,56 +95,38 @@ class Drawn:
     seconds: float
 
 
-@functools.cache
-def aggregation(num_classes: int) -> VoteAggregation:
-    """Returns the counting graph, traced once."""
-    return VoteAggregation(num_classes)
-
-
 def draw(bench: Bench, asking: Asking) -> Drawn:
-    """Asks the labeller, with a ledger of its own, unless that was done before."""
-    public = bench.workshop.public(asking.ensemble.dataset)
-    pool, num_classes = bench.workshop.pool(asking.ensemble.dataset), public.dataset.num_classes
+    """Buys labels, of a ledger of its own, unless that was done before."""
+    public = bench.workshop.split(asking.ensemble.dataset)
+    num_classes = public.dataset.num_classes
     strategy, delta = find_strategy(asking.strategy), delta_of(asking.ensemble.dataset)
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
-        counts = bench.votes(asking.ensemble).counts().values
-        positions = {row.tobytes(): place for place, row in enumerate(pool.inputs)}
-
-        def vote(inputs: np.ndarray) -> VoteCounts:
-            return VoteCounts(counts[[positions[row.tobytes()] for row in inputs]])
-
+        teachers = bench.voter(asking.ensemble)
+        request = LabelRequest(
+            queries=QueryConfig(
+                strategy=asking.strategy,
+                num_queries=asking.num_queries,
+                rounds=bench.setting.active_rounds if strategy.is_adaptive else None,
+                seed=bench.seed + asking.draw,
+            ),
+            mechanism=asking.mechanism,
+            noise=noise,
+        )
         with (
             tempfile.TemporaryDirectory() as folder,
-            Ledger.open(pathlib.Path(folder), ensemble_digest="00" * 32, delta=delta) as ledger,
+            registry_in(pathlib.Path(folder) / "state"),
+            open_ledger(
+                pathlib.Path(folder) / "sensitive", teachers=teachers, budget=Budget(delta=delta)
+            ) as ledger,
         ):
-            labeller = Labeller(
-                voter=vote,
-                ledger=ledger,
-                noise=noise,
-                noisy_winners=aggregation(num_classes).label,
-                num_classes=num_classes,
-            )
-
-            def ask(queries: IntArray) -> ReleasedLabels:
-                return labeller.label(
-                    pool.inputs[queries], mechanism=asking.mechanism, query_indices=queries
-                )
-
-            queried = ask_in_rounds(
-                QueryConfig(
-                    strategy=asking.strategy,
-                    num_queries=asking.num_queries,
-                    rounds=bench.setting.active_rounds if strategy.is_adaptive else None,
-                    seed=bench.seed + asking.draw,
-                ),
-                pool,
-                ask,
-            )
-        learnt = queried.labels
+            queried = ask(request, public.pool, teachers=teachers, ledger=ledger)
+        learnt, truth = queried.labels, public.pool_labels
+        if truth is None:
+            raise ValueError("labels: expected a data set with labels of its public side")
 
         def right(labels: PoolLabels) -> npt.NDArray[np.bool_]:
-            return labels.labels == public.labels[labels.query_indices]
+            return labels.labels == truth[labels.query_indices]
 
         return {
             "queries": queried.queries.tolist(),
@@ -137,7 +136,7 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
             "num_inferred_right": int(right(queried.inferred).sum()),
             "learnt_accuracy": float(right(learnt).mean()),
             "accuracy": float(right(queried.released).mean()),
-            "epsilon": queried.released.epsilon,
+            "epsilon": queried.released.cost.epsilon,
         }
 
     bench.ensemble(asking.ensemble)  # a unit of its own, with its own seconds

@@ -17,6 +17,7 @@ from benchmarks.paper import (
     figure5,
     forests,
     frontier,
+    selective_sgd,
     students,
     teachers,
 )
@@ -37,6 +38,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         data_independent,
         students,
         frontier,
+        selective_sgd,
     )
 }
 RESULTS = "results.json"

@@ -57,6 +57,12 @@ class Setting:
     frontier_teachers: tuple[int, ...]
     frontier_queries: tuple[int, ...]
     student_steps: int | None
+    shared_images: tuple[str, ...]
+    shared_participants: int
+    shared_records: int
+    shared_rounds: int
+    asynchronous_rounds: int
+    attacked_rounds: int
 
 
 def delta_of(dataset: str) -> float:
@@ -88,6 +94,12 @@ FULL = Setting(
     frontier_teachers=(250, 500),
     frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
     student_steps=None,
+    shared_images=("mnist",),
+    shared_participants=30,
+    shared_records=600,
+    shared_rounds=15,
+    asynchronous_rounds=6,
+    attacked_rounds=5,
 )
 
 QUICK = Setting(
@@ -114,4 +126,10 @@ QUICK = Setting(
     frontier_teachers=(20,),
     frontier_queries=(20,),
     student_steps=60,
+    shared_images=("digits",),
+    shared_participants=4,
+    shared_records=50,
+    shared_rounds=1,
+    asynchronous_rounds=1,
+    attacked_rounds=1,
 )

@@ -15,12 +15,11 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     Mechanism,
     PermuteAndFlip,
-    PureNoisyMax,
 )
-from pate_tf.accounting.release import release_log_cost
-from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.analysis.release import SANITISED, ReleaseRequest
-from pate_tf.records import IntArray
+from pate_tf.analysis.release_request import SANITISED, ReleaseRequest
+from pate_tf.noise import NoiseSource
+from pate_tf.releases.release import release_log_cost
+from pate_tf.values.arrays import IntArray
 
 KINDS = (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism, GaussianNoisyMax)
 TARGETS = (0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # data-independent epsilons that scales are made for
@@ -83,8 +82,7 @@ def scale_of(mechanism: Mechanism) -> float:
     Raises:
       ValueError: if it has no single one.
     """
-    if isinstance(mechanism, GaussianNoisyMax):
-        return mechanism.sigma
-    if isinstance(mechanism, PureNoisyMax):
-        return 1.0 / mechanism.gamma
-    raise ValueError(f"mechanism: expected one of a single scale, got {mechanism.name}")
+    if "calibration" in mechanism.lacks:
+        raise ValueError(f"mechanism: expected one of a single scale, got {mechanism.name}")
+    numbers = mechanism.numbers()
+    return numbers["scale"] if "scale" in numbers else numbers["sigma"]

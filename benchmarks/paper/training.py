@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.labels import Asking, draw
-from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.records import PublicExamples
-from pate_tf.students.catalogue import STUDENTS, find_student
-from pate_tf.students.config import StudentConfig
+from pate_tf.noise import NoiseSource
+from pate_tf.students.catalogue import complete, find_student
+from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.students.evaluation import Accuracy
 from pate_tf.students.outputs import outputs
+from pate_tf.values.dataset import Dataset
 
 
 class ResidentMemory(keras.callbacks.Callback):
@@ -39,18 +39,15 @@ class ResidentMemory(keras.callbacks.Callback):
 
 
 def config_of(
-    bench: Bench, student: str, public: PublicExamples, *, repetition: int = 0
+    bench: Bench, student: str, dataset: Dataset, *, repetition: int = 0
 ) -> StudentConfig:
-    """Returns a student's own defaults, with the steps of the setting."""
-    defaults = STUDENTS[student]
-    return StudentConfig(
+    """Returns a student's own defaults, with the steps of the setting where it has steps."""
+    settings = StudentSettings(
         student=student,
-        model=defaults.default_model(public.dataset),
-        max_steps=bench.setting.student_steps or defaults.max_steps,
-        batch_size=defaults.batch_size,
-        learning_rate=defaults.learning_rate,
+        max_steps=None if student == "random_forest" else bench.setting.student_steps,
         seed=bench.seed + repetition,
     )
+    return complete(settings, dataset)
 
 
 def train(bench: Bench, asking: Asking, student: str) -> Measured:
@@ -62,14 +59,17 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
     after each epoch.
     """
     public = bench.workshop.public(asking.ensemble.dataset)
-    config = config_of(bench, student, public, repetition=asking.draw)
+    config = config_of(bench, student, public.dataset, repetition=asking.draw)
     drawn = draw(bench, asking)
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
         del noise
         memory = ResidentMemory()
         model = find_student(config, public.dataset).train(
-            config, drawn.labels, bench.workshop.pool(asking.ensemble.dataset), callbacks=[memory]
+            config,
+            drawn.labels,
+            bench.workshop.split(asking.ensemble.dataset).pool,
+            callbacks=[memory],
         )
         right = outputs(model, public.inputs).argmax(axis=1) == public.labels
         unqueried = np.ones(len(public), np.bool_)

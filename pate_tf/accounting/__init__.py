@@ -1,4 +1,4 @@
-"""The privacy cost of noisy votes: mechanisms, outcomes, moments, calibration and release.
+"""The privacy cost of noisy votes: charges, mechanisms, outcomes, moments and calibration.
 
-NumPy and SciPy only. Start with `mechanisms` and `moments`.
+NumPy and SciPy only. Start with `charge`, `mechanisms` and `moments`.
 """

@@ -5,26 +5,11 @@ One-sided: what is returned has been accounted for, and its epsilon never exceed
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from pate_tf.accounting.conversions import check_delta, check_num_queries
-from pate_tf.accounting.mechanisms import (
-    ExponentialMechanism,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    Mechanism,
-    PermuteAndFlip,
-)
+from pate_tf.accounting.conversions import check_delta
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.target import Target
 
 LARGEST_NUM_QUERIES = 2**40
-SCALE_RANGE = (2.0**-30, 2.0**60)
-
-_FROM_SCALE: dict[type[Mechanism], Callable[[float], Mechanism]] = {
-    LaplaceNoisyMax: lambda scale: LaplaceNoisyMax(1.0 / scale),
-    PermuteAndFlip: lambda scale: PermuteAndFlip(1.0 / scale),
-    ExponentialMechanism: lambda scale: ExponentialMechanism(1.0 / scale),
-    GaussianNoisyMax: GaussianNoisyMax,
-}
 
 
 def _check_target(epsilon: float, delta: float) -> None:
@@ -38,38 +23,15 @@ def least_noise(
 ) -> Mechanism:
     """Returns the mechanism with least noise whose num_queries labels cost at most epsilon.
 
-    The largest gamma or smallest sigma, to about nine digits, whose data-independent epsilon at
-    delta is at most the target.
+    The smallest scale, `Mechanism.of_scale`, to about nine digits, whose data-independent epsilon
+    at delta is at most the target.
 
     Raises:
-        ValueError: if the class has no single noise parameter (`LaplaceNoisyMax`,
-            `PermuteAndFlip`, `ExponentialMechanism` and `GaussianNoisyMax` have one), num_queries
-            is below 1, or no noise between 2^-30 and 2^60 votes meets the target.
+        ValueError: if the class has no single scale of noise, num_queries is below 1, or no noise
+            between 2^-30 and 2^60 votes meets the target.
     """
-    _check_target(epsilon, delta)
-    if check_num_queries(num_queries) < 1:
-        raise ValueError(f"expected num_queries >= 1, got {num_queries}")
-    if mechanism_class not in _FROM_SCALE:
-        names = [kind.__name__ for kind in _FROM_SCALE]
-        raise ValueError(f"expected a class of {names}, got {mechanism_class.__name__}")
-    from_scale = _FROM_SCALE[mechanism_class]
-
-    def affordable(scale: float) -> bool:
-        spent, _ = from_scale(scale).data_independent_epsilon(num_queries=num_queries, delta=delta)
-        return spent <= epsilon
-
-    too_little, enough = SCALE_RANGE[0], 1.0
-    while not affordable(enough):
-        too_little, enough = enough, enough * 4.0
-        if enough > SCALE_RANGE[1]:
-            raise ValueError(f"expected a reachable epsilon, got {epsilon} at delta {delta}")
-    while enough > 1e-9 + too_little * (1.0 + 1e-9):
-        middle = (too_little * enough) ** 0.5
-        if affordable(middle):
-            enough = middle
-        else:
-            too_little = middle
-    return from_scale(enough)
+    target = Target(epsilon=epsilon, delta=delta, num_queries=num_queries)
+    return target.least_noise(mechanism_class.of_scale)
 
 
 def most_queries(mechanism: Mechanism, *, epsilon: float, delta: float) -> int:

@@ -61,7 +61,7 @@ def epsilon_from_alphas(
 
     classic: epsilon = (alpha + ln(1/delta)) / l (Abadi et al. 2016, Theorem 2.2).
     improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, not below zero
-    (Balle et al. 2020; Canonne, Kamath and Steinke 2020; privacy.md, section 0).
+    (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/theory.md, Proposition C3).
 
     An alpha that is infinite or not a number rules its moment out; without any other moment
     epsilon is infinite. An alpha of exactly zero says that nothing was released: epsilon is zero.
@@ -101,7 +101,7 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     """Returns the epsilon of mu-Gaussian differential privacy at delta.
 
     Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
-    (Dong, Roth and Su 2019, Corollary 2.13) from above.
+    (Dong, Roth and Su 2019, Corollary 2.13; docs/theory.md, Proposition C4) from above.
     """
     check_delta(delta)
     if mu == 0.0:
@@ -120,9 +120,10 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 
-    Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3): the worst case is randomised
-    response, whose log ratio is epsilon (2k - num_queries) with k binomial, so that delta is
-    Pr[k >= j] - e^total Pr'[k >= j] at the least j with a log ratio above the total.
+    Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/theory.md,
+    Proposition C5): the worst case is randomised response, whose log ratio is
+    epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
+    the least j with a log ratio above the total.
     """
     check_delta(delta)
     queries = check_num_queries(num_queries)

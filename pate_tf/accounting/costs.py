@@ -1,7 +1,8 @@
 """Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
 
-Theorems T1 to T3 of privacy.md, Theorem 3 of Papernot et al. 2017, and the Gaussian formula of
-arXiv 1802.08908. `pate_tf.accounting.moments` applies them to counts.
+docs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and Proposition D5,
+the Gaussian formula of arXiv 1802.08908. Mechanisms name them; `pate_tf.accounting.moments` applies
+them to counts.
 """
 
 from __future__ import annotations
@@ -11,31 +12,15 @@ from itertools import product
 import numpy as np
 
 from pate_tf.accounting.divergences import FloatArray, excess, exp_remainder
-from pate_tf.accounting.mechanisms import (
-    ConfidentGaussianNoisyMax,
-    GaussianNoisyMax,
-    Mechanism,
-    PureNoisyMax,
-)
-
-SMALLEST_PROBABILITY = 1e-300
-
-
-def check_bound(bound: str, mechanism: Mechanism) -> None:
-    """Raises ValueError if the mechanism has no such bound."""
-    if bound not in mechanism.bounds:
-        raise ValueError(
-            f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, got {bound!r}"
-        )
 
 
 def paper_alpha(gamma: float, moments: FloatArray) -> FloatArray:
-    """Returns min(2 gamma^2 l (l+1), 2 gamma l): Theorem 2 of the PATE paper, [num_moments]."""
+    """Returns min(2 gamma^2 l (l+1), 2 gamma l), [num_moments]: the PATE paper's (Theorem T0)."""
     return np.minimum(2.0 * gamma**2 * moments * (moments + 1.0), 2.0 * gamma * moments)
 
 
 def _paper_costs(gamma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """Theorem 3: ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses."""
+    """Theorem T0: ln[(1-q) ((1-q)/(1-Eq))^l + q E^l], as a sum of two positive excesses."""
     rise = np.expm1(2.0 * gamma)
     ratio = np.log1p(rise * q / (1.0 - (1.0 + rise) * q))
     return np.asarray(
@@ -129,8 +114,29 @@ def _class_aware_costs(
     return np.asarray(np.log1p(largest))
 
 
-def _gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
-    """ArXiv 1802.08908, Theorem 6 with Propositions 7 and 10, rewritten.
+def pure_costs(
+    bound: str, gamma: float, q: FloatArray, u: FloatArray, moments: FloatArray
+) -> FloatArray:
+    """Returns the costs of a mechanism with tail F(D - s) <= e^{gamma s} F(D), of each query.
+
+    Args:
+        bound: "paper", "tight", "two_sided" or "class_aware".
+        gamma: inverse scale of the noise, per vote.
+        q: Pr[label != plurality] or a bound on it, [num_queries], above 0 and up to 1/(E+1).
+        u: largest single term of q, [num_queries]; read by "class_aware" alone.
+        moments: [num_moments].
+    """
+    if bound == "paper":
+        return _paper_costs(gamma, q, moments)
+    if bound == "tight":
+        return _tight_costs(gamma, q, moments)
+    if bound == "two_sided":
+        return _two_sided_costs(gamma, q, moments)
+    return _class_aware_costs(gamma, q, u, moments)
+
+
+def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArray:
+    """Proposition D5: arXiv 1802.08908, Theorem 6 with Propositions 7 and 10, rewritten.
 
     With h = 1/sigma and q = e^{-s^2}, mu_2 = s/h, mu_1 = mu_2 + 1 and eps_i = mu_i h^2, so that
     A^l (1-q) = (1 - e^{-s^2})^{l+1} (1 - e^{-(s-h)^2})^{-l} and q B^l = e^{-s^2 + 2lsh + lh^2}; the
@@ -153,59 +159,3 @@ def _gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatAr
         total += _scaled_expm1(q[:, None], np.outer(log_b, moments))
         valid = applies[:, None] & (depth[:, None] >= moments[None, :] * step)
         return np.where(valid & ~np.isnan(total), np.log1p(total), np.inf)
-
-
-def query_costs(
-    bound: str, mechanism: Mechanism, q: FloatArray, u: FloatArray, moments: FloatArray
-) -> FloatArray:
-    """Returns the cost of each query, [num_queries, num_moments].
-
-    Nondecreasing in q and in u; constant (the data-independent cost of one label; for `paper` the
-    paper's) for q > 1/(E+1), E = e^{2 gamma}. No safety margin is added: results that leave the
-    accounting are multiplied by 1 + SAFETY_MARGIN. A probability below 1e-300 counts as 1e-300,
-    and a cost that overflows as the data-independent one.
-
-    Two-sided costs of Gaussian mechanisms are functions of q one vote away: evaluate q with
-    `union_bound(..., moved_votes=k + vote_reach(bound, mechanism))` for a cost that is to hold
-    within k changes of vote.
-
-    Args:
-        bound: "paper", "tight", "two_sided" or "class_aware".
-        mechanism: as listed for the bound.
-        q: Pr[label != plurality] or a bound on it, [num_queries].
-        u: largest single term of q, [num_queries]; read by "class_aware" alone.
-        moments: [num_moments].
-
-    Raises:
-        ValueError: if the mechanism has no such bound, or the bound is "exact", which is no
-            function of q and u.
-    """
-    check_bound(bound, mechanism)
-    if bound == "exact":
-        raise ValueError("expected a bound in q and u, got 'exact'")
-    reached = np.maximum(q, SMALLEST_PROBABILITY)
-    if isinstance(mechanism, ConfidentGaussianNoisyMax):
-        mechanism = mechanism.answering
-    cap = mechanism.query_alpha(moments)
-    if isinstance(mechanism, GaussianNoisyMax):
-        applies = reached < 1.0
-    elif isinstance(mechanism, PureNoisyMax):
-        gamma = mechanism.gamma
-        applies = reached <= 1.0 / (1.0 + np.exp(min(2.0 * gamma, 700.0)))
-        cap = paper_alpha(gamma, moments) if bound == "paper" else cap
-    costs = np.tile(cap, (len(reached), 1))
-    some = reached[applies]
-    with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(mechanism, GaussianNoisyMax):
-            values = _gaussian_costs(mechanism.sigma, some, moments)
-        elif bound == "paper":
-            values = _paper_costs(gamma, some, moments)
-        elif bound == "tight":
-            values = _tight_costs(gamma, some, moments)
-        elif bound == "two_sided":
-            values = _two_sided_costs(gamma, some, moments)
-        else:
-            largest = np.minimum(np.maximum(u[applies], SMALLEST_PROBABILITY), some)
-            values = _class_aware_costs(gamma, some, largest, moments)
-    costs[applies] = np.fmin(values, cap)
-    return costs

@@ -35,7 +35,7 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns phi(r) = x^(l+1) - 1 - (l+1)(x - 1) >= 0 at x = e^r, broadcast over both arguments.
 
     For distributions P and Q, E_P[(P/Q)^l] - 1 = sum_o Q(o) phi(ln P(o)/Q(o)): a sum of terms that
-    are never negative, so nothing cancels where the loss is small (privacy.md, section 5b).
+    are never negative, so nothing cancels where the loss is small (docs/theory.md, Proposition C1).
     Infinite on overflow.
     """
     order = moments + 1.0
@@ -48,7 +48,7 @@ def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
     """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
 
     D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], reached by randomised
-    response (privacy.md, section 1). Shape [num_moments].
+    response (docs/theory.md, Proposition C2). Shape [num_moments].
     """
     losing = np.exp(-epsilon) / (1.0 + np.exp(-epsilon))
     winning = 1.0 / (1.0 + np.exp(-epsilon))
@@ -61,3 +61,23 @@ def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
         - np.log1p(np.exp(-epsilon))
     )
     return np.asarray(np.where(epsilon * (moments + 1.0) < 30.0, near, far))
+
+
+def bounded_range_alpha(width: float, moments: FloatArray) -> FloatArray:
+    """Returns the largest alpha of any mechanism whose log ratios lie within a range of `width`.
+
+    With e^{-w/2} and e^{w/2} the two ratios there and p = Pr[the first], ln of the moment is
+    l ln(p e^{-w/2} + (1-p) e^{w/2}) + ln(p e^{lw/2} + (1-p) e^{-lw/2}): concave in p, and largest
+    where its derivative vanishes (docs/theory_worst_case.md, Theorem W9). Shape [num_moments].
+    Infinite on overflow, and for a width below 0.01, where digits would be lost; rounded up by
+    1e-9.
+    """
+    if width < 0.01:
+        return np.full_like(moments, np.inf)
+    falling = -np.expm1(-width)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rising = np.expm1(moments * width)
+        # Both brackets over their value at p = 0: 1 - p falling and 1 + p rising.
+        p = (1.0 / falling - moments / rising) / (moments + 1.0)
+        total = moments * np.log1p(-p * falling) + np.log1p(p * rising)
+    return np.asarray(np.where(np.isfinite(total), total * (1.0 + 1e-9), np.inf))

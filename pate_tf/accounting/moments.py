@@ -2,40 +2,35 @@
 
 Every cost is a bound on alpha(l), natural logarithm, for replacing one teacher's vote. "Forward"
 bounds E under the true counts only; "two-sided" bounds both directions, and alone may feed the
-gate (privacy.md, B3). All are data-dependent and therefore sensitive.
+gate (Theorem B3). All are data-dependent and therefore sensitive. What is cited here is stated and
+proved in docs/theory.md.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|
-| `paper` | Laplace (continuous Lemma 4), Gaussian | forward | Theorem 3; arXiv 1802.08908 |
-| `tight` | Laplace, permute-and-flip, exponential | forward | privacy.md, T1 |
-| `two_sided` | all with noise | both | privacy.md, T2; Gaussian: part D 5 |
-| `class_aware` | Laplace, permute-and-flip, exponential | both | privacy.md, T3 |
-| `exact` | all with noise | both | `pate_tf.accounting.exact` |
+| `paper` | Laplace (tail of continuous noise), Gaussian | forward | Theorem T0; Proposition D5 |
+| `tight` | Laplace, permute-and-flip, exponential | forward | Theorem T1 |
+| `two_sided` | all with noise | both | Theorem T2; Gaussian: Proposition D5 |
+| `class_aware` | Laplace, permute-and-flip, exponential | both | Theorem T3 |
+| `exact` | all with noise | both | Proposition X1 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from pate_tf.accounting import outcomes
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
     check_moments,
     epsilon_from_alphas,
 )
-from pate_tf.accounting.costs import check_bound, paper_alpha, query_costs
+from pate_tf.accounting.costs import paper_alpha
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.exact import exact_costs
-from pate_tf.accounting.mechanisms import (
-    ConfidentGaussianNoisyMax,
-    GaussianNoisyMax,
-    LaplaceNoisyMax,
-    Mechanism,
-)
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms.base import Tail
 from pate_tf.accounting.quadrature import IntArray
 
 __all__ = [
@@ -55,8 +50,7 @@ __all__ = [
 BOUNDS = ("paper", "tight", "two_sided", "class_aware", "exact")
 
 CHUNK_ENTRIES = 2**17
-
-Tail = Callable[[FloatArray], FloatArray]
+SMALLEST_PROBABILITY = 1e-300
 
 
 def is_two_sided(bound: str) -> bool:
@@ -64,15 +58,22 @@ def is_two_sided(bound: str) -> bool:
     return bound in ("two_sided", "class_aware", "exact")
 
 
+def check_bound(bound: str, mechanism: Mechanism) -> None:
+    """Raises ValueError if the mechanism has no such bound."""
+    if bound not in mechanism.bounds:
+        raise ValueError(
+            f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, got {bound!r}"
+        )
+
+
 def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
     """Returns the pairwise tail F that a bound is evaluated with.
 
-    The mechanism's own, but for `paper` on `LaplaceNoisyMax`: the continuous Lemma 4.
+    The mechanism's own, but for `paper` on `LaplaceNoisyMax`: the paper's, of continuous noise,
+    which holds because ties go by random priority (Proposition D1, d).
     """
     check_bound(bound, mechanism)
-    if bound == "paper" and isinstance(mechanism, LaplaceNoisyMax):
-        return partial(outcomes.laplace_tail, gamma=mechanism.gamma)
-    return mechanism.pairwise_tail
+    return mechanism.bound_tail(bound)
 
 
 def vote_reach(bound: str, mechanism: Mechanism) -> int:
@@ -80,12 +81,46 @@ def vote_reach(bound: str, mechanism: Mechanism) -> int:
 
     1 for `two_sided` on Gaussian mechanisms, else 0: the reverse moment at n is the forward moment
     at a neighbour n', and the forward formula is nondecreasing in q, so the two-sided cost is the
-    formula at qmax_1(n) (privacy.md, part D 5). A cost that must hold k votes away (K_k of B2 and
-    B3) is `query_costs` of the union bound with moved_votes = k + vote_reach.
+    formula at qmax_1(n) (Proposition D5). A cost that must hold k votes away (K_k of Theorem B2)
+    is `query_costs` of the union bound with moved_votes = k + vote_reach.
     """
     check_bound(bound, mechanism)
-    gaussian = isinstance(mechanism, GaussianNoisyMax | ConfidentGaussianNoisyMax)
-    return 1 if gaussian and bound == "two_sided" else 0
+    return mechanism.vote_reach(bound)
+
+
+def query_costs(
+    bound: str, mechanism: Mechanism, q: FloatArray, u: FloatArray, moments: FloatArray
+) -> FloatArray:
+    """Returns the cost of each query, [num_queries, num_moments].
+
+    Nondecreasing in q and in u; constant (the data-independent cost of one label; for `paper` the
+    paper's) for q > 1/(E+1), E = e^{2 gamma}. No safety margin is added: results that leave the
+    accounting are multiplied by 1 + SAFETY_MARGIN. A probability below 1e-300 counts as 1e-300,
+    and a cost that overflows as the data-independent one.
+
+    Two-sided costs of Gaussian mechanisms are functions of q one vote away: evaluate q with
+    `union_bound(..., moved_votes=k + vote_reach(bound, mechanism))` for a cost that is to hold
+    within k changes of vote.
+
+    Args:
+        bound: "paper", "tight", "two_sided" or "class_aware".
+        mechanism: as listed for the bound.
+        q: Pr[label != plurality] or a bound on it, [num_queries].
+        u: largest single term of q, [num_queries]; read by "class_aware" alone.
+        moments: [num_moments].
+
+    Raises:
+        ValueError: if the mechanism has no such bound, or the bound is "exact", which is no
+            function of q and u.
+    """
+    check_bound(bound, mechanism)
+    if bound == "exact":
+        raise ValueError("expected a bound in q and u, got 'exact'")
+    reached = np.maximum(q, SMALLEST_PROBABILITY)
+    largest = np.minimum(np.maximum(u, SMALLEST_PROBABILITY), reached)
+    with np.errstate(over="ignore", invalid="ignore"):
+        costs = mechanism.answering.bound_costs(bound, reached, largest, moments)
+    return np.asarray(np.fmin(costs, mechanism.answering.bound_cap(bound, moments)))
 
 
 def union_bound(
@@ -94,7 +129,7 @@ def union_bound(
     """Returns the largest q and u within moved_votes changes of vote, each [num_queries].
 
     q = sum_j F(D_j) bounds Pr[label != plurality] and u = F(D_2) is its largest term. For
-    moved_votes > 0 they are qmax and umax of privacy.md, Lemma 2: 1 where a tie is in reach.
+    moved_votes > 0 they are qmax and umax of Lemma 2: 1 where a tie is in reach.
 
     Args:
         tail: F, on an array of gaps.
@@ -125,7 +160,9 @@ def data_dependent_alphas(
     """Returns the total cost of all queries at the true counts, [num_moments]. Sensitive.
 
     The order of the classes does not matter. Queries of equal (q, u) are computed once. Rounded up
-    by SAFETY_MARGIN. For `ConfidentGaussianNoisyMax`, `counts` are those of the answered queries.
+    by SAFETY_MARGIN. Of a mechanism that withholds labels, `counts` are those of the answered
+    queries: an indication, no guarantee, for which ones are answered depends on the votes
+    (Proposition D6).
 
     Args:
         counts: int64 [num_queries, num_classes].
@@ -140,12 +177,10 @@ def data_dependent_alphas(
     """
     check_bound(bound, mechanism)
     orders = check_moments(moments)
-    tests = np.zeros_like(orders)
-    if isinstance(mechanism, ConfidentGaussianNoisyMax):
-        tests = (len(counts) + num_unanswered) * mechanism.threshold_alpha(orders)
-        mechanism = mechanism.answering
-    elif num_unanswered:
+    if num_unanswered and not mechanism.withholds:
         raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
+    tests = (len(counts) + num_unanswered) * mechanism.test_alphas(orders)
+    mechanism = mechanism.answering
     descending = -np.sort(-counts, axis=1)
     if counts.shape[1] < 2:
         return tests

@@ -5,6 +5,10 @@ Counts are int64 [num_queries, num_classes]; gaps are differences of counts and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
 import numpy as np
 from scipy.special import erfc, softmax
 
@@ -12,14 +16,38 @@ from pate_tf.accounting.quadrature import (
     AdditiveNoise,
     FloatArray,
     IntArray,
+    NeighbourOutcomes,
     group_outcomes,
 )
+
+SMALLEST_PROBABILITY = 1e-290
+
+
+@dataclass(frozen=True)
+class NeighbourLaws:
+    """Sensitive: the exact laws at a histogram and its neighbours, and how exact they are.
+
+    Attributes:
+        outcomes: the laws.
+        limit: the mechanism's largest log ratio of any outcome; infinite without one.
+        rare: a probability below which underflow may have lost part of it.
+        margin: relative excess that covers what the laws leave out of a cost.
+    """
+
+    outcomes: NeighbourOutcomes
+    limit: float = inf
+    rare: float = SMALLEST_PROBABILITY
+    margin: float = 0.0
+
+    def __repr__(self) -> str:
+        return "NeighbourLaws(<of one histogram>)"
 
 
 def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
     """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
 
-    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017.
+    (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
+    least what the discrete law has if ties go by random priority (docs/theory.md, Proposition D1).
     """
     scaled = gamma * np.abs(gaps)
     ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
@@ -30,7 +58,7 @@ def discrete_laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
     """Returns Pr[a class `gaps` votes behind reaches or overtakes] under discrete Laplace noise.
 
     Ties count for the class behind, so that every rule of breaking ties is covered
-    (privacy.md, part D 1).
+    (docs/theory.md, Proposition D1).
     """
 
     def reach(distance: FloatArray) -> FloatArray:
@@ -74,7 +102,7 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
 def permute_and_flip_outcomes(counts: IntArray, gamma: float) -> FloatArray:
     """Returns w_j int_0^1 prod_{k != j} (1 - w_k t) dt, w = e^{-gamma (max - count)}.
 
-    Gauss-Legendre, exact for a polynomial of that degree (privacy.md, part D 2).
+    Gauss-Legendre, exact for a polynomial of that degree (docs/theory.md, Proposition D2).
     """
     behind = counts - np.max(counts, axis=1, keepdims=True)
     accepted = np.exp(gamma * behind)
@@ -89,3 +117,23 @@ def permute_and_flip_outcomes(counts: IntArray, gamma: float) -> FloatArray:
 def exponential_mechanism_outcomes(counts: IntArray, gamma: float) -> FloatArray:
     """Returns e^{gamma n_j} / sum_k e^{gamma n_k}, [num_queries, num_classes]."""
     return np.asarray(softmax(gamma * counts, axis=1))
+
+
+def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:
+    """Returns the laws at a histogram [num_classes] and at every neighbour, a column a class.
+
+    Args:
+        row: int64 [num_classes], at least two classes.
+        law: from counts [num_queries, num_classes] to the law of the label, same shape.
+    """
+    _, first = np.unique(row, return_index=True)
+    last = len(row) - 1 - np.unique(row[::-1], return_index=True)[1]
+    lose, gain = (index.ravel() for index in np.meshgrid(first, last, indexing="ij"))
+    possible = (row[lose] > 0) & (lose != gain)
+    lose, gain = lose[possible], gain[possible]
+    moves = np.arange(len(lose))
+    neighbours = np.tile(row, (len(lose), 1))
+    neighbours[moves, lose] -= 1
+    neighbours[moves, gain] += 1
+    here, there = law(row[None, :]), law(neighbours)
+    return NeighbourOutcomes(np.tile(here, (len(lose), 1)), there, np.ones(neighbours.shape))

@@ -4,21 +4,10 @@ A roof room, without TensorFlow. Data-independent throughout, so publishable.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
-from pate_tf.accounting import calibration, mechanisms
+from pate_tf.accounting import calibration
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.analysis.accounting import Guarantee
-
-CALIBRATED: Mapping[str, type[Mechanism]] = {
-    kind.name: kind
-    for kind in (
-        mechanisms.LaplaceNoisyMax,
-        mechanisms.PermuteAndFlip,
-        mechanisms.ExponentialMechanism,
-        mechanisms.GaussianNoisyMax,
-    )
-}
+from pate_tf.analysis.guarantees import Guarantee
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,38 +29,39 @@ class Calibration:
     delta: float
 
 
-def calibrate(
-    mechanism: type[Mechanism] | Mechanism,
-    *,
-    target_epsilon: float,
-    delta: float,
-    num_queries: int | None = None,
+def least_noise(
+    mechanism: type[Mechanism], *, num_queries: int, target_epsilon: float, delta: float
 ) -> Calibration:
-    """Returns the least noise for a number of queries, or the most queries for a noise.
-
-    Args:
-      mechanism: its class, with `num_queries`; or the mechanism itself, without.
-      target_epsilon: data-independent.
-      delta: in (0, 1).
-      num_queries: at least 1, with a class.
+    """Returns the least noise for a number of queries, data-independent.
 
     Raises:
-      ValueError: if a number is out of range, or the target can't be met.
+      ValueError: if a number is out of range, the target can't be met, or the mechanism has no
+        single scale of noise.
     """
-    if isinstance(mechanism, Mechanism):
-        found = mechanism
-        queries = calibration.most_queries(found, epsilon=target_epsilon, delta=delta)
-    elif num_queries is not None:
-        queries = num_queries
-        found = calibration.least_noise(
-            mechanism, num_queries=queries, epsilon=target_epsilon, delta=delta
-        )
-    else:
-        raise ValueError("calibrate: expected a number of queries or a mechanism with its noise")
-    epsilon, moment = found.data_independent_epsilon(num_queries=queries, delta=delta)
+    found = calibration.least_noise(
+        mechanism, num_queries=num_queries, epsilon=target_epsilon, delta=delta
+    )
+    return of_mechanism(found, num_queries=num_queries, target_epsilon=target_epsilon, delta=delta)
+
+
+def most_queries(mechanism: Mechanism, *, target_epsilon: float, delta: float) -> Calibration:
+    """Returns the most queries for a noise, data-independent.
+
+    Raises:
+      ValueError: if a number is out of range.
+    """
+    queries = calibration.most_queries(mechanism, epsilon=target_epsilon, delta=delta)
+    return of_mechanism(mechanism, num_queries=queries, target_epsilon=target_epsilon, delta=delta)
+
+
+def of_mechanism(
+    mechanism: Mechanism, *, num_queries: int, target_epsilon: float, delta: float
+) -> Calibration:
+    """Returns what a mechanism costs, beside what was asked for."""
+    epsilon, moment = mechanism.data_independent_epsilon(num_queries=num_queries, delta=delta)
     return Calibration(
-        mechanism=found,
-        num_queries=queries,
+        mechanism=mechanism,
+        num_queries=num_queries,
         guarantee=Guarantee(epsilon, moment),
         target_epsilon=target_epsilon,
         delta=delta,

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from pate_tf import artifacts
-from pate_tf.accounting.plan import ReleasePlan, plan_from_dict
-from pate_tf.accounting.release import DiscreteGaussian
-from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.accounting.planned_release import PlannedRelease
+from pate_tf.accounting.release_plan import ReleasePlan, plan_from_dict
 from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.noise import NoiseSource
+from pate_tf.releases.release import DiscreteGaussian
 
 FOLDER = "releases"
 
@@ -39,6 +40,12 @@ class Draws(Protocol):
         noise: NoiseSource,
     ) -> Mapping[str, Any]:
         """Draws, makes it durable in place of an earlier one, and returns it."""
+
+    def fix(self, planned: PlannedRelease) -> bool:
+        """Fixes how it is drawn, for good where a ledger keeps it.
+
+        Returns whether that had been fixed before there were votes.
+        """
 
     def epsilon(self, delta: float) -> float:
         """Returns what is known to have been paid so far, data-independent; 0 for nothing."""
@@ -76,10 +83,19 @@ class LedgerDraws:
                 f"release: expected {num_queries} answered queries, got "
                 f"{self._ledger.num_answered}: others were answered meanwhile; run it again"
             )
-        debit = self._ledger.debit_release(plan, secure_noise=noise.is_secure)
+        debit = self._ledger.debit(plan, secure_noise=noise.is_secure)
         kept = {**facts, "drawn": draw(noise.discrete_gaussian)}
         self._ledger.store_release(debit, kept)
         return kept
+
+    def fix(self, planned: PlannedRelease) -> bool:
+        """Fixes how it is drawn in the ledger.
+
+        Raises:
+          BudgetMismatch: if something else was fixed.
+        """
+        self._ledger.plan_release(planned)
+        return not self._ledger.plan_is_late
 
     def epsilon(self, delta: float) -> float:
         """Returns what all labels and draws of the ledger cost, data-independent."""
@@ -123,6 +139,11 @@ class FileDraws:
         artifacts.write_json(self._path, kept, private=True)
         return kept
 
+    def fix(self, planned: PlannedRelease) -> bool:
+        """Returns False: files fix nothing before there are votes."""
+        del planned
+        return False
+
     def epsilon(self, delta: float) -> float:
         """Returns 0: nobody keeps accounts of files."""
         del delta
@@ -152,11 +173,12 @@ def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
     ):
         unpaid = _unpaid(ledger, identity)
         if unpaid is not None:
-            ledger.record_past_release(
+            debit = ledger.debit(
                 plan_from_dict(unpaid["key"]["plan"]),
-                unpaid,
                 secure_noise=unpaid.get("secure_noise", True),
+                has_left=True,
             )
+            ledger.store_release(debit, unpaid)
         yield LedgerDraws(ledger)
 
 

@@ -9,12 +9,11 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.plan import plan_from_dict
-from pate_tf.accounting.statement_page import rounded_up
+from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.analysis import draws
 from pate_tf.analysis.votes import ledger_folder
 from pate_tf.ledger import Ledger, LedgerRow
+from pate_tf.ledger.payments import PAYMENTS, payment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,11 +26,16 @@ class LedgerSummary:
       epsilon_budget: None if there is none.
       delta: that the budget holds at.
       was_raised: whether budget or delta ever were.
+      was_reset: whether an earlier ledger, or rows of this one, were ever gone.
+      epsilon_all_ensembles: at `delta`, of all ensembles of the same private records, as far as
+        known to this user on this machine; None if nothing kept account of that.
+      num_ledgers: how many ledgers were counted for it.
+      records_are_known: whether the records could be compared with those of other ensembles.
       is_secure: whether all noise came from the operating system's entropy.
       epsilon_spent: at `delta`.
       epsilon_remaining: None without a budget.
-      last_mechanism: of the last batch that was paid for.
-      num_affordable: how many more queries of it fit; None without a budget.
+      last_mechanism: of the last batch of queries that was paid for.
+      num_affordable: how many more of it fit; None without a budget.
       num_queries: queries paid for.
       num_answered: queries that got a label.
       has_unpaid_release: whether a draw of an earlier version lies beside it uncharged.
@@ -42,10 +46,14 @@ class LedgerSummary:
     epsilon_budget: float | None
     delta: float
     was_raised: bool
+    was_reset: bool
+    epsilon_all_ensembles: float | None
+    num_ledgers: int | None
+    records_are_known: bool
     is_secure: bool
     epsilon_spent: float
     epsilon_remaining: float | None
-    last_mechanism: Mechanism | None
+    last_mechanism: Charge | None
     num_affordable: int | None
     num_queries: int
     num_answered: int
@@ -66,38 +74,40 @@ def opened(paths: Sequence[pathlib.Path]) -> Iterator[list[Ledger]]:
 def summarise(ledger: Ledger) -> LedgerSummary:
     """Returns what one ledger says."""
     rows, spent = ledger.history(), ledger.spent()
-    debits = [row for row in rows if row.kind == "debit"]
-    last = mechanism_from_dict(debits[-1].details["mechanism"]) if debits else None
+    charges = [payment(row)[0] for row in rows if row.kind in PAYMENTS]
+    together = ledger.all_ensembles()
+    last = next((charge for charge in reversed(charges) if charge.answers), None)
     return LedgerSummary(
         folder=ledger.folder,
         history=tuple(_line(row) for row in rows),
         epsilon_budget=ledger.epsilon_budget,
         delta=ledger.delta,
         was_raised=ledger.was_raised,
+        was_reset=ledger.was_reset,
+        epsilon_all_ensembles=(None if together is None else together.epsilon(ledger.delta)),
+        num_ledgers=None if together is None else together.num_ledgers,
+        records_are_known=together is not None and together.records_are_known,
         is_secure=ledger.is_secure,
         epsilon_spent=spent.epsilon,
         epsilon_remaining=ledger.remaining(),
         last_mechanism=last,
-        num_affordable=None if last is None else ledger.affordable_queries(last),
+        num_affordable=None if last is None else ledger.affordable(last),
         num_queries=spent.num_queries,
         num_answered=spent.num_answered,
         has_unpaid_release=draws.is_unpaid(ledger),
     )
 
 
-def describe(mechanism: Mechanism) -> str:
-    """Returns a mechanism in words, such as `laplace_noisy_max, gamma 0.05 (scale 20 votes)`."""
-    fields = {name: value for name, value in mechanism.to_dict().items() if name != "name"}
-    words = ", ".join(f"{name} {value:g}" for name, value in fields.items())
-    gamma = fields.get("gamma")
-    scale = f" (scale {1.0 / gamma:g} votes)" if isinstance(gamma, float) else ""
-    return f"{mechanism.name}, {words}{scale}"
-
-
 def _line(row: LedgerRow) -> str:
     details = row.details
     if row.kind == "opened":
         text = f"opened: {_budget(details)}"
+        if details.get("acknowledged"):
+            text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
+    elif row.kind == "acknowledged":
+        text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
+    elif row.kind == "planned":
+        text = "fixed how the data-dependent cost is released, later than the ledger was opened"
     elif row.kind == "budget":
         before = {
             "epsilon_budget": details["previous_epsilon_budget"],
@@ -105,19 +115,13 @@ def _line(row: LedgerRow) -> str:
         }
         verb = "RAISED" if details["raised"] else "set"
         text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
-    elif row.kind == "debit":
-        text = (
-            f"paid for {details['num_queries']:,} queries of "
-            f"{describe(mechanism_from_dict(details['mechanism']))}: "
-            f"{_epsilons(details)}{_seeded(details)}"
-        )
-    elif row.kind == "release":
-        plan = plan_from_dict(details["plan"])
-        past = "; had left before it was recorded" if details.get("past") else ""
-        text = (
-            f"paid for one release of the data-dependent cost ({plan.release}, sigma "
-            f"{plan.sigma:.4g}{past}): {_epsilons(details)}{_seeded(details)}"
-        )
+    elif row.kind in PAYMENTS:
+        charge, number = payment(row)
+        if "carried_from" in details:
+            past = "; for a row that is gone"
+        else:
+            past = "; had left before it was recorded" if details.get("past") else ""
+        text = f"paid for {charge.several(number)}{past}: {_epsilons(details)}{_seeded(details)}"
     elif row.kind == "released":
         text = f"kept the release that row {details['debit']} paid for"
     else:
@@ -129,7 +133,8 @@ def _line(row: LedgerRow) -> str:
 
 
 def _epsilons(details: Mapping[str, Any]) -> str:
-    before, after = (rounded_up(details[f"epsilon_{when}"]) for when in ("before", "after"))
+    known = (details[f"epsilon_{when}"] for when in ("before", "after"))
+    before, after = ("infinite" if one is None else rounded_up(one) for one in known)
     return f"epsilon {before} -> {after} at delta {details['delta']:g}"
 
 

@@ -5,49 +5,37 @@ A roof room, without TensorFlow; Matplotlib is imported when the first plot is d
 
 from __future__ import annotations
 
-import io
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pate_tf import artifacts
 from pate_tf.accounting import moments
+from pate_tf.accounting.assumed_votes import profile_counts
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import profile_counts
-from pate_tf.analysis.accounting import (
-    AnalysisConfig,
-    bound_alphas,
-    chosen_bounds,
-    data_independent_guarantees,
+from pate_tf.analysis.accounting import bound_alphas, chosen_bounds, data_independent_guarantees
+from pate_tf.analysis.figures import (
+    LIMIT_STYLE,
+    STYLES,
+    bound_style,
+    legend,
+    new_figure,
+    plain_numbers,
+    save,
 )
-from pate_tf.analysis.ledger import describe
+from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.report import KINDS
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
-from pate_tf.records import Votes
+from pate_tf.values.sensitive import Votes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 NUM_POINTS = 24
 GAP_MOMENT = 20.0
-EVENTS = "events.out.tfevents.0.analysis"
-
-# Okabe and Ito's colours, told apart by colour-blind readers; dashes tell them apart in print.
-STYLES: tuple[Mapping[str, Any], ...] = (
-    {"color": "#0072B2", "linestyle": "-"},
-    {"color": "#E69F00", "linestyle": (0, (5, 1, 1, 1, 1, 1))},
-    {"color": "#D55E00", "linestyle": "--"},
-    {"color": "#009E73", "linestyle": "-."},
-    {"color": "#CC79A7", "linestyle": ":"},
-)
-BOUND_STYLES = dict(zip(moments.BOUNDS, STYLES, strict=True))
-LIMIT_STYLE: Mapping[str, Any] = {"color": "#555555", "linestyle": (0, (1, 3))}
-SENSITIVE_COLOR, PUBLISHABLE_COLOR = "#B00020", "#333333"
 
 
 def draw(
@@ -81,30 +69,14 @@ def draw(
     if source.labels is not None:
         private["gap_by_teachers"] = teachers_figure(source.labels)
     return [
-        *_save(folder.released, published, private=False),
-        *_save(folder.sensitive, private, private=True),
+        *save(folder.released, published, private=False),
+        *save(folder.sensitive, private, private=True),
     ]
 
 
-def _figure(title: str, x_label: str, y_label: str, *, sensitive: bool) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    mark = "SENSITIVE, do not publish" if sensitive else "publishable"
-    color = SENSITIVE_COLOR if sensitive else PUBLISHABLE_COLOR
-    axes.set_title(title, loc="left", fontsize=11)
-    figure.supxlabel(mark, x=0.995, ha="right", fontsize=9, color=color)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.grid(visible=True, which="major", color="#DDDDDD", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def data_independent_figure(num_paid: Mapping[Mechanism, int], config: AnalysisConfig) -> Figure:
+def data_independent_figure(num_paid: Mapping[Charge, int], config: AnalysisConfig) -> Figure:
     """Epsilon against the number of queries, whatever the votes."""
-    figure, axes = _figure(
+    figure, axes = new_figure(
         f"Data-independent epsilon at delta {config.delta:g}\n{_names(num_paid)}",
         "queries",
         "epsilon, natural logarithm",
@@ -122,13 +94,13 @@ def data_independent_figure(num_paid: Mapping[Mechanism, int], config: AnalysisC
             axes.plot(*zip(*points, strict=True), label=label, linewidth=1.8, **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _plain_numbers(axes.xaxis)
-    _plain_numbers(axes.yaxis)
-    _legend(axes)
+    plain_numbers(axes.xaxis)
+    plain_numbers(axes.yaxis)
+    legend(axes)
     return figure
 
 
-def _prefixes(num_paid: Mapping[Mechanism, int]) -> Iterator[tuple[int, dict[Mechanism, int]]]:
+def _prefixes(num_paid: Mapping[Charge, int]) -> Iterator[tuple[int, dict[Charge, int]]]:
     """Yields numbers of queries and what they consist of, mechanisms one after the other."""
     total = sum(num_paid.values())
     for queries in _sizes(total):
@@ -147,7 +119,7 @@ def _sizes(total: int) -> list[int]:
 def bounds_figure(source: VoteSource, config: AnalysisConfig) -> Figure:
     """Epsilon of the first queries, for every bound."""
     groups = source.groups or ()
-    figure, axes = _figure(
+    figure, axes = new_figure(
         f"Data-dependent epsilon at delta {config.delta:g}, {config.conversion} conversion\n"
         f"{_names(source.num_paid)}",
         "queries, in the order they were asked",
@@ -162,10 +134,10 @@ def bounds_figure(source: VoteSource, config: AnalysisConfig) -> Figure:
         for block in blocks:
             total = total + bound_alphas([block], bound, config.moments)
             epsilons.append(config.guarantee(total).epsilon)
-        axes.plot(queries, epsilons, **_bound_style(bound))
+        axes.plot(queries, epsilons, **bound_style(bound))
     axes.set_ylim(bottom=0.0)
     axes.set_xlim(left=0.0)
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -194,8 +166,8 @@ def gap_figure(group: AnsweredVotes) -> Figure:
     mechanism = group.mechanism
     num_teachers = int(group.counts.values[0].sum())
     num_classes = group.counts.num_classes
-    figure, axes = _figure(
-        f"Cost of one label, {describe(mechanism)}\n"
+    figure, axes = new_figure(
+        f"Cost of one label, {mechanism.summary()}\n"
         f"{num_teachers:,} teachers, {num_classes} classes; hypothetical votes: one class leads, "
         f"the rest is spread evenly",
         "gap between first and second class, votes",
@@ -209,12 +181,12 @@ def gap_figure(group: AnsweredVotes) -> Figure:
             moments.data_dependent_alphas(row[None, :], mechanism, grid, bound=bound)[0]
             for row in rows
         ]
-        axes.plot(gaps, costs, **_bound_style(bound))
-    cap = float(mechanism.query_alpha(grid)[0])
-    axes.axhline(cap, label="data-independent", **LIMIT_STYLE)
+        axes.plot(gaps, costs, **bound_style(bound))
+    axes.axhline(float(mechanism.alphas(grid)[0]), label="data-independent", **LIMIT_STYLE)
+    cap = float(mechanism.cost_cap(grid)[0])
     axes.set_yscale("log")
     axes.set_ylim(bottom=cap * 1e-9, top=cap * 3.0)
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -233,7 +205,7 @@ def teachers_figure(votes: Votes) -> Figure:
     Figure 3 of Papernot et al. 2017, but for nested parts of one ensemble: its teachers do not get
     more records when there are fewer of them.
     """
-    figure, axes = _figure(
+    figure, axes = new_figure(
         "Agreement of the first teachers of the ensemble\n"
         f"{votes.num_queries:,} queries; mean, and the middle 80 % of queries",
         "teachers, the first of the ensemble",
@@ -247,9 +219,9 @@ def teachers_figure(votes: Votes) -> Figure:
     axes.fill_between(sizes, low, high, color=color, alpha=0.2, linewidth=0.0, label="middle 80 %")
     axes.plot(sizes, gaps.mean(axis=1), color=color, marker="o", markersize=4, label="mean")
     axes.set_xscale("log")
-    _plain_numbers(axes.xaxis)
+    plain_numbers(axes.xaxis)
     axes.set_ylim(0.0, 1.05)
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -262,56 +234,5 @@ def _normalised_gaps(votes: Votes, num_teachers: int) -> FloatArray:
     return np.asarray((ordered[:, -1] - ordered[:, -2]) / num_teachers)
 
 
-def _names(num_paid: Mapping[Mechanism, int]) -> str:
-    return "; ".join(describe(mechanism) for mechanism in num_paid)
-
-
-def _bound_style(bound: str) -> dict[str, Any]:
-    direction = "both directions" if moments.is_two_sided(bound) else "forward"
-    return {"label": f"{bound} ({direction})", "linewidth": 1.8, **BOUND_STYLES[bound]}
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """Puts plain numbers, such as 0.1 and 1,000, on an axis."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(frameon=False, fontsize=9)
-
-
-def _save(
-    folder: pathlib.Path, figures: Mapping[str, Figure], *, private: bool
-) -> Sequence[pathlib.Path]:
-    pictures = {}
-    for name, figure in figures.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-        pictures[name] = buffer.getvalue()
-    paths = []
-    for name, picture in pictures.items():
-        paths.append(folder / f"{name}.png")
-        with artifacts.atomic_file(paths[-1], private=private) as file:
-            file.write(picture)
-    if pictures:
-        _write_events(folder / EVENTS, pictures, private=private)
-    return paths
-
-
-def _write_events(path: pathlib.Path, pictures: Mapping[str, bytes], *, private: bool) -> None:
-    # TensorBoard's own writer of event files would import TensorFlow.
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-    from tensorboard.summary.writer.record_writer import (
-        RecordWriter,
-    )
-
-    with artifacts.atomic_file(path, private=private) as file:
-        writer = RecordWriter(file)
-        writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
-        for name, picture in pictures.items():
-            image = summary_pb2.Summary.Image(encoded_image_string=picture)
-            value = summary_pb2.Summary.Value(tag=name, image=image)
-            event = event_pb2.Event(step=0, summary=summary_pb2.Summary(value=[value]))
-            writer.write(event.SerializeToString())
+def _names(num_paid: Mapping[Charge, int]) -> str:
+    return "; ".join(mechanism.summary() for mechanism in num_paid)

@@ -5,21 +5,29 @@ A roof room, without TensorFlow. Everything here is sensitive but the numbers of
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf import artifacts
-from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.plan import ReleasePlan
-from pate_tf.aggregation import labeller
-from pate_tf.ledger import Ledger, LedgerError
-from pate_tf.ledger.composition import Paid
-from pate_tf.records import IntArray, VoteCounts, Votes
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.planned_release import PlannedRelease
+from pate_tf.labelling import paid_counts
+from pate_tf.ledger import (
+    Ledger,
+    LedgerError,
+    num_answered_together,
+    num_queries_together,
+    paid_together,
+)
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.sensitive import VoteCounts, Votes
 
 LEDGER_FILE = "ledger.sqlite3"
+MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
 DEFAULT_NUM_CLASSES = 10
 
 
@@ -46,10 +54,12 @@ class VoteSource:
       groups: the votes, a group for each mechanism and number of classes; None if a ledger's votes
         are not there, or some queries were chosen by looking at noisy labels, so that only
         data-independent accounting is possible.
-      num_paid: public; how many queries were asked, by mechanism. Counts queries too whose answers
-        a crash lost.
-      releases: public; how many draws of the noisy data-dependent cost a ledger was charged for, by
-        plan.
+      num_paid: public; what the queries were charged as, by mechanism. Counts queries too whose
+        answers a crash lost.
+      num_asked: public; how many queries were asked. Default: as many as were charged.
+      num_answered: public; how many labels left. Default: one for each query.
+      releases: public; what else a ledger was charged for: draws of the noisy data-dependent cost.
+      planned_release: public; what the only ledger fixed of a release before there were votes.
       has_release: public; whether the only ledger keeps a draw, to be shown again for nothing.
       identity: digest of what the votes are drawn from, whichever part of it is analysed and in
         whichever order: computed on demand.
@@ -61,8 +71,11 @@ class VoteSource:
     """
 
     groups: tuple[AnsweredVotes, ...] | None
-    num_paid: Mapping[Mechanism, int]
-    releases: Mapping[ReleasePlan, int] = dataclasses.field(default_factory=dict)
+    num_paid: Mapping[Charge, int]
+    num_asked: int | None = None
+    num_answered: int | None = None
+    releases: Mapping[Charge, int] = dataclasses.field(default_factory=dict)
+    planned_release: PlannedRelease | None = None
     has_release: bool = False
     identity: Callable[[], str] = dataclasses.field(repr=False)
     labels: Votes | None = None
@@ -73,7 +86,7 @@ class VoteSource:
     @property
     def num_queries(self) -> int:
         """How many queries were asked."""
-        return sum(self.num_paid.values())
+        return sum(self.num_paid.values()) if self.num_asked is None else self.num_asked
 
 
 def order_free_digest(counts: IntArray) -> str:
@@ -110,6 +123,8 @@ def read_votes_file(
       ValueError: if a file is broken or does not hold what is expected of it.
       OSError: if a file can't be read.
     """
+    if num_classes is not None and num_classes > MOST_CLASSES:
+        raise ValueError(f"num_classes: expected up to {MOST_CLASSES}, got {num_classes}")
     array = artifacts.read_array(path)
     if not array.size:
         raise ValueError(f"{path}: expected at least one query, got shape {list(array.shape)}")
@@ -124,7 +139,7 @@ def read_votes_file(
         else:
             labels = _labels(array, num_classes)
             everything = labels.counts()
-        check_totals(everything.values)
+        everything.check_totals()
         chosen = np.arange(everything.num_queries)
         if indices_file is not None:
             chosen = _indices(artifacts.read_array(indices_file), indices_file)
@@ -140,7 +155,8 @@ def read_votes_file(
         labels = Votes(labels.labels[:, chosen.astype(np.int64)], labels.num_classes)
     return VoteSource(
         groups=(AnsweredVotes(mechanism, counts),),
-        num_paid={mechanism: counts.num_queries},
+        num_paid={mechanism: mechanism.number_charged(counts.num_queries)},
+        num_asked=counts.num_queries,
         identity=lambda: order_free_digest(everything.values),
         labels=labels,
     )
@@ -154,7 +170,7 @@ def _labels(array: npt.NDArray[Any], num_classes: int | None) -> Votes:
     except ValueError as error:
         # Never read off the votes: it is published with a release.
         if "expected labels from" in str(error):
-            raise ValueError(f"{error}; give the number of classes as --nb_labels") from error
+            raise ValueError(f"{error}; give the number of classes as `num_classes`") from error
         raise
 
 
@@ -167,39 +183,20 @@ def _indices(array: npt.NDArray[Any], path: pathlib.Path) -> npt.NDArray[Any]:
     return array
 
 
-def check_totals(counts: IntArray) -> None:
-    """Checks that every query has one vote of every teacher, as privacy.md assumes.
-
-    Raises:
-      ValueError: if there are no votes, or queries differ in how many they have.
-    """
-    totals = counts.sum(axis=1)
-    if len(totals) and (totals != totals[0]).any():
-        raise ValueError(
-            "counts: expected one vote of every teacher on every query, got rows with different "
-            "sums"
-        )
-    if len(totals) and totals[0] < 1:
-        raise ValueError("counts: expected at least one vote on every query, got none")
-
-
-def check_mechanisms(
-    num_paid: Mapping[Mechanism, int],
-    *,
-    name: str | None,
-    gamma: float | None,
-    sigma: float | None,
-) -> None:
+def check_mechanisms(num_paid: Iterable[Charge], said: Mapping[str, object]) -> None:
     """Checks that what a user said about the mechanism agrees with the ledger.
+
+    Args:
+      num_paid: the mechanisms of the ledger.
+      said: the name and the fields that the user gave.
 
     Raises:
       ValueError: if a given value is not that of every mechanism in the ledger.
     """
     for mechanism in num_paid:
         fields = mechanism.to_dict()
-        said = {"name": name, "gamma": gamma, "sigma": sigma}
         for field, value in said.items():
-            if value is not None and fields.get(field) != value:
+            if fields.get(field) != value:
                 raise ValueError(
                     f"mechanism: the ledger has {field} {fields.get(field)} "
                     f"({mechanism.name}), got {value}"
@@ -207,7 +204,15 @@ def check_mechanisms(
 
 
 def ledger_folder(path: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a ledger that was named by its file or its folder."""
+    """Returns the folder of a ledger that was named by its file or its folder.
+
+    Raises:
+      ValueError: if it was named by another file.
+    """
+    if path.is_file() and path.name != LEDGER_FILE:
+        raise ValueError(
+            f"ledger: expected a file {LEDGER_FILE} or the folder that holds one, got {path}"
+        )
     return path.parent if path.name == LEDGER_FILE else path
 
 
@@ -215,32 +220,37 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     """Reads what was paid through ledgers of ensembles trained on the same records.
 
     Args:
-      ledgers: open, none of them twice.
+      ledgers: open. Copies of one ledger that went on apart count with every branch, and with what
+        they have in common once.
       votes_needed: whether missing votes are an error, rather than left out.
 
     Raises:
-      ValueError: if an ensemble is named twice or the votes are not of one ensemble.
+      ValueError: if one ledger is named twice, or the votes are not of one ensemble.
       LedgerError: if votes are damaged, or missing though they are needed.
     """
     digests = [ledger.ensemble_digest for ledger in ledgers]
-    if len(set(digests)) < len(digests):
-        raise ValueError("ledger: expected different ensembles, got one of them twice")
-    together = sum((ledger.paid() for ledger in ledgers), Paid())
-    groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
-    there = votes_needed or all(_has_votes(ledger) for ledger in ledgers)
+    if len({ledger.head for ledger in ledgers}) < len(ledgers):
+        raise ValueError("ledger: expected different ledgers, got one of them twice")
+    together = paid_together(ledgers)
+    # Votes are counted by ensemble: branches share what they have in common.
+    are_forks = len(set(digests)) < len(digests)
+    groups: dict[tuple[Mechanism, int], list[paid_counts.PaidCounts]] = {}
+    there = not are_forks and (votes_needed or all(_has_votes(ledger) for ledger in ledgers))
     for ledger in ledgers if there else ():
-        for paid in labeller.paid_counts(ledger):
-            mechanism = mechanism_from_dict(paid.mechanism)
+        for paid in paid_counts.paid_counts(ledger):
             try:
-                check_totals(paid.counts.values)
+                paid.counts.check_totals()
             except ValueError as error:
                 raise LedgerError(f"{ledger.folder}: {error}") from error
-            groups.setdefault((mechanism, paid.counts.num_classes), []).append(paid)
+            groups.setdefault((paid.mechanism, paid.counts.num_classes), []).append(paid)
             there = there and not paid.adaptive
     return VoteSource(
         groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
-        num_paid=together.queries,
-        releases=together.releases,
+        num_paid={charge: number for charge, number in together.items() if charge.answers},
+        num_asked=num_queries_together(ledgers),
+        num_answered=num_answered_together(ledgers),
+        releases={charge: number for charge, number in together.items() if not charge.answers},
+        planned_release=ledgers[0].planned_release if len(ledgers) == 1 else None,
         has_release=len(ledgers) == 1 and ledgers[0].kept_release() is not None,
         identity=lambda: " ".join(sorted(digests)),
         is_secure=all(ledger.is_secure for ledger in ledgers),
@@ -250,10 +260,10 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
 
 
 def _has_votes(ledger: Ledger) -> bool:
-    return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
+    return ledger.num_answered == 0 or (ledger.folder / paid_counts.VOTES).is_dir()
 
 
-def _group(mechanism: Mechanism, paid: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
+def _group(mechanism: Mechanism, paid: Sequence[paid_counts.PaidCounts]) -> AnsweredVotes:
     answered = [batch.counts.values[batch.answered] for batch in paid]
     return AnsweredVotes(
         mechanism,

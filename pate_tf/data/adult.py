@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 
 from pate_tf.data import columns, raw_files
 from pate_tf.data.columns import Column
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 TRAIN_FILE, TEST_FILE = "adult.data", "adult.test"
 FILES = (TRAIN_FILE, TEST_FILE)
@@ -85,6 +85,7 @@ ADULT = Dataset(
     value_range=columns.value_range(COLUMNS),
     num_classes=len(_CLASSES),
     class_names=_CLASSES,
+    num_categories=columns.num_categories(COLUMNS),
     pool_size=4_999,  # leaves the last 11,282 test records to evaluate on, as the paper does
 )
 

@@ -4,9 +4,10 @@ Stateless, so that a teacher's training depends on its own seed and step only, n
 trained before it or beside it.
 """
 
+import numpy as np
 import tensorflow as tf
 
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 # Fixed for all data sets of a kind, never tuned on private accuracy.
 MAX_ROTATION = 0.2  # radians
@@ -23,18 +24,29 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
       dataset: says which changes keep a label.
       seed: int32 `[2]`; the same seed gives the same changes.
     """
+    fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
     if dataset.augmentation == "affine":
-        return _affine(inputs, seed, rotation=MAX_ROTATION, scaling=MAX_SCALING, shear=MAX_SHEAR)
+        return _affine(
+            inputs, seed, fill, rotation=MAX_ROTATION, scaling=MAX_SCALING, shear=MAX_SHEAR
+        )
+    if dataset.augmentation == "shift":
+        return _affine(inputs, seed, fill)
     if dataset.augmentation == "flip":
         flip_seed, shift_seed = tf.unstack(tf.random.split(seed, 2))
         draws = tf.random.stateless_uniform([tf.shape(inputs)[0], 1, 1, 1], flip_seed)
         flipped = tf.where(draws < 0.5, tf.reverse(inputs, axis=[2]), inputs)
-        return _affine(flipped, shift_seed, rotation=0.0, scaling=0.0, shear=0.0)
+        return _affine(flipped, shift_seed, fill)
     return inputs
 
 
 def _affine(
-    images: tf.Tensor, seed: tf.Tensor, *, rotation: float, scaling: float, shear: float
+    images: tf.Tensor,
+    seed: tf.Tensor,
+    fill: float,
+    *,
+    rotation: float = 0.0,
+    scaling: float = 0.0,
+    shear: float = 0.0,
 ) -> tf.Tensor:
     height, width = images.shape[1], images.shape[2]
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 5], seed, -1.0, 1.0)
@@ -54,5 +66,5 @@ def _affine(
         output_shape=[height, width],
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
-        fill_value=0.0,
+        fill_value=fill,
     )

@@ -8,7 +8,8 @@ import pathlib
 from pate_tf.data import digits, tfds_images, user_data
 from pate_tf.data.named_function import is_named_function
 from pate_tf.data.tfds_source import Source, load_split
-from pate_tf.records import PrivateExamples, PublicExamples
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
 
 TABLES = ("adult", "diabetes")
 NAMES = ("digits", *tfds_images.SOURCES, *TABLES)

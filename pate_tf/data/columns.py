@@ -79,3 +79,8 @@ def value_range(columns: Sequence[Column]) -> tuple[tuple[float, ...], tuple[flo
     """Returns the public low and high value of each column, to scale by."""
     lows, highs = zip(*(column.value_range for column in columns), strict=True)
     return tuple(lows), tuple(highs)
+
+
+def num_categories(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Returns how many categories each column has; 0 for a number."""
+    return tuple(len(column.categories) for column in columns)

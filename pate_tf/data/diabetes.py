@@ -37,7 +37,7 @@ import tensorflow_datasets as tfds
 from pate_tf.data import columns, raw_files
 from pate_tf.data.columns import Column
 from pate_tf.data.raw_files import RawDataError
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 FILES = ("dataset_diabetes.zip",)
 _MEMBER = "dataset_diabetes/diabetic_data.csv"
@@ -74,6 +74,7 @@ DIABETES = Dataset(
     kind="tabular",
     input_shape=(len(COLUMNS),),
     value_range=columns.value_range(COLUMNS),
+    num_categories=columns.num_categories(COLUMNS),
     num_classes=len(_CLASSES),
     class_names=_CLASSES,
     pool_size=3_000,  # about half of the test split, as in the paper

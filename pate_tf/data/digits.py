@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from pate_tf.records import Dataset, PrivateExamples, PublicExamples
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
 
 NUM_PRIVATE = 1_200
 

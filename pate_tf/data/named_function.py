@@ -1,30 +1,76 @@
-"""A user's own function, named on the command line as `module:function`."""
+"""A user's own function: itself, or named on the command line as `module:function`."""
 
 import importlib
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-
-def is_named_function(name: str) -> bool:
-    """Whether `name` has the form `module:function`."""
-    return ":" in name
+Named = str | Callable[..., Any]
 
 
-def import_function(name: str, *, flag: str) -> Callable[..., Any]:
-    """Imports the function that `name` names.
+def is_named_function(name: Named) -> bool:
+    """Whether `name` is a function, or has the form `module:function`."""
+    return not isinstance(name, str) or ":" in name
+
+
+def name_of(name: Named) -> str:
+    """Returns what a function is called in records and messages; a name as it is."""
+    if isinstance(name, str):
+        return name
+    return f"function {getattr(name, '__name__', type(name).__name__)}"
+
+
+def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
+    """Imports the function that `name` names; a function comes back as it is.
 
     Args:
-      name: `module:function`; the module must be importable.
+      name: a function, or `module:function`, whose module must be importable.
       flag: what the user gave it as, for errors.
 
     Raises:
       ValueError: if there is no such function.
     """
+    if not isinstance(name, str):
+        if not callable(name):
+            raise ValueError(f"{flag}: expected a function or a name, got {type(name).__name__}")
+        return name
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever the module raises while it is imported
-        raise ValueError(f"{flag}: can't import {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module does while it is imported
+        why = "it ends the program" if isinstance(error, SystemExit) else error
+        raise ValueError(f"{flag}: can't import {name!r}: {why}") from error
     if not callable(function):
         raise ValueError(f"{flag}: expected a function at {name!r}, got {type(function).__name__}")
     return function
+
+
+def call_function(name: Named, *arguments: Any, flag: str) -> Any:
+    """Calls a user's own function; what it raises becomes one line that names file and line.
+
+    Args:
+      name: as `import_function` takes it.
+      *arguments: what the function is called with.
+      flag: what the user gave it as, for errors.
+
+    Raises:
+      ValueError: if there is no such function, or it raises or ends the program. The exception
+        itself is the cause.
+    """
+    function = import_function(name, flag=flag)
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as error:
+        # Beyond the call above; a function that can't be called so has no line of its own.
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        # The last line of the function's own file: what it calls there says less to its author.
+        own = [frame for frame in frames if _is_of(function, frame.filename)] or frames
+        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        raise ValueError(
+            f"{flag}: {name_of(name)} raised {type(error).__name__}: {error}{place}"
+        ) from error
+
+
+def _is_of(function: Callable[..., Any], filename: str) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename == filename

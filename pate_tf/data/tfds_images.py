@@ -4,7 +4,9 @@ import dataclasses
 import pathlib
 
 from pate_tf.data.tfds_source import Source, load_split
-from pate_tf.records import Dataset, PrivateExamples, PublicExamples
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
 
 _DIGITS = tuple(str(digit) for digit in range(10))
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import logging
 import os
 import pathlib
 import sys
@@ -19,9 +20,10 @@ import numpy.typing as npt
 
 from pate_tf import artifacts
 from pate_tf.data.raw_files import RawDataError
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 LARGEST_IN_MEMORY = 2**28  # bytes of a split's inputs
+RETRIES = 3  # of a download; each waits twice as long as the one before, from 0.4 s on
 STREAMED_BATCH = 1_000  # examples
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
@@ -121,12 +123,28 @@ def open_builder(name: str, data_dir: pathlib.Path | None, raw_files: Sequence[s
             digest = artifacts.digest_paths([folder / file for file in raw_files])
             data_dir = pathlib.Path(tfds.core.constants.DATA_DIR) / f"from-{digest[:16]}"
         builder = tfds.builder(name, data_dir=data_dir)
-        builder.download_and_prepare(
-            download_config=tfds.download.DownloadConfig(
-                manual_dir=str(folder) if by_hand else None
+        with _impatient():
+            builder.download_and_prepare(
+                download_config=tfds.download.DownloadConfig(
+                    manual_dir=str(folder) if by_hand else None
+                )
             )
-        )
     return builder
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Lets TFDS give a network up after seconds, not minutes, and without a warning a try."""
+    from tensorflow_datasets.core.download import downloader
+
+    # Not set back: threads of a download that was given up go on for a while.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    tries = downloader.MAX_RETRIES
+    downloader.MAX_RETRIES = RETRIES
+    try:
+        yield
+    finally:
+        downloader.MAX_RETRIES = tries
 
 
 def _is_writable(folder: pathlib.Path) -> bool:

@@ -4,10 +4,13 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pate_tf.data.named_function import import_function
+from pate_tf.data.named_function import call_function
 from pate_tf.data.tfds_source import Source, errors_in_one_line, open_builder
-from pate_tf.records import Dataset, PrivateExamples, PublicExamples
+from pate_tf.values.dataset import Dataset, to_input_type
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
 
 PUBLIC_SPLITS = ("test", "validation")  # the first that there is
 POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
@@ -17,34 +20,41 @@ def load_private_from_function(name: str, data_dir: pathlib.Path | None) -> Priv
     """Returns what `module:function` gives for the private side.
 
     The function is called as `function("private", data_dir)` or `function("public", data_dir)` and
-    returns a `pate_tf.records.Dataset`, the same for both, the inputs `[num_examples,
-    *input_shape]` and the labels `[num_examples]`. It must not look at private records to prepare
-    public ones, nor scale a record by others.
+    returns a `Dataset`, the same for both, the inputs `[num_examples, *input_shape]` and the labels
+    `[num_examples]`. It must not look at private records to prepare public ones, nor scale a record
+    by others.
 
     Raises:
       ValueError: if there is no such function, or what it returns does not fit together.
     """
-    return PrivateExamples(*_from_function(name, "private", data_dir))
+    dataset, inputs, labels = _from_function(name, "private", data_dir)
+    if labels is None:
+        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
+    return PrivateExamples(dataset, inputs, labels)
 
 
 def load_public_from_function(name: str, data_dir: pathlib.Path | None) -> PublicExamples:
-    """Returns what `module:function` gives for the public side; as above."""
+    """Returns what `module:function` gives for the public side; as above.
+
+    Its labels serve evaluation alone: the function may return `Dataset` and inputs without them,
+    None in their place, or -1 for each sample that has none.
+    """
     return PublicExamples(*_from_function(name, "public", data_dir))
 
 
-def _from_function(name: str, side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Any, Any]:
-    given = import_function(name, flag="dataset")(side, data_dir)
+def _from_function(
+    name: str, side: str, data_dir: pathlib.Path | None
+) -> tuple[Dataset, npt.NDArray[Any], Any]:
+    given = call_function(name, side, data_dir, flag="dataset")
+    if isinstance(given, tuple) and len(given) == 2:
+        given = (*given, None)
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):
         raise ValueError(
             f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
             f"{type(given).__name__}"
         )
     dataset, inputs, labels = given
-    inputs = np.asarray(inputs)
-    if inputs.dtype.kind not in "uif":
-        raise ValueError(f"dataset: expected numbers as inputs of {name}, got {inputs.dtype}")
-    # The type that a served student takes, so that a query is the same bytes everywhere.
-    return dataset, inputs.astype(dataset.input_type, copy=False), labels
+    return dataset, to_input_type(inputs, dataset, "dataset"), labels
 
 
 def exists_in_tfds(name: str, data_dir: pathlib.Path | None) -> bool:
@@ -68,7 +78,7 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
     """
     # What errors are told about before anything is known of it.
     unknown = Dataset(
-        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=1, pool_size=1
+        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=2, pool_size=1
     )
     with errors_in_one_line(Source(dataset=unknown, builder=name), data_dir):
         info = open_builder(name, data_dir).info
@@ -101,6 +111,8 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
         value_range=(0.0, 255.0) if is_image else (0.0, 1.0),
         num_classes=classes.num_classes,
         class_names=tuple(classes.names),
+        # Whatever an image shows, a small shift leaves it there.
+        augmentation="shift" if is_image else "none",
         pool_size=max(1, int(POOL_SHARE * info.splits[public[0]].num_examples)),
     )
     return Source(

@@ -1,6 +1,7 @@
 """The ledger: no label leaves before it is paid for, whatever happens."""
 
-from pate_tf.ledger.ledger import Ledger, compose
+from pate_tf.ledger.ledger import Ledger
+from pate_tf.ledger.memory import AllEnsembles, LedgerWarning
 from pate_tf.ledger.rows import (
     BudgetExceeded,
     BudgetMismatch,
@@ -11,8 +12,15 @@ from pate_tf.ledger.rows import (
     Spending,
     StoredAnswer,
 )
+from pate_tf.ledger.together import (
+    compose,
+    num_answered_together,
+    num_queries_together,
+    paid_together,
+)
 
 __all__ = [
+    "AllEnsembles",
     "BudgetExceeded",
     "BudgetMismatch",
     "EnsembleMismatch",
@@ -20,7 +28,11 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "LedgerRow",
+    "LedgerWarning",
     "Spending",
     "StoredAnswer",
     "compose",
+    "num_answered_together",
+    "num_queries_together",
+    "paid_together",
 ]

@@ -18,9 +18,12 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from pate_tf import artifacts
 from pate_tf.ledger.database import Database
 from pate_tf.ledger.rows import Head, LedgerError, LedgerRow, StoredAnswer, canonical_json
+from pate_tf.values.arrays import IntArray
 
 HEAD: Final = "ledger.head.json"
 FAULT_VARIABLE: Final = "PATE_TF_FAULT_POINT"
@@ -58,6 +61,8 @@ class Chain:
         head_exists = (folder / HEAD).exists()
         self._database = Database(folder, read_only=read_only, must_exist=must_exist or head_exists)
         self._connection = self._database.connection
+        # An older ledger that is only read has no such column.
+        self._noisy_counts = "noisy_counts" if self._database.version >= 3 else "NULL"
         self._end = _End()
         self._noted: Head | None = None
         self.exclusive = self._database.exclusive
@@ -104,20 +109,32 @@ class Chain:
         return row
 
     def append_answers(
-        self, debit: int, queries: Sequence[bytes], labels: Sequence[int | None]
+        self,
+        debit: int,
+        queries: Sequence[bytes],
+        labels: Sequence[int | None],
+        noisy_counts: IntArray | None = None,
     ) -> LedgerRow:
         """Appends the answers that `debit` paid for, and the row that fixes them.
+
+        Noisy counts `[num_queries, num_classes]` are kept where there is a label.
 
         Raises:
           LedgerError: if one of the queries has an answer already.
         """
         first = self._end.num_answers + 1
+        released: list[bytes | None] = [None] * len(queries)
+        if noisy_counts is not None:
+            released = [
+                None if label is None else row.astype("<i8").tobytes()
+                for label, row in zip(labels, noisy_counts, strict=True)
+            ]
         answers = [
-            (first + place, debit, query, label)
-            for place, (query, label) in enumerate(zip(queries, labels, strict=True))
+            (first + place, debit, *answer)
+            for place, answer in enumerate(zip(queries, labels, released, strict=True))
         ]
         with self._database.reporting():
-            self._connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?)", answers)
+            self._connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", answers)
         self._end = dataclasses.replace(self._end, num_answers=self._end.num_answers + len(answers))
         details = {
             "debit": debit,
@@ -133,10 +150,14 @@ class Chain:
         with self._database.reporting():
             for query in queries:
                 answer = self._connection.execute(
-                    "SELECT label, debit FROM answers WHERE query = ?", (query,)
+                    f"SELECT label, debit, {self._noisy_counts} FROM answers WHERE query = ?",
+                    (query,),
                 ).fetchone()
                 if answer is not None:
-                    found[query] = StoredAnswer(label=answer[0], debit=answer[1])
+                    label, debit, counts = answer
+                    if counts is not None:
+                        counts = tuple(np.frombuffer(counts, "<i8").tolist())
+                    found[query] = StoredAnswer(label=label, debit=debit, noisy_counts=counts)
         return found
 
     def catch_up(self) -> list[LedgerRow]:
@@ -202,7 +223,7 @@ class Chain:
         before = self._end.num_answers
         num_queries = int(row.details["num_queries"])
         answers = self._connection.execute(
-            "SELECT position, debit, query, label FROM answers "
+            f"SELECT position, debit, query, label, {self._noisy_counts} FROM answers "
             "WHERE position BETWEEN ? AND ? ORDER BY position",
             (before + 1, before + num_queries),
         ).fetchall()
@@ -239,8 +260,9 @@ class Chain:
         return LedgerError(f"{self._database.path}: the ledger is refused: {reason}")
 
 
-def _digest_answers(answers: Sequence[tuple[int, int, bytes, int | None]]) -> str:
+def _digest_answers(answers: Sequence[tuple[int, int, bytes, int | None, bytes | None]]) -> str:
     digest = hashlib.sha256()
-    for position, debit, query, label in answers:
-        digest.update(f"{position},{debit},{query.hex()},{label}\n".encode())
+    for position, debit, query, label, noisy_counts in answers:
+        released = "" if noisy_counts is None else f",{noisy_counts.hex()}"
+        digest.update(f"{position},{debit},{query.hex()},{label}{released}\n".encode())
     return digest.hexdigest()

@@ -28,6 +28,9 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # Rows may be of the kinds "release" and "released"; the tables stay.
     "",
+    # Every "debit" names a charge and its number, which puts an end to "release"; answers may hold
+    # noisy counts. Rows that were written stay as they are.
+    "ALTER TABLE answers ADD COLUMN noisy_counts BLOB;",
 )
 
 SCHEMA_QUERY: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
@@ -139,12 +142,14 @@ class Database:
         connection.execute("PRAGMA trusted_schema = OFF")
         return connection
 
-    def _version(self) -> int:
+    @property
+    def version(self) -> int:
+        """The schema version of the file."""
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         return int(version)
 
     def _migrate(self, must_exist: bool) -> None:
-        version = self._version()
+        version = self.version
         if (version == 0 and must_exist) or not 0 <= version < len(MIGRATIONS):
             return
         steps = "".join(MIGRATIONS[version:])
@@ -153,7 +158,7 @@ class Database:
         )
 
     def _check_schema(self) -> None:
-        version = self._version()
+        version = self.version
         if version > len(MIGRATIONS):
             raise LedgerError(
                 f"{self.path}: expected schema version {len(MIGRATIONS)} or older, got {version}: "

@@ -2,54 +2,46 @@
 
 import contextlib
 import hashlib
-import math
 import pathlib
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import check_delta
-from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.plan import ReleasePlan
-from pate_tf.ledger import composition
-from pate_tf.ledger.budget import Budget
-from pate_tf.ledger.chain import Chain, fault_point
-from pate_tf.ledger.composition import Paid
-from pate_tf.ledger.database import MIGRATIONS
-from pate_tf.ledger.rows import (
-    BudgetMismatch,
-    EnsembleMismatch,
-    Head,
-    LedgerError,
-    LedgerRow,
-    Spending,
-    StoredAnswer,
-)
+from pate_tf.accounting.planned_release import PlannedRelease
+from pate_tf.ledger import terms
+from pate_tf.ledger.account import Account
+from pate_tf.ledger.chain import HEAD, Chain
+from pate_tf.ledger.database import DATABASE
+from pate_tf.ledger.memory import Memory
+from pate_tf.ledger.rows import LedgerError, LedgerRow
+from pate_tf.ledger.view import LedgerView
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.record_set import RecordSet
 
 
-class Ledger:
+class Ledger(LedgerView):
     """The budget of one ensemble, kept on disk across runs, processes and crashes.
 
     Costs are data-independent: they hold for every data set, in both directions, for replacing one
-    training record. They add up moment by moment, so mechanisms can be mixed; where all debits
-    name one mechanism, its own composition theorem is used if that gives less.
+    training record, or adding or removing one owner's. They add up moment by moment, so charges can
+    be mixed; where all debits name one, its own composition theorem is used if that gives less.
 
-    Guarantees. A debit is durable before its labels exist, and before the noise on a released cost
-    is drawn, so what was released never exceeds what was spent. Nothing is ever deleted or changed.
+    Guarantees. A debit is durable before the noise that it pays for is drawn, so what was released
+    never exceeds what was spent. Nothing is ever deleted or changed.
     A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
     whichever processes write at once; only what left before it was recorded can exceed it.
 
     Assumptions. Mechanisms and numbers of queries are chosen without looking at earlier noisy
-    answers, or all debits name one mechanism: the smallest epsilon over all moments is no privacy
-    filter for mechanisms mixed adaptively. Whoever may write to the folder is trusted not to
-    rewrite it (see `pate_tf.ledger.chain`). The file system honours fsync and file locks.
+    answers: the smallest epsilon over all moments is no privacy filter for mechanisms mixed
+    adaptively. If all debits name one mechanism, the budget holds all the same, though not what was
+    spent at a time that answers chose (docs/theory.md, Proposition S4). Whoever may write to the
+    folder is trusted not to rewrite it (see `pate_tf.ledger.chain`). The file system honours fsync
+    and file locks.
 
     Use one object per process, in the thread that made it.
     """
-
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
-        self._budget = Budget()
 
     @classmethod
     def open(
@@ -59,8 +51,16 @@ class Ledger:
         ensemble_digest: str,
         delta: float,
         epsilon_budget: float | None = None,
+        records: RecordSet | None = None,
+        student_runs: Sequence[pathlib.Path] = (),
+        acknowledge_reset: bool = False,
+        planned_release: PlannedRelease | None = None,
     ) -> "Ledger":
         """Opens the ledger of `folder` for labelling; the first call creates it.
+
+        The registry of this user notes it (`pate_tf.ledger.registry`). Where that can't be kept, a
+        `LedgerWarning` says so; another one tells of other ensembles of the same records that have
+        spent.
 
         Args:
           folder: the sensitive folder of the ensemble; gets mode 0700.
@@ -68,23 +68,41 @@ class Ledger:
           delta: the delta that the budget holds at; fixed by the first call.
           epsilon_budget: the most that all labels may cost together; fixed by the first call that
             gives one. Default: no budget; everything is still recorded.
+          records: what the ensemble learnt from. Default: not known, so that other ensembles of the
+            same records are not recognised.
+          student_runs: run folders that the ensemble's students may have gone to, whose statements
+            quote its ledger. The ledger's own run is always looked at.
+          acknowledge_reset: whether to go on although an earlier ledger of this ensemble, or later
+            rows of this one, are gone. A row tells so for ever, and so does every later statement.
+            What is known of what was spent is charged again.
+          planned_release: how the data-dependent cost will be released, if ever; fixed by the first
+            call, before there are votes. Default: what was fixed, at first `PlannedRelease()`.
 
         Raises:
           ValueError: if delta is outside (0, 1), or the budget is not positive and finite.
           EnsembleMismatch: if the ledger belongs to another ensemble.
-          BudgetMismatch: if budget or delta were fixed to other values.
-          LedgerError: if the ledger is damaged, was changed, or can't be used.
+          BudgetMismatch: if budget, delta or planned release were fixed to other values.
+          LedgerError: if the ledger is damaged, was changed, can't be used, is new where votes, a
+            statement or the registry tell of an earlier one, or lacks rows that were seen.
         """
         check_delta(delta)
         if epsilon_budget is not None:
-            _check_budget(epsilon_budget)
-        ledger = cls(Chain(folder, read_only=False, must_exist=False))
+            terms.check_budget(epsilon_budget)
+        if acknowledge_reset and not (folder / DATABASE).exists():
+            (folder / HEAD).unlink(missing_ok=True)
+        chain = Chain(folder, read_only=False, must_exist=False)
+        ledger = cls(Account(chain, Memory(folder, records)))
         try:
-            with ledger.exclusive():
-                ledger._settle_ensemble(ensemble_digest, delta, epsilon_budget)
-                ledger._settle_budget(delta, epsilon_budget)
-                # A process that died after its last row left it unnoted.
-                ledger._chain.note_head()
+            with chain.exclusive():
+                terms.settle(
+                    ledger._account,
+                    ensemble_digest=ensemble_digest,
+                    delta=delta,
+                    epsilon_budget=epsilon_budget,
+                    student_runs=student_runs,
+                    acknowledge_reset=acknowledge_reset,
+                    planned_release=planned_release,
+                )
         except BaseException:
             ledger.close()
             raise
@@ -97,9 +115,9 @@ class Ledger:
         Raises:
           LedgerError: if there is none, it is damaged, was changed, or can't be read.
         """
-        ledger = cls(Chain(folder, read_only=True, must_exist=True))
+        ledger = cls(Account(Chain(folder, read_only=True, must_exist=True)))
         try:
-            ledger._catch_up()
+            ledger._account.catch_up()
             if ledger._budget.ensemble_digest is None:
                 raise LedgerError(f"{folder}: expected an opened ledger, got an empty one")
         except BaseException:
@@ -109,117 +127,13 @@ class Ledger:
 
     def close(self) -> None:
         """Closes the files; the ledger can't be used afterwards."""
-        self._chain.close()
+        self._account.close()
 
     def __enter__(self) -> "Ledger":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """The folder that the ledger lies in."""
-        return self._chain.folder
-
-    @property
-    def head(self) -> Head:
-        """The last row known to this object, for a statement to quote."""
-        return self._chain.head
-
-    @property
-    def ensemble_digest(self) -> str:
-        """Digest of the ensemble that this ledger was opened for."""
-        return str(self._budget.ensemble_digest)
-
-    @property
-    def epsilon_budget(self) -> float | None:
-        """The budget in force; None if there is none."""
-        return self._budget.epsilon_budget
-
-    @property
-    def delta(self) -> float:
-        """The delta in force."""
-        return self._budget.delta
-
-    @property
-    def was_raised(self) -> bool:
-        """True for ever once the budget or its delta was raised."""
-        return self._budget.was_raised
-
-    @property
-    def is_secure(self) -> bool:
-        """False for ever once a single debit or release used predictable noise."""
-        return self._budget.is_secure
-
-    @property
-    def num_answered(self) -> int:
-        """How many queries have a label as their answer."""
-        return self._budget.num_answered
-
-    def history(self) -> tuple[LedgerRow, ...]:
-        """Returns all rows in the order they were written."""
-        return tuple(self._chain.rows())
-
-    def totals(self) -> dict[Mechanism, int]:
-        """Returns how many queries were paid for, by mechanism, answered or not."""
-        return dict(self._budget.paid.queries)
-
-    def paid(self) -> Paid:
-        """Returns everything that was paid for, releases of the data-dependent cost too."""
-        return self._budget.paid
-
-    def holds(self, head: Head) -> bool:
-        """Whether this ledger contains the row that a statement quoted."""
-        return self._chain.holds(head)
-
-    def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
-        """Returns what all debits cost; see `compose`.
-
-        Args:
-          delta: default: the ledger's own.
-          conversion: "improved" (default) or "classic".
-
-        Raises:
-          ValueError: if delta is outside (0, 1) or the conversion is unknown.
-        """
-        return compose([self], delta=self.delta if delta is None else delta, conversion=conversion)
-
-    def remaining(self) -> float | None:
-        """Returns the budget less what was spent, at least 0; None if there is no budget.
-
-        Costs don't add up as epsilons: `affordable_queries` says what still fits.
-        """
-        if self.epsilon_budget is None:
-            return None
-        return max(0.0, self.epsilon_budget - self.spent().epsilon)
-
-    def affordable_queries(self, mechanism: Mechanism) -> int | None:
-        """Returns how many more queries of `mechanism` fit; None if there is no budget."""
-        return self._budget.affordable_queries(mechanism)
-
-    def to_dp_events(self) -> Any:
-        """Returns one `dp_accounting` event for all debits, for its RDP accountant.
-
-        Noisy max has no event of its own, so each query becomes one that is never cheaper, under
-        any neighbouring relation. A mechanism that is 2 gamma private becomes zCDP with rho =
-        2 gamma^2, the exponential mechanism with rho = gamma^2 / 2, as its log ratio spans at most
-        2 gamma (Bun and Steinke 2016, Proposition 1.4; privacy.md, part D 3). A Gaussian
-        noisy max becomes a Gaussian mechanism of sensitivity sqrt(2), a threshold test one of
-        sensitivity 1: their noise lies on a lattice, where the Renyi divergence is at most the
-        continuous one's (Canonne, Kamath and Steinke 2020, Proposition 5). Randomised response
-        would be tighter for pure mechanisms, but the PLD accountant of dp-accounting 0.6 counts a
-        self-composed one only once. A draw of the noisy log cost becomes a Gaussian mechanism of
-        sensitivity 1 (`ReleasePlan.release_alpha`).
-
-        Returns:
-          A `dp_accounting.ComposedDpEvent`, a part for each mechanism and plan.
-
-        Raises:
-          ImportError: if the optional package dp-accounting is missing.
-          LedgerError: if a release by smooth sensitivity was paid for, which has no event.
-        """
-        return composition.to_dp_events(self._budget.paid)
 
     def raise_budget(
         self, *, epsilon_budget: float, delta: float, i_understand_this_weakens_privacy: bool
@@ -232,105 +146,83 @@ class Ledger:
           i_understand_this_weakens_privacy: must be True.
 
         Raises:
-          ValueError: if the change is not acknowledged, or a number is out of range.
+          ValueError: if the change is not acknowledged, a number is out of range, or more was spent
+            already.
           LedgerError: if the row can't be written.
         """
         check_delta(delta)
-        _check_budget(epsilon_budget)
+        terms.check_budget(epsilon_budget)
         if not i_understand_this_weakens_privacy:
             raise ValueError("raise_budget: expected the change to be acknowledged, it was not")
         with self.exclusive():
-            return self._replace_budget(epsilon_budget, delta)
+            terms.check_not_spent(self._account, epsilon_budget, delta)
+            return terms.replace_budget(self._account, epsilon_budget, delta)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keeps other processes from writing to this ledger; brings this object up to date.
 
         Raises:
-          LedgerError: if another process holds it for two minutes, or it was changed.
+          LedgerError: if another process holds it for two minutes, it was changed, or a copy of it
+            went on.
         """
-        with self._chain.exclusive():
-            self._catch_up()
+        with self._account.exclusive():
             yield
 
-    def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-        """Returns the answers that exist already, by query digest."""
-        return self._chain.stored_answers(queries)
-
-    def check_affordable(self, mechanism: Mechanism, num_queries: int) -> None:
-        """Checks that a whole batch fits in the worst case.
-
-        Raises:
-          BudgetExceeded: if it doesn't; the message says how many queries would.
-          LedgerError: if the mechanism has no finite guarantee.
-        """
-        self._budget.check_affordable(mechanism, num_queries)
-
-    def debit(self, mechanism: Mechanism, queries: Sequence[bytes], *, secure_noise: bool) -> int:
-        """Charges a batch in the worst case, durably; call it inside `exclusive`.
+    def debit(
+        self,
+        charge: Charge,
+        queries: Sequence[bytes] = (),
+        *,
+        secure_noise: bool,
+        has_left: bool = False,
+    ) -> int:
+        """Charges in the worst case, durably; call it inside `exclusive`.
 
         Args:
-          mechanism: what will answer.
-          queries: digests of the queries, distinct and not answered yet.
+          charge: the mechanism that will answer, or the plan of what will be released.
+          queries: digests of the queries to be answered, distinct and not answered yet. What they
+            cost is `charge.number_charged` of so many.
           secure_noise: whether the noise is unpredictable; if not, the ledger is marked for good.
-
-        Returns:
-          The sequence of the row. No noise may be drawn for the batch before this returns.
-
-        Raises:
-          BudgetExceeded: if the batch doesn't fit; nothing is charged.
-          LedgerError: if the row can't be made durable; it may have been charged.
-        """
-        num_queries = len(queries)
-        self.check_affordable(mechanism, num_queries)
-        details = {
-            "mechanism": mechanism.to_dict(),
-            "num_queries": num_queries,
-            "queries_digest": hashlib.sha256(b"".join(queries)).hexdigest(),
-            "secure_noise": secure_noise,
-            **self._balance(Paid.for_queries(mechanism, num_queries)),
-        }
-        return self._append("debit", details).sequence
-
-    def debit_release(self, plan: ReleasePlan, *, secure_noise: bool) -> int:
-        """Charges one draw of the noisy data-dependent cost, durably; call it inside `exclusive`.
-
-        It costs `plan.release_alpha` at every moment, on all data sets, and the draw may then be
-        published with whatever is read from it.
-
-        Args:
-          plan: what will be drawn.
-          secure_noise: whether the noise is unpredictable; if not, the ledger is marked for good.
+          has_left: whether what is charged for has left already. It costs what it costs, so it is
+            charged above the budget too: a refusal would only hide it.
 
         Returns:
           The sequence of the row. No noise may be drawn before this returns.
 
         Raises:
           BudgetExceeded: if it doesn't fit; nothing is charged.
-          LedgerError: if its cost is not finite, or the row can't be made durable; then it may
-            have been charged.
+          LedgerError: if the charge has no finite guarantee or could not be read back, or the row
+            can't be made durable; then it may have been charged.
         """
-        self._budget.check_release(plan)
-        return self._pay_release(plan, secure_noise=secure_noise, past=False)
+        number = charge.number_charged(len(queries))
+        _check_readable(charge)
+        self._budget.check_finite(charge)
+        if not has_left:
+            self.check_affordable(charge, number)
+        details = {
+            "charge": charge.to_dict(),
+            "number": number,
+            "num_queries": len(queries),
+            "queries_digest": hashlib.sha256(b"".join(queries)).hexdigest(),
+            "secure_noise": secure_noise,
+            "past": has_left,
+            "epsilon_before": self._budget.epsilon_with(charge, 0),
+            "epsilon_after": self._budget.epsilon_with(charge, number),
+            "delta": self.delta,
+        }
+        return self._account.append("debit", details).sequence
 
-    def record_past_release(
-        self, plan: ReleasePlan, kept: Mapping[str, Any], *, secure_noise: bool
-    ) -> None:
-        """Charges a draw that has left already, also above the budget; call it inside `exclusive`.
+    def plan_release(self, planned: PlannedRelease) -> None:
+        """Fixes how the data-dependent cost is released; call it inside `exclusive`.
 
-        What has left costs what it costs: a refusal would only hide it.
-
-        Args:
-          plan: what was drawn.
-          kept: as of `store_release`.
-          secure_noise: as of `debit_release`.
+        Ledgers have it from their first row; those of earlier versions take it once, marked as
+        late.
 
         Raises:
-          LedgerError: as `debit_release`.
+          BudgetMismatch: if something else was fixed.
         """
-        self._budget.check_finite_release(plan)
-        debit = self._pay_release(plan, secure_noise=secure_noise, past=True)
-        self.store_release(debit, kept)
+        terms.plan_release(self._account, planned)
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
         """Keeps what was drawn, so that it is never drawn again; call it inside `exclusive`.
@@ -342,132 +234,38 @@ class Ledger:
         Raises:
           LedgerError: if it can't be made durable; then nothing of it may be published.
         """
-        self._append("released", {"debit": debit, "kept": kept})
-
-    def kept_release(self) -> Mapping[str, Any] | None:
-        """Returns what `store_release` kept last; None if there was no draw."""
-        found = [row.details["kept"] for row in self._chain.rows() if row.kind == "released"]
-        return found[-1] if found else None
+        self._account.append("released", {"debit": debit, "kept": kept})
 
     def store_answers(
-        self, debit: int, queries: Sequence[bytes], labels: Sequence[int | None]
+        self,
+        debit: int,
+        queries: Sequence[bytes],
+        labels: Sequence[int | None],
+        noisy_counts: IntArray | None = None,
     ) -> None:
         """Stores the answers that `debit` paid for; call it inside `exclusive`.
 
         Args:
           debit: sequence of the row that paid.
           queries: digests of the queries, in the order of `labels`.
-          labels: the noisy labels; None where a threshold withheld one.
+          labels: the noisy labels; None where one was withheld.
+          noisy_counts: what leaves with the labels, int64 `[num_queries, num_classes]` in units of
+            1 / LATTICE votes, or None; rows of withheld labels are not kept.
 
         Raises:
           LedgerError: if a query was answered before, or they can't be made durable; then no label
             may be released.
         """
-        self._commit(lambda: self._chain.append_answers(debit, queries, labels))
-
-    def _settle_ensemble(
-        self, ensemble_digest: str, delta: float, epsilon_budget: float | None
-    ) -> None:
-        if self._budget.ensemble_digest is None:
-            # The published head is a hash of everything from here on; the salt keeps it from
-            # confirming a guess at the ensemble, and so at the private data.
-            details = {
-                "schema_version": len(MIGRATIONS),
-                "salt": secrets.token_hex(32),
-                "ensemble_digest": ensemble_digest,
-                "epsilon_budget": epsilon_budget,
-                "delta": delta,
-            }
-            self._append("opened", details)
-        if self.ensemble_digest != ensemble_digest:
-            raise EnsembleMismatch(
-                f"{self.folder}: expected the ensemble {self.ensemble_digest[:16]}..., got "
-                f"{ensemble_digest[:16]}...: this ledger was opened for another ensemble"
-            )
-
-    def _settle_budget(self, delta: float, epsilon_budget: float | None) -> None:
-        old = self.epsilon_budget
-        is_first = old is None and epsilon_budget is not None
-        if delta != self.delta or not (is_first or epsilon_budget in (None, old)):
-            raise BudgetMismatch(
-                f"{self.folder}: expected epsilon_budget {old} and delta {self.delta}, fixed at "
-                f"first use, got {epsilon_budget} and {delta}"
-            )
-        if epsilon_budget is not None and is_first:
-            self._replace_budget(epsilon_budget, delta)
-
-    def _replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
-        old = math.inf if self.epsilon_budget is None else self.epsilon_budget
-        details = {
-            "epsilon_budget": epsilon_budget,
-            "delta": delta,
-            "previous_epsilon_budget": self.epsilon_budget,
-            "previous_delta": self.delta,
-            "raised": epsilon_budget > old or delta > self.delta,
-        }
-        return self._append("budget", details)
-
-    def _pay_release(self, plan: ReleasePlan, *, secure_noise: bool, past: bool) -> int:
-        details = {
-            "plan": plan.to_dict(),
-            "secure_noise": secure_noise,
-            "past": past,
-            **self._balance(Paid.for_release(plan)),
-        }
-        return self._append("release", details).sequence
-
-    def _balance(self, more: Paid) -> dict[str, float]:
-        return {
-            "epsilon_before": self._budget.epsilon_by_moments(Paid()),
-            "epsilon_after": self._budget.epsilon_by_moments(more),
-            "delta": self.delta,
-        }
-
-    def _append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
-        return self._commit(lambda: self._chain.append(kind, details))
-
-    def _commit(self, append: Callable[[], LedgerRow]) -> LedgerRow:
-        with self._chain.transaction():
-            row = append()
-            fault_point(f"{row.kind}_written")
-        self._budget.record(row)
-        fault_point(f"{row.kind}_committed")
-        self._chain.note_head()
-        fault_point(f"{row.kind}_noted")
-        return row
-
-    def _catch_up(self) -> None:
-        with self._chain.transaction():
-            rows = self._chain.catch_up()
-        for row in rows:
-            self._budget.record(row)
+        self._account.commit(
+            lambda: [self._chain.append_answers(debit, queries, labels, noisy_counts)]
+        )
 
 
-def compose(ledgers: Sequence[Ledger], *, delta: float, conversion: str = "improved") -> Spending:
-    """Returns what several ledgers cost together, for ensembles trained on the same records.
-
-    Everything paid counts, whether or not its labels were ever released.
-
-    Args:
-      ledgers: the ledgers; none of them twice.
-      delta: the one delta that the sum holds at.
-      conversion: from moments to epsilon, "improved" (default) or "classic"; with "classic" no
-        composition theorem other than moments is used.
-
-    Raises:
-      ValueError: if delta is outside (0, 1) or the conversion is unknown.
-    """
-    paid = sum((ledger.paid() for ledger in ledgers), Paid())
-    epsilon, moment = composition.smallest_epsilon(paid, delta, conversion=conversion)
-    return Spending(
-        epsilon=epsilon,
-        delta=delta,
-        moment=moment,
-        num_queries=paid.queries.total(),
-        num_answered=sum(ledger.num_answered for ledger in ledgers),
-    )
-
-
-def _check_budget(epsilon_budget: float) -> None:
-    if not 0.0 < epsilon_budget < math.inf:
-        raise ValueError(f"epsilon_budget: expected above 0 and finite, got {epsilon_budget}")
+def _check_readable(charge: Charge) -> None:
+    """Raises LedgerError if a row could not be read back: it would lock everybody out."""
+    try:
+        is_same = charge_from_dict(charge.to_dict()) == charge
+    except ValueError as error:
+        raise LedgerError(f"expected a registered charge, got another: {error}") from error
+    if not is_same:
+        raise LedgerError(f"expected a charge whose record gives it back, got {charge.name}")

@@ -19,10 +19,10 @@ class BudgetMismatch(LedgerError):  # noqa: N818
 
 
 class BudgetExceeded(LedgerError):  # noqa: N818
-    """The batch or release doesn't fit into what remains of the budget; nothing was charged.
+    """What was to be paid doesn't fit into what remains of the budget; nothing was charged.
 
     Attributes:
-      num_affordable: how many queries of this mechanism would fit; 0 for a release.
+      num_affordable: how many of the same charge would fit.
     """
 
     def __init__(self, message: str, *, num_affordable: int) -> None:
@@ -37,19 +37,25 @@ class LedgerRow:
     Attributes:
       sequence: 1 for the row that opens the ledger, then one more for each row.
       time: UTC time by the machine's clock, ISO 8601. Told, never relied on.
-      kind: "opened", "debit", "answers", "release", "released" or "budget".
+      kind: "opened", "debit", "answers", "released", "budget", "planned" or "acknowledged";
+        "release" in older ledgers.
       details: what the kind records, JSON values.
 
         - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
-          `epsilon_budget` (None if there is none), `delta`.
-        - debit: `mechanism` (its `to_dict()`), `num_queries` paid for, `queries_digest`,
-          `secure_noise`, `epsilon_before` and `epsilon_after` (data-independent, of the whole
-          ledger, at `delta`), `delta`.
+          `epsilon_budget` (None if there is none), `delta`, `acknowledged` (whether an earlier
+          ledger of the ensemble was gone; the next row says which), `planned_release` (how the
+          data-dependent cost will be released).
+        - planned: `release`, the same, where a ledger of an earlier version fixed it later.
+        - acknowledged: `missing`, digests of rows that were seen and are gone. Debits that follow
+          charge again for what is known of them; each names the row as `carried_from`.
+        - debit: `charge` (its `to_dict()`) and the `number` paid for, `num_queries` and
+          `queries_digest` of the queries that are to be answered, `secure_noise`, `past` (whether
+          it had left before it was recorded), `epsilon_before` and `epsilon_after`
+          (data-independent, of the whole ledger, at `delta`), `delta`. Up to version 2
+          `mechanism` instead of charge and number.
         - answers: `debit` (the sequence of the row that paid), `num_queries`, `num_answered`,
           `answers_digest`.
-        - release: `plan` (its `to_dict()`) of a draw of the data-dependent cost that is paid for,
-          `secure_noise`, `past` (whether it had left before it was recorded), `epsilon_before`,
-          `epsilon_after`, `delta`.
+        - release: version 2's debit of a release, with its `plan`.
         - released: `debit` (the sequence of the row that paid), `kept` (sensitive: the draw, and
           what it was drawn for).
         - budget: `epsilon_budget`, `delta`, `previous_epsilon_budget`, `previous_delta`, `raised`
@@ -103,12 +109,15 @@ class StoredAnswer:
     """The one answer that a query ever gets from a mechanism.
 
     Attributes:
-      label: the noisy label, or None if the mechanism's threshold withheld it.
+      label: the noisy label, or None if the mechanism withheld it.
       debit: sequence of the ledger row that paid for it.
+      noisy_counts: what was released with the label, `[num_classes]` in units of 1 / LATTICE
+        votes; None if nothing was.
     """
 
     label: int | None
     debit: int
+    noisy_counts: tuple[int, ...] | None = None
 
 
 def canonical_json(value: object) -> str:

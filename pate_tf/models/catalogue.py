@@ -11,11 +11,20 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from pate_tf.data.named_function import import_function, is_named_function
-from pate_tf.records import Dataset
+from pate_tf.data.named_function import (
+    Named,
+    call_function,
+    import_function,
+    is_named_function,
+    name_of,
+)
+from pate_tf.values.dataset import Dataset
 
 layers = keras.layers
+SMALLEST_IMAGE = 6  # for three convolutions and a pooling
+NO_SEED = 87654321  # what TensorFlow calls its global seed where none was set
 
 Builder = Callable[[Dataset], keras.Model]
 
@@ -50,6 +59,12 @@ def _three_convolutions(
     dataset: Dataset, channels: tuple[int, int, int], model: str
 ) -> keras.Model:
     _check_image(dataset, model)
+    if min(dataset.input_shape[:2]) < SMALLEST_IMAGE:
+        height, width = dataset.input_shape[:2]
+        raise ValueError(
+            f"model {model}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, got "
+            f"{height} x {width}; mlp takes inputs of any shape"
+        )
     large = min(dataset.input_shape[:2]) >= 16
     first, second, third = channels
     return keras.Sequential(
@@ -147,17 +162,18 @@ def default_model(dataset: Dataset) -> str:
     return "cnn" if dataset.kind == "image" else "mlp"
 
 
-def find_builder(name: str) -> Builder:
+def find_builder(name: Named) -> Builder:
     """Returns the function that builds a model.
 
     Args:
-      name: one of `BUILDERS`, or `module:function` for a function of the user's own that takes a
-        `Dataset` and returns a Keras model from raw inputs to logits `[batch, num_classes]`.
+      name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`,
+        that takes a `Dataset` and returns a Keras model from raw inputs to logits
+        `[batch, num_classes]`.
 
     Raises:
       ValueError: if there is no such model.
     """
-    if name in BUILDERS:
+    if isinstance(name, str) and name in BUILDERS:
         return BUILDERS[name]
     if not is_named_function(name):
         raise ValueError(
@@ -178,7 +194,27 @@ def _seeded_initializers(seed: int) -> Iterator[None]:
         random.setstate(state)
 
 
-def build(name: str, dataset: Dataset, *, seed: int = 0) -> keras.Model:
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Fixes whatever draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
+
+    For code of other people's that knows no other, such as Keras' `fit` and layers of a user's own.
+    The callers' generators get their states back; TensorFlow's, which gives none away, begins
+    again at the seed that it had, or without one; Keras' begins at this seed.
+    """
+    before = tf.compat.v1.get_seed(0)[0]
+    states = random.getstate(), np.random.get_state()
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        keras.utils.set_random_seed(seed)  # how far Keras' own went may depend on private records
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        tf.random.set_seed(None if before == NO_SEED else before)
+
+
+def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """Builds a model and checks that it fits the data set.
 
     Args:
@@ -191,13 +227,31 @@ def build(name: str, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """
     builder = find_builder(name)
     with _seeded_initializers(seed):
-        model = builder(dataset)
+        model = (
+            call_function(name, dataset, flag="model")
+            if is_named_function(name)
+            else builder(dataset)
+        )
+    check_model(model, dataset, name_of(name))
+    return model
+
+
+def check_model(model: Any, dataset: Dataset, name: str) -> None:
+    """Checks that a model takes a data set's raw inputs and returns a number for each class.
+
+    Raises:
+      ValueError: if it does not.
+    """
     if not isinstance(model, keras.Model):
         raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
+    if not (model.built and hasattr(model, "input_shape")):
+        raise ValueError(
+            f"model {name}: expected a Sequential or functional Keras model, got one that does not "
+            f"know its input; begin with keras.Input(dataset.input_shape)"
+        )
     expected_in, expected_out = (None, *dataset.input_shape), (None, dataset.num_classes)
     if tuple(model.input_shape) != expected_in or tuple(model.output_shape) != expected_out:
         raise ValueError(
             f"model {name}: expected {list(expected_in)} to {list(expected_out)} for "
             f"{dataset.name}, got {list(model.input_shape)} to {list(model.output_shape)}"
         )
-    return model

@@ -22,10 +22,11 @@ import sklearn.base
 import threadpoolctl
 from sklearn.dummy import DummyClassifier
 
-from pate_tf.data.named_function import import_function, is_named_function
+from pate_tf.data.named_function import Named, call_function, is_named_function
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-from pate_tf.records import Dataset, IntArray
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.dataset import Dataset
 
 # Of scikit-learn, whose estimators hold instances of classes that skops does not trust by itself.
 TRUSTED_MODULES = (
@@ -97,7 +98,12 @@ class Estimator:
         return np.zeros(0)
 
 
-def is_classifier(model: str, dataset: Dataset) -> bool:
+def is_estimator(value: Any) -> bool:
+    """Whether something is an estimator of scikit-learn, or one of its kind."""
+    return isinstance(value, sklearn.base.BaseEstimator)
+
+
+def is_classifier(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a classifier of scikit-learn: a forest, or what a function returns.
 
     Raises:
@@ -107,7 +113,7 @@ def is_classifier(model: str, dataset: Dataset) -> bool:
         return True
     if not is_named_function(model):
         return False
-    built = import_function(model, flag="model")(dataset)
+    built = call_function(model, dataset, flag="model")
     if not isinstance(built, sklearn.base.BaseEstimator) or not sklearn.base.is_classifier(built):
         return False
     _dump(built)
@@ -115,18 +121,19 @@ def is_classifier(model: str, dataset: Dataset) -> bool:
 
 
 def fit(
-    model: str, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
+    model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
 ) -> list[npt.NDArray[Any]]:
     """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
 
-    Records that all have one label make a classifier that always answers it.
+    Records that all have one label make a classifier that always answers it. Without any records
+    it always answers the first class, which says nothing but that.
 
     Args:
       model: "random_forest", or `module:function` for a function of the user's own that takes a
         `Dataset` and returns an unfitted classifier.
       dataset: the data the classifier is for.
       inputs: `[num_records, *input_shape]`, raw.
-      labels: `[num_records]`; classes may be missing among them.
+      labels: `[num_records]`; classes may be missing among them, or all records.
       seed: fixes every `random_state` among its parameters.
 
     Returns:
@@ -137,8 +144,13 @@ def fit(
         them finitely, or it can't be kept. The message never quotes a record.
     """
     if forest.is_forest(model, dataset):
+        if not len(labels):
+            return forest.constant(dataset).arrays()
         return forest.fit(model, dataset, inputs, labels, seed).arrays()
-    estimator = import_function(model, flag="model")(dataset)
+    # A copy: what is fitted may not go on from what another teacher left.
+    estimator = sklearn.base.clone(call_function(model, dataset, flag="model"))
+    if not len(labels):
+        inputs, labels = np.zeros((1, *dataset.input_shape)), np.zeros(1, np.int64)
     rows = forest.flat_rows(inputs)
     if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
         estimator = DummyClassifier(strategy="most_frequent")

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.tree._tree import NODE_DTYPE, Tree
 
-from pate_tf.data.named_function import import_function, is_named_function
-from pate_tf.records import Dataset, IntArray
+from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.dataset import Dataset
 
 RANDOM_FOREST = "random_forest"
 NUM_TREES = 100  # the paper's, and scikit-learn's default
@@ -174,17 +176,28 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return rows
 
 
-def is_forest(model: str, dataset: Dataset) -> bool:
+def is_forest(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a forest: "random_forest", or a function that returns one."""
     if model == RANDOM_FOREST:
         return True
     return is_named_function(model) and isinstance(
-        import_function(model, flag="model")(dataset), FORESTS
+        call_function(model, dataset, flag="model"), FORESTS
     )
 
 
+def unfitted(model: Named, dataset: Dataset) -> Any:
+    """Returns the unfitted estimator that `--model` names, also one that is no forest.
+
+    Raises:
+      ValueError: if there is no such function.
+    """
+    if model == RANDOM_FOREST:
+        return RandomForestClassifier(n_estimators=NUM_TREES)
+    return call_function(model, dataset, flag="model")
+
+
 def fit(
-    model: str, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
+    model: Named, dataset: Dataset, inputs: npt.NDArray[Any], labels: IntArray, seed: int
 ) -> Forest:
     """Fits a forest of scikit-learn.
 
@@ -199,16 +212,15 @@ def fit(
     Raises:
       ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
     """
-    if model == RANDOM_FOREST:
-        estimator: Any = RandomForestClassifier(n_estimators=NUM_TREES)
-    else:
-        estimator = import_function(model, flag="model")(dataset)
+    estimator = unfitted(model, dataset)
     if not isinstance(estimator, FORESTS):
         raise ValueError(
-            f"model {model}: expected a forest of scikit-learn, got {type(estimator).__name__}"
+            f"model {name_of(model)}: expected a forest of scikit-learn, got "
+            f"{type(estimator).__name__}"
         )
     rows = flat_rows(inputs)
-    estimator.set_params(random_state=seed).fit(rows, labels)
+    # A copy: what is fitted may not go on from what another teacher left.
+    estimator = clone(estimator).set_params(random_state=seed).fit(rows, labels)
     trees = [tree.tree_ for tree in estimator.estimators_]
     children = np.concatenate(
         [np.stack([tree.children_left, tree.children_right], axis=1) for tree in trees]
@@ -226,4 +238,16 @@ def fit(
         thresholds=np.where(is_leaf, 0.0, np.concatenate([tree.threshold for tree in trees])),
         probabilities=probabilities,
         num_features=rows.shape[1],
+    )
+
+
+def constant(dataset: Dataset) -> Forest:
+    """Returns a forest of one leaf that always answers the first class."""
+    return Forest(
+        starts=np.array([0, 1], np.int64),
+        children=np.full((1, 2), LEAF, np.int32),
+        features=np.zeros(1, np.int32),
+        thresholds=np.zeros(1),
+        probabilities=np.eye(1, dataset.num_classes),
+        num_features=int(np.prod(dataset.input_shape)),
     )

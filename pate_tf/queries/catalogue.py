@@ -1,4 +1,4 @@
-"""Strategies by the name that `--query_strategy` takes.
+"""Strategies of choosing queries, by name.
 
 None of them sees a true label: a `Pool` has none, and `ReleasedLabels` are what the ledger paid
 for.
@@ -7,13 +7,15 @@ for.
 import dataclasses
 from collections.abc import Callable
 
-from pate_tf.queries import binary_experts, diverse, siamese, simple, uncertain
-from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.queries import binary_experts, diverse, siamese, simple, typical, uncertain
 from pate_tf.students.outputs import FloatArray
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool, PoolLabels
 
-Choose = Callable[[Pool, int, int], IntArray]
+Choose = Callable[..., IntArray]  # (pool, num_queries, seed)
 Score = Callable[[Pool, ReleasedLabels, int], FloatArray]
-Infer = Callable[[Pool, ReleasedLabels, int], PoolLabels]
+Infer = Callable[..., PoolLabels]  # (pool, released, seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,12 +31,14 @@ class Strategy:
       infer: what a student learns from, made of the pool, all released labels and a seed: those
         labels, or others that follow from them without a query.
       rounds: where the user says nothing.
+      by_likeness: whether `choose` and `infer` look at features: they take `representation` then.
     """
 
     choose: Choose
     score: Score | None = None
     infer: Infer = simple.as_released
     rounds: int = 1
+    by_likeness: bool = False
 
     @property
     def is_adaptive(self) -> bool:
@@ -45,7 +49,8 @@ class Strategy:
 STRATEGIES = {
     "first": Strategy(choose=simple.choose_first),
     "random": Strategy(choose=simple.choose_random),
-    "diverse": Strategy(choose=diverse.choose, infer=diverse.infer),
+    "diverse": Strategy(choose=diverse.choose, infer=diverse.infer, by_likeness=True),
+    "typical": Strategy(choose=typical.choose, infer=diverse.infer, by_likeness=True),
     "uncertain": Strategy(choose=simple.choose_random, score=uncertain.score, rounds=5),
     "binary_experts": Strategy(choose=simple.choose_random, score=binary_experts.score, rounds=5),
     "siamese": Strategy(
@@ -61,5 +66,5 @@ def find_strategy(name: str) -> Strategy:
       ValueError: if there is none.
     """
     if name not in STRATEGIES:
-        raise ValueError(f"query_strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
+        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
     return STRATEGIES[name]

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from pate_tf.data.named_function import Named
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryConfig:
@@ -14,20 +16,23 @@ class QueryConfig:
         earlier ones. None for the strategy's own number.
       seed: fixes random choices and what is trained between rounds. Another seed asks other
         queries, which are paid for.
+      representation: what says which inputs are alike, by its name in
+        `representations/catalogue.py` or as a function; None for the data set's default. For
+        strategies that look at that.
     """
 
     strategy: str = "first"
     num_queries: int
     rounds: int | None = None
     seed: int = 0
+    representation: Named | None = None
 
     def __post_init__(self) -> None:
         if self.num_queries < 1:
-            raise ValueError(f"queries: expected at least 1, got {self.num_queries}")
+            raise ValueError(f"num_queries: expected at least 1, got {self.num_queries}")
         if self.rounds is not None and not 1 <= self.rounds <= self.num_queries:
             raise ValueError(
-                f"query_rounds: expected from 1 to the {self.num_queries} queries, "
-                f"got {self.rounds}"
+                f"rounds: expected from 1 to the {self.num_queries} queries, got {self.rounds}"
             )
         if not 0 <= self.seed < 2**31:
-            raise ValueError(f"query_seed: expected from 0 to 2**31 - 1, got {self.seed}")
+            raise ValueError(f"seed: expected from 0 to 2**31 - 1, got {self.seed}")

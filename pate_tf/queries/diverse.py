@@ -5,51 +5,120 @@ were learnt from the pool alone. Typical inputs are also those that teachers agr
 labels are right more often. What is inferred from released labels is post-processing.
 """
 
+import dataclasses
+
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse
 import sklearn.cluster
 
-from pate_tf.queries.features import pool_features
-from pate_tf.queries.neighbours import neighbour_graph, spread_labels
-from pate_tf.queries.taught import taught_features
-from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.data.named_function import Named
+from pate_tf.representations.catalogue import pool_features
+from pate_tf.representations.neighbours import neighbour_graph, spread_counts, spread_labels
+from pate_tf.representations.student_features import student_features
 from pate_tf.students.consistency import learns_by_augmentation
+from pate_tf.students.outputs import FloatArray
 from pate_tf.students.training import TrainingDivergedError
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool, PoolLabels
 
+CHUNK = 4_096  # inputs; of a large pool only so many differences are in memory at a time
 MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
 
 
-def choose(pool: Pool, num_queries: int, seed: int) -> IntArray:
+def choose(
+    pool: Pool, num_queries: int, seed: int, *, representation: Named | None = None
+) -> IntArray:
     """Returns the inputs nearest to the centres of `num_queries` clusters, in the pool's order.
 
     Args:
       pool: public inputs.
       num_queries: how many are asked.
       seed: of the features and of the first centres.
+      representation: what says which inputs are alike; None for the data set's default.
 
     Returns:
       Positions in the pool, int64 `[num_queries]`, distinct.
     """
-    features = np.concatenate(pool_features(pool, seed), axis=1)
+    groups = groups_of_look_alikes(pool, num_queries, seed, representation=representation)
+    return groups.filled_up(groups.most_typical, num_queries)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Groups of inputs of a pool that look alike.
+
+    Attributes:
+      num_inputs: in the pool.
+      most_typical: int64 `[num_groups]`, of each group the input nearest to its centre.
+      densities: float64 `[num_groups]`, how many inputs belong to each, over their mean distance
+        from its centre; 0 for an input alone.
+    """
+
+    num_inputs: int
+    most_typical: IntArray
+    densities: FloatArray
+
+    def filled_up(self, chosen: IntArray, number: int) -> IntArray:
+        """Returns the chosen inputs in order, with others where they are fewer than `number`."""
+        if len(chosen) < number:  # fewer distinct inputs than queries
+            others = np.setdiff1d(np.arange(self.num_inputs), chosen)
+            chosen = np.concatenate([chosen, others[: number - len(chosen)]])
+        return np.sort(chosen)
+
+
+def groups_of_look_alikes(
+    pool: Pool, number: int, seed: int, *, representation: Named | None = None
+) -> Groups:
+    """Returns clusters (k-means) of the pool's features, fewer where inputs are copies.
+
+    Args:
+      pool: public inputs.
+      number: of clusters.
+      seed: of the features and of the first centres.
+      representation: as of `choose`.
+    """
+    features = np.concatenate(pool_features(pool, representation, seed), axis=1)
     clusters = sklearn.cluster.KMeans(
-        num_queries, n_init=1, max_iter=MOST_PASSES, random_state=seed
+        number, n_init=1, max_iter=MOST_PASSES, random_state=seed
     ).fit(features)
-    distances = np.linalg.norm(features - clusters.cluster_centers_[clusters.labels_], axis=1)
+    distances = _distances(features, clusters.cluster_centers_, clusters.labels_)
     by_distance = np.argsort(distances, kind="stable")
-    found, first = np.unique(clusters.labels_[by_distance], return_index=True)
-    chosen = by_distance[first]
-    if len(found) < num_queries:  # fewer distinct inputs than queries
-        others = np.setdiff1d(np.arange(len(pool)), chosen)
-        chosen = np.concatenate([chosen, others[: num_queries - len(found)]])
-    return np.sort(chosen)
+    _, first, sizes = np.unique(
+        clusters.labels_[by_distance], return_index=True, return_counts=True
+    )
+    total = np.bincount(clusters.labels_, distances, minlength=number)
+    found = clusters.labels_[by_distance[first]]
+    densities = sizes**2 / np.maximum(total[found], np.finfo(np.float32).tiny)
+    return Groups(
+        num_inputs=len(pool),
+        most_typical=by_distance[first],
+        # An input alone lies at its own centre, and is like no other.
+        densities=np.where(sizes > 1, densities, 0.0),
+    )
 
 
-def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+def _distances(
+    features: npt.NDArray[np.float32], centres: npt.NDArray[np.float32], labels: IntArray
+) -> FloatArray:
+    """Returns each input's distance from its centre, `[num_inputs]`, worked out in parts."""
+    found = np.empty(len(features))
+    for start in range(0, len(features), CHUNK):
+        part = slice(start, start + CHUNK)
+        found[part] = np.linalg.norm(features[part] - centres[labels[part]], axis=1)
+    return found
+
+
+def infer(
+    pool: Pool, released: ReleasedLabels, seed: int, *, representation: Named | None = None
+) -> PoolLabels:
     """Returns what released labels say of the whole pool, where they are clear about it.
 
     They are spread twice: among inputs whose features are alike, and, with features that a network
     learnt from what that yielded, once more. Labels that their surroundings clearly contradict are
-    left out, for they are partly wrong. Where features could not be learnt, likeness means too
-    little: the released labels are returned.
+    left out, for they are partly wrong. Of labels with noisy counts those are spread instead. Where
+    features could not be learnt, likeness means too little: the released labels are returned.
 
     Inputs of a class that no released label names are taken for those of other classes. There is
     no second time then: a network that was taught so finds it clear.
@@ -58,6 +127,7 @@ def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
       pool: public inputs.
       released: the labels that were paid for.
       seed: of the features, and of the network that learns from labels.
+      representation: as of `choose`.
 
     Raises:
       ValueError: if no query was answered, or the labels do not belong to this pool.
@@ -65,12 +135,18 @@ def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
     released.check_pool(pool)
     if not learns_by_augmentation(pool.dataset):
         return released
-    once = spread_labels(neighbour_graph(pool_features(pool, seed)), released)
+    once = _spread(neighbour_graph(pool_features(pool, representation, seed)), released)
     if len(np.unique(once.labels)) < released.num_classes:
         return once if len(once.labels) else released
     try:
-        taught = taught_features(pool, once, seed)
+        learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    twice = spread_labels(neighbour_graph([taught]), released)
+    twice = _spread(neighbour_graph([learnt]), released)
     return twice if len(twice.labels) else once
+
+
+def _spread(graph: scipy.sparse.csr_array, released: ReleasedLabels) -> PoolLabels:
+    if released.noisy_counts is None:
+        return spread_labels(graph, released)
+    return spread_counts(graph, released, released.noisy_counts)

@@ -1,51 +1,33 @@
 """Asks in rounds: choose, ask, learn, choose again."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
+from pate_tf import artifacts
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.queries import round_models
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.representations.catalogue import check_representation
+from pate_tf.students.outputs import FloatArray
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool, PoolLabels
 
 Ask = Callable[[IntArray], ReleasedLabels]
+AskWithStudent = Callable[[IntArray, FloatArray | None], ReleasedLabels]
+ROUNDS_WITH_STUDENTS = 5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QueriedLabels:
-    """What came of asking.
-
-    Attributes:
-      queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism with
-        a threshold may have answered fewer.
-      released: the labels that were paid for, of all rounds.
-      labels: what a student learns from: those, or what follows from them without a query.
-    """
-
-    queries: IntArray = dataclasses.field(repr=False)
-    released: ReleasedLabels
-    labels: PoolLabels
-
-    @property
-    def inferred(self) -> PoolLabels:
-        """The labels of inputs that were saved a query."""
-        is_inferred = ~np.isin(self.labels.query_indices, self.released.query_indices)
-        return PoolLabels(
-            query_indices=self.labels.query_indices[is_inferred],
-            labels=self.labels.labels[is_inferred],
-            num_classes=self.labels.num_classes,
-        )
-
-    @property
-    def num_inferred(self) -> int:
-        """How many queries were saved."""
-        return len(self.inferred.labels)
-
-
-def check_queries(config: QueryConfig, pool: Pool) -> None:
+def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
     """Checks that queries can be chosen, before anything is paid for.
+
+    Args:
+      config: how many, and how they are chosen.
+      pool: public inputs.
+      with_students: whether a student of earlier answers has a say in later ones.
 
     Raises:
       ValueError: if there is no such strategy, or pool, queries and rounds do not fit each other.
@@ -53,16 +35,23 @@ def check_queries(config: QueryConfig, pool: Pool) -> None:
     strategy = find_strategy(config.strategy)
     if config.num_queries > len(pool):
         raise ValueError(
-            f"queries: expected from 1 to the pool's {len(pool)}, got {config.num_queries}"
+            f"num_queries: expected from 1 to the pool's {len(pool)}, got {config.num_queries}"
         )
     if strategy.is_adaptive and config.num_queries > len(np.unique(_first_copies(pool))):
         raise ValueError(
-            f"queries: expected at most as many as the pool has distinct inputs, got "
+            f"num_queries: expected at most as many as the pool has distinct inputs, got "
             f"{config.num_queries}"
         )
-    if (config.rounds or 1) > 1 and not strategy.is_adaptive:
+    if strategy.by_likeness and config.representation is not None:
+        check_representation(config.representation, pool.dataset)
+    if with_students and strategy.is_adaptive:
         raise ValueError(
-            f"query_rounds: expected 1 for strategy {config.strategy}, which does not depend on "
+            f"strategy: expected one that fixes all queries beforehand, for a mechanism that heeds "
+            f"a student of earlier answers, got {config.strategy}"
+        )
+    if (config.rounds or 1) > 1 and not strategy.is_adaptive and not with_students:
+        raise ValueError(
+            f"rounds: expected 1 for strategy {config.strategy}, which does not depend on "
             f"answers, got {config.rounds}"
         )
 
@@ -97,10 +86,11 @@ def ask_in_rounds(
     """
     check_queries(config, pool)
     strategy = find_strategy(config.strategy)
+    likeness = {"representation": config.representation} if strategy.by_likeness else {}
     rounds = config.rounds or min(strategy.rounds, config.num_queries)
     first, *later = [(index + 1) * config.num_queries // rounds for index in range(rounds)]
     with choosing():
-        asked = strategy.choose(pool, first, config.seed)
+        asked = strategy.choose(pool, first, config.seed, **likeness)
     if strategy.score is not None:
         copy_of = _first_copies(pool)
         asked = _fill_up(copy_of[asked], np.arange(len(pool)), copy_of, first)
@@ -111,9 +101,70 @@ def ask_in_rounds(
                 scores = strategy.score(pool, released, config.seed)
             asked = _fill_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
             released = ask(asked)
+    labels: PoolLabels = released
+    if released.num_answered:
+        with choosing():
+            labels = strategy.infer(pool, released, config.seed, **likeness)
+    return QueriedLabels(
+        queries=asked,
+        released=released,
+        labels=labels,
+        strategy=config.strategy,
+        pool_digest=artifacts.digest_array(pool.inputs),
+    )
+
+
+def ask_with_students(
+    config: QueryConfig,
+    pool: Pool,
+    ask: AskWithStudent,
+    *,
+    choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> QueriedLabels:
+    """Chooses all queries at once and has them answered in rounds, with a student's own answers.
+
+    From the second round on, a student of the answers so far says what it thinks of the queries:
+    `pate_tf.accounting.mechanisms.InteractiveGaussianNoisyMax`. Nothing here is drawn but from the
+    seed.
+
+    Args:
+      config: how many, and how they are chosen; `rounds` defaults to 5.
+      pool: public inputs.
+      ask: from positions in the pool, int64 `[num_asked]`, and the student's probabilities for
+        them, `[num_asked, num_classes]` or None without one, to their labels. Called in each round
+        with all positions so far, as `ask_in_rounds` does.
+      choosing: as of `ask_in_rounds`.
+
+    Raises:
+      ValueError: if pool, queries, strategy and rounds do not fit each other; nothing was asked
+        then.
+    """
+    check_queries(config, pool, with_students=True)
+    strategy = find_strategy(config.strategy)
+    likeness = {"representation": config.representation} if strategy.by_likeness else {}
+    rounds = config.rounds or min(ROUNDS_WITH_STUDENTS, config.num_queries)
     with choosing():
-        labels = strategy.infer(pool, released, config.seed)
-    return QueriedLabels(queries=asked, released=released, labels=labels)
+        asked = strategy.choose(pool, config.num_queries, config.seed, **likeness)
+        # The pool's order may be by likeness, and a round should have something of all.
+        asked = asked[np.argsort(np.arange(len(asked)) % rounds, kind="stable")]
+    said: FloatArray | None = None
+    for one in range(1, rounds + 1):
+        end = one * config.num_queries // rounds
+        released = ask(asked[:end], None if said is None else said[asked[:end]])
+        if released.num_answered and one < rounds:
+            with choosing():
+                said = round_models.predictions(pool, released, config.seed)
+    labels: PoolLabels = released
+    if released.num_answered:
+        with choosing():
+            labels = strategy.infer(pool, released, config.seed, **likeness)
+    return QueriedLabels(
+        queries=asked,
+        released=released,
+        labels=labels,
+        strategy=config.strategy,
+        pool_digest=artifacts.digest_array(pool.inputs),
+    )
 
 
 def _first_copies(pool: Pool) -> IntArray:

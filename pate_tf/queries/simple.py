@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from pate_tf.records import IntArray, Pool, PoolLabels, ReleasedLabels
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool, PoolLabels
 
 
 def choose_first(pool: Pool, num_queries: int, seed: int) -> IntArray:

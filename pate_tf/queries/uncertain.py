@@ -1,11 +1,9 @@
 """Asks where a student of the labels so far is least sure (Papernot et al. 2017, appendix B.2)."""
 
-import scipy.special
-
-from pate_tf.queries import between_rounds
-from pate_tf.records import Pool, ReleasedLabels
-from pate_tf.students.outputs import FloatArray, outputs
-from pate_tf.students.supervised import train_supervised
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.queries import round_models
+from pate_tf.students.outputs import FloatArray
+from pate_tf.values.public import Pool
 
 
 def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
@@ -16,6 +14,4 @@ def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
       released: the labels so far.
       seed: of the student.
     """
-    config = between_rounds.training_config(pool.dataset, seed)
-    student = train_supervised(config, released, pool)
-    return scipy.special.softmax(outputs(student, pool.inputs), axis=1).max(axis=1)
+    return round_models.predictions(pool, released, seed).max(axis=1)

@@ -8,11 +8,11 @@ import keras
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.records import Dataset
 from pate_tf.serving.digest import DIGESTS, EXTRA, STATEMENT, file_digests
 from pate_tf.serving.formats import write_formats
 from pate_tf.serving.signatures import StudentGraph
 from pate_tf.serving.warm_up import WARM_UP, write_warm_up
+from pate_tf.values.dataset import Dataset
 
 
 def export_student(

@@ -7,10 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pate_tf.records import Dataset
+from pate_tf.data.text import ngram_features
 from pate_tf.serving.digest import student_variables
+from pate_tf.values.dataset import Dataset
 
 SERVING_DEFAULT = "serving_default"
+FEATURES = "features"  # of texts alone: what strings have become
+TEXT = "text"  # the input of SERVING_DEFAULT, of texts
 SERIALIZED_EXAMPLES = "serialized_examples"
 EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
 
@@ -45,10 +48,11 @@ class StudentGraph:
     def signatures(self) -> dict[str, Any]:
         """Returns the function behind each signature.
 
-        `serving_default` takes `image` uint8 or `features` float32 `[batch, *input_shape]`;
-        features that are NaN or infinite are an error. `serialized_examples` takes `examples`
-        string `[batch]`; one that can't be parsed, lacks the feature or has another size is an
-        error for the whole batch.
+        `serving_default` takes `image` uint8 or float32, or `features` float32,
+        `[batch, *input_shape]`; floats that are NaN or infinite are an error. For texts it takes
+        `text` string `[batch]`, and the signature `features` what `data.text` makes of them.
+        `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
+        feature or has another size is an error for the whole batch.
         """
 
         @tf.function(input_signature=[input_spec(self.dataset)])
@@ -59,7 +63,18 @@ class StudentGraph:
         def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._named(parse_examples(examples, self.dataset))
 
-        return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+        if self.dataset.kind != "text":
+            return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
+        def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._named(ngram_features(text, self.dataset.input_shape[0]))
+
+        return {
+            SERVING_DEFAULT: serve_texts,
+            SERIALIZED_EXAMPLES: serve_examples,
+            FEATURES: serve,
+        }
 
     def answer(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns `probabilities` and `label` of raw inputs `[batch, *input_shape]`."""
@@ -89,10 +104,14 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns the raw inputs `[batch, *input_shape]` of serialized `tf.train.Example`s `[batch]`.
 
     An example holds one feature, named as the data set names its input: `image`, a bytes list of
-    one string with the pixels in row-major order, one byte each; or `features`, a float list.
+    one string with the pixels in row-major order, one byte each, where they are uint8; `text`, a
+    bytes list of one string, for texts; else a float list.
     """
     name, shape = dataset.input_name, dataset.input_shape
-    if dataset.kind != "image":
+    if dataset.kind == "text":
+        texts = tf.io.parse_example(examples, {TEXT: tf.io.FixedLenFeature([], tf.string)})[TEXT]
+        return ngram_features(texts, shape[0])
+    if dataset.input_type != "uint8":
         return tf.io.parse_example(examples, {name: tf.io.FixedLenFeature(shape, tf.float32)})[name]
     pixels = tf.io.parse_example(examples, {name: tf.io.FixedLenFeature([], tf.string)})[name]
     size = math.prod(shape)
@@ -105,10 +124,15 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def serialized_example(raw: Any, dataset: Dataset) -> bytes:
-    """Returns one raw input `input_shape` as `serialized_examples` takes it."""
+    """Returns a raw input `input_shape`, or bytes of a text, as `serialized_examples` takes it."""
+    if dataset.kind == "text":
+        text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
+        return tf.train.Example(
+            features=tf.train.Features(feature={TEXT: text})
+        ).SerializeToString()
     feature = (
         tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw.tobytes()]))
-        if dataset.kind == "image"
+        if dataset.input_type == "uint8"
         else tf.train.Feature(float_list=tf.train.FloatList(value=raw.ravel()))
     )
     features = tf.train.Features(feature={dataset.input_name: feature})

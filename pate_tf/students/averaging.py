@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 WARM_UP = 10
 

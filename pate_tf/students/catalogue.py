@@ -1,4 +1,4 @@
-"""Students by the name that `--student` takes."""
+"""Students by name, with their own settings."""
 
 import dataclasses
 import pathlib
@@ -9,9 +9,11 @@ import keras
 
 from pate_tf.models import catalogue as models
 from pate_tf.models import forest
-from pate_tf.records import Dataset, Pool, PoolLabels
+from pate_tf.models.draws import check_draws
 from pate_tf.students import consistency, gan, gan_networks, random_forest, supervised
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool, PoolLabels
 
 
 class Trainer(Protocol):
@@ -64,7 +66,7 @@ class Student:
 
 
 def _check_supervised(config: StudentConfig, dataset: Dataset) -> None:
-    models.build(config.model, dataset)
+    check_draws(models.build(config.model, dataset), training=False)
 
 
 def _check_gan(config: StudentConfig, dataset: Dataset) -> None:
@@ -74,7 +76,9 @@ def _check_gan(config: StudentConfig, dataset: Dataset) -> None:
 
 
 def _check_consistency(config: StudentConfig, dataset: Dataset) -> None:
-    consistency.check_model(models.build(config.model, dataset))
+    model = models.build(config.model, dataset)
+    consistency.check_model(model)
+    check_draws(model, training=False)
 
 
 def _check_forest(config: StudentConfig, dataset: Dataset) -> None:
@@ -120,6 +124,36 @@ STUDENTS = {
 }
 
 
+def complete(settings: StudentSettings, dataset: Dataset) -> StudentConfig:
+    """Fills in a student's own settings where the user says nothing.
+
+    Raises:
+      ValueError: if there is no such student, or a setting is out of range.
+    """
+    own = _student(settings.student)
+    model = own.default_model(dataset) if settings.model is None else settings.model
+    if own is STUDENTS["random_forest"] or forest.is_forest(model, dataset):
+        for name in ("max_steps", "batch_size", "learning_rate"):
+            if getattr(settings, name) is not None:
+                raise ValueError(f"{name}: expected none for a forest, which has no steps")
+    return StudentConfig(
+        student=settings.student,
+        model=model,
+        max_steps=own.max_steps if settings.max_steps is None else settings.max_steps,
+        batch_size=own.batch_size if settings.batch_size is None else settings.batch_size,
+        learning_rate=own.learning_rate
+        if settings.learning_rate is None
+        else settings.learning_rate,
+        seed=settings.seed,
+    )
+
+
+def _student(name: str) -> Student:
+    if name not in STUDENTS:
+        raise ValueError(f"student: expected one of {', '.join(STUDENTS)}, got {name!r}")
+    return STUDENTS[name]
+
+
 def find_student(config: StudentConfig, dataset: Dataset) -> Student:
     """Returns the student that a configuration names, checked against a data set.
 
@@ -128,10 +162,8 @@ def find_student(config: StudentConfig, dataset: Dataset) -> Student:
     Raises:
       ValueError: if there is no such student, or the configuration does not fit the data set.
     """
-    if config.student not in STUDENTS:
-        raise ValueError(f"student: expected one of {', '.join(STUDENTS)}, got {config.student!r}")
-    name = config.student
-    if name == "supervised" and forest.is_forest(config.model, dataset):
-        name = "random_forest"
-    STUDENTS[name].check(config, dataset)
-    return STUDENTS[name]
+    student = _student(config.student)
+    if config.student == "supervised" and forest.is_forest(config.model, dataset):
+        student = STUDENTS["random_forest"]
+    student.check(config, dataset)
+    return student

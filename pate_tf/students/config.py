@@ -1,7 +1,10 @@
 """What a student's result depends on besides its labels and its pool."""
 
 import dataclasses
-import math
+from typing import Any
+
+from pate_tf.data.named_function import Named, name_of
+from pate_tf.models.settings import check_training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -10,7 +13,7 @@ class StudentConfig:
 
     Attributes:
       student: its name in `students/catalogue.py`.
-      model: name of the Keras architecture, or `module:function`.
+      model: name of the Keras architecture, or a function, itself or as `module:function`.
       max_steps: training steps.
       batch_size: labelled examples a step.
       learning_rate: of Adam, before the schedule.
@@ -18,17 +21,35 @@ class StudentConfig:
     """
 
     student: str = "supervised"
-    model: str
+    model: Named
     max_steps: int
     batch_size: int
     learning_rate: float
     seed: int
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate: expected above 0, got {self.learning_rate}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed: expected from 0 to 2**31 - 1, got {self.seed}")
+        check_training(
+            max_steps=self.max_steps,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as JSON values; a function by its name."""
+        return {**dataclasses.asdict(self), "model": name_of(self.model)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentSettings:
+    """What a user says about a student; what is None is the student's own.
+
+    `students.catalogue.complete` makes a `StudentConfig` of it, which names the attributes.
+    """
+
+    student: str = "supervised"
+    model: Named | None = None
+    max_steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    seed: int = 0

@@ -22,13 +22,14 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.data import augmentation
-from pate_tf.models import catalogue
-from pate_tf.records import Dataset, Pool, PoolLabels
+from pate_tf.models import catalogue, fingerprint
 from pate_tf.students import training
 from pate_tf.students.averaging import AveragedStudent, replica_share
 from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool, PoolLabels
 
 UNLABELLED_A_LABEL = 2  # unlabelled inputs in a batch for each labelled one
 CONFIDENT = 0.95
@@ -44,8 +45,9 @@ class ConsistencyStudent(AveragedStudent):
     """A classifier with a loss on labels and one on agreement with itself.
 
     A batch is a dictionary: `labelled` float32 `[batch, *input_shape]` raw, `labels` int64
-    `[batch]`, `unlabelled` float32 `[unlabelled_batch, *input_shape]`, and of the same shape
-    `changed`: the same images strongly changed, or directions to look for adversarial changes in.
+    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32
+    `[unlabelled_batch, *input_shape]`, and of the same shape `changed`: the same images strongly
+    changed, or directions to look for adversarial changes in.
     """
 
     averaged_steps = 200
@@ -71,8 +73,8 @@ class ConsistencyStudent(AveragedStudent):
         """One step on both losses."""
         weights = self.classifier.trainable_weights
         with tf.GradientTape() as tape:
-            labelled_loss, unlabelled_loss = self._loss_parts(data)
-            loss = labelled_loss + unlabelled_loss
+            labelled_loss, unlabelled_loss, own_loss = self._loss_parts(data)
+            loss = labelled_loss + unlabelled_loss + own_loss
             share = replica_share(loss)
         self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
         self.update_average()
@@ -81,21 +83,25 @@ class ConsistencyStudent(AveragedStudent):
             tracker.update_state(value)
         return {tracker.name: tracker.result() for tracker in self.trackers}
 
-    def _loss_parts(self, data: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def _loss_parts(self, data: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """On labels, of agreement, and the classifier's own: regularizers, and what layers add."""
         labelled, unlabelled, changed = (data[key] for key in ("labelled", "unlabelled", "changed"))
         by_augmentation = learns_by_augmentation(self.dataset)
         inputs = [labelled, changed if by_augmentation else unlabelled]
         logits = self.classifier(tf.concat(inputs, 0), training=True)
+        # Of this call: those that look for adversarial changes have losses of activities too.
+        own_loss = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
         labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
         share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
         labelled_loss = generalized_cross_entropy(
             data["labels"], labelled_logits, robustness=ROBUSTNESS * share
         )
         if by_augmentation:
-            return labelled_loss, agreement_loss(self.averaged_logits(unlabelled), other_logits)
+            agreement = agreement_loss(self.averaged_logits(unlabelled), other_logits)
+            return labelled_loss, agreement, own_loss
         adversarial = self._adversarial_loss(unlabelled, changed, other_logits)
         # At full weight from the first step on, one class would win everything.
-        return labelled_loss, share * (adversarial + mean_entropy(other_logits))
+        return labelled_loss, share * (adversarial + mean_entropy(other_logits)), own_loss
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` rebuilds the student from, as JSON values."""
@@ -112,7 +118,9 @@ class ConsistencyStudent(AveragedStudent):
             tape.watch(probe)
             changed = self.classifier(inputs + probe * (high - low), training=True)
             divergence = mean_divergence(logits, changed)
-        change = ADVERSARIAL_REACH * _unit(tf.stop_gradient(tape.gradient(divergence, probe)))
+        # Zero where inputs are whole numbers that an embedding looks up.
+        gradient = tape.gradient(divergence, probe, unconnected_gradients="zero")
+        change = ADVERSARIAL_REACH * _unit(tf.stop_gradient(gradient))
         changed = self.classifier(inputs + change * (high - low), training=True)
         return mean_divergence(logits, changed)
 
@@ -128,11 +136,15 @@ def generalized_cross_entropy(
     """Mean of (1 - p^q) / q, p being the probability of the label.
 
     Args:
-      labels: int64 `[batch]`.
+      labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then the
+        mean over classes of the loss of each.
       logits: `[batch, num_classes]`.
       robustness: q, from 0 (cross-entropy) to 1.
     """
     q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
+    if labels.dtype.is_floating:
+        losses = -tf.math.expm1(q * tf.nn.log_softmax(logits)) / q
+        return tf.reduce_mean(tf.reduce_sum(labels * losses, axis=1))
     log_likelihood = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     return tf.reduce_mean(-tf.math.expm1(q * log_likelihood) / q)
 
@@ -224,7 +236,7 @@ def train_consistency(
     )
     labelled = ShuffledItems(
         pool.inputs[released.query_indices],
-        np.asarray(released.labels),
+        released.targets,
         batch_size=config.batch_size,
         seed=labels_seed,
     )
@@ -250,7 +262,12 @@ def train_consistency(
         batch_at,
         state=[*student.variables, *student.optimizer.variables],
         config=config,
-        digest=training.run_digest(config, released, pool),
+        digest=training.run_digest(
+            config,
+            released,
+            pool,
+            model=fingerprint.architecture_of(config.model, pool.dataset),
+        ),
         folder=folder,
         callbacks=callbacks,
         show_progress=show_progress,

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.models import catalogue
-from pate_tf.records import IntArray, Pool
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.supervised import fit_to_targets
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool
 
 
 class SoftCrossEntropy(keras.losses.Loss):

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.data import augmentation
-from pate_tf.records import Dataset, Pool, PoolLabels
+from pate_tf.models import fingerprint
 from pate_tf.students import gan_networks, training
 from pate_tf.students.adam import BiasCorrectedAdam
 from pate_tf.students.averaging import AveragedStudent, replica_share
@@ -24,6 +24,8 @@ from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_s
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.sample_images import SampleImages
 from pate_tf.students.weight_normalization import initialize_from_data
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool, PoolLabels
 
 BETA_1, EPSILON = 0.5, 1e-4
 INITIAL_IMAGES = 500  # that the weight-normalised layers are set from
@@ -34,7 +36,8 @@ class GanStudent(AveragedStudent):
     """A classifier and a generator that train each other.
 
     A batch is a dictionary: `labelled` and `unlabelled` float32 `[batch, *input_shape]` raw,
-    `labels` int64 `[batch]`, `latent` and `next_latent` float32 `[batch, LATENT_SIZE]`.
+    `labels` int64 `[batch]` or weights float32 `[batch, num_classes]`, `latent` and `next_latent`
+    float32 `[batch, LATENT_SIZE]`.
     """
 
     def __init__(
@@ -85,9 +88,7 @@ class GanStudent(AveragedStudent):
             logits = self.classifier(tf.concat([labelled, unlabelled, generated], 0), training=True)
             parts = [tf.shape(part)[0] for part in (labelled, unlabelled, generated)]
             labelled_logits, real_logits, generated_logits = tf.split(logits, parts)
-            labelled_loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(data["labels"], labelled_logits)
-            )
+            labelled_loss = tf.reduce_mean(cross_entropy(data["labels"], labelled_logits))
             unlabelled_loss = realness_loss(real_logits, generated_logits)
             loss = labelled_loss + unlabelled_loss
             share = replica_share(loss)
@@ -113,6 +114,18 @@ class GanStudent(AveragedStudent):
         """Returns what `from_config` rebuilds the student from, as JSON values."""
         generator = keras.saving.serialize_keras_object(self.generator)
         return {**super().get_config(), "generator": generator}
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy `[batch]` of logits `[batch, num_classes]`.
+
+    Args:
+      labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`.
+      logits: `[batch, num_classes]`.
+    """
+    if labels.dtype.is_floating:
+        return tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
 def realness_loss(real_logits: tf.Tensor, generated_logits: tf.Tensor) -> tf.Tensor:
@@ -163,7 +176,7 @@ def train_gan(
     unlabelled = ShuffledItems(pool.inputs, batch_size=size, seed=order_seed)
     labelled = ShuffledItems(
         pool.inputs[released.query_indices],
-        np.asarray(released.labels),
+        released.targets,
         batch_size=size,
         seed=labels_seed,
     )
@@ -187,6 +200,10 @@ def train_gan(
             "next_latent": next_latent,
         }
 
+    networks = {
+        "classifier": fingerprint.settings_of(student.classifier),
+        "generator": fingerprint.settings_of(student.generator),
+    }
     samples = [SampleImages(training.logs_of(folder), seed=images_seed)] if folder else []
     training.fit_student(
         student,
@@ -197,7 +214,7 @@ def train_gan(
             *student.generator_optimizer.variables,
         ],
         config=config,
-        digest=training.run_digest(config, released, pool),
+        digest=training.run_digest(config, released, pool, model=networks),
         folder=folder,
         callbacks=[*samples, *callbacks],
         show_progress=show_progress,

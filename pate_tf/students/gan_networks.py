@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import keras
 
-from pate_tf.records import Dataset
 from pate_tf.students.batches import derived_seeds
 from pate_tf.students.pixels import pixel_range
 from pate_tf.students.table_noise import TableNoise
@@ -16,6 +15,7 @@ from pate_tf.students.weight_normalization import (
     WeightNormalizedConvolution,
     WeightNormalizedDense,
 )
+from pate_tf.values.dataset import Dataset
 
 layers = keras.layers
 

@@ -1,6 +1,6 @@
 """The range of an image's values."""
 
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from pate_tf.models import forest
 from pate_tf.models.forest import LEAF, Forest
-from pate_tf.records import Pool, PoolLabels
 from pate_tf.students.config import StudentConfig
+from pate_tf.values.public import Pool, PoolLabels
 
 
 class ForestModel(tf.Module):
@@ -80,7 +80,7 @@ def _constant(array: npt.NDArray[Any]) -> tf.Variable:
 
 
 def train_random_forest(config: StudentConfig, released: PoolLabels, pool: Pool) -> ForestModel:
-    """Fits a forest to the released labels.
+    """Fits a forest to the released labels; of labels with weights to the largest one's class.
 
     Args:
       config: its model names the forest; of the rest the seed alone counts.

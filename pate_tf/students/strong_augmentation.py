@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from pate_tf.data import augmentation
-from pate_tf.records import Dataset
 from pate_tf.students.pixels import pixel_range
+from pate_tf.values.dataset import Dataset
 
 MAX_CUTOUT = 1 / 2  # of the side
 MAX_CONTRAST = 0.5

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.data import augmentation
-from pate_tf.models import catalogue
-from pate_tf.records import Dataset, Pool, PoolLabels
+from pate_tf.models import catalogue, fingerprint
 from pate_tf.students import training
 from pate_tf.students.batches import ShuffledItems, step_seeds
 from pate_tf.students.config import StudentConfig
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool, PoolLabels
 
 
 def fit_to_targets(
@@ -84,7 +85,9 @@ def train_supervised(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
 ) -> keras.Model:
-    """Trains a Keras model on the released labels, as a `Trainer` does (`students/catalogue.py`).
+    """Trains a Keras model on released labels, as a `Trainer` does (`students/catalogue.py`).
+
+    On their weights, where they have some.
 
     Returns:
       A model from raw inputs to logits `[batch, num_classes]`.
@@ -100,9 +103,16 @@ def train_supervised(
         config,
         pool.dataset,
         inputs=pool.inputs[released.query_indices],
-        targets=released.labels,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        digest=training.run_digest(config, released, pool),
+        targets=released.targets,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if released.weights is None
+        else keras.losses.CategoricalCrossentropy(from_logits=True),
+        digest=training.run_digest(
+            config,
+            released,
+            pool,
+            model=fingerprint.architecture_of(config.model, pool.dataset),
+        ),
         folder=folder,
         callbacks=callbacks,
         show_progress=show_progress,

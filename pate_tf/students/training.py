@@ -1,5 +1,6 @@
 """The dull part of training every Keras student: `fit`, resuming, and stopping at a NaN."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -11,9 +12,10 @@ import keras
 import numpy as np
 
 from pate_tf import artifacts
-from pate_tf.records import Pool, PoolLabels
+from pate_tf.data.named_function import name_of
 from pate_tf.students import batches
 from pate_tf.students.config import StudentConfig
+from pate_tf.values.public import Pool, PoolLabels
 
 STEPS_AN_EPOCH = 100
 UNFINISHED = "unfinished_student"
@@ -102,15 +104,27 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
     return folder / "logs" / "student"
 
 
-def run_digest(config: StudentConfig, released: PoolLabels, pool: Pool) -> str:
-    """Identifies a run by all that its result depends on, as 16 hexadecimal digits."""
+def run_digest(
+    config: StudentConfig, released: PoolLabels, pool: Pool, *, model: Mapping[str, Any]
+) -> str:
+    """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
+
+    Args:
+      config: how the student is trained.
+      released: the labels that it learns from.
+      pool: public inputs `[num_inputs, *input_shape]`.
+      model: what its networks compute, as `models/fingerprint.py` describes it.
+    """
     parts: list[Any] = [
-        repr(config),
+        repr(dataclasses.replace(config, model=name_of(config.model))),
+        model,
         artifacts.digest_array(released.query_indices),
         artifacts.digest_array(released.labels),
         artifacts.digest_array(pool.inputs),
         pool.dataset.to_dict(),
     ]
+    if released.weights is not None:
+        parts.append(artifacts.digest_array(released.weights))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

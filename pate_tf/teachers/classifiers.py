@@ -20,11 +20,12 @@ from pate_tf.models import classifier
 from pate_tf.models.classifier import Classifier
 from pate_tf.models.forest import Forest
 from pate_tf.partition import Partition
-from pate_tf.records import Dataset, PrivateExamples, Votes
-from pate_tf.teachers import processes
+from pate_tf.teachers import processes, records
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import PrivateExamples, Votes
 
 FILE = "classifiers.npz"
 FOREST_FILE = "forests.npz"  # its name when forests were the only ones
@@ -45,6 +46,8 @@ def train(
     examples: PrivateExamples,
     partition: Partition,
     teachers: Sequence[int],
+    *,
+    num_processes: int | None = None,
 ) -> Iterator[tuple[int, TeacherState]]:
     """Yields each teacher with its fitted classifier's arrays, in the order of `teachers`.
 
@@ -55,6 +58,8 @@ def train(
       examples: the private records of all teachers.
       partition: who gets which record.
       teachers: the teachers to train.
+      num_processes: how many fit side by side; None for one a core. Beside this process there are
+        others only for a model that they can import.
 
     Raises:
       ValueError: as `classifier.fit`, with the number of the teacher.
@@ -70,7 +75,7 @@ def train(
     fitted = processes.in_order(
         classifier.fit,
         map(arguments, teachers),
-        num_processes=min(processes.num_cores(), len(teachers)),
+        num_processes=min(num_processes or processes.num_cores(), len(teachers)),
     )
     for teacher in teachers:
         try:
@@ -102,6 +107,7 @@ def save(
     with artifacts.atomic_folder(folder) as temporary:
         artifacts.write_arrays(temporary / FILE, arrays, private=True)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+        artifacts.make_private(temporary)
 
 
 def _classifiers(arrays: Mapping[str, npt.NDArray[Any]], num_teachers: int) -> list[Classifier]:
@@ -125,6 +131,7 @@ class ClassifierEnsemble:
     Attributes:
       config: what the teachers were trained with.
       digest: SHA-256 of configuration and classifiers; the ledger knows the ensemble by it.
+      records: what they learnt from; None if that was not kept.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -151,6 +158,7 @@ class ClassifierEnsemble:
         weights = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         text = json.dumps(description, sort_keys=True) + weights
         self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.records = records.beside(folder)
 
     def _check_forests(self) -> None:
         num_features = int(np.prod(self.dataset.input_shape))
@@ -190,20 +198,50 @@ class ClassifierEnsemble:
         Raises:
           ValueError: if the inputs have another shape, or are not finite.
         """
-        if inputs.shape[1:] != self.dataset.input_shape:
-            raise ValueError(
-                f"queries: expected [num_queries, {', '.join(map(str, self.dataset.input_shape))}],"
-                f" got {list(inputs.shape)}"
-            )
-        labels = np.empty((self.num_teachers, len(inputs)), np.int64)
-        with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
-            answers = threads.map(lambda one: one.predict(inputs), self._classifiers)
-            for teacher in range(self.num_teachers):
-                try:
-                    labels[teacher] = next(answers)
-                except ValueError as error:
-                    raise ValueError(f"teacher {teacher}: {error}") from error
-                if progress is not None:
-                    done = (teacher + 1) * len(inputs) // self.num_teachers
-                    progress(done - teacher * len(inputs) // self.num_teachers)
-        return Votes(labels, self.dataset.num_classes)
+        return _votes(self._classifiers, self.dataset, inputs, progress)
+
+
+def votes_of(
+    config: TeacherConfig,
+    teachers: Sequence[Sequence[npt.NDArray[Any]]],
+    inputs: npt.NDArray[Any],
+    progress: Progress | None = None,
+) -> Votes:
+    """Asks teachers that are saved in no ensemble yet, as `ClassifierEnsemble.votes` does.
+
+    Args:
+      config: what the teachers were trained with.
+      teachers: the arrays of each of them, at least one.
+      inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+      progress: called with the number of queries done since its last call.
+
+    Raises:
+      ValueError: if a teacher's arrays hold no classifier, or the inputs do not fit.
+    """
+    rebuilt = [classifier.from_arrays(arrays) for arrays in teachers]
+    return _votes(rebuilt, config.dataset, inputs, progress)
+
+
+def _votes(
+    teachers: Sequence[Classifier],
+    dataset: Dataset,
+    inputs: npt.NDArray[Any],
+    progress: Progress | None,
+) -> Votes:
+    if inputs.shape[1:] != dataset.input_shape:
+        raise ValueError(
+            f"queries: expected [num_queries, {', '.join(map(str, dataset.input_shape))}],"
+            f" got {list(inputs.shape)}"
+        )
+    labels = np.empty((len(teachers), len(inputs)), np.int64)
+    with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
+        answers = threads.map(lambda one: one.predict(inputs), teachers)
+        for teacher in range(len(teachers)):
+            try:
+                labels[teacher] = next(answers)
+            except ValueError as error:
+                raise ValueError(f"teacher {teacher}: {error}") from error
+            if progress is not None:
+                done = (teacher + 1) * len(inputs) // len(teachers)
+                progress(done - teacher * len(inputs) // len(teachers))
+    return Votes(labels, dataset.num_classes)

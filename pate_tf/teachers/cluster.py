@@ -45,6 +45,20 @@ def read_tf_config() -> dict[str, Any] | None:
     return dict(config)
 
 
+def missing_workers(config: dict[str, Any]) -> list[str]:
+    """Returns the addresses of `TF_CONFIG` that no worker answers at yet."""
+    missing = []
+    for address in config["cluster"]["worker"]:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        except OSError:
+            missing.append(address)
+        except ValueError as error:
+            raise ValueError(f"TF_CONFIG: expected host:port, got {address!r}") from error
+    return missing
+
+
 def serve_worker() -> None:
     """Serves as the worker that `TF_CONFIG` names, until the process is ended.
 
@@ -109,7 +123,6 @@ class Cluster:
           ValueError: if a loss is not finite.
         """
         run = tf.function(TrainingLoop(data.config).run)
-        last = tf.constant(data.config.max_steps)
         waiting: collections.deque[tuple[int, TeacherState, Any]] = collections.deque()
         remaining = iter(teachers)
         while True:
@@ -118,7 +131,8 @@ class Cluster:
                 if teacher is None:
                     break
                 state = begun(teacher)
-                arguments = (*data.arguments(teacher, state), tf.constant(state.step), last)
+                steps = (tf.constant(state.step), tf.constant(data.num_steps(teacher)))
+                arguments = (*data.arguments(teacher, state), *steps)
                 waiting.append((teacher, state, self._coordinator.schedule(run, args=arguments)))
             if not waiting:
                 return

@@ -17,9 +17,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.models import catalogue
-from pate_tf.records import Dataset, Votes
+from pate_tf.data.named_function import name_of
+from pate_tf.models import catalogue, closed_form
+from pate_tf.models.encoder import Encoder
+from pate_tf.teachers import on_features, records
 from pate_tf.teachers.config import TeacherConfig
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import Votes
 
 VOTING_BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
 
@@ -85,26 +89,33 @@ class EnsembleModule(tf.Module):
         self.probabilities = probabilities
 
 
-def save(folder: pathlib.Path, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) -> None:
+def save(
+    folder: pathlib.Path,
+    config: TeacherConfig,
+    stacked: Sequence[npt.NDArray[Any]],
+    *,
+    encoder: Encoder | None = None,
+) -> None:
     """Writes the ensemble and its description at `folder`, whole or not at all.
 
     Args:
       folder: where the SavedModel goes; its parent must exist.
       config: what the teachers were trained with.
-      stacked: weights, then buffers, each `[num_teachers, ...]`.
+      stacked: weights, then buffers, each `[num_teachers, ...]`; for teachers on features what
+        `closed_form.stack` returned.
+      encoder: what makes features, for teachers on them. The SavedModel holds it too.
     """
-    module = EnsembleModule(config, stacked)
+    module: EnsembleModule | on_features.FeatureEnsembleModule
+    if encoder is None:
+        module = EnsembleModule(config, stacked)
+        signatures = {"probabilities": module.probabilities}
+    else:
+        module, signatures = on_features.FeatureEnsembleModule(config, stacked, encoder), {}
+    signatures |= {"votes": module.votes, "counts": module.counts}
     with artifacts.atomic_folder(folder) as temporary:
-        tf.saved_model.save(
-            module,
-            str(temporary),
-            signatures={
-                "votes": module.votes,
-                "counts": module.counts,
-                "probabilities": module.probabilities,
-            },
-        )
+        tf.saved_model.save(module, str(temporary), signatures=signatures)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+        artifacts.make_private(temporary)
 
 
 def save_each(
@@ -130,6 +141,7 @@ def save_each(
             str(folder / f"{teacher:06d}"),
             signatures={"serving_default": module.label},
         )
+    artifacts.make_private(folder)
 
 
 class Ensemble:
@@ -138,6 +150,7 @@ class Ensemble:
     Attributes:
       config: what the teachers were trained with.
       digest: SHA-256 of configuration and weights; the ledger knows the ensemble by it.
+      records: what they learnt from; None if that was not kept.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -151,7 +164,7 @@ class Ensemble:
             self.config = TeacherConfig.from_dict(description)
             loaded = tf.saved_model.load(str(folder))
             self._votes = loaded.signatures["votes"]
-            stacked = loaded.stacked
+            learnt = [*loaded.stacked, *getattr(loaded, "public_weights", ())]
         except FileNotFoundError as error:
             raise ValueError(
                 f"teachers: expected a trained ensemble in {folder}, got none; "
@@ -162,9 +175,10 @@ class Ensemble:
                 f"teachers: expected a complete ensemble in {folder}, got a broken one"
             ) from error
         self._loaded = loaded  # holds the variables that the signature reads
-        weights = artifacts.digest_arrays(variable.numpy() for variable in stacked)
+        weights = artifacts.digest_arrays(variable.numpy() for variable in learnt)
         text = json.dumps(description, sort_keys=True) + weights
         self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.records = records.beside(folder)
 
     @property
     def dataset(self) -> Dataset:
@@ -189,7 +203,7 @@ class Ensemble:
           progress: called with the number of queries done since its last call.
         """
         parts = [np.empty((self.num_teachers, 0), np.int64)]
-        for batch in self._batches(inputs, progress):
+        for batch in _batches(self.dataset, inputs, progress):
             parts.append(self._votes(**{self.dataset.input_name: batch})["votes"].numpy())
         return Votes(np.concatenate(parts, axis=1), self.dataset.num_classes)
 
@@ -209,6 +223,11 @@ class Ensemble:
           ValueError: if the inputs have another shape, or the ensemble was saved without this.
         """
         if "probabilities" not in self._loaded.signatures:
+            if self.config.representation is not None:
+                raise ValueError(
+                    f"teachers: expected an ensemble that states probabilities, got "
+                    f"{name_of(self.config.model)}, which answers with labels alone"
+                )
             raise ValueError(
                 "teachers: expected an ensemble that states probabilities, got one of an earlier "
                 "version; remove its folder and run train_teachers.py again, which trains nothing "
@@ -216,20 +235,53 @@ class Ensemble:
             )
         state = self._loaded.signatures["probabilities"]
         parts = [np.empty((0, self.dataset.num_classes), np.float32)]
-        for batch in self._batches(inputs, progress):
+        for batch in _batches(self.dataset, inputs, progress):
             named = {self.dataset.input_name: batch, "temperature": tf.constant(temperature)}
             parts.append(state(**named)["probabilities"].numpy())
         return np.concatenate(parts)
 
-    def _batches(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Iterator[tf.Tensor]:
-        """Yields the inputs in parts, and tells of each when it is done."""
-        if inputs.shape[1:] != self.dataset.input_shape:
-            raise ValueError(
-                f"queries: expected [num_queries, {', '.join(map(str, self.dataset.input_shape))}],"
-                f" got {list(inputs.shape)}"
-            )
-        for start in range(0, len(inputs), VOTING_BATCH):
-            batch = tf.constant(inputs[start : start + VOTING_BATCH], self.dataset.input_type)
-            yield batch
-            if progress is not None:
-                progress(len(batch))
+
+def votes_of(
+    config: TeacherConfig,
+    teachers: Sequence[Sequence[npt.NDArray[Any]]],
+    inputs: npt.NDArray[Any],
+    progress: Progress | None = None,
+    *,
+    encoder: Encoder | None = None,
+) -> Votes:
+    """Asks teachers that are saved in no ensemble yet, as `Ensemble.votes` does.
+
+    Args:
+      config: what the teachers were trained with; some of its `num_teachers`.
+      teachers: weights, then buffers, of each of them, at least one.
+      inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+      progress: called with the number of queries done since its last call.
+      encoder: what makes features, for teachers on them.
+    """
+    some = dataclasses.replace(config, num_teachers=len(teachers))
+    module: EnsembleModule | on_features.FeatureEnsembleModule
+    if encoder is None:
+        module = EnsembleModule(some, [np.stack(arrays) for arrays in zip(*teachers, strict=True)])
+    else:
+        stacked = closed_form.stack(str(config.model), teachers)
+        module = on_features.FeatureEnsembleModule(some, stacked, encoder)
+    parts = [np.empty((len(teachers), 0), np.int64)]
+    for batch in _batches(config.dataset, inputs, progress):
+        parts.append(module.votes(batch)["votes"].numpy())
+    return Votes(np.concatenate(parts, axis=1), config.dataset.num_classes)
+
+
+def _batches(
+    dataset: Dataset, inputs: npt.NDArray[Any], progress: Progress | None
+) -> Iterator[tf.Tensor]:
+    """Yields the inputs in parts, and tells of each when it is done."""
+    if inputs.shape[1:] != dataset.input_shape:
+        raise ValueError(
+            f"queries: expected [num_queries, {', '.join(map(str, dataset.input_shape))}], got "
+            f"{list(inputs.shape)}"
+        )
+    for start in range(0, len(inputs), VOTING_BATCH):
+        batch = tf.constant(inputs[start : start + VOTING_BATCH], dataset.input_type)
+        yield batch
+        if progress is not None:
+            progress(len(batch))

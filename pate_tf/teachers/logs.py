@@ -3,13 +3,13 @@
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf import artifacts, watching
+from pate_tf import artifacts, tensorboard
 from pate_tf.teachers.config import TeacherConfig
 
 PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
@@ -62,16 +62,29 @@ def throughput(
             write()
     finally:
         writer.close()
+        artifacts.make_private(logs_of(run_directory))
 
 
-def write_losses(run_directory: artifacts.RunDirectory, losses: npt.NDArray[np.float32]) -> None:
-    """Writes percentiles over the ensemble of the loss `[num_teachers, steps]` at each step."""
+def write_losses(
+    run_directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
+) -> None:
+    """Writes percentiles over the ensemble of the loss at each step.
+
+    Args:
+      run_directory: the run.
+      losses: `[step]` of each teacher; at a step count those that do one.
+    """
+    longest = max(map(len, losses))
+    padded = np.full((len(losses), longest), np.nan, np.float32)
+    for row, values in zip(padded, losses, strict=True):
+        row[: len(values)] = values
     for name, percentile in PERCENTILES.items():
         writer = tf.summary.create_file_writer(str(logs_of(run_directory) / name))
         with writer.as_default():
-            for step, value in enumerate(np.percentile(losses, percentile, axis=0)):
+            for step, value in enumerate(np.nanpercentile(padded, percentile, axis=0)):
                 tf.summary.scalar("loss", value, step=step + 1)
         writer.close()
+    artifacts.make_private(logs_of(run_directory))
 
 
 def write_accuracies(
@@ -95,4 +108,20 @@ def write_accuracies(
         "result/lowest_accuracy": float(accuracies.min()),
         "result/highest_accuracy": float(accuracies.max()),
     }
-    watching.write_result(logs_of(run_directory), settings, results)
+    tensorboard.write_result(logs_of(run_directory), settings, results)
+    artifacts.make_private(logs_of(run_directory))
+
+
+def write_gaps(run_directory: artifacts.RunDirectory, gaps: npt.NDArray[np.float64]) -> None:
+    """Writes every percentile over samples of the votes' gap `[num_samples]`.
+
+    The gap between the class with most votes and the next, as a share of the teachers, says how
+    much noise the labels of such inputs stand.
+    """
+    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
+    with writer.as_default():
+        for percentile in range(101):
+            value = np.percentile(gaps, percentile)
+            tf.summary.scalar("votes/gap_by_percentile", value, step=percentile)
+    writer.close()
+    artifacts.make_private(logs_of(run_directory))

@@ -21,6 +21,9 @@ FIRST_MOMENT_DECAY, SECOND_MOMENT_DECAY, ADAM_EPSILON = 0.9, 0.999, 1e-7
 class TrainingLoop:
     """Steps of Adam on augmented batches of one teacher's records.
 
+    The loss is the mean cross-entropy and the model's own losses: regularizers of weights and of
+    activities, and what layers add, as in Keras' `fit`.
+
     `slots` are what a teacher has between two steps: lists of weights, of buffers (moving
     averages, dropout seeds), of first and of second moments.
     """
@@ -36,6 +39,7 @@ class TrainingLoop:
         inputs: tf.Tensor,
         labels: tf.Tensor,
         num_records: tf.Tensor,
+        num_steps: tf.Tensor,
         seed: tf.Tensor,
         first: tf.Tensor,
         last: tf.Tensor,
@@ -46,7 +50,8 @@ class TrainingLoop:
           slots: before the first step.
           inputs: raw records `[capacity, *input_shape]`; those from `num_records` on are padding.
           labels: int64 `[capacity]`.
-          num_records: how many records the teacher has.
+          num_records: how many records the teacher has; with none it must have no step to do.
+          num_steps: how many steps its whole training has, on which order and learning rate depend.
           seed: int32 `[2]`, the teacher's own.
           first: first step.
           last: step to stop before.
@@ -54,16 +59,16 @@ class TrainingLoop:
         Returns:
           The four lists of slots after the last step, and the losses float32 `[last - first]`.
         """
-        order, augment_seed = self._order(num_records, seed)
+        order, augment_seed = self._order(num_records, num_steps, seed)
 
         def body(step: tf.Tensor, slots: Any, losses: tf.TensorArray) -> Any:
-            slots, loss = self._step(slots, inputs, labels, order, augment_seed, step)
+            slots, loss = self._step(slots, inputs, labels, order, num_steps, augment_seed, step)
             return step + 1, slots, losses.write(step - first, loss)
 
         _, slots, losses = tf.while_loop(
             lambda step, *_: step < last,
             body,
-            (first, slots, tf.TensorArray(tf.float32, size=last - first)),
+            (first, slots, tf.TensorArray(tf.float32, last - first, element_shape=[])),
         )
         return (*slots, losses.stack())
 
@@ -73,6 +78,7 @@ class TrainingLoop:
         inputs: tf.Tensor,
         labels: tf.Tensor,
         num_records: tf.Tensor,
+        num_steps: tf.Tensor,
         seed: tf.Tensor,
         step: tf.Tensor,
     ) -> Any:
@@ -81,9 +87,9 @@ class TrainingLoop:
         Returns:
           The slots after the step, equal on all replicas, and the loss of the whole batch.
         """
-        order, augment_seed = self._order(num_records, seed)
+        order, augment_seed = self._order(num_records, num_steps, seed)
         context = tf.distribute.get_replica_context()
-        return self._step(slots, inputs, labels, order, augment_seed, step, context)
+        return self._step(slots, inputs, labels, order, num_steps, augment_seed, step, context)
 
     def _step(
         self,
@@ -91,6 +97,7 @@ class TrainingLoop:
         inputs: tf.Tensor,
         labels: tf.Tensor,
         order: tf.Tensor,
+        num_steps: tf.Tensor,
         augment_seed: tf.Tensor,
         step: tf.Tensor,
         context: tf.distribute.ReplicaContext | None = None,
@@ -108,16 +115,24 @@ class TrainingLoop:
             # After augmentation, so that the draws do not depend on the number of replicas.
             part = slice(context.replica_id_in_sync_group, None, context.num_replicas_in_sync)
             batch_inputs, batch_labels = batch_inputs[part], batch_labels[part]
+        num_replicas = 1 if context is None else context.num_replicas_in_sync
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            logits, buffers = self._model.stateless_call(
-                weights, buffers, batch_inputs, training=True
+            logits, buffers, own_losses = self._model.stateless_call(
+                weights, buffers, batch_inputs, training=True, return_losses=True
             )
             losses = keras.losses.sparse_categorical_crossentropy(
                 batch_labels, logits, from_logits=True
             )
+            if config.class_weights is not None:
+                losses *= tf.gather(tf.constant(config.class_weights, tf.float32), batch_labels)
             loss = tf.reduce_sum(losses) / config.batch_size
+            for own_loss in own_losses:
+                # As Keras does: replicas are added up, and together count each of these once.
+                loss += tf.cast(own_loss, loss.dtype) / num_replicas
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        # Those of embeddings are sparse.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if context is not None:
             gradients, loss = context.all_reduce(tf.distribute.ReduceOp.SUM, (gradients, loss))
             buffers = [
@@ -127,7 +142,7 @@ class TrainingLoop:
                 for buffer in buffers
             ]
         # By hand, because Keras optimizers keep state in variables, which replicas would share.
-        rate = self._learning_rate(step)
+        rate = self._learning_rate(step, num_steps)
         first_moments = [
             FIRST_MOMENT_DECAY * moment + (1 - FIRST_MOMENT_DECAY) * gradient
             for moment, gradient in zip(first_moments, gradients, strict=True)
@@ -142,18 +157,21 @@ class TrainingLoop:
         ]
         return (weights, list(buffers), first_moments, second_moments), loss
 
-    def _order(self, num_records: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _order(
+        self, num_records: tf.Tensor, num_steps: tf.Tensor, seed: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Records of all steps, one shuffle of them all after another, and a seed left over."""
         shuffle_seed, augment_seed = tf.unstack(tf.random.split(seed, 2))
-        needed = self.config.max_steps * self.config.batch_size
+        needed = num_steps * self.config.batch_size
+        num_records = tf.maximum(num_records, 1)  # without records there is no step to do
         passes = (needed + num_records - 1) // num_records
         draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
         return tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed], augment_seed
 
-    def _learning_rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _learning_rate(self, step: tf.Tensor, num_steps: tf.Tensor) -> tf.Tensor:
         """Constant for half of the steps, then linearly down to a fiftieth; bias-corrected."""
         done = tf.cast(step + 1, tf.float32)
-        progress = done / self.config.max_steps
+        progress = done / tf.cast(num_steps, tf.float32)
         schedule = tf.minimum(1.0, 2.0 * (1.0 - progress) + 0.02)
         correction = tf.sqrt(1.0 - SECOND_MOMENT_DECAY**done) / (1.0 - FIRST_MOMENT_DECAY**done)
         return self.config.learning_rate * schedule * correction

@@ -5,6 +5,7 @@ unfinished state of teachers in training (`training-<teacher>.npz`). Every file 
 not at all.
 """
 
+import collections
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf import artifacts
+from pate_tf.models import descriptions
 from pate_tf.teachers.training import TeacherState
 
 _SLOTS = ("weights", "buffers", "first_moments", "second_moments")
@@ -31,7 +33,8 @@ class TeacherStore:
             data and partition.
 
         Raises:
-          ValueError: if the folder holds teachers of another identity.
+          ValueError: if the folder holds teachers of another identity, or of a version that kept
+            less of it: nobody can tell then whether they are the same.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
         path = folder / "config.json"
@@ -50,11 +53,19 @@ class TeacherStore:
         """Keeps weights and losses of trained teachers; drops their unfinished states."""
         if not teachers:
             return
-        arrays: dict[str, npt.NDArray[Any]] = {"teachers": np.array(sorted(teachers), np.int64)}
+        numbers = sorted(teachers)
+        arrays: dict[str, npt.NDArray[Any]] = {"teachers": np.array(numbers, np.int64)}
+        by_teacher = {one: [*state.weights, *state.buffers] for one, state in teachers.items()}
+        if len(shapes := {_shapes(each) for each in by_teacher.values()}) == 1 and shapes != {()}:
+            # Thousands of small teachers as few arrays: each array of a file takes its time.
+            for index in range(len(by_teacher[numbers[0]])):
+                arrays[f"stacked/{index}"] = np.stack([by_teacher[one][index] for one in numbers])
+        else:
+            for teacher, parts in by_teacher.items():
+                arrays |= {f"{teacher}/{index}": array for index, array in enumerate(parts)}
         for teacher, state in teachers.items():
-            arrays[f"losses/{teacher}"] = state.losses
-            for index, array in enumerate([*state.weights, *state.buffers]):
-                arrays[f"{teacher}/{index}"] = array
+            if len(state.losses):
+                arrays[f"losses/{teacher}"] = state.losses
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
         for teacher in teachers:
@@ -117,18 +128,18 @@ class TeacherStore:
 
 def load_finished(
     folder: pathlib.Path, num_teachers: int
-) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.float32]]:
+) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[np.float32]]]:
     """Stacks what all teachers learned.
 
     Returns:
-      Weights, then buffers, each `[num_teachers, ...]`; and losses `[num_teachers, steps]`.
+      Weights, then buffers, each `[num_teachers, ...]`; and the losses `[step]` of each teacher.
 
     Raises:
       ValueError: if a teacher is missing or a file is broken.
     """
     by_teacher, losses = read_finished(folder, num_teachers)
     stacked = [np.stack(arrays) for arrays in zip(*by_teacher, strict=True)]
-    return stacked, np.stack(losses)
+    return stacked, losses
 
 
 def read_finished(
@@ -139,23 +150,36 @@ def read_finished(
     Raises:
       ValueError: if a teacher is missing or a file is broken.
     """
-    paths = _finished_paths(folder)
-    missing = set(range(num_teachers)).difference(*(_teachers(path) for path in paths))
+    by_teacher, losses = read_all_finished(folder)
+    missing = set(range(num_teachers)) - by_teacher.keys()
     if missing:
         raise ValueError(
             f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
             f"the first is {min(missing)}"
         )
-    losses: dict[int, npt.NDArray[np.float32]] = {}
-    by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
-    for path in paths:
-        arrays = artifacts.read_arrays(path)
-        for teacher in arrays["teachers"].tolist():
-            names = [name for name in arrays if name.startswith(f"{teacher}/")]
-            by_teacher[teacher] = [arrays[f"{teacher}/{i}"] for i in range(len(names))]
-            losses[teacher] = arrays[f"losses/{teacher}"]
     teachers = range(num_teachers)
     return [by_teacher[teacher] for teacher in teachers], [losses[teacher] for teacher in teachers]
+
+
+def read_all_finished(
+    folder: pathlib.Path,
+) -> tuple[dict[int, list[npt.NDArray[Any]]], dict[int, npt.NDArray[np.float32]]]:
+    """Returns the arrays and the losses of each teacher that is trained, by its number.
+
+    Raises:
+      ValueError: if a file is broken.
+    """
+    losses: dict[int, npt.NDArray[np.float32]] = {}
+    by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
+    for path in _finished_paths(folder):
+        arrays = artifacts.read_arrays(path)
+        sizes = collections.Counter(name.partition("/")[0] for name in arrays)
+        stacked = [arrays[f"stacked/{index}"] for index in range(sizes["stacked"])]
+        for place, teacher in enumerate(arrays["teachers"].tolist()):
+            own = [arrays[f"{teacher}/{index}"] for index in range(sizes[str(teacher)])]
+            by_teacher[teacher] = own or [array[place] for array in stacked]
+            losses[teacher] = arrays.get(f"losses/{teacher}", np.zeros(0, np.float32))
+    return by_teacher, losses
 
 
 def _finished_paths(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -163,16 +187,25 @@ def _finished_paths(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _teachers(path: pathlib.Path) -> list[int]:
-    teachers: list[int] = artifacts.read_arrays(path)["teachers"].tolist()
+    teachers: list[int] = artifacts.read_arrays(path, ["teachers"])["teachers"].tolist()
     return teachers
+
+
+def _shapes(arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
+    return tuple((array.dtype.str, array.shape) for array in arrays)
 
 
 def _check_identity(
     found: Mapping[str, Any], wanted: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-    for name in [*wanted, *found]:  # settings before digests, which depend on them
-        if found.get(name) != wanted.get(name):
-            raise ValueError(
-                f"{folder} holds teachers trained with {name}={found.get(name)}, "
-                f"asked for {name}={wanted.get(name)}; choose another --train_dir or remove it"
-            )
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(
+            f"{folder} holds teachers of an earlier version, which noted no {missing[0]} to "
+            f"compare; choose another folder; an ensemble exported from this one can still be asked"
+        )
+    differs = descriptions.difference(found, wanted)
+    if differs:
+        raise ValueError(
+            f"{folder} holds other teachers ({differs}); choose another folder or remove it"
+        )

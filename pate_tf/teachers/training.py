@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from pate_tf.models import catalogue
 from pate_tf.partition import Partition
-from pate_tf.records import PrivateExamples
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.loop import TrainingLoop
+from pate_tf.values.sensitive import PrivateExamples
 
 Arrays = list[npt.NDArray[Any]]
 
@@ -103,10 +103,15 @@ class TeacherData:
             losses=np.zeros(0, np.float32),
         )
 
+    def num_steps(self, teacher: int) -> int:
+        """Returns how many steps the whole training of a teacher has."""
+        return self.config.num_steps(len(self._records[teacher]))
+
     def arguments(self, teacher: int, state: TeacherState) -> tuple[Any, ...]:
-        """Returns the first five arguments of `TrainingLoop.run`, as tensors."""
+        """Returns the first six arguments of `TrainingLoop.run`, as tensors."""
         records = self._records[teacher]
-        # Padded to one shape, so that shares of different size do not retrace.
+        # Padded to one shape, so that shares of different size do not retrace. The loop reads no
+        # padding, and without records it does no step.
         padded = np.resize(records, self._capacity)
         slots = (state.weights, state.buffers, state.first_moments, state.second_moments)
         return (
@@ -114,6 +119,7 @@ class TeacherData:
             tf.constant(self._examples.inputs[padded]),
             tf.constant(self._examples.labels[padded]),
             tf.constant(len(records)),
+            tf.constant(self.num_steps(teacher)),
             tf.constant((self._seeds(teacher)[1:] >> 1).astype(np.int32)),
         )
 
@@ -130,7 +136,7 @@ class EnsembleParallelTrainer:
         self._strategy = strategy
         loop = TrainingLoop(data.config)
         self._run = tf.function(
-            lambda arguments, first, last: strategy.run(loop.run, args=(*arguments, first, last)),
+            lambda arguments: strategy.run(loop.run, args=arguments),
             reduce_retracing=True,
         )
 
@@ -141,21 +147,22 @@ class EnsembleParallelTrainer:
 
         Args:
           teachers: at most `group_size` teachers, one a replica.
-          states: their states, all at the same step.
-          num_steps: how many steps to do; fewer if `max_steps` comes first.
+          states: their states; each goes on from its own step.
+          num_steps: how many steps each does; fewer where its training ends before.
 
         Raises:
           ValueError: if a loss is not finite.
         """
-        first = states[0].step
-        last = min(first + num_steps, self.data.config.max_steps)
         # A replica without a teacher of its own repeats the last one; the repeat is dropped.
-        arguments = [self.data.arguments(*pair) for pair in zip(teachers, states, strict=True)]
+        arguments = [
+            self._arguments(teacher, state, num_steps)
+            for teacher, state in zip(teachers, states, strict=True)
+        ]
         arguments += [arguments[-1]] * (self.group_size - len(arguments))
         distributed = self._strategy.experimental_distribute_values_from_function(
             lambda context: arguments[context.replica_id_in_sync_group]
         )
-        results = self._run(distributed, tf.constant(first), tf.constant(last))
+        results = self._run(distributed)
         advanced = []
         for replica, state in enumerate(states):
             *slots, losses = tf.nest.map_structure(
@@ -163,6 +170,11 @@ class EnsembleParallelTrainer:
             )
             advanced.append(state.after(slots, losses))
         return advanced
+
+    def _arguments(self, teacher: int, state: TeacherState, num_steps: int) -> tuple[Any, ...]:
+        last = min(state.step + num_steps, self.data.num_steps(teacher))
+        steps = (tf.constant(state.step), tf.constant(last))
+        return (*self.data.arguments(teacher, state), *steps)
 
     def _on(self, value: Any, replica: int) -> npt.NDArray[Any]:
         return self._strategy.experimental_local_results(value)[replica].numpy()
@@ -191,7 +203,7 @@ class DataParallelTrainer:
         """As `EnsembleParallelTrainer.advance`, for one teacher."""
         (teacher,), (state,) = teachers, states
         slots, *records = self.data.arguments(teacher, state)
-        last = min(state.step + num_steps, self.data.config.max_steps)
+        last = min(state.step + num_steps, self.data.num_steps(teacher))
         losses = []
         for step in range(state.step, last):
             slots, loss = self._step(slots, *records, tf.constant(step))

@@ -4,6 +4,7 @@
 a folder of models, or a file of labels from teachers that never leave their owners.
 """
 
+import hashlib
 import math
 import pathlib
 from collections.abc import Callable
@@ -15,9 +16,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.records import Dataset, Pool, Votes
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+from pate_tf.values.sensitive import Votes
 
 BATCH = 500
+
+UNITS = ("record", "owner")
 
 Progress = Callable[[int], object]
 
@@ -78,7 +83,25 @@ def probabilities(
 
 def covers(teachers: Voter, inputs: npt.NDArray[Any]) -> bool:
     """Whether teachers can vote on each of raw inputs: models can, a file of labels on its own."""
-    return not isinstance(teachers, VoteFile) or teachers.covers(inputs)
+    return not isinstance(teachers, KeptVotes) or teachers.covers(inputs)
+
+
+def check_unit(unit: str) -> None:
+    """Raises ValueError unless a unit is one that a teacher's share can protect."""
+    if unit not in UNITS:
+        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}")
+
+
+def digest_for(digest: str, unit: str) -> str:
+    """Returns what a ledger knows teachers from elsewhere by.
+
+    Owners are protected by another ledger than records are: what one of them promised can't
+    become a promise to the other.
+    """
+    check_unit(unit)
+    if unit == "record":
+        return digest
+    return hashlib.sha256(f"{unit}\0{digest}".encode()).hexdigest()
 
 
 class ModelFolder:
@@ -90,26 +113,53 @@ class ModelFolder:
     that it was assumed.
     """
 
-    unit = "record"
-
-    def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
+    def __init__(self, folder: pathlib.Path, dataset: Dataset, *, unit: str = "record") -> None:
         """Finds the teachers, in the order of their names; models are loaded when asked.
+
+        Args:
+          folder: that they lie in.
+          dataset: what is publicly known of the data.
+          unit: what one teacher's records are shared out by, "record" or "owner".
+
+        Raises:
+          ValueError: if there are none, or two of them are the same.
+        """
+        self.unit = unit
+        self.dataset = dataset
+        self._paths = self.paths(folder)
+        self.num_teachers = len(self._paths)
+        self._check_different()
+        self.digest = digest_for(artifacts.digest_paths(self._paths), unit)
+
+    @staticmethod
+    def paths(folder: pathlib.Path) -> list[pathlib.Path]:
+        """Returns the teachers in a folder, in the order of their names.
 
         Raises:
           ValueError: if there are none.
         """
-        self.dataset = dataset
-        self._paths = sorted(
+        found = sorted(
             path
             for path in folder.iterdir()
             if path.suffix == ".keras" or (path / "saved_model.pb").exists()
         )
-        if not self._paths:
+        if not found:
             raise ValueError(
                 f"teachers: expected .keras files or SavedModel folders in {folder}, got none"
             )
-        self.num_teachers = len(self._paths)
-        self.digest = artifacts.digest_paths(self._paths)
+        return found
+
+    def _check_different(self) -> None:
+        """Refuses copies: a record that one teacher learnt from would have two votes."""
+        first: dict[tuple[str, ...], str] = {}
+        for path in self._paths:
+            files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
+            content = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+            if first.setdefault(content, path.name) != path.name:
+                raise ValueError(
+                    f"teachers: expected a model of its own for each teacher, got the same in "
+                    f"{first[content]} and {path.name}: its records would have two votes"
+                )
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """Asks one teacher after another, so that only one is in memory.
@@ -165,33 +215,32 @@ def _load_classifier(path: pathlib.Path, dataset: Dataset) -> Callable[[Any], An
     return classify
 
 
-class VoteFile:
-    """Sensitive: labels of teachers that never leave their owners, for the first of the pool.
+class KeptVotes:
+    """Sensitive: teachers who answered before, for the first inputs of a pool.
 
     Each owner labels the same public queries and sends the labels alone.
     """
 
-    unit = "record"
-
-    def __init__(self, path: pathlib.Path, pool: Pool) -> None:
-        """Reads labels `[num_teachers, num_queries]` from a `.npy` file.
+    def __init__(self, votes: Votes, pool: Pool, *, unit: str = "record") -> None:
+        """Takes labels.
 
         Args:
-          path: the file.
-          pool: its first `num_queries` inputs are the queries that were labelled.
+          votes: of the pool's first `num_queries` inputs.
+          pool: public inputs.
+          unit: what one teacher's records are shared out by, "record" or "owner".
 
         Raises:
-          ValueError: if the file is broken or does not fit the pool.
+          ValueError: if votes and pool don't fit.
         """
-        self.dataset = pool.dataset
-        votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
-        if votes.num_queries > len(pool):
+        if votes.num_queries > len(pool) or votes.num_classes != pool.dataset.num_classes:
             raise ValueError(
-                f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
-                f"{votes.num_queries}"
+                f"votes: expected labels of {pool.dataset.num_classes} classes, of at most the "
+                f"pool's {len(pool)} inputs, got {votes.num_classes} and {votes.num_queries}"
             )
+        self.dataset = pool.dataset
         self.num_teachers = votes.num_teachers
-        self.digest = artifacts.digest_array(votes.labels)
+        self.unit = unit
+        self.digest = digest_for(artifacts.digest_array(votes.labels), unit)
         self._labels = votes.labels
         queries = pool.inputs[: votes.num_queries]
         self._columns = {row.tobytes(): column for column, row in enumerate(queries)}
@@ -210,12 +259,23 @@ class VoteFile:
         missing = columns.count(-1)
         if missing:
             raise ValueError(
-                f"queries: the file of labels covers {self._labels.shape[1]} queries, {missing} "
+                f"queries: the kept labels cover {self._labels.shape[1]} queries, {missing} "
                 f"others were asked"
             )
         if progress is not None:
             progress(len(inputs))
         return Votes(self._labels[:, columns], self.dataset.num_classes)
+
+
+def _read_votes(path: pathlib.Path, pool: Pool) -> KeptVotes:
+    """Reads labels `[num_teachers, num_queries]` from a `.npy` file."""
+    votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
+    if votes.num_queries > len(pool):
+        raise ValueError(
+            f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
+            f"{votes.num_queries}"
+        )
+    return KeptVotes(votes, pool)
 
 
 def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
@@ -227,7 +287,7 @@ def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
     if path.suffix == ".npy":
         if not path.is_file():
             raise ValueError(f"teachers: expected a file of labels at {path}, got none")
-        return VoteFile(path, pool)
+        return _read_votes(path, pool)
     if path.is_dir():
         return ModelFolder(path, pool.dataset)
     raise ValueError(f"teachers: expected a .npy file or a folder of models, got {path}")

@@ -1,8 +1,8 @@
-"""Slow twins of the accounting, written from privacy.md and the papers, one query at a time.
+"""Slow twins of the accounting, written from docs/theory.md and the papers, one query at a time.
 
 The plain twins use floats and loops (they are also what the benchmark compares with); the others
 use 50 digits. `ContinuousLaplaceNoise` is the law of the paper's Equation 1, which the golden
-values of section 4 were computed for and the library never runs.
+values of the exact moments were computed for and the library never runs.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def mp_laplace_tail(gap: int, gamma: float) -> mp.mpf:
 
 
 def mp_discrete_laplace_tail(gap: int, gamma: float) -> mp.mpf:
-    """By summation of the difference law of privacy.md, part D 1, to the left of 400 / gamma."""
+    """By summation of the difference law (docs/theory.md, Proposition D1) left of 400 / gamma."""
     p = mp.exp(-mp.mpf(gamma))
     scale = ((1 - p) / (1 + p)) ** 2
     total = mp.mpf(0)
@@ -68,7 +68,7 @@ def mp_cap(gamma: float, moment: float) -> mp.mpf:
 
 
 def mp_cost(bound: str, gamma: float, q: float, u: float, moment: float) -> mp.mpf:
-    """Section 1 of privacy.md, formula by formula, without any of its rearrangements."""
+    """docs/theory.md, Theorems T0 to T3, formula by formula, without any rearrangement."""
     g, power, q, u = mp.mpf(gamma), mp.mpf(moment), mp.mpf(q), mp.mpf(u)
     growth = mp.exp(2 * g)
     applies = q <= 1 / (growth + 1)
@@ -266,6 +266,18 @@ def mp_gaussian_law(counts: Histogram, sigma: float) -> list[mp.mpf]:
         return [mp.quad(winning(j), edges) for j in range(len(counts))]
 
 
+# The law of one label, by the name of the mechanism.
+TWINS: dict[str, Callable[..., list[mp.mpf]]] = {
+    "laplace_noisy_max": lambda one, counts: mp_discrete_laplace_law(counts, one.gamma),
+    "permute_and_flip": lambda one, counts: mp_permute_and_flip_law(counts, one.gamma),
+    "exponential_mechanism": lambda one, counts: mp_exponential_law(counts, one.gamma),
+    "gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
+    "gaussian_histogram": lambda one, counts: mp_gaussian_law(counts, one.sigma),
+    "interactive_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
+    "confident_gaussian_noisy_max": lambda one, counts: mp_gaussian_law(counts, one.sigma),
+}
+
+
 def mp_alphas(
     law: Callable[[Histogram], list[mp.mpf]], counts: Histogram, moment: float
 ) -> tuple[mp.mpf, mp.mpf]:
@@ -281,7 +293,7 @@ def mp_alphas(
 
 
 class ContinuousLaplaceNoise(AdditiveNoise):
-    """Equation 1 of the paper: Laplace noise of scale 1 / gamma (privacy.md, section 4)."""
+    """Equation 1 of the paper: Laplace noise of scale 1 / gamma."""
 
     def __init__(self, gamma: float) -> None:
         self.gamma = gamma

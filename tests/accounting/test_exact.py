@@ -62,9 +62,7 @@ def test_exact_costs_agree_with_fifty_digits(mechanism, law, histogram, moment):
     forward, reverse = reference.mp_alphas(
         lambda counts: law(counts, mechanism.gamma), histogram, moment
     )
-    expected = min(
-        float(max(forward, reverse)), float(mechanism.query_alpha(np.array([moment]))[0])
-    )
+    expected = min(float(max(forward, reverse)), float(mechanism.cost_cap(np.array([moment]))[0]))
     value = exact_costs(np.array(histogram), mechanism, np.array([moment]))[0]
     assert value == pytest.approx(expected, rel=1e-9, abs=0.0)
 
@@ -80,7 +78,7 @@ def test_exact_gaussian_costs_agree_with_high_precision(histogram, sigma):
 
 
 def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
-    """The counterexample of privacy.md, part D 5, and its repair."""
+    """The counterexample of docs/theory.md, Proposition D5, and its repair."""
     mechanism, one = GaussianNoisyMax(0.87277), np.array([1.0])
     histogram = [13, 4, 0, 0]
     exact = exact_costs(np.array(histogram), mechanism, one)[0]
@@ -200,7 +198,7 @@ def check_search(rounds, seed):
         gaussian = GaussianNoisyMax(1.0 / gamma)
         moments = moments[moments * gamma < 20.0]
         exact = exact_costs(row, gaussian, moments)
-        comparable = exact < gaussian.query_alpha(moments)
+        comparable = exact < gaussian.cost_cap(moments)
         limit = bounded("two_sided", gaussian, row, moments) * (1 + 2e-5)
         assert np.all(exact[comparable] <= limit[comparable])
     return worst

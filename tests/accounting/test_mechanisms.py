@@ -16,12 +16,14 @@ from pate_tf.accounting.mechanisms import (
     LATTICE,
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
+    GaussianHistogram,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
     PermuteAndFlip,
     Plurality,
     PureNoisyMax,
+    StabilityGate,
     mechanism_from_dict,
 )
 
@@ -35,8 +37,14 @@ NOISY = [
     GaussianNoisyMax(40.0),
     GaussianNoisyMax(1.5),
     ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0),
+    GaussianHistogram(40.0),
+    GaussianHistogram(1.5),
 ]
 MECHANISMS = [*NOISY, Plurality()]
+GATES = [
+    StabilityGate(epsilon=0.25, delta=1e-5),
+    StabilityGate(epsilon=0.25, delta=1e-6, num_withheld=3, selection_epsilon=0.1),
+]
 PURE = [mechanism for mechanism in NOISY if isinstance(mechanism, PureNoisyMax)]
 MOMENTS = np.array([0.05, 0.5, 1.0, 2.5, 8.0, 30.0, 200.0])
 
@@ -106,17 +114,13 @@ class TestEveryMechanism:
         with pytest.raises(ValueError, match="num_queries"):
             mechanism.data_independent_epsilon(num_queries=num_queries, delta=1e-5)
 
-    def test_more_answers_than_queries_are_refused(self, mechanism):
-        with pytest.raises(ValueError, match="num_answered"):
-            mechanism.data_independent_epsilon(num_queries=2, delta=1e-5, num_answered=3)
-
 
 @pytest.mark.parametrize("mechanism", NOISY, ids=repr)
 def test_more_noise_never_costs_more(mechanism):
     fields = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
     noisier = {name: value / 2 if name == "gamma" else value * 2 for name, value in fields.items()}
     cheaper = type(mechanism)(**noisier)
-    assert np.all(cheaper.query_alpha(MOMENTS) < mechanism.query_alpha(MOMENTS))
+    assert np.all(cheaper.alphas(MOMENTS) < mechanism.alphas(MOMENTS))
     assert (
         cheaper.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
         < mechanism.data_independent_epsilon(num_queries=50, delta=1e-5)[0]
@@ -181,14 +185,12 @@ def test_unknown_mechanisms_and_fields_are_refused(fields):
         mechanism_from_dict(fields)
 
 
-def test_the_threshold_is_always_paid_and_the_label_when_given():
+def test_threshold_and_label_are_always_paid():
     mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0)
-    answered = mechanism.data_independent_alpha(MOMENTS, num_queries=10, num_answered=3)
     orders = MOMENTS * (MOMENTS + 1)
-    np.testing.assert_allclose(answered, 10 * orders / 200 + 3 * orders / 4)
-    few, _ = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5, num_answered=3)
-    every, _ = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5)
-    assert few < every
+    np.testing.assert_allclose(mechanism.test_alphas(MOMENTS), orders / 200)
+    paid = mechanism.data_independent_alpha(MOMENTS, num_queries=10)
+    np.testing.assert_allclose(paid, 10 * orders / 200 + 10 * GaussianNoisyMax(2.0).alphas(MOMENTS))
 
 
 def test_plurality_has_no_finite_cost_and_no_bound():
@@ -241,21 +243,20 @@ def test_importing_the_accounting_imports_neither_tensorflow_nor_plots():
 
 def test_gaussian_composition_is_that_of_the_stacked_shifts():
     mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0)
-    epsilon, moment = mechanism.data_independent_epsilon(num_queries=10, delta=1e-5, num_answered=3)
-    squared = 10 / 10.0**2 + 2 * 3 / 2.0**2
-    assert moment is None
+    epsilon = mechanism.composed_epsilon(10, delta=1e-5)
+    squared = 10 / 10.0**2 + 2 * 10 / 2.0**2
     assert epsilon == pytest.approx(
         gaussian_dp_epsilon(math.sqrt(squared), 1e-5), rel=1e-5, abs=0.0
     )
     assert epsilon > gaussian_dp_epsilon(math.sqrt(squared), 1e-5)
-    alone, _ = GaussianNoisyMax(40.0).data_independent_epsilon(num_queries=100, delta=1e-5)
+    alone = GaussianNoisyMax(40.0).composed_epsilon(100, delta=1e-5)
     assert alone == pytest.approx(gaussian_dp_epsilon(math.sqrt(200) / 40, 1e-5), rel=1e-5, abs=0.0)
 
 
 @pytest.mark.parametrize("shifts", [1, 4])
 @pytest.mark.parametrize("scale", [4, 16])
 def test_discrete_gaussians_need_at_most_one_step_more_for_every_shift(shifts, scale):
-    """The slack of `_gaussian_epsilon`, on lattices coarse enough to see: sigma = 2 votes."""
+    """The slack of `gaussian_epsilon`, on lattices coarse enough to see: sigma = 2 votes."""
     sigma, delta = 2.0, 1e-4
     support = np.arange(-40 * scale, 40 * scale + 1)
     mass = np.exp(-(support**2) / (2.0 * (sigma * scale) ** 2))

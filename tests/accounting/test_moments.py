@@ -209,7 +209,7 @@ def test_q_and_costs_agree_with_fifty_digits(counts, gamma, bound, moment):
 @pytest.mark.parametrize("q", [1e-290, 5e-29, 1e-9, 1e-3, 0.2])
 @pytest.mark.parametrize("gamma", [1e-6, 0.00128, 0.3])
 def test_costs_near_zero_are_within_the_margin(bound, q, gamma):
-    """The case in which subtraction comes out too low (privacy.md, section 5b)."""
+    """The case in which subtraction comes out too low (docs/theory.md, Proposition C1)."""
     moments = np.array([0.05, 0.14, 3.0])
     values = query_costs(
         bound, LaplaceNoisyMax(gamma), np.full(1, q), np.full(1, 0.6 * q), moments
@@ -274,13 +274,13 @@ class TestEveryBound:
         often = data_dependent_alphas(np.repeat(counts, 9, axis=0), mechanism, MOMENTS, bound=bound)
         np.testing.assert_allclose(often, 9 * once, rtol=1e-12)
 
-    def test_never_more_than_the_data_independent_cost(self, mechanism, bound):
+    def test_never_more_than_the_cap(self, mechanism, bound):
         counts = np.array([[5, 5, 0], [3, 3, 4], [10, 0, 0], [0, 0, 0]])
         alphas = data_dependent_alphas(counts, mechanism, MOMENTS, bound=bound)
         if bound == "paper" and mechanism in PURE:
             limit = 4 * query_costs(bound, mechanism, np.ones(1), np.ones(1), MOMENTS)[0]
         else:
-            limit = mechanism.data_independent_alpha(MOMENTS, num_queries=4)
+            limit = 4 * mechanism.cost_cap(MOMENTS)
         assert np.all(alphas <= limit * (1 + 2 * SAFETY_MARGIN))
 
     def test_no_query_and_one_class(self, mechanism, bound):
@@ -288,7 +288,7 @@ class TestEveryBound:
         assert none.tolist() == [0.0] * len(MOMENTS)
         one = data_dependent_alphas(np.array([[7], [7]]), mechanism, MOMENTS, bound=bound)
         if isinstance(mechanism, ConfidentGaussianNoisyMax):
-            expected = 2 * mechanism.threshold_alpha(MOMENTS)
+            expected = 2 * mechanism.test_alphas(MOMENTS)
             np.testing.assert_allclose(one, expected)
         else:
             assert one.tolist() == [0.0] * len(MOMENTS)
@@ -353,7 +353,7 @@ def test_unanswered_queries_pay_the_threshold_alone():
     counts = np.array([[200, 30, 20]])
     answered = data_dependent_alphas(counts, mechanism, MOMENTS, bound="two_sided")
     more = data_dependent_alphas(counts, mechanism, MOMENTS, bound="two_sided", num_unanswered=5)
-    np.testing.assert_allclose(more - answered, 5 * mechanism.threshold_alpha(MOMENTS), rtol=1e-8)
+    np.testing.assert_allclose(more - answered, 5 * mechanism.test_alphas(MOMENTS), rtol=1e-8)
     with pytest.raises(ValueError, match="unanswered"):
         data_dependent_alphas(counts, MECHANISMS[0], MOMENTS, bound="two_sided", num_unanswered=1)
 

@@ -14,7 +14,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.outcomes import additive_outcomes
+from pate_tf.accounting.outcomes import additive_outcomes, discrete_laplace_tail, laplace_tail
 from pate_tf.accounting.quadrature import geometric_rule, integer_rule
 
 GOLDEN_FILE = pathlib.Path(__file__).with_name("golden.json")
@@ -45,6 +45,19 @@ def test_random_priority_is_the_mixture_of_all_fixed_orders(counts, gamma):
         fixed = reference.lowest_index_law(tuple(counts[k] for k in order), gamma)
         mixture[list(order)] += np.array(fixed) / len(orders)
     np.testing.assert_allclose(law(LaplaceNoisyMax(gamma), counts), mixture, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.05, 0.3, 1.0, 4.0])
+def test_the_continuous_tail_holds_for_discrete_noise_with_random_priority(gamma):
+    """docs/theory.md, Proposition D1 (c) and (d): what the bound `paper` rests on."""
+    gaps = np.arange(41)
+    counts = np.stack([gaps + 2, np.full_like(gaps, 2)], axis=1)
+    behind = LaplaceNoisyMax(gamma).outcome_probabilities(counts)[:, 1]
+    expected = np.exp(-gamma * gaps) * (1.0 + gaps * np.tanh(gamma / 2.0)) / 2.0
+    np.testing.assert_allclose(behind, expected, rtol=1e-9)
+    assert np.all(behind <= laplace_tail(gaps, gamma) * (1.0 + 1e-9))
+    # Ties that count for the class behind, as they may in a fixed order, are not covered by it.
+    assert np.any(discrete_laplace_tail(gaps, gamma) > laplace_tail(gaps, gamma))
 
 
 def test_the_golden_lowest_index_law_is_reproduced():

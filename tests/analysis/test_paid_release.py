@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,16 @@ from analysis_helpers import DELTA, REPOSITORY, GivenNoise, Script, golden_count
 
 from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
-from pate_tf.accounting.statement import PrivacyStatement
-from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.accounting.planned_release import PlannedRelease
 from pate_tf.analysis import release as analysis_release
-from pate_tf.analysis import run as analysis_run
-from pate_tf.analysis.accounting import AnalysisConfig
-from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
-from pate_tf.analysis.statement import check_statement
-from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.release import ReleaseStore
+from pate_tf.analysis.release_request import ReleaseRequest
+from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
+from pate_tf.noise import SeededNoise
+from pate_tf.runs import analysis as analysis_run
+from pate_tf.statement.check import check_statement
+from pate_tf.statement.privacy_statement import PrivacyStatement
 
 SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
 OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, sigma=20.0)
@@ -32,8 +35,12 @@ def release(folder, noise, request=SANITISED, **options):
 
 
 def kinds(folder):
+    """The kinds of the rows; a debit of a release is told apart from one of queries."""
     with Ledger.read(folder) as ledger:
-        return [row.kind for row in ledger.history()]
+        return [
+            "release" if "release" in row.details.get("charge", ()) else row.kind
+            for row in ledger.history()
+        ]
 
 
 def spent(folder):
@@ -84,13 +91,58 @@ def test_a_discarded_draw_stays_paid_for(tmp_path):
     pay(tmp_path, golden_counts("H1", 30))
     release(tmp_path, zero)
     one = spent(tmp_path)
-    with pytest.raises(ValueError, match="--discard_release"):
-        release(tmp_path, no_noise, OTHER)
-    second = release(tmp_path, zero, OTHER, discard_earlier=True)
+    pay(tmp_path, golden_counts("H1", 5))
+    with pytest.raises(ValueError, match="discard_earlier"):
+        release(tmp_path, no_noise)
+    second = release(tmp_path, zero, discard_earlier=True)
     assert second.num_discarded == 1
     assert spent(tmp_path) > one
     assert second.sanitised.worst_case_epsilon == spent(tmp_path)
-    assert release(tmp_path, no_noise, OTHER) == second
+    assert release(tmp_path, no_noise) == second
+
+
+@pytest.mark.parametrize("discard", [False, True])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, discard, drawn):
+    """The reviewer's attack: bounds at the true votes are printed, then a plan is chosen."""
+    pay(tmp_path, golden_counts("H1", 30))
+    if drawn:
+        assert release(tmp_path, zero).plan_was_fixed
+    before = kinds(tmp_path)
+    smooth = ReleaseRequest(kinds=("smooth_sensitivity",), delta=DELTA)
+    profile = ReleaseRequest(kinds=("sanitised",), delta=DELTA, profile=0.5)
+    for request, differing in ((OTHER, "sigma"), (profile, "profile 0.8"), (smooth, "log_cost")):
+        with pytest.raises(BudgetMismatch, match=f"expected .*{differing}.* before there were"):
+            release(tmp_path, no_noise, request, discard_earlier=discard)
+    assert kinds(tmp_path) == before
+
+
+def test_a_plan_of_ones_own_is_fixed_with_the_ledger(tmp_path):
+    own = PlannedRelease(profile=0.6, confidence=0.95)
+    Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA, planned_release=own).close()
+    pay(tmp_path, golden_counts("H1", 30))
+    with pytest.raises(BudgetMismatch):
+        Ledger.open(
+            tmp_path, ensemble_digest="ab" * 32, delta=DELTA, planned_release=PlannedRelease()
+        )
+    with pytest.raises(BudgetMismatch):
+        release(tmp_path, no_noise)
+    request = ReleaseRequest(kinds=("sanitised",), delta=DELTA, profile=0.6, confidence=0.95)
+    found = release(tmp_path, zero, request)
+    assert (found.plan_was_fixed, found.sanitised.confidence) == (True, 0.95)
+
+
+def test_a_ledger_of_an_earlier_version_takes_one_plan_late(tmp_path):
+    shutil.copytree(REPOSITORY / "tests/ledger/version_2", tmp_path, dirs_exist_ok=True)
+    with Ledger.read(tmp_path) as ledger:
+        assert (ledger.planned_release, ledger.plan_is_late) == (None, True)
+        opened = {"ensemble_digest": ledger.ensemble_digest, "delta": ledger.delta}
+    one = PlannedRelease(profile=0.6)
+    Ledger.open(tmp_path, **opened, planned_release=one).close()
+    with Ledger.open(tmp_path, **opened, planned_release=one) as ledger:
+        assert (ledger.planned_release, ledger.plan_is_late) == (one, True)
+    with pytest.raises(BudgetMismatch, match=r"expected profile 0\.6"):
+        Ledger.open(tmp_path, **opened, planned_release=PlannedRelease())
 
 
 def test_what_can_not_be_released_is_not_charged(tmp_path):
@@ -118,11 +170,11 @@ def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
     pay(folder, golden_counts("H1", 0), budget=budget)
     output = artifacts.RunDirectory(tmp_path)
     source = analysis_run.read_run(tmp_path).source
-    with pytest.raises(BudgetExceeded, match="epsilon_budget: expected a release that fits"):
+    with pytest.raises(BudgetExceeded, match="epsilon_budget: expected at most 0 new releases"):
         analysis_run.run(source, config(optional=False), output, noise=GivenNoise(no_noise))
     report = analysis_run.run(source, config(optional=True), output, noise=GivenNoise(no_noise))
     assert report.released is None
-    assert "epsilon_budget: expected a release that fits" in report.refusal
+    assert "epsilon_budget: expected at most 0 new releases" in report.refusal
     assert "release" not in kinds(folder)
     assert spent(folder) <= budget
 
@@ -146,7 +198,7 @@ def test_reports_state_labels_and_releases_apart(tmp_path):
     assert second["data_independent"]["composition"] < second["epsilon_data_independent"]
     assert second["ledger_charged"] is True
     (summary,) = analysis_run.read_run(tmp_path).summaries
-    assert "paid for one release of the data-dependent cost (log_cost, sigma" in summary.history[3]
+    assert "paid for 1 release of the data-dependent cost (log_cost, sigma" in summary.history[3]
     assert "kept the release that row 4 paid for" in summary.history[4]
 
 
@@ -159,7 +211,6 @@ def test_a_statement_made_after_it_must_include_it(tmp_path):
         statement = PrivacyStatement.of(
             released,
             dataset="digits",
-            unit="record",
             num_teachers=250,
             epsilon_ensemble=ledger.spent().epsilon,
             epsilon_budget=None,
@@ -259,9 +310,9 @@ def test_a_draw_that_fails_after_payment_is_paid_for_again(tmp_path):
 
 CHILD = """
 import json, pathlib, sys
-from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.analysis import run
 from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
+from pate_tf.noise import SystemNoise
+from pate_tf.runs import analysis as run
 folder = pathlib.Path(sys.argv[1])
 source = run.read_ledgers([folder]).source
 found = ReleaseStore(folder).release(
@@ -282,7 +333,7 @@ def start(folder, **variables):
     )
 
 
-POINTS = [f"{kind}_{step}" for kind in ("release", "released") for step in ("written", "committed")]
+POINTS = [f"{kind}_{step}" for kind in ("debit", "released") for step in ("written", "committed")]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -291,7 +342,7 @@ def test_killed_at_every_step_it_is_never_cheaper_than_what_left(tmp_path, point
     labels_alone = spent(tmp_path)
     killed = start(tmp_path, PATE_TF_FAULT_POINT=point)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "")
-    paid, kept = point != "release_written", point == "released_committed"
+    paid, kept = point != "debit_written", point == "released_committed"
     assert (spent(tmp_path) > labels_alone) is paid
     assert ("released" in kinds(tmp_path)) is kept
     first = release(tmp_path, no_noise if kept else zero)

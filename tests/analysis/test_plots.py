@@ -18,10 +18,12 @@ from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
 )
+from pate_tf.analysis import figures as analysis_figures
 from pate_tf.analysis import plots as analysis_plots
-from pate_tf.analysis.accounting import AnalysisConfig, analyse
+from pate_tf.analysis.accounting import analyse
+from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
-from pate_tf.records import VoteCounts, Votes
+from pate_tf.values.sensitive import VoteCounts, Votes
 
 LAPLACE = LaplaceNoisyMax(0.05)
 CONFIG = AnalysisConfig(delta=DELTA)
@@ -76,7 +78,7 @@ def test_files_are_apart_and_private(tmp_path):
     for path in (tmp_path / "sensitive").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for half in ("released", "sensitive"):
-        pictures = pictures_in(tmp_path / half / analysis_plots.EVENTS)
+        pictures = pictures_in(tmp_path / half / analysis_figures.EVENTS)
         expected = {path.stem: path.read_bytes() for path in paths if path.parent.name == half}
         assert pictures == expected
 

@@ -1,14 +1,16 @@
 import json
+import shutil
 
 import pytest
 from analysis_helpers import DELTA, GivenNoise, Script, golden_counts, pay
-from test_statement import check, state
+from statement_helpers import check, state
 
 from pate_tf import artifacts
-from pate_tf.analysis import run as analysis_run
-from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
-from pate_tf.analysis.statement import add_release
+from pate_tf.analysis.release import ReleaseStore
+from pate_tf.analysis.release_request import ReleaseRequest
 from pate_tf.ledger import Ledger
+from pate_tf.runs import analysis as analysis_run
+from pate_tf.statement.released import add_release
 
 
 def make_run(folder) -> artifacts.RunDirectory:
@@ -44,9 +46,12 @@ def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
         "delta": DELTA,
         "confidence": 0.99,
         "worst_case_epsilon": released.worst_case_epsilon,
+        "plan_was_fixed": True,
     }
     changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"sanitised", "guarantees", "epsilon_ensemble", "ledger_head"}
+    assert changed == {
+        *("sanitised", "guarantees", "epsilon_ensemble", "epsilon_all_ensembles", "ledger_head")
+    }
     with Ledger.read(run.sensitive) as ledger:
         assert after["epsilon_ensemble"] == ledger.spent().epsilon > before["epsilon_ensemble"]
         assert after["ledger_head"] == [ledger.head.sequence, ledger.head.digest]
@@ -69,13 +74,32 @@ def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
             check(run.sensitive, {**statement, "sanitised": cheaper})
 
 
+def test_a_plan_that_came_after_votes_is_told(tmp_path):
+    run = artifacts.RunDirectory(tmp_path)
+    pay(run.sensitive, golden_counts("H1", 20))
+    shutil.rmtree(run.sensitive)
+    # Whoever lost a ledger may have seen its votes.
+    opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
+    Ledger.open(run.sensitive, **opened, acknowledge_reset=True).close()
+    write(run, state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50))))
+    add_release(run, release(run))
+    statement = values(run)
+    check(run.sensitive, statement)
+    assert statement["sanitised"]["plan_was_fixed"] is False
+    page = (run.released / "privacy_statement.md").read_text()
+    assert "Nothing shows that its plan was fixed before there were votes" in page
+    with pytest.raises(ValueError, match="claims a plan from before there were votes"):
+        earlier = {**statement["sanitised"], "plan_was_fixed": True}
+        check(run.sensitive, {**statement, "sanitised": earlier})
+
+
 def test_a_seeded_release_can_not_be_hidden(tmp_path):
     run = make_run(tmp_path)
     released = release(run)
     with Ledger.open(run.sensitive, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
-        (plan,) = ledger.paid().releases
+        (plan,) = (charge for charge in ledger.paid() if not charge.answers)
         with ledger.exclusive():
-            ledger.debit_release(plan, secure_noise=False)
+            ledger.debit(plan, secure_noise=False)
     add_release(run, released)
     assert values(run)["secure_noise"] is False
     with pytest.raises(ValueError, match="it claims secure noise"):

@@ -12,9 +12,9 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.noise import SeededNoise
 
-# H2 of privacy.md, section 7, whose epsilon by the paper's accounting stands there.
+# H2 of tests/accounting/golden.json, where its epsilon by the paper's accounting stands.
 COUNTS = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
 LAPLACE = LaplaceNoisyMax(0.05)
 

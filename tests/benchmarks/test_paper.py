@@ -12,6 +12,7 @@ SCRIPT = "benchmarks/paper/__main__.py"
 FIGURES = ("figure2", "figure3", "figure4")
 FAST = ("teachers", *FIGURES, "forests", "data_independent")
 SLOW = ("figure5", "active", "students", "frontier")
+SHARED = ("selective_sgd",)
 
 
 def run(folder: pathlib.Path, *flags: str, name: str = "out", **options) -> Ended:
@@ -96,6 +97,7 @@ def test_quick_compares_with_other_labels_and_other_queries(tmp_path):
     assert len(asked) == 4, "strategies, random among them"
 
 
+@pytest.mark.long
 def test_quick_compares_students_and_draws_the_frontier(tmp_path):
     found = quick_and_published(tmp_path, SLOW[2:])
     assert (tmp_path / "docs/pictures/results_frontier.png").stat().st_size > 1000
@@ -170,7 +172,7 @@ def test_rows_of_missing_data_say_so_and_the_others_run(tmp_path):
     ended = run(tmp_path, f"--data_dir={tmp_path}/a", f"--tables_dir={tmp_path}/b")
     assert ended.code == 0, ended.err
     found = results(tmp_path)
-    assert set(found) == {*FAST, *SLOW}
+    assert set(found) == {*FAST, *SLOW, *SHARED}
     for name, result in found.items():
         missing = [row for row in result["rows"] if "not run" in row["what"]]
         assert len(missing) == (0 if name == "data_independent" else len(result["rows"]))
@@ -190,3 +192,9 @@ def test_everything_else_comes_out_the_same_again(tmp_path):
             assert ended.code == 0, ended.err
     assert set(results(tmp_path, "once")) == set(names)
     assert without_times(results(tmp_path, "once")) == without_times(results(tmp_path, "twice"))
+
+
+@pytest.mark.long
+def test_quick_trains_together(tmp_path):
+    found = quick_and_published(tmp_path, SHARED)
+    assert all("not run" not in row["what"] for row in found["selective_sgd"]["rows"])

@@ -1,10 +1,11 @@
 """Data sets of a user's own, by the name `data_sets_for_tests:<function>`."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
 
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 WAVES = Dataset(
     name="waves",
@@ -21,6 +22,41 @@ def waves(side: str, data_dir: pathlib.Path | None):
     random = np.random.default_rng(num)
     inputs = random.uniform(-1, 1, (num, 2, 3))  # float64
     return WAVES, inputs, (2 * (inputs[:, 0, 0] > 0) + (inputs[:, 1, 1] > 0)).astype(int)
+
+
+def unlabelled(side: str, data_dir: pathlib.Path | None):
+    """No label of a public sample, not even its place."""
+    dataset, inputs, labels = waves(side, data_dir)
+    return (dataset, inputs, labels) if side == "private" else (dataset, inputs)
+
+
+def partly_labelled(side: str, data_dir: pathlib.Path | None):
+    """The pool has no labels, the held-out samples have."""
+    dataset, inputs, labels = waves(side, data_dir)
+    if side == "public":
+        labels[: dataset.pool_size] = -1
+    return dataset, inputs, labels
+
+
+def private_unlabelled(side: str, data_dir: pathlib.Path | None):
+    return waves(side, data_dir)[:2]
+
+
+def not_finite(side: str, data_dir: pathlib.Path | None):
+    dataset, inputs, labels = waves(side, data_dir)
+    if side == "private":
+        inputs[3, 1, 1] = np.nan
+    return dataset, inputs, labels
+
+
+def one_class(side: str, data_dir: pathlib.Path | None):
+    dataset, inputs, labels = waves(side, data_dir)
+    return dataset, inputs, labels * 0
+
+
+def other_public(side: str, data_dir: pathlib.Path | None):
+    dataset, inputs, labels = waves(side, data_dir)
+    return dataclasses.replace(dataset, pool_size=len(side)), inputs, labels
 
 
 def wrong_shape(side: str, data_dir: pathlib.Path | None):

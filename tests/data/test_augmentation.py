@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from pate_tf.data import augmentation, catalogue
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 
 def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:

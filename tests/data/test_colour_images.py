@@ -1,5 +1,6 @@
 """SVHN and CIFAR-10, small but in TFDS' own format, from loading to an exported student."""
 
+import functools
 import os
 import shutil
 
@@ -10,17 +11,19 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_builders import SPLITS, prepare
 
-from pate_tf import artifacts, student_run
+from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_images import SVHN
+from pate_tf.noise import SeededNoise
 from pate_tf.partition import random_partition
 from pate_tf.queries.config import QueryConfig
+from pate_tf.runs import teachers as run
+from pate_tf.runs.labels import Budget, LabelRequest, open_ledger
+from pate_tf.runs.student import Output, make_student
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
-from pate_tf.students.config import StudentConfig
-from pate_tf.teachers import run
+from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.config import TeacherConfig
 
 
@@ -149,59 +152,65 @@ def test_digit_zero_has_label_zero(tmp_path):
     assert names == ["0", "3"]
 
 
+@pytest.fixture(scope="module")
+def trained_on(prepared, tmp_path_factory):
+    """From a data set's name to the run of two teachers (don't write there)."""
+
+    @functools.cache
+    def trained(name: str) -> artifacts.RunDirectory:
+        private = catalogue.load_private(name, data_dir=prepared[0])
+        directory = artifacts.RunDirectory(tmp_path_factory.mktemp(name) / "run")
+        config = TeacherConfig(
+            dataset=private.dataset,
+            num_teachers=2,
+            model="cnn",
+            max_steps=60,
+            batch_size=20,
+            learning_rate=0.005,
+            seed=0,
+        )
+        complete = run.train(
+            config=config,
+            examples=private,
+            partition=random_partition(num_records=len(private), num_teachers=2, seed=0),
+            teachers=[0, 1],
+            run_directory=directory,
+            devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
+            progress=lambda done: None,
+        )
+        assert complete
+        return directory
+
+    return trained
+
+
 @pytest.mark.parametrize(
     ("name", "student"), [("svhn", "supervised"), ("svhn", "gan"), ("cifar10", "consistency")]
 )
 def test_a_colour_teacher_learns_and_a_student_is_exported(
-    prepared, tmp_path, monkeypatch, name, student
+    prepared, trained_on, tmp_path, monkeypatch, name, student
 ):
     monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
-    private = catalogue.load_private(name, data_dir=prepared[0])
     public = catalogue.load_public(name, data_dir=prepared[0])
-    directory = artifacts.RunDirectory(tmp_path / "run")
-    config = TeacherConfig(
-        dataset=private.dataset,
-        num_teachers=2,
-        model="cnn",
-        max_steps=60,
-        batch_size=20,
-        learning_rate=0.005,
-        seed=0,
-    )
-    complete = run.train(
-        config=config,
-        examples=private,
-        partition=random_partition(num_records=len(private), num_teachers=2, seed=0),
-        teachers=[0, 1],
-        run_directory=directory,
-        devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
-        progress=lambda done: None,
-    )
-    assert complete
-    teachers = run.load_ensemble(run.ensemble_folder(directory))
+    teachers = run.load_ensemble(run.ensemble_folder(trained_on(name)))
     votes = teachers.votes(public.inputs).labels
     # By guessing: 10 %, and above 40 % on 80 answers less than once in 10**10.
     assert (votes == public.labels).mean() > 0.4
-    with student_run.open_ledger(
-        directory.sensitive, teachers=teachers, delta=1e-5, epsilon_budget=None
-    ) as ledger:
-        result = student_run.run_student(
-            config=StudentConfig(
-                student=student,
-                model=students.STUDENTS[student].default_model(public.dataset),
-                max_steps=5,
-                batch_size=10,
-                learning_rate=0.002,
-                seed=0,
+    directory = artifacts.RunDirectory(tmp_path / "run")
+    with open_ledger(directory.sensitive, teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
+        result = make_student(
+            students.complete(
+                StudentSettings(student=student, max_steps=5, batch_size=10), public.dataset
             ),
-            public=public,
-            pool_size=30,
-            queries=QueryConfig(num_queries=20),
+            public.split(30),
+            request=LabelRequest(
+                queries=QueryConfig(num_queries=20),
+                mechanism=LaplaceNoisyMax(1.0),
+                noise=SeededNoise(0),
+            ),
             teachers=teachers,
             ledger=ledger,
-            mechanism=LaplaceNoisyMax(1.0),
-            noise=SeededNoise(0),
-            run_directory=directory,
+            output=Output(directory=directory),
         )
-    labels = ServedStudent(result.student_folder).classify(public.inputs)
+    labels = ServedStudent(result.published.student_folder).classify(public.inputs)
     assert labels.shape == (40,)

@@ -6,7 +6,8 @@ from sklearn.datasets import load_digits
 
 from pate_tf.data import catalogue
 from pate_tf.data.digits import DIGITS
-from pate_tf.records import PrivateExamples, PublicExamples
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
 
 
 def pairs(examples) -> collections.Counter:
@@ -61,5 +62,5 @@ def test_an_unknown_name_is_one_clear_line(name):
 
 def test_the_default_pool_leaves_something_to_evaluate_on():
     public = catalogue.load_public("digits")
-    pool, held_out = public.split(public.dataset.pool_size)
-    assert min(len(pool), len(held_out)) >= 100
+    split = public.split(public.dataset.pool_size)
+    assert min(len(split.pool), len(split.held_out)) >= 100

@@ -13,7 +13,8 @@ import resource, sys
 import numpy as np
 from pate_tf import artifacts
 from pate_tf.partition import random_partition
-from pate_tf.records import Dataset, PrivateExamples
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import PrivateExamples
 
 limit = 400 * 2**20  # of memory that is not a file's
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

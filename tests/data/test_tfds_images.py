@@ -22,8 +22,8 @@ def test_mnist_sizes_types_and_ranges(data_dir):
         assert examples.inputs.shape[1:] == dataset.input_shape == (28, 28, 1)
         assert (examples.inputs.min(), examples.inputs.max()) == dataset.value_range
         assert set(examples.labels.tolist()) == set(range(dataset.num_classes))
-    pool, held_out = public.split(public.dataset.pool_size)
-    assert (len(pool), len(held_out)) == (9_000, 1_000)
+    split = public.split(public.dataset.pool_size)
+    assert (len(split.pool), len(split.held_out)) == (9_000, 1_000)
 
 
 def test_mnist_comes_in_one_order(data_dir):

@@ -63,6 +63,28 @@ def test_what_does_not_fit_is_one_clear_line(name, words, load):
     assert "\n" not in str(caught.value)
 
 
+def test_public_samples_need_no_labels():
+    assert catalogue.load_public("data_sets_for_tests:unlabelled").labels is None
+    assert len(catalogue.load_private("data_sets_for_tests:unlabelled")) == 200
+    partly = catalogue.load_public("data_sets_for_tests:partly_labelled")
+    split = partly.split(partly.dataset.pool_size)
+    assert split.pool_labels is None
+    assert len(split.held_out.labelled()) == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("private_unlabelled", "dataset: expected labels of the private records from"),
+        ("not_finite", "inputs of waves: expected finite numbers, got NaN or infinite ones"),
+    ],
+)
+def test_private_records_are_whole(name, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        catalogue.load_private(f"data_sets_for_tests:{name}")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_table_of_tfds_is_described_by_its_metadata(tmp_path):
     private = catalogue.load_private("measurements", data_dir=tmp_path)
     public = catalogue.load_public("measurements", data_dir=tmp_path)

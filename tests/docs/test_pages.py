@@ -1,16 +1,26 @@
 """What the pages name exists, and what there is to choose from they name."""
 
 import ast
+import pathlib
 import re
 
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.statement_words import QUERY_STRATEGIES
+from pate_tf.accounting.mechanisms import registry
+from pate_tf.cli.mechanism_flags import names
+from pate_tf.statement.words import QUERY_STRATEGIES
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name != "results.md")
-SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
+CLI = REPOSITORY / "pate_tf" / "cli"
+COMMANDS = [
+    CLI / f"{name}.py"
+    for name in (
+        *("teachers", "student_flags", "analysis_flags", "plan_flags", "data_flags"),
+        *("selective_sgd", "silo", "party", "coordinator"),
+    )
+]
 OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
@@ -21,9 +31,10 @@ OF_OTHERS = {
 }
 
 
-def flags_of(script: str) -> set[str]:
-    calls = ast.walk(ast.parse((REPOSITORY / script).read_text()))
-    return {
+def flags_of(command: pathlib.Path) -> set[str]:
+    of_mechanisms = {"mechanism", *names(in_analysis=False), *names(in_analysis=True)}
+    calls = ast.walk(ast.parse(command.read_text()))
+    return of_mechanisms | {
         call.args[0].value
         for call in calls
         if isinstance(call, ast.Call)
@@ -35,22 +46,24 @@ def flags_of(script: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_exist(page):
-    known = set().union(OF_OTHERS, *(flags_of(script) for script in SCRIPTS))
+    known = set().union(OF_OTHERS, *(flags_of(command) for command in COMMANDS))
     named = set(re.findall(r"(?<![\w-])--([a-z]\w*)", (DOCS / page).read_text()))
     assert named - known == set()
 
 
-def choices_of(script: str, flag: str) -> list[str]:
+def choices_of(command: pathlib.Path, flag: str) -> list[str]:
     """The names that a flag's definition lists, also by way of a table of the library."""
+    if flag == "mechanism":
+        return list(registry.offered())
     calls = [
         node
-        for node in ast.walk(ast.parse((REPOSITORY / script).read_text()))
+        for node in ast.walk(ast.parse(command.read_text()))
         if isinstance(node, ast.Call) and len(node.args) > 2
     ]
-    names = next(call.args[2] for call in calls if getattr(call.args[0], "value", 0) == flag)
-    if ast.unparse(names) == "list(statement_words.QUERY_STRATEGIES)":
+    found = next(call.args[2] for call in calls if getattr(call.args[0], "value", 0) == flag)
+    if ast.unparse(found) == "list(statement_words.QUERY_STRATEGIES)":
         return list(QUERY_STRATEGIES)
-    return ast.literal_eval(names)
+    return ast.literal_eval(found)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +72,7 @@ def choices_of(script: str, flag: str) -> list[str]:
 )
 def test_every_choice_is_named(page, flag):
     text = (DOCS / page).read_text()
-    for choice in choices_of("train_student.py", flag):
+    for choice in choices_of(CLI / "student_flags.py", flag):
         assert re.search(rf"(`|--{flag}=){choice}\b", text), choice
 
 

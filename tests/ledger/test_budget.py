@@ -23,7 +23,6 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import (
     BudgetExceeded,
     BudgetMismatch,
@@ -34,6 +33,7 @@ from pate_tf.ledger import (
     chain,
     compose,
 )
+from pate_tf.noise import SeededNoise
 
 MECHANISMS = [
     LaplaceNoisyMax(0.05),
@@ -63,21 +63,21 @@ def test_without_a_budget_everything_is_recorded_and_nothing_refused(tmp_path):
     with open_ledger(tmp_path) as ledger:
         debit(ledger, MECHANISM, 100_000)
         assert ledger.remaining() is None
-        assert ledger.affordable_queries(MECHANISM) is None
+        assert ledger.affordable(MECHANISM) is None
         assert ledger.spent().epsilon > 100
     with Ledger.read(tmp_path) as ledger:
-        assert ledger.totals() == {MECHANISM: 100_000}
+        assert ledger.paid() == {MECHANISM: 100_000}
 
 
 def test_what_was_recorded_comes_back(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=20.0) as ledger:
         for number, mechanism in enumerate(MECHANISMS):
             debit(ledger, mechanism, number + 1)
-        written = (ledger.history(), ledger.totals(), ledger.spent(), ledger.head)
+        written = (ledger.history(), ledger.paid(), ledger.spent(), ledger.head)
     for reopened in (Ledger.read(tmp_path), open_ledger(tmp_path, epsilon_budget=20.0)):
         with reopened as ledger:
-            assert (ledger.history(), ledger.totals(), ledger.spent(), ledger.head) == written
-            assert ledger.totals() == {mechanism: n + 1 for n, mechanism in enumerate(MECHANISMS)}
+            assert (ledger.history(), ledger.paid(), ledger.spent(), ledger.head) == written
+            assert ledger.paid() == {mechanism: n + 1 for n, mechanism in enumerate(MECHANISMS)}
             assert [row.sequence for row in ledger.history()] == [1, 2, 3, 4, 5, 6]
 
 
@@ -112,14 +112,14 @@ def test_the_refusal_says_exactly_how_many_queries_fit(tmp_path, mechanism, spen
         for earlier in spent_before:
             debit(ledger, earlier, 20)
         before = ledger.history()
-        affordable = ledger.affordable_queries(mechanism)
+        affordable = ledger.affordable(mechanism)
         with pytest.raises(BudgetExceeded, match=f"at most {affordable} new queries") as info:
             debit(ledger, mechanism, affordable + 1)
         assert info.value.num_affordable == affordable
         assert ledger.history() == before
         debit(ledger, mechanism, affordable)
         assert ledger.spent().epsilon <= 3.0
-        assert ledger.affordable_queries(mechanism) == 0
+        assert ledger.affordable(mechanism) == 0
         with pytest.raises(BudgetExceeded, match="at most 0 new queries"):
             debit(ledger, mechanism, 1)
 
@@ -144,7 +144,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             moments, _ = epsilon_from_alphas(
                 sum(
                     m.data_independent_alpha(DEFAULT_MOMENTS, num_queries=n)
-                    for m, n in ledger.totals().items()
+                    for m, n in ledger.paid().items()
                 )
                 + np.zeros_like(DEFAULT_MOMENTS),
                 DEFAULT_MOMENTS,
@@ -158,7 +158,7 @@ def test_a_mechanism_without_a_finite_guarantee_is_refused_without_a_budget_too(
     tmp_path, mechanism
 ):
     with open_ledger(tmp_path) as ledger:
-        with pytest.raises(LedgerError, match="finite guarantee"):
+        with pytest.raises(LedgerError, match="expected a finite guarantee"):
             debit(ledger, mechanism, 1)
         assert len(ledger.history()) == 1
 
@@ -351,8 +351,10 @@ def test_exported_events_cost_what_the_moments_say_or_more(tmp_path, mechanism):
 
     with open_ledger(tmp_path) as ledger:
         debit(ledger, mechanism, 100)
-        alphas = mechanism.data_independent_alpha(DEFAULT_MOMENTS, num_queries=100)
+        # The events are those of whole noisy histograms: the cap, not the cost of the label.
+        alphas = 100 * mechanism.cost_cap(DEFAULT_MOMENTS)
         moments, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA)
+        assert ledger.spent().epsilon <= moments * (1 + 1e-6)
         for relation in dp_accounting.NeighboringRelation:
             accountant = rdp.RdpAccountant(DEFAULT_MOMENTS + 1.0, relation)
             accountant.compose(ledger.to_dp_events())

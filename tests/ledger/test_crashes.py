@@ -137,7 +137,7 @@ def test_eight_processes_until_refusal(tmp_path):
     folder = tmp_path / "sensitive"
     budget = 6.0
     with open_ledger(folder, epsilon_budget=budget) as ledger:
-        affordable = ledger.affordable_queries(MECHANISM)
+        affordable = ledger.affordable(MECHANISM)
     # Overlapping ranges: every query is asked by two processes, in batches of 3.
     children = [
         start_child(folder, tmp_path / f"released{n}", 30 * n, 30 * n + 60, 3, budget)
@@ -235,8 +235,11 @@ import ledger_helpers
 from pate_tf.ledger import Ledger, LedgerError
 folder = pathlib.Path(sys.argv[1])
 if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
+    try:
+        os.setgid(65534)
+        os.setuid(65534)
+    except OSError:
+        sys.exit(77)  # the only user of a sandbox
 try:
     ledger_helpers.open_ledger(folder)
 except LedgerError:
@@ -274,6 +277,8 @@ def test_read_only_folder_is_refused_for_labelling_and_can_be_read(tmp_path_fact
             if "pytest" in str(path):
                 path.chmod(mode)
         folder.chmod(0o700)
+    if result.returncode == 77:
+        pytest.skip("root may write to every folder, and there is no other user in here")
     assert result.returncode == 0, result.stderr
 
 

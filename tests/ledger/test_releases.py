@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ledger_helpers import DELTA, MECHANISM, label, open_ledger
 
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
-from pate_tf.accounting.plan import ReleasePlan
-from pate_tf.accounting.smooth_sensitivity import gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.release_plan import ReleasePlan, gaussian_smooth_sensitivity_rdp
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 PLAN = ReleasePlan(
@@ -37,7 +36,7 @@ KEPT = {"drawn": {"steps": -3}, "key": {"votes": "ab"}}
 
 def release(ledger, plan=PLAN):
     with ledger.exclusive():
-        debit = ledger.debit_release(plan, secure_noise=True)
+        debit = ledger.debit(plan, secure_noise=True)
         ledger.store_release(debit, KEPT)
     return debit
 
@@ -56,17 +55,17 @@ def renyi(order, sigma, shift):
 def test_a_draw_costs_no_less_than_the_divergence_of_neighbours(sigma, moment, shift):
     plan = ReleasePlan(**{**PLAN.to_dict(), "sigma": sigma})
     divergence = renyi(moment + 1.0, sigma, shift)
-    assert moment * divergence <= plan.release_alpha(moment) * (1.0 + 1e-9) + 1e-9
+    assert moment * divergence <= plan.alpha(moment) * (1.0 + 1e-9) + 1e-9
     # And not much more, so that another formula is noticed.
     if sigma > 2.0 and moment < 2.0 * sigma:
-        assert moment * divergence >= plan.release_alpha(moment) * (1.0 - 1e-3) - 1e-9
+        assert moment * divergence >= plan.alpha(moment) * (1.0 - 1e-3) - 1e-9
 
 
 def test_smooth_sensitivity_costs_what_its_theorem_says():
     for moment in (0.5, 3.0, 20.0):
         rdp = gaussian_smooth_sensitivity_rdp(moment + 1.0, beta=0.01, sigma=9.0, b=2.3263478740408)
-        assert BY_SENSITIVITY.release_alpha(moment) == pytest.approx(moment * rdp, rel=1e-12)
-    assert math.isinf(BY_SENSITIVITY.release_alpha(60.0))
+        assert BY_SENSITIVITY.alpha(moment) == pytest.approx(moment * rdp, rel=1e-12)
+    assert math.isinf(BY_SENSITIVITY.alpha(60.0))
 
 
 @pytest.mark.parametrize("plan", [PLAN, BY_SENSITIVITY])
@@ -76,7 +75,7 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         before = ledger.spent()
         assert release(ledger, plan) == 4
         alphas = MECHANISM.data_independent_alpha(DEFAULT_MOMENTS, num_queries=20)
-        alphas = alphas + plan.release_alphas(DEFAULT_MOMENTS)
+        alphas = alphas + plan.alphas(DEFAULT_MOMENTS)
         for conversion in ("improved", "classic"):
             expected, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA, conversion=conversion)
             spent = ledger.spent(conversion=conversion)
@@ -84,7 +83,8 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         assert ledger.spent().epsilon > before.epsilon
         assert ledger.spent().num_queries == before.num_queries
         row = ledger.history()[3]
-        assert (row.kind, row.details["plan"]) == ("release", plan.to_dict())
+        assert (row.kind, row.details["charge"]) == ("debit", plan.to_dict())
+        assert (row.details["number"], row.details["num_queries"]) == (1, 0)
         assert (
             row.details["epsilon_after"] == ledger.spent().epsilon > row.details["epsilon_before"]
         )
@@ -101,31 +101,34 @@ def test_every_draw_costs_and_the_last_is_kept(tmp_path):
         release(ledger)
         one = ledger.spent().epsilon
         with ledger.exclusive():
-            debit = ledger.debit_release(PLAN, secure_noise=True)
+            debit = ledger.debit(PLAN, secure_noise=True)
             assert ledger.kept_release() == KEPT
             ledger.store_release(debit, {"drawn": 9})
         assert ledger.kept_release() == {"drawn": 9}
         assert ledger.spent().epsilon > one
-        assert ledger.paid().releases == {PLAN: 2}
+        assert ledger.paid() == {PLAN: 2}
 
 
 def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
-        label(ledger, 0, ledger.affordable_queries(MECHANISM))
+        label(ledger, 0, ledger.affordable(MECHANISM))
         before = (ledger.history(), ledger.spent())
-        told = r"expected a release that fits, got one that makes it 4\.\d+ .*of 4\.0 at delta"
+        told = (
+            r"expected at most 0 new releases of the data-dependent cost \(log_cost, sigma 8\), "
+            r"got 1, which would make it epsilon 4\.\d+: .*of 4\.0 at delta"
+        )
         with pytest.raises(BudgetExceeded, match=told) as caught, ledger.exclusive():
-            ledger.debit_release(PLAN, secure_noise=True)
+            ledger.debit(PLAN, secure_noise=True)
         assert "\n" not in str(caught.value)
         assert (ledger.history(), ledger.spent()) == before
 
 
 def test_a_draw_leaves_room_for_fewer_queries(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
-        before = ledger.affordable_queries(MECHANISM)
+        before = ledger.affordable(MECHANISM)
         release(ledger)
         assert ledger.remaining() < 4.0
-        after = ledger.affordable_queries(MECHANISM)
+        after = ledger.affordable(MECHANISM)
         assert 0 < after < before
         label(ledger, 0, after)
         assert ledger.spent().epsilon <= 4.0
@@ -138,7 +141,7 @@ def test_a_draw_with_a_seed_marks_the_ledger_for_good(tmp_path):
         release(ledger)
         assert ledger.is_secure
         with ledger.exclusive():
-            ledger.debit_release(PLAN, secure_noise=False)
+            ledger.debit(PLAN, secure_noise=False)
         release(ledger)
         assert not ledger.is_secure
     with Ledger.read(tmp_path) as ledger:
@@ -147,14 +150,18 @@ def test_a_draw_with_a_seed_marks_the_ledger_for_good(tmp_path):
 
 def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
-        label(ledger, 0, ledger.affordable_queries(MECHANISM))
+        label(ledger, 0, ledger.affordable(MECHANISM))
         with ledger.exclusive():
-            ledger.record_past_release(PLAN, KEPT, secure_noise=True)
+            debit = ledger.debit(PLAN, secure_noise=True, has_left=True)
+            ledger.store_release(debit, KEPT)
         assert ledger.kept_release() == KEPT
-        assert ledger.paid().releases == {PLAN: 1}
+        assert ledger.paid()[PLAN] == 1
         assert ledger.spent().epsilon > 4.0
-        assert (ledger.remaining(), ledger.affordable_queries(MECHANISM)) == (0.0, 0)
-        assert [row.details["past"] for row in ledger.history() if row.kind == "release"] == [True]
+        assert (ledger.remaining(), ledger.affordable(MECHANISM)) == (0.0, 0)
+        assert [row.details["past"] for row in ledger.history() if row.kind == "debit"] == [
+            False,
+            True,
+        ]
     with open_ledger(tmp_path, epsilon_budget=4.0) as ledger, pytest.raises(BudgetExceeded):
         label(ledger, 1000, 1001)
 
@@ -167,10 +174,10 @@ def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path)
     with open_ledger(tmp_path) as ledger:
         before = ledger.history()
         with ledger.exclusive():
-            with pytest.raises(LedgerError, match="expected a release with a finite guarantee"):
-                ledger.debit_release(worst, secure_noise=True)
-            with pytest.raises(LedgerError, match="expected a release with a finite guarantee"):
-                ledger.record_past_release(worst, KEPT, secure_noise=True)
+            with pytest.raises(LedgerError, match="expected a finite guarantee"):
+                ledger.debit(worst, secure_noise=True)
+            with pytest.raises(LedgerError, match="expected a finite guarantee"):
+                ledger.debit(worst, secure_noise=True, has_left=True)
         assert ledger.history() == before
 
 
@@ -197,7 +204,7 @@ def test_exported_events_cover_a_draw(tmp_path):
         spent = ledger.spent().epsilon
         assert spent * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.05 * spent
         release(ledger, BY_SENSITIVITY)
-        with pytest.raises(LedgerError, match="expected a release with an event"):
+        with pytest.raises(LedgerError, match="with an event of dp-accounting, got release"):
             ledger.to_dp_events()
 
 
@@ -212,10 +219,10 @@ def test_a_ledger_opened_to_read_pays_for_nothing(tmp_path):
     [
         "UPDATE rows SET details = replace(details, '\"sigma\":8.0', '\"sigma\":80.0')",
         "UPDATE rows SET details = replace(details, '\"steps\":-3', '\"steps\":-9')",
-        "UPDATE rows SET kind = 'answers' WHERE kind = 'release'",
-        "DELETE FROM rows WHERE kind = 'release'",
+        "UPDATE rows SET kind = 'answers' WHERE sequence = 4",
+        "DELETE FROM rows WHERE sequence = 4",
         "DELETE FROM rows WHERE kind = 'released'",
-        "DELETE FROM rows WHERE kind IN ('release', 'released')",
+        "DELETE FROM rows WHERE sequence >= 4",
     ],
 )
 def test_a_changed_or_removed_draw_is_noticed(tmp_path, statement):
@@ -229,18 +236,3 @@ def test_a_changed_or_removed_draw_is_noticed(tmp_path, statement):
     for reopen in (Ledger.read, open_ledger):
         with pytest.raises(LedgerError, match="the ledger is refused"):
             reopen(tmp_path)
-
-
-def test_a_ledger_of_the_first_version_is_read_as_it_is_and_takes_draws(tmp_path):
-    with open_ledger(tmp_path) as ledger:
-        label(ledger, 0, 20)
-    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with Ledger.read(tmp_path) as ledger:
-        assert ledger.num_answered == 20
-    with open_ledger(tmp_path) as ledger:
-        release(ledger)
-    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    connection.close()

@@ -33,10 +33,10 @@ def truth(original):
 def observe(folder):
     """Everything that a ledger says, by both ways of opening it."""
     with Ledger.read(folder) as ledger:
-        read = (ledger.history(), ledger.totals(), ledger.num_answered, ledger.head)
+        read = (ledger.history(), ledger.paid(), ledger.num_answered, ledger.head)
     with open_ledger(folder) as ledger:
         answers = {q: answers_of(label(ledger, q, q + 10)) for q in range(0, 60, 10)}
-        opened = (ledger.history(), ledger.totals(), ledger.num_answered, ledger.head)
+        opened = (ledger.history(), ledger.paid(), ledger.num_answered, ledger.head)
         return (read, opened, answers, ledger.epsilon_budget, ledger.delta, ledger.ensemble_digest)
 
 
@@ -73,12 +73,13 @@ def refused(folder, match=None):
         "INSERT INTO rows VALUES (8, 'now', 'debit', '{}', zeroblob(32))",
         "UPDATE answers SET label = (label + 1) % 3 WHERE position = 17",
         "UPDATE answers SET label = NULL WHERE position = 17",
+        "UPDATE answers SET noisy_counts = zeroblob(24) WHERE position = 17",
         "UPDATE answers SET debit = 2 WHERE position = 45",
         "UPDATE answers SET query = zeroblob(16) WHERE position = 60",
         "DELETE FROM answers WHERE position = 60",
         "DELETE FROM answers WHERE position = 3",
-        "INSERT INTO answers VALUES (61, 2, zeroblob(16), 0)",
-        "INSERT INTO answers VALUES (-1, 2, zeroblob(16), 0)",
+        "INSERT INTO answers VALUES (61, 2, zeroblob(16), 0, NULL)",
+        "INSERT INTO answers VALUES (-1, 2, zeroblob(16), 0, NULL)",
         "CREATE TABLE more (value)",
         "CREATE TRIGGER forget AFTER INSERT ON rows BEGIN DELETE FROM rows; END",
         "DROP TABLE answers",
@@ -233,4 +234,4 @@ def test_a_swapped_ensemble_is_refused(folder):
     with pytest.raises(LedgerError, match="another ensemble"):
         open_ledger(folder, ensemble_digest="cd" * 32)
     with open_ledger(folder, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
-        assert ledger.affordable_queries(MECHANISM) > 0
+        assert ledger.affordable(MECHANISM) > 0

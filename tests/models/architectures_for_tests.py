@@ -1,8 +1,9 @@
 """Models of a user's own, named `architectures_for_tests:<function>`."""
 
 import keras
+import numpy as np
 
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 not_a_function = 3
 
@@ -64,3 +65,48 @@ def failing(dataset: Dataset) -> keras.Model:
 
 def nothing(dataset: Dataset) -> None:
     del dataset
+
+
+def with_dense(dataset: Dataset, **settings: object) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input(dataset.input_shape),
+            keras.layers.Rescaling(1.0 / np.max(dataset.value_range[1])),
+            keras.layers.Flatten(),
+            keras.layers.Dense(6, activation="relu", **settings),
+            keras.layers.Dense(dataset.num_classes),
+        ]
+    )
+
+
+def regularized(dataset: Dataset) -> keras.Model:
+    return with_dense(dataset, kernel_regularizer=keras.regularizers.L2(100.0))
+
+
+def with_activities(dataset: Dataset) -> keras.Model:
+    return with_dense(dataset, activity_regularizer=keras.regularizers.L1(0.7))
+
+
+class MeanSquare(keras.layers.Layer):
+    """Adds a loss of its own."""
+
+    def call(self, inputs):
+        self.add_loss(3.0 * keras.ops.mean(inputs**2))
+        return inputs
+
+
+def with_added_loss(dataset: Dataset) -> keras.Model:
+    """An added loss and a regularizer, the latter in a model within the model."""
+    return keras.Sequential([regularized(dataset), MeanSquare()])
+
+
+def embedding(dataset: Dataset) -> keras.Model:
+    """Looks whole numbers up: its gradients are sparse."""
+    return keras.Sequential(
+        [
+            keras.Input(dataset.input_shape),
+            keras.layers.Embedding(int(np.max(dataset.value_range[1])) + 1, 3),
+            keras.layers.Flatten(),
+            keras.layers.Dense(dataset.num_classes),
+        ]
+    )

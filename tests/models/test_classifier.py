@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from pate_tf.models import classifier
 from pate_tf.models.forest import Forest
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 TABLE = Dataset(
     name="table",
@@ -101,7 +101,7 @@ def test_no_inputs_no_answers():
 
 def test_which_models_are_classifiers():
     assert classifier.is_classifier("random_forest", TABLE)
-    for other in ("mlp", "test_forest:keras_like", "classifiers_for_tests:regressor"):
+    for other in ("mlp", "classifiers_for_tests:no_classifier", "classifiers_for_tests:regressor"):
         assert not classifier.is_classifier(other, TABLE)
     with pytest.raises(ValueError, match="model: can't import"):
         classifier.is_classifier("classifiers_for_tests:nosuch", TABLE)

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-from pate_tf.records import Dataset
+from pate_tf.values.dataset import Dataset
 
 TABLE = Dataset(
     name="table",
@@ -27,10 +27,6 @@ def extra_trees(dataset: Dataset) -> ExtraTreesClassifier:
 
 def logistic(dataset: Dataset) -> LogisticRegression:
     return LogisticRegression()
-
-
-def keras_like(dataset: Dataset) -> object:
-    return object()
 
 
 def records(num: int, seed: int = 0, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +87,7 @@ def test_the_seed_decides_the_forest():
 def test_images_are_taken_flat():
     images = np.random.default_rng(0).integers(0, 255, (30, 2, 2, 1)).astype(np.uint8)
     labels = np.arange(30) % 3
-    dataset = dataclasses.replace(TABLE, kind="image", input_shape=(2, 2, 1))
+    dataset = dataclasses.replace(TABLE, kind="image", input_type="", input_shape=(2, 2, 1))
     ours = forest.fit(forest.RANDOM_FOREST, dataset, images, labels, seed=0)
     twin = RandomForestClassifier(100, random_state=0).fit(images.reshape(30, 4), labels)
     np.testing.assert_array_equal(ours.predict(images), twin.predict(images.reshape(30, 4)))
@@ -116,7 +112,7 @@ def test_which_models_are_forests():
     assert forest.is_forest("random_forest", TABLE)
     assert forest.is_forest("test_forest:extra_trees", TABLE)
     assert not forest.is_forest("mlp", TABLE)
-    assert not forest.is_forest("test_forest:keras_like", TABLE)
+    assert not forest.is_forest("classifiers_for_tests:no_classifier", TABLE)
     assert not forest.is_forest("test_forest:logistic", TABLE)
     with pytest.raises(ValueError, match="model: can't import"):
         forest.is_forest("test_forest:nosuch", TABLE)

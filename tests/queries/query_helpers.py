@@ -5,11 +5,13 @@ import dataclasses
 import numpy as np
 from labels_for_tests import released_labels
 
+from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.data import catalogue as data
-from pate_tf.records import IntArray, Pool, ReleasedLabels
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool
 
 PUBLIC = data.load_public("digits")
-POOL = PUBLIC.split(300)[0].pool()
+POOL = PUBLIC.split(300).pool
 
 
 class Answers:
@@ -28,7 +30,7 @@ def islands(num: int, seed: int = 0) -> tuple[Pool, IntArray]:
     """Features about one centre a class: as easy as labels get, and trained on quickly."""
     random = np.random.default_rng(seed)
     dataset = dataclasses.replace(
-        PUBLIC.dataset, kind="tabular", input_shape=(16,), augmentation="none"
+        PUBLIC.dataset, kind="tabular", input_type="", input_shape=(16,), augmentation="none"
     )
     labels = random.integers(0, 10, num)
     centres = np.random.default_rng(1).integers(0, 2, (10, 16)) * 255

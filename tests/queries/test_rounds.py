@@ -6,18 +6,18 @@ import pytest
 from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, Answers, islands
 
-from pate_tf.accounting.statement_words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
-from pate_tf.queries import between_rounds, catalogue
+from pate_tf.queries import catalogue, round_models
 from pate_tf.queries.catalogue import STRATEGIES, Strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.rounds import ask_in_rounds, check_queries
 from pate_tf.queries.simple import choose_random
-from pate_tf.records import Pool, PoolLabels
+from pate_tf.statement.words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
+from pate_tf.values.public import Pool, PoolLabels
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(between_rounds, "STEPS", 20)
+    monkeypatch.setattr(round_models, "STEPS", 20)
 
 
 def config(strategy: str, **changes: object) -> QueryConfig:
@@ -69,7 +69,8 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_the_same_answers(str
 def test_the_seed_decides_where_asking_begins(strategy):
     pool, _ = islands(200)  # not images, so that no features are learnt
     one, other = (STRATEGIES[strategy].choose(pool, 5, seed) for seed in (0, 1))
-    assert np.array_equal(one, other) == (strategy == "first")
+    # Groups that stand out are found from any seed, and with them what is typical of each.
+    assert strategy == "typical" or np.array_equal(one, other) == (strategy == "first")
 
 
 def test_the_adaptive_ones_are_known_to_the_statement():
@@ -159,9 +160,9 @@ def test_labels_that_follow_stand_beside_the_paid_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strategy": "nosuch"}, "query_strategy: expected one of first, random"),
-        ({"num_queries": 301}, "queries: expected from 1 to the pool's 300, got 301"),
-        ({"strategy": "random", "rounds": 2}, "query_rounds: expected 1 for strategy random"),
+        ({"strategy": "nosuch"}, "strategy: expected one of first, random"),
+        ({"num_queries": 301}, "num_queries: expected from 1 to the pool's 300, got 301"),
+        ({"strategy": "random", "rounds": 2}, "rounds: expected 1 for strategy random"),
     ],
     ids=str,
 )
@@ -177,11 +178,11 @@ def test_what_does_not_fit_is_told_before_anybody_is_asked(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_queries": 0}, "queries: expected at least 1, got 0"),
-        ({"rounds": 0}, "query_rounds: expected from 1 to the 40 queries, got 0"),
-        ({"rounds": 41}, "query_rounds: expected from 1 to the 40 queries, got 41"),
-        ({"seed": -1}, "query_seed: expected"),
-        ({"seed": 2**31}, "query_seed: expected"),
+        ({"num_queries": 0}, "num_queries: expected at least 1, got 0"),
+        ({"rounds": 0}, "rounds: expected from 1 to the 40 queries, got 0"),
+        ({"rounds": 41}, "rounds: expected from 1 to the 40 queries, got 41"),
+        ({"seed": -1}, "seed: expected"),
+        ({"seed": 2**31}, "seed: expected"),
     ],
     ids=str,
 )
@@ -198,7 +199,7 @@ def test_copies_are_asked_once_whatever_the_answers():
         wanted = config("by_last_label", num_queries=30, rounds=3)
         asked = ask_in_rounds(wanted, copies, answers).queries
         assert len({copies.inputs[index].tobytes() for index in asked}) == 30
-    with pytest.raises(ValueError, match="queries: expected at most as many as the pool has dist"):
+    with pytest.raises(ValueError, match="num_queries: expected at most as many as the pool"):
         check_queries(config("by_last_label", num_queries=31, rounds=3), copies)
 
 

@@ -11,12 +11,13 @@ import tensorflow as tf
 from labels_for_tests import released_labels
 
 from pate_tf import artifacts
-from pate_tf.records import Pool, PoolLabels, PublicExamples, ReleasedLabels
+from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import training
 from pate_tf.students.catalogue import find_student
 from pate_tf.students.config import StudentConfig
+from pate_tf.values.public import Pool, PoolLabels, PublicExamples
 
 QUERIES = 60
 
@@ -66,7 +67,7 @@ class StudentContract:
         return student.train(config, labels or self.labels(), pool, **kwargs)
 
     def pool(self) -> Pool:
-        return self.public.split(self.pool_size)[0].pool()
+        return self.public.split(self.pool_size).pool
 
     def labels(self) -> ReleasedLabels:
         indices = np.arange(QUERIES)
@@ -75,7 +76,7 @@ class StudentContract:
         )
 
     def classify(self, model):
-        held_out = self.public.split(self.pool_size)[1]
+        held_out = self.public.split(self.pool_size).held_out
         return np.argmax(model(tf.constant(held_out.inputs, tf.float32)), axis=1), held_out.labels
 
     @pytest.fixture(scope="class")
@@ -90,7 +91,7 @@ class StudentContract:
     def test_it_is_exported_and_answers_raw_inputs_as_before(self, finished, tmp_path):
         model, dataset = finished[0], self.public.dataset
         folder = export.export_student(model, dataset, tmp_path / "student", {})
-        held_out = self.public.split(self.pool_size)[1]
+        held_out = self.public.split(self.pool_size).held_out
         served = ServedStudent(folder).classify(held_out.inputs)
         # Batches of another size round otherwise; the labels are the same but at exact ties.
         assert (served == self.classify(model)[0]).mean() > 0.99
@@ -123,9 +124,34 @@ class StudentContract:
         given, truth = self.classify(self.train(both))
         assert (given == (truth + 1) % num_classes).mean() > self.better_than
 
+    def test_it_learns_from_weighted_labels(self):
+        """A third of the weight lies on another class; a forest takes the largest."""
+        truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
+        weights = (2 * np.eye(num_classes)[truth] + np.eye(num_classes)[truth - 1]) / 3
+        labels = PoolLabels(
+            query_indices=np.arange(QUERIES),
+            labels=truth,
+            num_classes=num_classes,
+            weights=weights.astype(np.float32),
+        )
+        given, right = self.classify(self.train(labels))
+        assert (given == right).mean() > self.better_than
+
 
 class FittedStudentContract(StudentContract):
     """What every student must do besides that is trained by `fit`."""
+
+    def test_it_is_the_weights_that_it_learns(self):
+        """Labels all of the wrong class beside weights of the right one; and the reverse."""
+        truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
+        labels = PoolLabels(
+            query_indices=np.arange(QUERIES),
+            labels=(truth + 1) % num_classes,
+            num_classes=num_classes,
+            weights=np.eye(num_classes, dtype=np.float32)[truth],
+        )
+        given, right = self.classify(self.train(labels))
+        assert (given == right).mean() > self.better_than
 
     def test_it_leaves_logs_and_nothing_unfinished(self, finished):
         folder = finished[1]

@@ -11,10 +11,11 @@ from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.records import PublicExamples
 from pate_tf.students import consistency
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool, PublicExamples
 
 RANDOM = np.random.default_rng(0)
 LOGITS, OTHERS = RANDOM.normal(0, 3, (2, 6, 4)).astype(np.float32)
@@ -26,13 +27,17 @@ LABELS = np.array([0, 1, 2, 3, 0, 1])
 def test_the_loss_on_labels_is_generalised_cross_entropy(q):
     likelihood = PROBABILITIES[np.arange(6), LABELS].astype(np.float64)
     expected = ((1 - likelihood**q) / q).mean()
-    found = consistency.generalized_cross_entropy(LABELS, LOGITS, robustness=tf.constant(q))
+    found = consistency.generalized_cross_entropy(
+        tf.constant(LABELS), LOGITS, robustness=tf.constant(q)
+    )
     assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
 def test_without_robustness_it_is_cross_entropy():
     expected = -np.log(PROBABILITIES[np.arange(6), LABELS]).mean()
-    found = consistency.generalized_cross_entropy(LABELS, LOGITS, robustness=tf.constant(0.0))
+    found = consistency.generalized_cross_entropy(
+        tf.constant(LABELS), LOGITS, robustness=tf.constant(0.0)
+    )
     assert float(found) == pytest.approx(expected, rel=0.01)
 
 
@@ -91,7 +96,11 @@ def test_directions_become_units_however_small(size):
 
 def test_the_adversarial_change_moves_the_answer_more_than_a_random_one():
     dataset = dataclasses.replace(
-        data.load_public("digits").dataset, kind="tabular", input_shape=(64,), augmentation="none"
+        data.load_public("digits").dataset,
+        kind="tabular",
+        input_type="",
+        input_shape=(64,),
+        augmentation="none",
     )
     classifier = models.build("mlp", dataset, seed=3)
     student = consistency.ConsistencyStudent(classifier, dataset, warm_up_steps=1)
@@ -108,11 +117,11 @@ def test_the_adversarial_change_moves_the_answer_more_than_a_random_one():
 def test_it_learns_tables():
     public = data.load_public("digits")
     dataset = dataclasses.replace(
-        public.dataset, kind="tabular", input_shape=(64,), augmentation="none"
+        public.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
     )
     table = PublicExamples(dataset, public.inputs.reshape(-1, 64).astype(np.float32), public.labels)
-    student_side, held_out = table.split(400)
-    labels = released_labels(np.arange(60), student_side.labels[:60])
+    split = table.split(400)
+    labels = released_labels(np.arange(60), split.pool_labels[:60])
     config = StudentConfig(
         student="consistency",
         model="mlp",
@@ -121,10 +130,10 @@ def test_it_learns_tables():
         learning_rate=0.003,
         seed=1,
     )
-    model = consistency.train_consistency(config, labels, student_side.pool())
-    given_labels = np.argmax(model(held_out.inputs), axis=1)
+    model = consistency.train_consistency(config, labels, split.pool)
+    given_labels = np.argmax(model(split.held_out.inputs), axis=1)
     # A constant guess is right on about 12 %.
-    assert (given_labels == held_out.labels).mean() > 0.6
+    assert (given_labels == split.held_out.labels).mean() > 0.6
 
 
 def test_strong_changes_follow_the_seed_and_stay_in_range():
@@ -172,3 +181,93 @@ def test_the_average_is_of_the_weights_and_the_first_is_the_weights():
         averaged = student.averaged_classifier().trainable_weights
         for one, other in zip(averaged, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+L2 = 3.0
+
+
+@pytest.mark.parametrize("augmentation", ["none", "affine"])
+def test_a_regularizer_moves_the_weights_as_it_says(augmentation):
+    dataset = dataclasses.replace(data.load_public("digits").dataset, augmentation=augmentation)
+    images = tf.random.stateless_uniform([12, 8, 8, 1], [0, 1], 0.0, 16.0)
+    kernels = []
+    for regularizer in (None, keras.regularizers.L2(L2)):
+        classifier = keras.Sequential(
+            [
+                keras.Input(dataset.input_shape),
+                keras.layers.Flatten(),
+                keras.layers.Dense(
+                    10, kernel_regularizer=regularizer, kernel_initializer=seeded(7)
+                ),
+            ]
+        )
+        before = classifier.trainable_weights[0].numpy()
+        student = consistency.ConsistencyStudent(classifier, dataset, warm_up_steps=1)
+        student.compile(optimizer=keras.optimizers.SGD(0.01))
+        found = student.train_step(
+            {
+                "labelled": images[:4],
+                "labels": tf.constant([0, 1, 2, 3]),
+                "unlabelled": images[4:],
+                "changed": images[4:] + 1.0,
+            }
+        )
+        kernels.append(classifier.trainable_weights[0].numpy())
+    own = float(found["loss"]) - float(found["labelled_loss"]) - float(found["unlabelled_loss"])
+    assert own == pytest.approx(L2 * (before**2).sum(), rel=1e-4)
+    np.testing.assert_allclose(kernels[0] - kernels[1], 0.01 * 2 * L2 * before, atol=1e-5)
+
+
+def seeded(seed):
+    return keras.initializers.GlorotUniform(seed=seed)
+
+
+def test_only_the_losses_of_the_answer_to_the_batch_count():
+    # Looking for adversarial changes asks the classifier again, which adds to its losses.
+    dataset = dataclasses.replace(data.load_public("digits").dataset, augmentation="none")
+    classifier = keras.Sequential(
+        [
+            keras.Input(dataset.input_shape),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10, activity_regularizer=keras.regularizers.L2(0.5)),
+        ]
+    )
+    student = consistency.ConsistencyStudent(classifier, dataset, warm_up_steps=1)
+    student.compile(optimizer=keras.optimizers.SGD(0.0))
+    images = tf.random.stateless_uniform([6, 8, 8, 1], [0, 1], 0.0, 16.0)
+    batch = {
+        "labelled": images[:2],
+        "labels": tf.constant([0, 1]),
+        "unlabelled": images[2:],
+        "changed": images[2:],
+    }
+    found = student.train_step(batch)
+    own = float(found["loss"]) - float(found["labelled_loss"]) - float(found["unlabelled_loss"])
+    # A mean over the batch, as Keras has it.
+    expected = 0.5 * tf.reduce_sum(classifier(images) ** 2) / 6.0
+    assert own == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_model_that_looks_inputs_up_learns_tables_of_whole_numbers():
+    dataset = Dataset(
+        name="table",
+        kind="tabular",
+        input_shape=(3,),
+        value_range=(0.0, 9.0),
+        num_classes=2,
+        pool_size=60,
+    )
+    random = np.random.default_rng(1)
+    inputs = random.integers(0, 10, (60, 3)).astype(np.float32)
+    labels = released_labels(np.arange(40), (inputs[:40, 0] > 4).astype(np.int64), 2)
+    config = StudentConfig(
+        student="consistency",
+        model="architectures_for_tests:embedding",
+        max_steps=100,
+        batch_size=16,
+        learning_rate=0.02,
+        seed=0,
+    )
+    model = consistency.train_consistency(config, labels, Pool(dataset, inputs))
+    found = np.argmax(model(tf.constant(inputs)), axis=1)
+    assert (found == (inputs[:, 0] > 4)).mean() > 0.9

@@ -1,17 +1,20 @@
 import dataclasses
 import importlib
 import pathlib
+import sys
+import types
 
 import keras
 import numpy as np
 import pytest
-from contract import FittedStudentContract, StudentContract
+from contract import FittedStudentContract, KillAfter, Killed, StudentContract
+from labels_for_tests import released_labels
 
 from pate_tf.data import catalogue as data
-from pate_tf.records import PublicExamples
-from pate_tf.students import gan_networks
+from pate_tf.students import gan_networks, training
 from pate_tf.students.catalogue import STUDENTS, find_student
 from pate_tf.students.config import StudentConfig
+from pate_tf.values.public import PublicExamples
 
 DIGITS = data.load_public("digits")
 
@@ -31,7 +34,7 @@ def config(student: str, **changes: object) -> StudentConfig:
 def as_table(public: PublicExamples) -> PublicExamples:
     """The digits as 64 features that nobody may shift."""
     dataset = dataclasses.replace(
-        public.dataset, kind="tabular", input_shape=(64,), augmentation="none"
+        public.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
     )
     inputs = public.inputs.reshape(-1, 64).astype(np.float32)
     return PublicExamples(dataset, inputs, public.labels)
@@ -62,6 +65,34 @@ class TestConsistency(FittedStudentContract):
 class TestRandomForest(StudentContract):
     config = config("random_forest")
     public = as_table(DIGITS)
+
+
+@pytest.mark.parametrize("student", ["supervised", "consistency"])
+@pytest.mark.parametrize("rates", [(0.1, 0.5), (0.1, 0.1)], ids=["changed", "same"])
+def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_path, monkeypatch):
+    # Of the same name, steps, labels and shapes: nothing but the settings tell the two apart.
+    def net(dataset):
+        layers = [keras.layers.Flatten(), keras.layers.Dropout(rate), keras.layers.Dense(10)]
+        return keras.Sequential([keras.Input(dataset.input_shape), *layers])
+
+    module = types.ModuleType("nets")
+    module.net = net
+    monkeypatch.setitem(sys.modules, "nets", module)
+    monkeypatch.setattr(training, "STEPS_AN_EPOCH", 1)
+    epochs = []
+    count = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: epochs.append(epoch))
+    pool = DIGITS.split(400).pool
+    asked = (
+        config(student, model="nets:net", max_steps=3),
+        released_labels(np.arange(20), DIGITS.labels[:20], 10),
+        pool,
+    )
+    rate = rates[0]
+    with pytest.raises(Killed):
+        STUDENTS[student].train(*asked, folder=tmp_path, callbacks=[KillAfter(2)])
+    rate = rates[1]
+    STUDENTS[student].train(*asked, folder=tmp_path, callbacks=[count])
+    assert epochs == ([2] if rates[0] == rates[1] else [0, 1, 2])
 
 
 def test_every_student_keeps_the_contract():
@@ -97,7 +128,7 @@ def test_a_forest_as_the_plain_students_model_makes_it_the_forest_student():
 
 
 def test_every_student_is_in_the_flag():
-    script = pathlib.Path(__file__).parents[2] / "train_student.py"
+    script = pathlib.Path(__file__).parents[2] / "pate_tf" / "cli" / "student_flags.py"
     for name in STUDENTS:
         assert f'"{name}"' in script.read_text()
 

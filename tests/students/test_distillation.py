@@ -9,7 +9,7 @@ from pate_tf.students.distillation import SoftCrossEntropy, train_distilled
 from pate_tf.students.outputs import BATCH, outputs
 
 PUBLIC = data.load_public("digits")
-POOL = PUBLIC.split(400)[0].pool()
+POOL = PUBLIC.split(400).pool
 
 
 def config(**changes: object) -> StudentConfig:

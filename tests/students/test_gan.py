@@ -8,11 +8,11 @@ from labels_for_tests import released_labels
 
 from pate_tf.data.digits import DIGITS
 from pate_tf.data.tfds_images import MNIST, SVHN
-from pate_tf.records import Pool
 from pate_tf.students import gan, gan_networks
 from pate_tf.students.adam import BiasCorrectedAdam
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.sample_images import SIDE, SampleImages
+from pate_tf.values.public import Pool
 
 
 def student(dataset=DIGITS) -> gan.GanStudent:

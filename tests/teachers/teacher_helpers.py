@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from pate_tf.models import catalogue
 from pate_tf.partition import Partition, assigned_partition
-from pate_tf.records import Dataset, PrivateExamples
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import (
     DataParallelTrainer,
@@ -16,9 +15,12 @@ from pate_tf.teachers.training import (
     TeacherData,
     TeacherState,
 )
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages
+OWN_LOSSES = "architectures_for_tests:with_added_loss"  # of weights, and a mean over the batch
 BLOBS = Dataset(
     name="blobs",
     kind="image",
@@ -65,6 +67,13 @@ def config(**changes: object) -> TeacherConfig:
 
 def teacher_data(private: PrivateExamples | None = None, **changes: object) -> TeacherData:
     return TeacherData(config(**changes), private or examples(), uneven_partition())
+
+
+def data_of_owners() -> TeacherData:
+    """Shares of different numbers of steps; the last one of five is empty."""
+    shares = Partition(uneven_partition().assignment, NUM_TEACHERS + 1, "owner")
+    of_owners = config(num_teachers=NUM_TEACHERS + 1, unit="owner", max_steps=None, batch_size=2)
+    return TeacherData(of_owners, examples(), shares)
 
 
 def trainer(

@@ -20,9 +20,12 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from pate_tf import artifacts
 from pate_tf.partition import random_partition
-from pate_tf.records import Dataset, PrivateExamples
-from pate_tf.teachers import classifiers, processes, run
+from pate_tf.runs import going_on
+from pate_tf.runs import teachers as run
+from pate_tf.teachers import classifiers, processes
 from pate_tf.teachers.config import TeacherConfig
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 6
 TABLE = Dataset(
@@ -195,16 +198,16 @@ def test_runs_of_several_jobs_are_merged(model, whole, tmp_path, one_process):
 
 
 def test_another_configuration_or_other_data_are_refused(trained, one_process):
-    with pytest.raises(ValueError, match="holds teachers trained with seed=5, asked for seed=6"):
+    with pytest.raises(ValueError, match=r"other teachers \(seed: 5 in this folder, 6 now\)"):
         train(trained, config=config(seed=6))
-    with pytest.raises(ValueError, match="holds teachers trained with records="):
+    with pytest.raises(ValueError, match=r"\(records: others in this folder than now\)"):
         train(trained, examples=examples(seed=1))
 
 
 def test_models_that_fit_no_data_or_no_cluster_leave_no_trace(tmp_path, one_process):
     broken = examples().inputs.copy()
     broken[7, 1] = np.nan
-    with pytest.raises(ValueError, match="inputs: expected finite numbers"):
+    with pytest.raises(ValueError, match="inputs of table: expected finite numbers"):
         train(tmp_path, examples=PrivateExamples(TABLE, broken, examples().labels))
     assert not run.ensemble_folder(artifacts.RunDirectory(tmp_path)).exists()
     with pytest.raises(ValueError, match="model: can't import"):
@@ -393,7 +396,7 @@ def own_data() -> None:
 def killed_after_the_first_save() -> None:
     """Finished teachers are saved at once; the process dies when the first are."""
     own_data()
-    run.SECONDS_BETWEEN_SAVES = 0.0
+    going_on.SECONDS_BETWEEN_SAVES = 0.0
     rename = os.replace
 
     def replace(source, target, **options):

@@ -12,7 +12,8 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf import artifacts
-from pate_tf.teachers import cluster, run
+from pate_tf.runs import teachers as run
+from pate_tf.teachers import cluster
 from pate_tf.teachers.ensemble import Ensemble
 
 FLAGS = ("--nb_teachers=12", "--max_steps=600")

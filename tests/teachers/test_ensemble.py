@@ -8,8 +8,9 @@ import teacher_helpers as helpers
 import tensorflow as tf
 
 from pate_tf.data import catalogue as data
-from pate_tf.records import Dataset, Votes
 from pate_tf.teachers import ensemble as ensembles
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.sensitive import Votes
 
 MODELS = ("cnn", "architectures_for_tests:with_buffers")
 

@@ -82,7 +82,7 @@ def test_a_missing_teacher_is_named(store, tmp_path):
 )
 def test_another_identity_is_refused_and_changes_nothing(store, tmp_path, change):
     store.save_finished({0: state(0)})
-    with pytest.raises(ValueError, match="holds teachers trained with") as caught:
+    with pytest.raises(ValueError, match=r"holds (other )?teachers") as caught:
         TeacherStore(tmp_path / "teachers", {**IDENTITY, **change})
     assert "\n" not in str(caught.value)
     assert TeacherStore(tmp_path / "teachers", IDENTITY).finished() == {0}

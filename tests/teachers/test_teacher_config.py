@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pate_tf.data.digits import DIGITS
-from pate_tf.teachers.config import TeacherConfig, default_steps
+from pate_tf.teachers.config import TRAINING_VERSION, TeacherConfig
 
 FIELDS = {
     "dataset": DIGITS,
@@ -16,9 +16,10 @@ FIELDS = {
 }
 
 
+@pytest.mark.parametrize("max_steps", [10, None])
 @pytest.mark.parametrize("unit", ["record", "owner"])
-def test_a_config_survives_json(unit):
-    config = TeacherConfig(**FIELDS, unit=unit)
+def test_a_config_survives_json(unit, max_steps):
+    config = TeacherConfig(**{**FIELDS, "max_steps": max_steps}, unit=unit)
     assert TeacherConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -42,6 +43,21 @@ def test_nonsense_is_refused_by_name(name, bad):
         TeacherConfig(**{**FIELDS, name: bad})
 
 
-def test_steps_follow_from_public_sizes():
-    assert default_steps(num_records=60_000, num_teachers=100, batch_size=40) == 375
-    assert default_steps(num_records=10, num_teachers=10, batch_size=40) == 150
+def test_steps_follow_from_a_teachers_own_share():
+    config = TeacherConfig(**{**FIELDS, "max_steps": None, "batch_size": 40})
+    found = [config.num_steps(num_records) for num_records in (0, 1, 240, 241, 600, 601)]
+    assert found == [0, 150, 150, 151, 375, 376]
+    assert config.steps_in_words == "25 passes each over its own records, at least 150 steps"
+    explicit = TeacherConfig(**FIELDS)
+    assert [explicit.num_steps(num_records) for num_records in (0, 1, 601)] == [0, 10, 10]
+    assert explicit.steps_in_words == "10 steps each"
+
+
+@pytest.mark.parametrize("version", [None, 1])
+def test_owners_teachers_of_the_first_version_are_refused(version):
+    fields = TeacherConfig(**FIELDS, unit="owner").to_dict()
+    assert fields.pop("training_version") == TRAINING_VERSION
+    old = fields if version is None else {**fields, "training_version": version}
+    with pytest.raises(ValueError, match="training_version: expected at least 2"):
+        TeacherConfig.from_dict(old)
+    assert TeacherConfig.from_dict({**old, "unit": "record"}) == TeacherConfig(**FIELDS)

@@ -1,12 +1,14 @@
+import shutil
+
 import keras
 import numpy as np
 import pytest
 import teacher_helpers as helpers
 
 from pate_tf.models import catalogue
-from pate_tf.records import Pool
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers.voters import ModelFolder, VoteFile, covers, load_voter
+from pate_tf.teachers.voters import KeptVotes, ModelFolder, covers, load_voter
+from pate_tf.values.public import Pool
 
 INPUTS, _ = helpers.blob_images(20)
 POOL = Pool(helpers.BLOBS, INPUTS)
@@ -21,7 +23,7 @@ def vote_file(tmp_path):
 
 def test_a_file_of_labels_answers_the_queries_that_it_covers(vote_file):
     voter = load_voter(vote_file, POOL)
-    assert isinstance(voter, VoteFile)
+    assert isinstance(voter, KeptVotes)
     assert (voter.num_teachers, voter.unit, voter.dataset) == (7, "record", helpers.BLOBS)
     done = []
     np.testing.assert_array_equal(
@@ -92,6 +94,20 @@ def test_a_folder_of_models_votes_like_its_models(tmp_path):
     assert more.digest != before
     twin = model.predict(INPUTS.astype(np.float32), verbose=0).argmax(axis=1)
     np.testing.assert_array_equal(more.votes(INPUTS).labels[3], twin)
+
+
+def test_one_teacher_has_one_vote(tmp_path):
+    """A copied file was a second teacher, and its records moved two votes."""
+    config = helpers.config(model=helpers.SMALL, num_teachers=2)
+    ensembles.save_each(tmp_path, config, helpers.stacked_weights(config))
+    shutil.copytree(tmp_path / "000001", tmp_path / "again")
+    with pytest.raises(ValueError, match="the same in 000001 and again: its records would have"):
+        load_voter(tmp_path, POOL)
+    shutil.rmtree(tmp_path / "again")
+    for name in ("a.keras", "b.keras"):
+        (tmp_path / name).write_bytes(b"the same")
+    with pytest.raises(ValueError, match=r"the same in a\.keras and b\.keras"):
+        load_voter(tmp_path, POOL)
 
 
 def test_a_broken_model_is_one_clear_line(tmp_path):

@@ -1,0 +1,155 @@
+"""Teachers on public features: `python -m benchmarks.features --data_dir=DIR`.
+
+Trains teachers on features of the public pool, buys labels for a worst-case epsilon, trains a
+student on them and prints a row for each: what was asked of which mechanism, how many labels are
+right, how good the student is on held-out samples, and how long each step took. Noise comes from
+the operating system. `--rows=mnist` runs those whose name begins so; `--repetitions=3` prints
+medians. What is found is kept in `--folder`, as JSON.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from pate_tf.accounting.calibration import least_noise
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
+from pate_tf.noise import SystemNoise
+from pate_tf.queries.config import QueryConfig
+from pate_tf.runs import sources, teacher_settings, train_student, train_teachers
+from pate_tf.runs.labels import Budget, LabelRequest
+from pate_tf.students.config import StudentSettings
+
+DELTA = 1e-5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One row.
+
+    Attributes:
+      dataset: its name.
+      num_teachers: how many.
+      epsilon: worst case, at delta 1e-5.
+      num_queries: how many inputs of the pool are asked about.
+      mechanism: of the two that are compared here.
+      strategy: how queries are chosen.
+      student: how the student learns.
+    """
+
+    dataset: str
+    num_teachers: int
+    epsilon: float
+    num_queries: int
+    mechanism: str = GaussianHistogram.name
+    strategy: str = "diverse"
+    student: str = "consistency"
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return f"{self.dataset}-{self.num_teachers}-{self.epsilon:g}-{self.mechanism}"
+
+    def drawn_by(self) -> Mechanism:
+        """Returns the mechanism with the least noise for this epsilon."""
+        if self.mechanism == StabilityGate.name:
+            return StabilityGate(epsilon=self.epsilon, delta=DELTA)
+        return least_noise(
+            GaussianHistogram, num_queries=self.num_queries, epsilon=self.epsilon, delta=DELTA
+        )
+
+
+SETTINGS = (
+    Setting(dataset="mnist", num_teachers=2_000, epsilon=0.1, num_queries=50),
+    Setting(dataset="mnist", num_teachers=2_000, epsilon=0.05, num_queries=50),
+    Setting(
+        dataset="mnist",
+        num_teachers=2_000,
+        epsilon=0.05,
+        num_queries=50,
+        mechanism=StabilityGate.name,
+        strategy="typical",
+    ),
+    Setting(dataset="fashion_mnist", num_teachers=1_000, epsilon=1.0, num_queries=500),
+    Setting(dataset="fashion_mnist", num_teachers=1_000, epsilon=0.25, num_queries=200),
+    Setting(
+        dataset="adult",
+        num_teachers=1_000,
+        epsilon=1.0,
+        num_queries=4_999,
+        strategy="first",
+        student="supervised",
+    ),
+)
+
+
+def measured(one: Setting, data_dir: pathlib.Path | None, folder: pathlib.Path) -> dict[str, float]:
+    """Runs a setting once in a folder of its own."""
+    data = sources.DataSource(dataset=one.dataset, data_dir=data_dir)
+    began = time.monotonic()
+    teachers = train_teachers.run(
+        train_teachers.TeachersRun(
+            data=data,
+            num_teachers=one.num_teachers,
+            settings=teacher_settings.TeacherSettings(model="ridge"),
+            folder=folder,
+        )
+    )
+    trained = time.monotonic()
+    student = train_student.run(
+        train_student.StudentRun(
+            sources=train_student.Sources(data=data, teachers=sources.TeacherSource(folder=folder)),
+            settings=StudentSettings(student=one.student),
+            request=LabelRequest(
+                queries=QueryConfig(strategy=one.strategy, num_queries=one.num_queries),
+                mechanism=one.drawn_by(),
+                noise=SystemNoise(),
+            ),
+            budget=Budget(delta=DELTA),
+        )
+    )
+    return {
+        "teacher_accuracy": teachers.values["teacher_accuracy_mean"],
+        "epsilon": student.values["epsilon_worst_case"],
+        "label_accuracy": student.values["label_accuracy"],
+        "student_accuracy": student.values["student_accuracy"],
+        "seconds_teachers": trained - began,
+        "seconds_student": time.monotonic() - trained,
+    }
+
+
+def main() -> None:
+    """Reads the flags, runs, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data_dir", type=pathlib.Path)
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/features"))
+    parser.add_argument("--rows", default="", help="what names of rows begin with")
+    parser.add_argument("--repetitions", type=int, default=1)
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for one in SETTINGS:
+        if not one.name.startswith(asked.rows):
+            continue
+        found = []
+        for _ in range(asked.repetitions):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(measured(one, asked.data_dir, pathlib.Path(folder) / "run"))
+        medians = {
+            name: statistics.median(each[name] for each in found)
+            for name in found[0]
+            if all(each[name] is not None for each in found)
+        }
+        kept = {**dataclasses.asdict(one), **medians, "repetitions": found}
+        (asked.folder / f"{one.name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+        values = "  ".join(f"{name} {value:.4g}" for name, value in medians.items())
+        print(f"{one.name}: {one.num_queries} {one.strategy} queries  {values}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Reads any charge back from a record: the one list of families of charges."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.local import SILO_CHARGES, silo_charge_from_dict
+from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.accounting.noisy_training import training_from_dict
+from pate_tf.accounting.release_plan import plan_from_dict
+
+
+def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
+    """Returns the charge that `Charge.to_dict` described.
+
+    Raises:
+        ValueError: if the fields are those of no charge.
+    """
+    if fields.get("name") in SILO_CHARGES:
+        return silo_charge_from_dict(fields)
+    if "release" in fields:
+        return plan_from_dict(fields)
+    return training_from_dict(fields) if "training" in fields else mechanism_from_dict(fields)

@@ -1,0 +1,23 @@
+"""Local randomisers: each owner of a vote randomises it before it leaves, and trusts nobody."""
+
+from pate_tf.accounting.local.base import LocalNoise, LocalRandomiser, WorstPair
+from pate_tf.accounting.local.randomised_response import RandomisedResponse
+from pate_tf.accounting.local.registry import (
+    LOCAL_RANDOMISERS,
+    SILO_CHARGES,
+    silo_charge_from_dict,
+)
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.accounting.local.truncated_geometric import TruncatedGeometric
+
+__all__ = [
+    "LOCAL_RANDOMISERS",
+    "SILO_CHARGES",
+    "LocalNoise",
+    "LocalRandomiser",
+    "RandomisedResponse",
+    "SecureHistogram",
+    "TruncatedGeometric",
+    "WorstPair",
+    "silo_charge_from_dict",
+]

@@ -1,0 +1,160 @@
+"""What a local randomiser is: a charge that turns one vote into one answer that may leave."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping
+from math import isfinite
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.conversions import SAFETY_MARGIN
+from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.local.losses import composed_epsilon
+from pate_tf.accounting.quadrature import IntArray
+
+LEAST_EPSILON, MOST_EPSILON = 2.0**-20, 40.0
+MOST_CLASSES = 2**16
+
+
+class LocalNoise(Protocol):
+    """The draws that local randomisers are composed of; `pate_tf.noise` has the real ones."""
+
+    def words(self, size: int) -> NDArray[np.uint64]:
+        """Returns independent uniform 64-bit words, uint64 `[size]`."""
+
+    def uniform_integers(self, bounds: IntArray) -> IntArray:
+        """Returns exactly uniform whole numbers from 0 to bounds - 1, same shape as bounds."""
+
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns integers k with probability proportional to e^(-|k|/scale), `[size]`."""
+
+
+class WorstPair(NamedTuple):
+    """The answers' laws at the two votes that are easiest to tell apart, by privacy loss.
+
+    No other two votes are easier to tell apart, in either direction and however many answers there
+    are (docs/theory_local.md, Theorems L1, L2 and L3).
+
+    Attributes:
+        step: losses are whole multiples of it, in natural logarithms.
+        multiples: int64 `[num_losses]`, ascending by equal steps.
+        here: probability of each loss under the first vote, `[num_losses]`; those under the second
+            are e^-loss times these.
+    """
+
+    step: float
+    multiples: IntArray
+    here: FloatArray
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalRandomiser(Charge):
+    """A randomised rule that turns one vote into one answer, and its cost.
+
+    Adjacency: everything that an owner holds is replaced, so any vote may become any other. That
+    protects each of its records, too.
+
+    Attributes:
+        num_classes: votes and answers are whole numbers from 0 to num_classes - 1; at least 2.
+        epsilon: what one answer costs at most, with delta 0, in natural logarithms; from 2**-20 to
+            40. The sampler's own exact epsilon is at most this.
+        name: in records, messages and policies.
+        is_recommended: whether there is a use for it beside comparison.
+        help: when to take it, in a sentence.
+    """
+
+    num_classes: int
+    epsilon: float
+    name: ClassVar[str]
+    answers: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, str]] = ("answer", "answers")
+    is_recommended: ClassVar[bool] = True
+    help: ClassVar[str]
+    words: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a parameter is out of its range."""
+        if isinstance(self.num_classes, bool) or not isinstance(self.num_classes, int):
+            raise ValueError("num_classes: expected a whole number, got something else")
+        if not 2 <= self.num_classes <= MOST_CLASSES:
+            raise ValueError(f"num_classes: expected 2 to {MOST_CLASSES:,}, got {self.num_classes}")
+        if not (isfinite(self.epsilon) and LEAST_EPSILON <= self.epsilon <= MOST_EPSILON):
+            raise ValueError(f"epsilon: expected 2**-20 to {MOST_EPSILON:g}, got {self.epsilon}")
+
+    @abstractmethod
+    def channel(self) -> FloatArray:
+        """Returns Pr[answer = column | vote = row], `[num_classes, num_classes]`."""
+
+    @abstractmethod
+    def worst_pair(self) -> WorstPair:
+        """Returns the two votes' laws that no other two exceed."""
+
+    @abstractmethod
+    def draw(self, votes: IntArray, noise: LocalNoise) -> IntArray:
+        """Draws the answers to votes.
+
+        Args:
+            votes: int64 `[num_votes]`, from 0 to num_classes - 1. Sensitive.
+            noise: what everything random is drawn from.
+
+        Returns:
+            int64 `[num_votes]`; may leave once it is paid for.
+
+        Raises:
+            ValueError: if a vote is no class; the message carries no vote.
+        """
+
+    @property
+    def pure_epsilon(self) -> float:
+        """Epsilon: what one answer costs with delta 0."""
+        return self.epsilon
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns l times the Renyi divergence of order l + 1 of the worst pair, [num_moments]."""
+        step, multiples, here = self.worst_pair()
+        exponents = np.outer(moments, step * multiples)
+        with np.errstate(over="ignore"):
+            excess = np.expm1(np.minimum(exponents, 700.0)) @ here
+        largest = exponents.max(axis=1)
+        scaled = np.log(np.exp(exponents - largest[:, None]) @ here) + largest
+        costs = np.where(largest < 500.0, np.log1p(np.maximum(excess, 0.0)), scaled)
+        return np.asarray(costs * (1.0 + SAFETY_MARGIN))
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns epsilon of so many answers by exact convolution of their privacy losses.
+
+        Infinite where there are too many to convolve; moments then say what they cost. Rounded up.
+        """
+        pair = self.worst_pair()
+        exact = composed_epsilon(pair.step, pair.multiples, pair.here, number=number, delta=delta)
+        return min(exact, super().composed_epsilon(number, delta=delta))
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields with the name."""
+        return {"name": self.name, **dataclasses.asdict(self)}
+
+    def summary(self) -> str:
+        """Returns name and parameters in a few words."""
+        return f"{self.name}, epsilon {self.epsilon:g}, {self.num_classes} classes"
+
+    def in_words(self) -> str:
+        """Returns what is done with a vote, in sentences for a privacy statement."""
+        numbers: Mapping[str, str] = {
+            "epsilon": f"{self.epsilon:.4g}",
+            "num_classes": f"{self.num_classes:,}",
+            "kept": f"{self.channel().diagonal().min():.3g}",
+        }
+        return self.words.format(**numbers)
+
+    def checked_votes(self, votes: IntArray) -> IntArray:
+        """Returns votes; raises ValueError, which carries none, unless all are classes."""
+        if votes.ndim != 1 or votes.dtype.kind not in "iu":
+            raise ValueError("votes: expected whole numbers [num_votes], got something else")
+        if votes.size and not (votes.min() >= 0 and votes.max() < self.num_classes):
+            raise ValueError(f"votes: expected 0 to {self.num_classes - 1}, got others")
+        return votes.astype(np.int64)

@@ -1,0 +1,288 @@
+"""What a mechanism is: a charge that also draws labels from votes.
+
+One value draws the noise and accounts for it, so the two can't drift apart. What is fixed here is
+the law of the released label given the counts; nothing may change it without changing the
+accounting with it.
+
+Ties. The additive samplers give every class of every query an independent, uniformly random
+priority that is drawn without looking at the counts; equal noisy counts go to the higher priority.
+In integers: score = counts * LATTICE + noise, where the noise of `LaplaceNoisyMax` is
+(discrete Laplace) * LATTICE + (random permutation of 0 .. num_classes - 1), and the noise of
+`GaussianNoisyMax` is a discrete Gaussian of scale sigma * LATTICE. Exact outcome probabilities
+follow that rule and so do not depend on the order of the classes, and the bound `paper` of
+`LaplaceNoisyMax` needs it (docs/theory.md, Proposition D1); every other bound counts a tie against
+the plurality and holds for any rule that does not look at the counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Self
+
+import numpy as np
+
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.composition import smallest_epsilon, total_alphas
+from pate_tf.accounting.conversions import check_num_queries
+from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.mechanisms.drawing import (
+    Answers,
+    NoiseSource,
+    NoisyWinners,
+    largest_sums,
+)
+from pate_tf.accounting.mechanisms.parameters import Parameter
+from pate_tf.accounting.outcomes import NeighbourLaws
+from pate_tf.accounting.quadrature import IntArray
+from pate_tf.accounting.target import Target
+
+Tail = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True)
+class Mechanism(Charge):
+    """A randomised rule that turns the counts of queries into labels, and their cost.
+
+    Adjacency: one training record is replaced, or all records of one owner are added or removed;
+    so at most one teacher changes, and at most one vote of every query moves from one class to
+    another (docs/theory.md, Propositions S1 and S2). An owner replaced by another can change two
+    teachers (`pate_tf.accounting.moved_teachers`).
+
+    A family member gives `name`, `alphas`, `draw`, `words`, `parameters` and `of_scale`, or says in
+    `lacks` why not ("draw", "words", "flags", "calibration"); and whatever else it can: the bounds
+    of its data-dependent cost with the methods they rest on, `pure_epsilon`, `noise_multipliers`.
+
+    Attributes:
+        name: in records and as value of `--mechanism`.
+        parameters: its fields, each with its flags.
+        words: what it does, in sentences with its fields in braces.
+        bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
+        withholds: whether a query may get no label.
+        heeds_predictions: whether answers depend on a student of earlier labels: `draw_with`.
+        query_strategy: how queries are best chosen for it, where nobody says; a public rule.
+        unanswered_advice: what to say to whoever paid and got no label at all.
+    """
+
+    name: ClassVar[str]
+    answers: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    words: ClassVar[str] = ""
+    bounds: ClassVar[tuple[str, ...]] = ()
+    withholds: ClassVar[bool] = False
+    heeds_predictions: ClassVar[bool] = False
+    query_strategy: ClassVar[str] = "first"
+    unanswered_advice: ClassVar[str] = "every query was withheld"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.counted = ("batch", "batches") if cls.is_paid_once else ("query", "queries")
+
+    # What it costs, whatever the votes.
+
+    def number_charged(self, num_queries: int) -> int:
+        """Returns num_queries, or one for the whole batch."""
+        queries = check_num_queries(num_queries)
+        return min(queries, 1) if self.is_paid_once else queries
+
+    def data_independent_alpha(self, moments: FloatArray, *, num_queries: int) -> FloatArray:
+        """Returns the total cost of num_queries labels, [num_moments], whatever the counts."""
+        return total_alphas({self: self.number_charged(num_queries)}, moments)
+
+    def data_independent_epsilon(
+        self, *, num_queries: int, delta: float
+    ) -> tuple[float, float | None]:
+        """Returns the smallest known data-independent epsilon at delta, and its moment.
+
+        The moment is None where a composition theorem other than moments gives the result.
+        """
+        return smallest_epsilon({self: self.number_charged(num_queries)}, delta)
+
+    # How it draws.
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Scales of the noise that it draws, in votes, by what they are called."""
+        return {}
+
+    def check_counts(self, counts: IntArray) -> None:
+        """Checks whatever `draw` and the cost demand of a batch's counts, before it is charged.
+
+        Args:
+            counts: int64 [num_queries, num_classes]. Sensitive.
+
+        Raises:
+            ValueError: if they are not such; the message carries no count.
+        """
+        del counts
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws the answers to a batch of queries.
+
+        Args:
+            counts: int64 [num_queries, num_classes]. Sensitive.
+            noise: what everything random is drawn from.
+            noisy_winners: what picks the largest of counts with noise; may be a graph.
+
+        Raises:
+            ValueError: if the mechanism has no sampler.
+        """
+        del counts, noise, noisy_winners
+        raise self.lacking("a sampler", "draw")
+
+    def draw_with(
+        self,
+        predictions: FloatArray,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws as `draw`, given a student's probabilities [num_queries, num_classes].
+
+        Raises:
+            ValueError: if the mechanism does not heed them.
+        """
+        del predictions, counts, noise, noisy_winners
+        raise self.lacking("answers that heed a student", "heed of a student")
+
+    # What is known of its label, for bounds at the true votes.
+
+    @property
+    def answering(self) -> Mechanism:
+        """What chooses the label of a query that is answered."""
+        return self
+
+    def test_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns what a query costs before it is known whether it is answered, [num_moments]."""
+        return np.zeros_like(moments)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns F(D), at least Pr[a class with D votes fewer is preferred], same shape as gaps.
+
+        F is nonincreasing, and convex on D >= 0 for every mechanism that adds noise.
+        """
+        raise self.lacking("a pairwise tail", "pairwise tail")
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the exact law of the label, [num_queries, num_classes]."""
+        raise self.lacking("an outcome law", "outcome law")
+
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
+        """Returns the exact laws at one histogram [num_classes] and at every neighbour."""
+        raise self.lacking("an outcome law", "outcome law")
+
+    def bound_tail(self, bound: str) -> Tail:
+        """Returns the tail F that a bound is evaluated with; the caller has checked the bound."""
+        del bound
+        return self.pairwise_tail
+
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns the cap that data-dependent costs of a query end at, [num_moments].
+
+        A closed form, and no less than `alphas`, which a search over all counts may have lowered.
+        """
+        return self.alphas(moments)
+
+    def bound_cap(self, bound: str, moments: FloatArray) -> FloatArray:
+        """Returns what a query costs at most under a bound, [num_moments]."""
+        del bound
+        return self.cost_cap(moments)
+
+    def bound_costs(
+        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
+    ) -> FloatArray:
+        """Returns costs from q and u, [num_queries, num_moments]; infinite where none is proved.
+
+        Args:
+            bound: one of `bounds` but "exact".
+            q: Pr[label != plurality] or a bound on it, [num_queries], above 0.
+            u: largest single term of q, [num_queries].
+            moments: [num_moments].
+        """
+        del q, u, moments
+        raise self.lacking(f"the bound {bound!r}", "bounds")
+
+    def vote_reach(self, bound: str) -> int:
+        """Returns by how many votes q and u are moved first; `moments.vote_reach` says why."""
+        del bound
+        return 0
+
+    # How it is planned for.
+
+    @classmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Returns the member that labels best within a target, for votes that are assumed.
+
+        Here: the one with the least noise. `counts` must be assumed from public values; nothing
+        below holds for a mechanism that was chosen by looking at votes.
+
+        Args:
+            target: what the labels may cost.
+            counts: assumed, int64 [num_queries, num_classes].
+
+        Raises:
+            ValueError: if no member is affordable, or the mechanism can't be planned for.
+        """
+        del counts
+        return target.least_noise(cls.of_scale)
+
+    def expected_right(self, counts: IntArray) -> float:
+        """Returns how many queries of a batch get class 0 as their label, in expectation.
+
+        Args:
+            counts: assumed, int64 [num_queries, num_classes]; class 0 is the right one.
+        """
+        rows, number = np.unique(counts, axis=0, return_counts=True)
+        return float(number @ self.outcome_probabilities(rows)[:, 0])
+
+    # How it is made, kept and told.
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        """Returns the mechanism whose noise has a scale in votes.
+
+        More of it never costs more; calibration solves for it.
+
+        Raises:
+            ValueError: if the scale is out of range, or the mechanism has no single scale.
+        """
+        del scale
+        raise cls.lacking("a single scale of noise", "calibration")
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields, with the mechanism's name; see `mechanism_from_dict`."""
+        return {"name": self.name, **dataclasses.asdict(self)}
+
+    def numbers(self) -> dict[str, float]:
+        """Returns the numbers that `words` may name."""
+        return dataclasses.asdict(self)
+
+    def summary(self) -> str:
+        """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
+        fields = dataclasses.asdict(self).items()
+        return ", ".join([self.name, *(f"{name} {value:g}" for name, value in fields)])
+
+    def in_words(self) -> str:
+        """Returns what the mechanism does with the votes, in sentences.
+
+        Raises:
+            ValueError: if nothing private may come from it, or it has no words.
+        """
+        if not self.words or "draw" in self.lacks:
+            raise self.lacking("words for a statement", "words")
+        return self.words.format(**{key: f"{value:.4g}" for key, value in self.numbers().items()})
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raises ValueError unless a parameter is positive and finite."""
+    if not 0.0 < value < inf:
+        raise ValueError(f"expected {name} > 0 and finite, got {value}")

@@ -1,0 +1,282 @@
+"""What noisy shared training costs: sums of clipped gradients with Gaussian noise.
+
+Everything here is against *replacement* of a record (or of a participant's records), as in the rest
+of the library. What is drawn is a discrete Gaussian on a lattice, which costs no more than what is
+computed here (docs/theory_selective_sgd.md, Theorem F3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from math import inf, isfinite
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    SAFETY_MARGIN,
+    check_delta,
+    epsilon_from_alphas,
+)
+from pate_tf.accounting.divergences import FloatArray, pure_alpha
+
+UNITS = ("record", "participant")
+FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite
+FINEST_LOSS, MOST_LOSSES = 1e-4, 50_000  # steps of a loss distribution, and how many there are
+DEPTH = 60.0  # natural logarithms below the peak at which an integrand is left out
+
+
+def _log_mixture(x: FloatArray, place: float, rate: float, sigma: float) -> FloatArray:
+    """Returns ln of (1 - rate) N(0, sigma^2) + rate N(place, sigma^2), but for a constant."""
+    with np.errstate(divide="ignore"):
+        weights = np.log([1.0 - rate, rate])
+    exponents = np.stack([-(x**2), -((x - place) ** 2)]) / (2.0 * sigma**2)
+    return np.asarray(logsumexp(exponents + weights[:, None], axis=0))
+
+
+def _moment(moment: float, rate: float, sigma: float) -> float:
+    """Returns ln of the integral of P^(l+1) Q^-l over the real line; infinite if it is too sharp.
+
+    P = (1 - q) N(0) + q N(1), Q = (1 - q) N(0) + q N(-1). The integrand is analytic in a strip, so
+    that the trapezoid rule errs by less than rounding once its step is a fraction of the sharpest
+    feature.
+    """
+
+    def log_integrand(x: FloatArray) -> FloatArray:
+        return (moment + 1.0) * _log_mixture(x, 1.0, rate, sigma) - moment * _log_mixture(
+            x, -1.0, rate, sigma
+        )
+
+    margin = 1.0 + 12.0 * sigma
+    coarse = np.arange(-margin, 2.0 * moment + 1.0 + margin, sigma / 4.0)
+    if len(coarse) > FINEST:
+        return inf
+    heights = log_integrand(coarse)
+    used = coarse[heights > heights.max() - DEPTH]
+    low, high = used[0] - sigma, used[-1] + sigma
+    step = min(sigma, 2.0 * sigma**2 / np.sqrt(moment + 1.0)) / 8.0
+    if not (high - low) / step < FINEST:
+        return inf
+    points = np.arange(low, high + step, step)
+    total = logsumexp(log_integrand(points)) + np.log(step) - 0.5 * np.log(2.0 * np.pi * sigma**2)
+    return float(max(total, 0.0))
+
+
+@lru_cache(maxsize=64)
+def _alphas_of_one(rate: float, sigma: float, moments: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(_moment(moment, rate, sigma) * (1.0 + SAFETY_MARGIN) + 1e-12 for moment in moments)
+
+
+@lru_cache(maxsize=64)
+def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: float) -> float:
+    """Returns epsilon from dp-accounting's distribution of the privacy loss; infinite if none."""
+    import dp_accounting
+    from dp_accounting.pld import privacy_loss_distribution as distributions
+
+    # Losses of one round lie within about this range; a coarser step errs upward.
+    spread = 2.0 / sigma**2 + 20.0 / sigma
+    try:
+        one = distributions.from_gaussian_mechanism(
+            standard_deviation=sigma,
+            sampling_prob=rate,
+            value_discretization_interval=max(FINEST_LOSS, spread / MOST_LOSSES),
+            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
+        )
+        epsilon = float(one.self_compose(number).get_epsilon_for_delta(delta))
+    except (ValueError, OverflowError, MemoryError, ZeroDivisionError):
+        return inf  # moments still hold
+    return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisyTraining(Charge):
+    """Rounds of sums of clipped gradients, or of one clipped upload, with Gaussian noise.
+
+    In each round every record is sampled with probability q, independently and in secret; what it
+    adds has length at most C, and each coordinate of the sum gets Gaussian noise of standard
+    deviation sigma C. Against replacement of a record a round costs no more than telling
+    (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), whatever
+    the model, the other records, and the rounds before (docs/theory_selective_sgd.md, Theorems F1
+    and F2). With q = 1 the same holds for a participant whose whole upload has length at most C.
+
+    One of this is paid before the first round, for all of them.
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        noise_multiplier: sigma, in clipping lengths.
+        rounds: how many.
+        unit: what is protected: "record", or "participant" with all its records.
+
+    Raises:
+        ValueError: if a value is out of its range.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    rounds: int
+    unit: str = "record"
+    name: ClassVar[str] = "noisy_training"
+    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
+    lacks: ClassVar[Mapping[str, str]] = {
+        "dp event": "that library has no event of Poisson batches against replacement in moments"
+    }
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.sampling_rate <= 1.0:
+            raise ValueError(f"expected sampling_rate in (0, 1], got {self.sampling_rate}")
+        if not 0.0 < self.noise_multiplier < inf:
+            raise ValueError(f"expected noise_multiplier above 0, got {self.noise_multiplier}")
+        if self.rounds != int(self.rounds) or self.rounds < 1:
+            raise ValueError(f"expected rounds of at least 1, got {self.rounds}")
+        if self.unit not in UNITS:
+            raise ValueError(f"expected a unit of {list(UNITS)}, got {self.unit!r}")
+        if self.unit == "participant" and self.sampling_rate != 1.0:
+            raise ValueError("expected sampling_rate 1 where participants are protected")
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of all rounds at each moment, [num_moments], by quadrature."""
+        if self.sampling_rate == 1.0:
+            # N(1) against N(-1): a Gaussian mechanism of sensitivity 2.
+            return self.rounds * 2.0 * moments * (moments + 1.0) / self.noise_multiplier**2
+        found = _alphas_of_one(self.sampling_rate, self.noise_multiplier, tuple(moments.tolist()))
+        return self.rounds * np.array(found)
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""
+        check_delta(delta)
+        if number == 0:
+            return 0.0
+        return _loss_distribution_epsilon(
+            self.sampling_rate, self.noise_multiplier, number * self.rounds, delta
+        )
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
+        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
+        return min(by_moments, self.composed_epsilon(1, delta=delta))
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields."""
+        return {"training": self.name, **dataclasses.asdict(self)}
+
+    def summary(self) -> str:
+        """Returns what is noised, how often and how much."""
+        return (
+            f"{self.rounds} rounds of noisy sums, sampling rate {self.sampling_rate:.4g}, "
+            f"noise multiplier {self.noise_multiplier:.4g}"
+        )
+
+    def in_words(self) -> str:
+        """Returns what leaves a participant."""
+        if self.unit == "participant":
+            return (
+                f"In each of {self.rounds:,} rounds a participant's whole upload is clipped to a "
+                f"fixed length, and to each of its numbers Gaussian noise of standard deviation "
+                f"{self.noise_multiplier:.4g} times that length is added before it leaves."
+            )
+        return (
+            f"In each of {self.rounds:,} rounds a participant draws each of its records with "
+            f"probability {self.sampling_rate:.4g}, clips what each contributes to a fixed length, "
+            f"and adds Gaussian noise of standard deviation {self.noise_multiplier:.4g} times that "
+            f"length to each number of their sum before it leaves."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseVectorTraining(Charge):
+    """The paper's own private uploads, composed: for reproduction, not recommended.
+
+    For each uploaded number a threshold with new noise is compared with noisy changes (8/9 of
+    `epsilon_each`), and the change that passed is uploaded with new noise (1/9 of it; half of what
+    the paper sets aside). Pure differential privacy for all records of a participant
+    (docs/theory_selective_sgd.md, Proposition F4). The paper reports the epsilon of one number;
+    here all numbers of all rounds are paid for.
+
+    Attributes:
+        epsilon_each: of one uploaded number.
+        num_uploaded: numbers in an upload at most.
+        rounds: uploads of a participant.
+
+    Raises:
+        ValueError: if a value is out of its range.
+    """
+
+    epsilon_each: float
+    num_uploaded: int
+    rounds: int
+    name: ClassVar[str] = "sparse_vector_training"
+    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.epsilon_each < inf:
+            raise ValueError(f"expected epsilon_each above 0, got {self.epsilon_each}")
+        for name in ("num_uploaded", "rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
+
+    @property
+    def _number(self) -> int:
+        return self.num_uploaded * self.rounds
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The sum over all numbers of all rounds."""
+        return self.epsilon_each * self._number * (1.0 + SAFETY_MARGIN)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of all numbers at each moment, [num_moments]."""
+        threshold = pure_alpha(self.epsilon_each * 8.0 / 9.0, moments)
+        value = pure_alpha(self.epsilon_each / 9.0, moments)
+        return self._number * (threshold + value) * (1.0 + SAFETY_MARGIN)
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the sum of all epsilons, which holds at delta 0 already."""
+        check_delta(delta)
+        return number * self.pure_epsilon
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
+        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
+        return min(by_moments, self.composed_epsilon(1, delta=delta))
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields."""
+        return {"training": self.name, **dataclasses.asdict(self)}
+
+    def summary(self) -> str:
+        """Returns how many numbers are uploaded, and the epsilon of each."""
+        return (
+            f"{self.rounds} uploads of {self.num_uploaded} numbers by the sparse vector technique, "
+            f"epsilon {self.epsilon_each:.4g} each"
+        )
+
+    def in_words(self) -> str:
+        """Returns what leaves a participant."""
+        return (
+            f"In each of {self.rounds:,} rounds a participant uploads up to {self.num_uploaded:,} "
+            f"changes of parameters that pass a noisy threshold, each with Laplace noise: the "
+            f"sparse vector technique at epsilon {self.epsilon_each:.4g} a number. The epsilon "
+            f"stated here is that of all numbers together."
+        )
+
+
+Training = NoisyTraining | SparseVectorTraining
+_KINDS: dict[str, type[Training]] = {one.name: one for one in (NoisyTraining, SparseVectorTraining)}
+
+
+def training_from_dict(fields: Mapping[str, Any]) -> Training:
+    """Returns the charge that `to_dict` of a training described.
+
+    Raises:
+        ValueError: if the fields are not exactly one's, or not valid.
+    """
+    rest = {name: value for name, value in fields.items() if name != "training"}
+    kind = _KINDS.get(fields.get("training", ""))
+    if kind is None or set(rest) != {field.name for field in dataclasses.fields(kind)}:
+        raise ValueError(f"expected the fields of a noisy training, got {sorted(fields)}")
+    return kind(**rest)

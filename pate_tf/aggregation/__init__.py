@@ -1,1 +1,0 @@
-"""From votes to released labels: counting, noise, and the labeller that pays before it answers."""

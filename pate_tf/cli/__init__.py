@@ -1,0 +1,1 @@
+"""The commands: flags, printing, exit codes. All else is called from `runs/`."""

@@ -1,0 +1,155 @@
+"""Five silos, three parties and a coordinator as nine processes on this machine, over TLS.
+
+    pate-demo-silos [FOLDER]
+
+The digits that scikit-learn ships are shared out among five silos, each of which trains a teacher
+of its own and keeps its own account. Votes are added up under secret sharing. Everything lands in
+FOLDER, by default `runs/demo-silos`; `report.json` there says what came of it. Five silos are few:
+what they pay here is far too much for real data.
+"""
+
+import contextlib
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+NUM_SILOS, NUM_PARTIES = 5, 3
+SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0
+FOLDER = "runs/demo-silos"
+
+
+def command(name: str, *arguments: str) -> list[str]:
+    """Returns how a command of this package is started."""
+    return [sys.executable, "-m", f"pate_tf.cli.{name}", *arguments]
+
+
+def typed(name: str, *arguments: str) -> str:
+    """Runs a command to its end and returns what it printed; leaves with its exit code."""
+    shown = " ".join([f"pate-{name}", *arguments])
+    print(f"$ {shown}", flush=True)
+    ended = subprocess.run(command(name, *arguments), stdout=subprocess.PIPE, text=True)
+    if ended.returncode:
+        raise SystemExit(ended.returncode)
+    return ended.stdout
+
+
+def write_roster(path: pathlib.Path, names: Sequence[str]) -> None:
+    """Writes who is asked."""
+    from pate_tf.silos.roster import Member, Roster
+
+    members = tuple(Member(name=name, epsilon=1.0, queries=10 * QUERIES) for name in names)
+    Roster(run_id="demo-silos", delta=1e-6, members=members).write(path)
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(commands: Sequence[Sequence[str]], folder: pathlib.Path) -> Iterator[None]:
+    """Keeps processes running, and ends those that it started."""
+    children = []
+    with contextlib.ExitStack() as logs:
+        try:
+            for place, one in enumerate(commands):
+                log = logs.enter_context(open(folder / f"process-{place + 1}.log", "w"))
+                children.append(subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT))
+            yield
+        finally:
+            for child in children:
+                child.terminate()
+            for child in children:
+                try:
+                    child.wait(timeout=10)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+
+
+def demonstrate(folder: pathlib.Path) -> int:
+    """Runs the demonstration in a folder of its own; returns its exit code."""
+    if folder.exists():
+        if not (folder / "demo-silos").exists() and any(folder.iterdir()):
+            print(f"error: expected an empty folder or one of this demo, got {folder}")
+            return 1
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / "demo-silos").touch()
+    silos = [f"silo-{number}" for number in range(1, NUM_SILOS + 1)]
+    parties = [f"party-{number}" for number in range(1, NUM_PARTIES + 1)]
+    address, certificates = f"localhost:{free_port()}", f"--certificates={folder / 'certificates'}"
+    typed("silo", "certificates", "--demo", f"--names={','.join([*silos, *parties])}", certificates)
+    listed = folder / "parties.toml"
+    listed.write_text(
+        "\n".join(typed("party", f"--name={one}", f"--party_dir={folder / one}") for one in parties)
+    )
+    from pate_tf.runs.silo import share_out
+
+    share_out(folder, silos)
+    for name in silos:
+        typed(
+            "silo",
+            "init",
+            f"--name={name}",
+            f"--silo_dir={folder / name}",
+            f"--coordinator={address}",
+            f"--epsilon_budget={EPSILON_BUDGET:g}",
+            "--mechanisms=secure_histogram",
+            f"--least_sigma={SIGMA:g}",
+        )
+    write_roster(folder / "roster.toml", silos)
+    others = [
+        command(
+            "party",
+            f"--index={place}",
+            f"--parties={listed}",
+            f"--party_dir={folder / name}",
+            f"--coordinator={address}",
+            certificates,
+        )
+        for place, name in enumerate(parties, 1)
+    ] + [
+        command(
+            "silo",
+            "serve",
+            f"--silo_dir={folder / name}",
+            f"--data={folder / name / 'sensitive' / 'records.npz'}",
+            f"--parties={listed}",
+            certificates,
+        )
+        for name in silos
+    ]
+    flags = (
+        *(f"--roster={folder / 'roster.toml'}", f"--address={address}", certificates),
+        *(f"--train_dir={folder}", f"--queries={QUERIES}", "--query_strategy=random"),
+        *("--aggregation=secure", f"--sigma={SIGMA:g}", f"--parties={listed}", "--max_steps=600"),
+        "--gather_seconds=300",
+    )
+    print(f"$ pate-coordinator {' '.join(flags)}", flush=True)
+    with running(others, folder):
+        code = subprocess.run(command("coordinator", *flags)).returncode
+    if code == 0:
+        report = json.loads((folder / "report.json").read_text())
+        print(f"\n{folder / 'report.json'}: {report['queries_answered']} queries answered")
+    return code
+
+
+def run() -> None:
+    """Runs the demonstration and leaves with its exit code."""
+    arguments = sys.argv[1:]
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        wants_help = arguments in (["--help"], ["-h"], ["-help"])
+        print(__doc__ if wants_help else f"error: expected a folder, got {' '.join(arguments)}")
+        raise SystemExit(0 if wants_help else 2)
+    raise SystemExit(demonstrate(pathlib.Path(*arguments or [FOLDER])))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,45 @@
+"""Drafts the schema of a table: `pate-schema --public=visits.csv --label=diagnosis`.
+
+Reads PUBLIC records alone: what a schema says is known to everybody. Ranges of numbers and lists of
+categories are those found in the public file; look them through, widen them to what is possible,
+and state the classes. Never draft a schema from private records.
+"""
+
+import pathlib
+
+from absl import flags
+
+from pate_tf.cli import command_line
+from pate_tf.runs import drafting
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+    """Defines the flags of this command."""
+    flags.DEFINE_string(
+        "public", None, "Public records: a file of comma-separated values or Parquet."
+    )
+    flags.DEFINE_string("label", None, "The label's column, which the public file need not have.")
+    flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
+    flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
+    flags.mark_flag_as_required("public")
+
+
+def main() -> None:
+    """Reads the flags, drafts, writes."""
+    target = pathlib.Path(FLAGS.schema)
+    text = drafting.draft_schema(
+        pathlib.Path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
+    )
+    print(text, end="")
+    print(f"\nWritten to {target}: look it through before you use it.")
+
+
+def run() -> None:
+    """Runs the command with the flags of this process."""
+    command_line.run(command_line.guarded(main, FLAGS), define_flags, __doc__)
+
+
+if __name__ == "__main__":
+    run()

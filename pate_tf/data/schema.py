@@ -1,0 +1,250 @@
+"""What a user states of a table: its columns, their ranges and categories, its label and owner.
+
+A schema is public. It is written by hand, or drafted from public records; never from private ones,
+since then a range or a list of categories would tell of them. So a record becomes features by the
+schema and by itself alone, and a teacher's inputs can't change with another teacher's records.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.values.dataset import Dataset
+
+MOST_TEXT_FEATURES = 2**16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableColumn:
+    """One column of a table, and how it becomes features.
+
+    A number is one feature, clipped to the range. A category is a feature for each in the list,
+    1 for the one that it is. A text is many, as `data.text` makes them.
+
+    Attributes:
+      name: of the column.
+      low: lowest value of a number, from public knowledge.
+      high: highest value.
+      categories: what else it can be; empty for a number.
+      other: whether there is one more feature for whatever is not in the list, rather than an
+        error.
+      missing: what stands for an empty field; None if that is an error.
+      text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
+
+    Raises:
+      ValueError: if range and categories don't stand together.
+    """
+
+    name: str
+    low: float = 0.0
+    high: float = 1.0
+    categories: tuple[str, ...] = ()
+    other: bool = False
+    missing: str | None = None
+    text: int = 0
+
+    def __post_init__(self) -> None:
+        if self.text:
+            if not 1 <= self.text <= MOST_TEXT_FEATURES or self.categories or self.other:
+                raise ValueError(
+                    f"columns.{self.name}: expected for a text from 1 to {MOST_TEXT_FEATURES} "
+                    f"features and no categories"
+                )
+            return
+        if self.categories:
+            if len(set(self.categories)) < len(self.categories):
+                raise ValueError(f"columns.{self.name}: expected each category once, got one twice")
+            return
+        if self.other:
+            raise ValueError(f"columns.{self.name}: expected other with categories alone")
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(
+                f"columns.{self.name}: expected finite low < high, got {self.low} and {self.high}"
+            )
+
+    @property
+    def width(self) -> int:
+        """How many features it becomes."""
+        if self.text:
+            return self.text
+        return len(self.categories) + self.other if self.categories else 1
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Lowest and highest value of each of its features."""
+        return (0.0, 1.0) if self.categories or self.text else (self.low, self.high)
+
+    def encode(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
+        """Returns the features float32 `[num_records, width]` of the column's fields.
+
+        Args:
+          values: a field of each record.
+          what: begins an error's message, which names the place and no value.
+          places: where each record stands.
+
+        Raises:
+          ValueError: if a field is empty and nothing stands for that, no finite number, or of no
+            category.
+        """
+        if self.missing is not None:
+            values = [self.missing if value == "" else value for value in values]
+        if self.text:
+            from pate_tf.data import text  # TensorFlow, for texts alone
+
+            return text.encode(values, self.text)
+        if not self.categories:
+            return self._numbers(values, what, places)
+        position = {category: index for index, category in enumerate(self.categories)}
+        rest = len(self.categories) if self.other else -1
+        found = np.array([position.get(value, rest) for value in values], np.int64)
+        self._check(found >= 0, "a category of the schema", what, places)
+        return np.eye(self.width, dtype=np.float32)[found]
+
+    def _numbers(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
+        try:
+            numbers = np.array(values, np.float64)
+        except ValueError:
+            numbers = np.array([number_or_nan(value) for value in values])
+        self._check(np.isfinite(numbers), "a finite number", what, places)
+        return np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
+
+    def _check(
+        self, is_right: npt.NDArray[np.bool_], expected: str, what: str, places: Sequence[str]
+    ) -> None:
+        if not is_right.all():
+            place = places[int(np.argmin(is_right))]
+            raise ValueError(
+                f"{what}, {place}: {self.name}: expected {expected}, got something else; the "
+                f"schema may say `missing` for empty fields and `other` for further categories"
+            )
+
+
+def number_or_nan(text: str) -> float:
+    """Returns the number that a text is, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What is publicly known of a table; columns that it does not name are not used.
+
+    Attributes:
+      columns: in the order of their features.
+      classes: what the label can be, in the order of the classes' numbers.
+      label: name of the label's column; None if the caller says.
+      owner: name of the column that says whose a record is; None for none.
+      name: of the data set; None for the public file's.
+      pool_size: how many public samples form the student's pool by default; None for 70 % of those
+        of the public file if some have labels, else all.
+
+    Raises:
+      ValueError: if they don't stand together.
+    """
+
+    columns: tuple[TableColumn, ...]
+    classes: tuple[str, ...]
+    label: str | None = None
+    owner: str | None = None
+    name: str | None = None
+    pool_size: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) < len(names):
+            raise ValueError("columns: expected at least one, each once")
+        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+            raise ValueError(
+                f"classes: expected at least 2 different ones, got {list(self.classes)}"
+            )
+        for role in ("label", "owner"):
+            if getattr(self, role) in names:
+                raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
+
+    @property
+    def num_features(self) -> int:
+        """How many features a record has."""
+        return sum(column.width for column in self.columns)
+
+    def dataset(self, name: str, pool_size: int) -> Dataset:
+        """Returns what a run knows of the data."""
+        lows, highs = zip(
+            *(column.value_range for column in self.columns for _ in range(column.width)),
+            strict=True,
+        )
+        return Dataset(
+            name=self.name or name,
+            kind="text" if len(self.columns) == 1 and self.columns[0].text else "tabular",
+            input_shape=(self.num_features,),
+            value_range=(tuple(map(float, lows)), tuple(map(float, highs))),
+            num_classes=len(self.classes),
+            class_names=self.classes,
+            pool_size=self.pool_size or pool_size,
+        )
+
+    def encode_columns(
+        self, fields: Mapping[str, Sequence[str]], what: str, places: Sequence[str]
+    ) -> npt.NDArray[np.float32]:
+        """Returns records as features float32 `[num_records, num_features]`.
+
+        Args:
+          fields: of each column by its name, a string for each record.
+          what: begins an error's message, which names the place and no value.
+          places: where each record stands.
+
+        Raises:
+          ValueError: if a column is missing, or a field does not fit it.
+        """
+        for column in self.columns:
+            if column.name not in fields:
+                raise ValueError(f"{what}: expected a column {column.name}, got none")
+        parts = [column.encode(fields[column.name], what, places) for column in self.columns]
+        return np.concatenate(parts, axis=1)
+
+    def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+        """Returns one record as the float32 `[num_features]` features that a student takes.
+
+        Args:
+          record: the fields by column.
+
+        Raises:
+          ValueError: if a field is missing or does not fit.
+        """
+        fields = {name: [field_text(value)] for name, value in record.items()}
+        return self.encode_columns(fields, "record", ["0"])[0]
+
+    def encode_labels(
+        self, values: Sequence[str], what: str, places: Sequence[str], *, may_be_empty: bool
+    ) -> npt.NDArray[np.int64]:
+        """Returns labels as numbers of classes, int64 `[num_records]`.
+
+        Args:
+          values: the labels.
+          what: begins an error's message.
+          places: where each record stands.
+          may_be_empty: whether an empty one is -1, the sign of no label, rather than an error.
+
+        Raises:
+          ValueError: if a label is no class.
+        """
+        number = {name: index for index, name in enumerate(self.classes)}
+        if may_be_empty:
+            number = {"": -1, **number}
+        for value, place in zip(values, places, strict=True):
+            if value not in number:
+                raise ValueError(
+                    f"{what}, {place}: label: expected one of {', '.join(self.classes[:12])}, got "
+                    f"something else"
+                )
+        return np.array([number[value] for value in values], np.int64)
+
+
+def field_text(value: Any) -> str:
+    """Returns a field as text, as a file of comma-separated values would have it."""
+    return "" if value is None else str(value).strip()

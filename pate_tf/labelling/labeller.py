@@ -1,0 +1,243 @@
+"""The labeller: the one gate between votes and anything public. It pays, then it answers.
+
+Nothing here knows teachers or TensorFlow: who votes and what picks noisy winners are passed in.
+"""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.mechanisms import Mechanism, NoisyWinners
+from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.labelling.cost import cost_of_labels
+from pate_tf.labelling.paid_counts import keep_counts
+from pate_tf.ledger import Ledger, StoredAnswer
+from pate_tf.ledger.chain import fault_point
+from pate_tf.ledger.rows import canonical_json
+from pate_tf.noise import NoiseSource, check_drawable
+from pate_tf.values.sensitive import VoteCounts, Votes
+
+QUERY_DIGEST_BYTES: Final = 16
+
+CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
+
+
+def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
+    """Returns what identifies each query: mechanism, type, shape and bytes of the input.
+
+    Inputs that differ in a single bit, or in their type, are different queries and are paid for
+    separately.
+
+    Args:
+      inputs: `[num_queries, ...]`.
+      mechanism: what answers.
+
+    Returns:
+      A digest of 16 bytes for each query.
+    """
+    start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
+    prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
+    digests = []
+    for row in inputs:
+        digest = prefix.copy()
+        digest.update(row.tobytes())
+        digests.append(digest.digest())
+    return digests
+
+
+@dataclasses.dataclass(frozen=True)
+class Labeller:
+    """Answers queries with noisy labels, each query once for each mechanism.
+
+    Guarantees, under those of `Ledger`. A batch is charged whole, in the worst case, and durably
+    before its noise is drawn. What was answered before is answered again from the ledger, at no
+    cost and without fresh noise, also where a batch repeats a query. A crash after the debit loses
+    budget, never privacy: without stored answers the queries must be paid for again. Queries
+    that the mechanism withheld are charged like the others, and nothing is refunded: how many there
+    were is itself an output. A mechanism that is paid once for a batch is paid for every batch with
+    a query that has no answer yet, and its batches are fixed beforehand.
+
+    Attributes:
+      voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
+        Called before anything is charged, and only with queries that have no answer yet. Every
+        teacher has one vote on every query.
+      ledger: the ensemble's ledger, opened for labelling.
+      noise: where privacy noise comes from.
+      noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
+        with the largest counts * LATTICE + noise, int64 `[num_queries]`: `VoteAggregation.label`.
+      num_classes: number of classes.
+      unit: what one part of the private data is, "record" or "owner": what the cost protects.
+    """
+
+    voter: CountVotes
+    ledger: Ledger
+    noise: NoiseSource
+    noisy_winners: NoisyWinners
+    num_classes: int
+    unit: str = "record"
+
+    def label(
+        self,
+        inputs: npt.ArrayLike,
+        *,
+        mechanism: Mechanism,
+        query_indices: npt.ArrayLike | None = None,
+        adaptive: bool = False,
+        num_later: int = 0,
+        predictions: npt.NDArray[np.float64] | None = None,
+    ) -> ReleasedLabels:
+        """Pays for the queries that were never answered, answers them, and returns all answers.
+
+        Args:
+          inputs: the queries, `[num_queries, ...]`, public.
+          mechanism: what draws the labels; the same value accounts for them.
+          query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+          adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
+            holds for them too; no data-dependent one does, and the votes are kept as such.
+          num_later: how many queries are yet to come, which must be affordable after these.
+          predictions: what a student of earlier labels says of the queries, its probabilities
+            `[num_queries, num_classes]`, for a mechanism that heeds them. Such queries count as
+            adaptive.
+
+        Returns:
+          The labels, with the cost of these queries alone (each distinct query once).
+
+        Raises:
+          ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
+            voter's counts don't fit or differ in how many votes a query has, or a mechanism that is
+            paid once for a batch fixed beforehand gets a part of it.
+          BudgetExceeded: if the new queries and the later ones don't all fit; then none is charged
+            or answered.
+          LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
+        """
+        check_drawable(mechanism)
+        if mechanism.is_paid_once and (adaptive or num_later):
+            raise ValueError(
+                f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
+                f"paid for, fixed beforehand; got queries chosen in rounds"
+            )
+        if predictions is not None and not mechanism.heeds_predictions:
+            raise ValueError(
+                f"predictions: expected none for {mechanism.name}, which heeds none, got some"
+            )
+        queries = np.asarray(inputs)
+        if queries.ndim < 1 or queries.dtype.hasobject:
+            raise ValueError(
+                f"inputs: expected numbers [num_queries, ...], got {queries.dtype} of shape "
+                f"{list(queries.shape)}"
+            )
+        indices = np.arange(len(queries)) if query_indices is None else np.asarray(query_indices)
+        if indices.shape != (len(queries),):
+            raise ValueError(f"query_indices: expected [{len(queries)}], got {list(indices.shape)}")
+        digests = query_digests(queries, mechanism)
+        first_place = {digest: place for place, digest in reversed(list(enumerate(digests)))}
+        distinct = sorted(first_place, key=first_place.__getitem__)
+
+        with self.ledger.exclusive():
+            answers = self.ledger.stored_answers(distinct)
+        new = [digest for digest in distinct if digest not in answers]
+        if new:
+            number = mechanism.number_charged(len(new) + num_later)
+            self.ledger.check_affordable(mechanism, number)
+            self._check_owners(mechanism, number)
+            places = [first_place[digest] for digest in new]
+            counts = self._count(queries[places])
+            said = None if predictions is None else predictions[places]
+            with self.ledger.exclusive():
+                self._answer(mechanism, new, counts, predictions=said, adaptive=adaptive)
+                answers |= self.ledger.stored_answers(new)
+
+        return self._released(
+            mechanism, indices, [answers[digest] for digest in digests], len(distinct)
+        )
+
+    def _check_owners(self, mechanism: Mechanism, number: int) -> None:
+        """Checks that a guarantee against replacing an owner is left, where owners are protected.
+
+        Raises:
+          ValueError: if what has a delta of its own would use up so much that there is none.
+        """
+        paid = Counter(self.ledger.paid()) + Counter({mechanism: number})
+        if self.unit != "owner" or all(one.approximate is None for one in paid):
+            return
+        if np.isinf(replaced_owner_epsilon(paid, self.ledger.delta)):
+            raise ValueError(
+                f"mechanism: expected to leave a finite epsilon at delta {self.ledger.delta:g} "
+                f"against replacing an owner, who can have two teachers, got {mechanism.summary()}"
+                f" for which there is none; an (epsilon, delta) guarantee uses up "
+                f"(1 + exp(epsilon)) delta there, so give it a smaller delta"
+            )
+
+    def _released(
+        self,
+        mechanism: Mechanism,
+        indices: npt.NDArray[Any],
+        answers: Sequence[StoredAnswer],
+        num_distinct: int,
+    ) -> ReleasedLabels:
+        rows = tuple(sorted({answer.debit for answer in answers}))
+        answered = np.array([answer.label is not None for answer in answers], np.bool_)
+        given = [answer for answer in answers if answer.label is not None]
+        noisy_counts = [answer.noisy_counts for answer in given if answer.noisy_counts is not None]
+        return ReleasedLabels(
+            query_indices=indices[answered],
+            labels=np.array([answer.label for answer in given], np.int64),
+            num_classes=self.num_classes,
+            num_queries=len(answers),
+            cost=cost_of_labels(
+                self.ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=self.unit
+            ),
+            ledger_rows=rows,
+            secure_noise=self.ledger.is_secure,
+            noisy_counts=np.array(noisy_counts, np.int64) if noisy_counts else None,
+        )
+
+    def _count(self, inputs: npt.NDArray[Any]) -> VoteCounts:
+        votes = self.voter(inputs)
+        counts = votes.counts() if isinstance(votes, Votes) else votes
+        if counts.values.shape != (len(inputs), self.num_classes):
+            raise ValueError(
+                f"voter: expected counts [{len(inputs)}, {self.num_classes}], got "
+                f"{list(counts.values.shape)}"
+            )
+        counts.check_totals()
+        return counts
+
+    def _answer(
+        self,
+        mechanism: Mechanism,
+        queries: Sequence[bytes],
+        counts: VoteCounts,
+        *,
+        predictions: npt.NDArray[np.float64] | None,
+        adaptive: bool,
+    ) -> None:
+        """Pays for and answers those `queries` that no other process answered meanwhile."""
+        answered = self.ledger.stored_answers(queries)
+        places = [place for place, query in enumerate(queries) if query not in answered]
+        if not places:
+            return
+        unpaid = [queries[place] for place in places]
+        values = counts.values[places]
+        mechanism.check_counts(values)
+        # Another process may have paid since this was checked for the whole batch.
+        self._check_owners(mechanism, mechanism.number_charged(len(unpaid)))
+        fault_point("before_debit")
+        debit = self.ledger.debit(mechanism, unpaid, secure_noise=self.noise.is_secure)
+        if predictions is None:
+            drawn = mechanism.draw(values, self.noise, noisy_winners=self.noisy_winners)
+        else:
+            drawn = mechanism.draw_with(
+                predictions[places], values, self.noise, noisy_winners=self.noisy_winners
+            )
+            adaptive = True
+        fault_point("noise_drawn")
+        keep_counts(self.ledger.folder, debit, values, labels=drawn.labels, adaptive=adaptive)
+        fault_point("counts_kept")
+        self.ledger.store_answers(debit, unpaid, drawn.labels, drawn.noisy_counts)

@@ -1,0 +1,136 @@
+"""Encoders: from raw inputs to features that are learnt, or known, from public values alone.
+
+Where an encoder comes from is told by `pate_tf.representations`; whoever uses one needs to know no
+more than is written here.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.values.dataset import Dataset, check_inputs
+
+BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
+
+Advance = Callable[[int], object]
+
+
+class Part(tf.Module):
+    """One network, or one rule: from raw inputs to one or several views of them.
+
+    Attributes:
+      widths: number of features of each view.
+    """
+
+    widths: tuple[int, ...]
+
+    @property
+    def learnt(self) -> list[Any]:
+        """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
+        raise NotImplementedError
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns views float32 `[batch, width]` of raw inputs, float32 `[batch, *input_shape]`."""
+        raise NotImplementedError
+
+
+class Encoder(tf.Module):
+    """Public: features of raw inputs, in views that lie side by side.
+
+    Each view of an input has a length of about 1, so that all weigh the same. What an input's
+    features are depends on that input alone, and not on others of its batch.
+
+    Attributes:
+      dataset: the data whose inputs it takes.
+      description: what it is, JSON; another text is another encoder's.
+      widths: number of features of each view.
+      learnt: variables with all that was learnt.
+    """
+
+    def __init__(
+        self, dataset: Dataset, parts: Sequence[Part], description: Mapping[str, Any]
+    ) -> None:
+        """Joins parts.
+
+        Args:
+          dataset: the data whose inputs they take.
+          parts: at least one; their views keep this order.
+          description: JSON values that say what the encoder is.
+        """
+        super().__init__()
+        self.dataset = dataset
+        self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
+        self.widths = tuple(width for part in parts for width in part.widths)
+        self._parts = list(parts)
+        self.learnt = [_tensorflows(variable) for part in parts for variable in part.learnt]
+        self._graph = tf.function(
+            self.__call__,
+            input_signature=[tf.TensorSpec([None, *dataset.input_shape], tf.float32)],
+            autograph=False,
+        )
+
+    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
+        return tf.concat([view for part in self._parts for view in part(inputs)], axis=1)
+
+    @property
+    def num_features(self) -> int:
+        """Number of features, of all views together."""
+        return sum(self.widths)
+
+    @property
+    def num_views(self) -> int:
+        """Number of views."""
+        return len(self.widths)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of description and weights, as hexadecimal digits."""
+        weights = artifacts.digest_arrays(one.numpy() for one in self.learnt)
+        return hashlib.sha256((self.description + weights).encode()).hexdigest()
+
+    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns features of one batch in a single call, as `features` does.
+
+        Of two batches of the same size, rows that agree in input and place have the same features,
+        whatever the other rows hold.
+        """
+        found: npt.NDArray[np.float32] = self._graph(tf.constant(batch, tf.float32)).numpy()
+        return found
+
+    def features(
+        self, inputs: npt.NDArray[Any], advance: Advance | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns features `[num_inputs, num_features]`, worked out in parts.
+
+        Args:
+          inputs: raw, `[num_inputs, *input_shape]`.
+          advance: called with the number of inputs done since its last call.
+
+        Raises:
+          ValueError: if the inputs have another shape, or are not finite.
+        """
+        check_inputs(inputs, self.dataset)
+        found = np.empty((len(inputs), self.num_features), np.float32)
+        for start in range(0, len(inputs), BATCH):
+            part = inputs[start : start + BATCH]
+            found[start : start + BATCH] = self.batch_features(part)
+            if advance is not None:
+                advance(len(part))
+        return found
+
+    def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
+        """Returns the views of features `[num_inputs, num_features]`, without a copy."""
+        return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
+
+
+def _tensorflows(variable: Any) -> tf.Variable:
+    """Returns the variable of TensorFlow that a variable of Keras stands for."""
+    return variable if isinstance(variable, tf.Variable) else variable.value

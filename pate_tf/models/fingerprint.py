@@ -1,0 +1,210 @@
+"""What a model computes, as JSON values: a name says too little, for its function may change.
+
+For a Keras model: the configuration of its layers, shapes and types of its weights, and a sketch of
+the weights it begins with (a pretrained one is another model). A layer of the user's own, a
+`Lambda`, or a model without a configuration do not say what they compute: for those the answers to
+fixed inputs at fixed weights are added, in inference and in training, and the sum of their losses.
+For a classifier of scikit-learn: its class and its parameters, without `random_state`, which every
+teacher gets of its own.
+
+A model is built twice, with one seed. What differs between the two, because its function draws at
+random, is unknown, and equals anything.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.data.named_function import Named
+from pate_tf.models import catalogue, descriptions, forest
+from pate_tf.values.dataset import Dataset
+
+NUM_INPUTS = 4  # that a model of unknown code is asked with
+# Shares of the largest number. Devices round differently, most of all where they multiply in
+# reduced precision.
+ANSWER_TOLERANCE = 1e-3
+WEIGHT_TOLERANCE = 1e-5
+
+
+def architecture_of(name: Named, dataset: Dataset) -> dict[str, Any]:
+    """Describes what a Keras model computes.
+
+    Args:
+      name: as `catalogue.build` takes it.
+      dataset: the data the model is for.
+
+    Returns:
+      JSON values: `class`, `layers` and other settings, `weights`, `first_weights`, and for code
+      that no setting tells, `answers`.
+
+    Raises:
+      ValueError: as `catalogue.build`.
+    """
+    return descriptions.certain(lambda: _architecture(catalogue.build(name, dataset), dataset))
+
+
+def estimator_of(name: Named, dataset: Dataset) -> dict[str, Any]:
+    """Describes what a classifier of scikit-learn computes: `class`, and each parameter.
+
+    Args:
+      name: "random_forest" or `module:function`.
+      dataset: the data the classifier is for.
+
+    Raises:
+      ValueError: if there is no such function.
+    """
+    return descriptions.certain(lambda: descriptions.plain(forest.unfitted(name, dataset)))
+
+
+def _architecture(model: keras.Model, dataset: Dataset) -> dict[str, Any]:
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    described: dict[str, Any] = {
+        **settings_of(model),
+        "weights": [f"{variable.dtype} {list(variable.shape)}" for variable in variables],
+        "num_trained": len(model.trainable_variables),
+        "first_weights": [_sketch(keras.ops.convert_to_numpy(each)) for each in variables],
+    }
+    if not _is_told(described):
+        described["answers"] = _answers(model, dataset)
+        if model.compiled:
+            described["loss"] = _loss(model, dataset)
+    return described
+
+
+def settings_of(layer: keras.Layer) -> dict[str, Any]:
+    """Describes a layer's or a model's settings; where it can't say them, its class.
+
+    Weights and code of the user's own are not in it.
+    """
+    own = {"class": descriptions.qualified_name(type(layer))}
+    try:
+        described = _settings(keras.saving.serialize_keras_object(layer), {})
+    except Exception:  # whatever a class of the user's own raises
+        described = own
+    if not isinstance(described, dict):
+        described = own
+    inside = getattr(layer, "layers", ())
+    if inside and "layers" not in described:
+        described["layers"] = [settings_of(each) for each in inside]
+    return described
+
+
+def _settings(value: Any, places: Mapping[str, str]) -> Any:
+    """Keras' own configuration without what differs between equal models.
+
+    That is the counter at the end of a name, and the bytecode of a lambda, which names its file.
+
+    Args:
+      value: what Keras serialised, or a part of it.
+      places: from the name of a layer to its place in the model.
+    """
+    if isinstance(value, (list, tuple)):
+        return [_settings(each, places) for each in value]
+    if not isinstance(value, Mapping):
+        return places.get(value, value) if isinstance(value, str) else descriptions.plain(value)
+    if "class_name" not in value or "config" not in value:
+        return {str(key): _setting(str(key), each, places) for key, each in value.items()}
+    module, kind, config = value.get("module"), str(value["class_name"]), value["config"]
+    is_own = kind.startswith("__") or str(module).split(".")[0] == "keras"
+    described: dict[str, Any] = {"class": kind if is_own else f"{module}.{kind}"}
+    if kind == "__lambda__":
+        return described
+    inner: Mapping[str, str] = {}
+    if isinstance(config, Mapping) and isinstance(config.get("layers"), list):
+        names = [each.get("name") for each in config["layers"] if isinstance(each, Mapping)]
+        inner = {name: f"layer {place}" for place, name in enumerate(names) if name}
+    if isinstance(config, Mapping):
+        # Of a layer, its own settings; how it is joined to others stands beside them.
+        within = places if kind == "__keras_tensor__" else inner
+        described |= {str(key): _setting(str(key), each, within) for key, each in config.items()}
+    else:
+        described["config"] = _settings(config, {})
+    for key in ("inbound_nodes", "compile_config"):
+        if value.get(key):
+            described[key] = _settings(value[key], places)
+    return described
+
+
+def _setting(key: str, value: Any, places: Mapping[str, str]) -> Any:
+    if key == "name" and isinstance(value, str):
+        return re.sub(r"_\d+$", "", value)
+    joins = key in ("keras_history", "input_layers", "output_layers", "layers", "args", "kwargs")
+    return _settings(value, places if joins else {})
+
+
+def _is_told(described: Any) -> bool:
+    """Whether Keras' own classes alone stand in a description, whose settings say everything."""
+    if isinstance(described, Mapping):
+        kind = str(described.get("class", ""))
+        return (
+            "." not in kind
+            and kind not in ("__lambda__", "function")
+            and all(_is_told(each) for each in described.values())
+        )
+    return not isinstance(described, list) or all(_is_told(each) for each in described)
+
+
+def _sketch(array: npt.NDArray[Any]) -> Any:
+    """Size and one fixed random projection of a weight; whole numbers by their digest."""
+    if array.dtype.kind in "iub":
+        return artifacts.digest_array(array)
+    numbers = array.astype(np.float64).ravel()
+    norm = float(np.linalg.norm(numbers))
+    projection = float(numbers @ np.random.default_rng(0).standard_normal(numbers.size))
+    return descriptions.near(np.array([norm, projection]), WEIGHT_TOLERANCE * norm)
+
+
+def _loss(model: keras.Model, dataset: Dataset) -> Any:
+    """What the loss of a compiled model says to fixed probabilities and labels."""
+    drawn = np.random.default_rng(0).uniform(size=(NUM_INPUTS, dataset.num_classes))
+    labels = np.arange(NUM_INPUTS) % dataset.num_classes
+    for targets in (labels, np.eye(dataset.num_classes)[labels]):
+        try:
+            loss = float(
+                model.compute_loss(
+                    y=keras.ops.convert_to_tensor(targets),
+                    y_pred=keras.ops.convert_to_tensor(
+                        drawn / drawn.sum(axis=1, keepdims=True), "float32"
+                    ),
+                )
+            )
+        except Exception:  # a loss takes labels or one-hot targets
+            continue
+        return descriptions.near(np.array([loss]), ANSWER_TOLERANCE * abs(loss))
+    return descriptions.UNKNOWN
+
+
+def _answers(model: keras.Model, dataset: Dataset) -> Any:
+    """What a model says to inputs out of the public value range, at weights drawn by a seed."""
+    generator = np.random.default_rng(0)
+    low, high = (np.asarray(values) for values in dataset.value_range)
+    inputs = low + (high - low) * generator.uniform(size=(NUM_INPUTS, *dataset.input_shape))
+    weights = [
+        keras.ops.convert_to_tensor(
+            generator.normal(0.0, max(1, math.prod(each.shape[:-1])) ** -0.5, each.shape),
+            each.dtype,
+        )
+        for each in model.trainable_variables
+    ]
+    numbers: list[Any] = []
+    try:
+        for training in (False, True):
+            logits, _, losses = model.stateless_call(
+                weights,
+                [each.value for each in model.non_trainable_variables],
+                keras.ops.convert_to_tensor(inputs, "float32"),
+                training=training,
+                return_losses=True,
+            )
+            numbers += np.ravel(keras.ops.convert_to_numpy(logits)).tolist()
+            numbers.append(sum(float(loss) for loss in losses))
+    except Exception:  # whatever a layer raises that does not take such inputs
+        return descriptions.UNKNOWN
+    array = np.array(numbers, np.float64)
+    return descriptions.near(array, ANSWER_TOLERANCE * float(np.abs(array).max()))

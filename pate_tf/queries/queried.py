@@ -1,0 +1,157 @@
+"""Labels as they come back from asking: kept in a folder and taken up again.
+
+`labels.npz` holds what was paid for, `labels.json` beside it what that cost. Both may be published.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf import artifacts
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.values.arrays import IntArray, frozen_view, whole_numbers
+from pate_tf.values.public import Pool, PoolLabels
+
+LABELS_FILE, COST_FILE = "labels.npz", "labels.json"
+_ARRAYS = ("query_indices", "labels")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueriedLabels:
+    """Public: what came of asking.
+
+    Attributes:
+      queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism with
+        a threshold may have answered fewer.
+      released: the labels that were paid for, of all rounds.
+      labels: what a student learns from: those, or what follows from them without a query.
+      strategy: how the queries were chosen, by its name in `queries/catalogue.py`.
+      pool_digest: `artifacts.digest_array` of the pool's inputs, which the positions belong to.
+      choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
+        said.
+    """
+
+    queries: IntArray = dataclasses.field(repr=False)
+    released: ReleasedLabels
+    labels: PoolLabels
+    strategy: str
+    pool_digest: str
+    choice: str | None = None
+
+    def __post_init__(self) -> None:
+        queries = whole_numbers(self.queries, "queries")
+        if queries.shape != (self.released.num_queries,):
+            raise ValueError(
+                f"queries: expected [{self.released.num_queries}], got {list(queries.shape)}"
+            )
+        object.__setattr__(self, "queries", frozen_view(queries))
+
+    @property
+    def inferred(self) -> PoolLabels:
+        """The labels of inputs that were saved a query."""
+        is_inferred = ~np.isin(self.labels.query_indices, self.released.query_indices)
+        weights = self.labels.weights
+        return PoolLabels(
+            query_indices=self.labels.query_indices[is_inferred],
+            labels=self.labels.labels[is_inferred],
+            num_classes=self.labels.num_classes,
+            weights=None if weights is None else weights[is_inferred],
+        )
+
+    @property
+    def num_inferred(self) -> int:
+        """How many queries were saved."""
+        return len(self.inferred.labels)
+
+    def check_pool(self, pool: Pool) -> None:
+        """Checks that these are labels of a pool.
+
+        Raises:
+          ValueError: if they are of another one.
+        """
+        if self.pool_digest != artifacts.digest_array(pool.inputs):
+            raise ValueError(
+                "labels: expected labels of this pool, got those of another: positions in the pool "
+                "would name other inputs"
+            )
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Writes `labels.npz` and `labels.json` to a folder, in the place of earlier ones.
+
+        Raises:
+          OSError: if they can't be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {"queries": self.queries, **_arrays(self.released)}
+        if self.released.noisy_counts is not None:
+            arrays["noisy_counts"] = self.released.noisy_counts
+        if self.labels is not self.released:
+            arrays |= {f"learnt_{name}": array for name, array in _arrays(self.labels).items()}
+        # The digest goes with the second file: a crash between both is seen when they are read.
+        artifacts.write_arrays(folder / LABELS_FILE, arrays)
+        fields = {
+            "strategy": self.strategy,
+            "pool_digest": self.pool_digest,
+            "choice": self.choice,
+            "labels_digest": _digest(arrays),
+            "num_classes": self.released.num_classes,
+            "num_queries": self.released.num_queries,
+            "cost": self.released.cost.to_dict(),
+            "ledger_rows": self.released.ledger_rows,
+            "secure_noise": self.released.secure_noise,
+        }
+        artifacts.write_json(folder / COST_FILE, fields)
+
+    @classmethod
+    def load(cls, folder: pathlib.Path) -> "QueriedLabels":
+        """Reads what `save` wrote.
+
+        Raises:
+          ValueError: if a file is broken, or the files don't belong together.
+          OSError: if a file is missing.
+        """
+        arrays = artifacts.read_arrays(folder / LABELS_FILE)
+        fields = artifacts.read_json(folder / COST_FILE)
+        try:
+            if fields.pop("labels_digest") != _digest(arrays):
+                raise ValueError(
+                    f"{folder}: expected the labels that {COST_FILE} was written for, got others"
+                )
+            kept = {name: fields.pop(name) for name in ("strategy", "pool_digest")}
+            kept["choice"] = fields.pop("choice", None)
+            cost = fields.pop("cost")
+            released = ReleasedLabels(
+                query_indices=arrays["query_indices"],
+                labels=arrays["labels"],
+                noisy_counts=arrays.get("noisy_counts"),
+                cost=Cost(**{**cost, "charge": charge_from_dict(cost["charge"])}),
+                **{**fields, "ledger_rows": tuple(fields["ledger_rows"])},
+            )
+            learnt: PoolLabels = released
+            if "learnt_labels" in arrays:
+                learnt = PoolLabels(
+                    query_indices=arrays["learnt_query_indices"],
+                    labels=arrays["learnt_labels"],
+                    num_classes=released.num_classes,
+                    weights=arrays.get("learnt_weights"),
+                )
+            return cls(queries=arrays["queries"], released=released, labels=learnt, **kept)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{folder}: expected labels and their cost, got files of another kind"
+            ) from error
+
+
+def _arrays(labels: PoolLabels) -> dict[str, npt.NDArray[Any]]:
+    found = {name: getattr(labels, name) for name in _ARRAYS}
+    return found if labels.weights is None else {**found, "weights": labels.weights}
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    return artifacts.digest_arrays(arrays[name] for name in sorted(arrays))

@@ -1,0 +1,36 @@
+"""Asks for inputs that everybody agrees on: the most typical ones of the denser groups.
+
+With a stability gate the query that teachers agree on least decides about all others. So the pool
+falls into twice as many groups as there are queries. The half with more inputs for their distance
+from the centre is asked about, each group by the input nearest to its centre; the other half, where
+odd inputs end up, is not. No label, true or noisy, plays a part.
+"""
+
+import numpy as np
+
+from pate_tf.data.named_function import Named
+from pate_tf.queries.diverse import groups_of_look_alikes
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool
+
+GROUPS_A_QUERY = 2
+
+
+def choose(
+    pool: Pool, num_queries: int, seed: int, *, representation: Named | None = None
+) -> IntArray:
+    """Returns the most typical input of each of the denser groups, in the pool's order.
+
+    Args:
+      pool: public inputs.
+      num_queries: how many are asked.
+      seed: of the features and of the first centres.
+      representation: what says which inputs are alike; None for the data set's default.
+
+    Returns:
+      Positions in the pool, int64 `[num_queries]`, distinct.
+    """
+    number = min(GROUPS_A_QUERY * num_queries, len(pool))
+    groups = groups_of_look_alikes(pool, number, seed, representation=representation)
+    densest = np.argsort(-groups.densities, kind="stable")[:num_queries]
+    return groups.filled_up(groups.most_typical[densest], num_queries)

@@ -1,0 +1,1 @@
+"""Publishable numbers about the data-dependent cost: plans, noise, smooth sensitivity."""

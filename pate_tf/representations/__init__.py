@@ -1,0 +1,1 @@
+"""What inputs of the public pool look like: features, and labels spread over neighbours."""

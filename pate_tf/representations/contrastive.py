@@ -1,0 +1,247 @@
+"""Features of a pool that are learnt without labels: inputs that look alike lie together.
+
+Contrastive learning (Chen et al. 2020, "SimCLR", arXiv 2002.05709): a network learns to tell from
+two changed copies of an image, among the copies of other images, that they belong together.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pate_tf.models import catalogue, encoder
+from pate_tf.students import training
+from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
+from pate_tf.students.config import StudentConfig
+from pate_tf.students.strong_augmentation import augment_strongly
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+# Two networks of half the steps each err less than one.
+NETWORKS = 2
+STEPS = 450
+BATCH_SIZE = 256
+LEARNING_RATE = 0.002
+TEMPERATURE = 0.2
+PROJECTION = (256, 64)  # units of the layers between the features and the loss
+MOST_DIRECTIONS = 256  # of a view: they hold 98 % of its squares on Fashion-MNIST
+
+
+def learn(
+    pool: Pool, seed: int, *, folder: pathlib.Path | None = None, show_progress: bool = False
+) -> list["ContrastivePart"]:
+    """Learns an encoder's parts from the inputs of a pool.
+
+    Args:
+      pool: public images `[num_inputs, *input_shape]`.
+      seed: fixes initial weights, shuffling and changes.
+      folder: holds the state of a run that was stopped; None for no such state.
+      show_progress: whether a progress bar is drawn.
+
+    Returns:
+      One part for each of `NETWORKS`: they err about different inputs.
+
+    Raises:
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    parts = []
+    for place, network_seed in enumerate(derived_seeds(seed, NETWORKS)):
+        part = ContrastivePart(pool.dataset, network_seed)
+        own = None if folder is None else folder / str(place)
+        _fit(part, pool, network_seed, folder=own, show_progress=show_progress)
+        part.find_directions(pool)
+        parts.append(part)
+    return parts
+
+
+def unlearnt(dataset: Dataset, seed: int) -> list["ContrastivePart"]:
+    """Returns parts as `learn` does, with weights that are to be replaced."""
+    return [ContrastivePart(dataset, each) for each in derived_seeds(seed, NETWORKS)]
+
+
+class ContrastivePart(encoder.Part):
+    """Two views of an image: a network's last hidden layer, and what contrastive learning compares.
+
+    Of each view the pool's mean is taken away, which says nothing of one image, and it is turned to
+    the directions in which the pool's images differ most, at most `MOST_DIRECTIONS` of them. Its
+    length is 1 then.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int) -> None:
+        """Builds the network with its initial weights.
+
+        Args:
+          dataset: images, whose default architecture the network has.
+          seed: of the weights.
+        """
+        super().__init__()
+        network_seed, projection_seed, _ = derived_seeds(seed, 3)
+        network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
+        self.body = keras.Model(network.inputs, network.layers[-2].output)
+        (num_hidden,) = self.body.output_shape[1:]
+        self.projection = keras.Sequential([keras.Input((num_hidden,))])
+        for place, units in enumerate(PROJECTION, start=1):
+            initializer = keras.initializers.GlorotUniform(seed=projection_seed + place)
+            activation = "relu" if place < len(PROJECTION) else None
+            self.projection.add(
+                keras.layers.Dense(units, activation=activation, kernel_initializer=initializer)
+            )
+        lengths = (num_hidden, PROJECTION[-1])
+        self.widths = tuple(min(length, MOST_DIRECTIONS) for length in lengths)
+        self.means = [tf.Variable(tf.zeros([length]), trainable=False) for length in lengths]
+        self.directions = [
+            tf.Variable(tf.zeros(shape), trainable=False)
+            for shape in zip(lengths, self.widths, strict=True)
+        ]
+
+    @property
+    def learnt(self) -> list[Any]:
+        """Weights of the network, of the projection, means and directions."""
+        return [
+            *self.body.variables,
+            *self.projection.variables,
+            *self.means,
+            *self.directions,
+        ]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns both views float32 `[batch, width]`."""
+        views = zip(self._lengths_of_one(inputs), self.means, self.directions, strict=True)
+        return [
+            tf.math.l2_normalize(tf.matmul(view - mean, directions), axis=1)
+            for view, mean, directions in views
+        ]
+
+    def _lengths_of_one(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        hidden = self.body(inputs, training=False)
+        projected = self.projection(hidden, training=False)
+        return [tf.math.l2_normalize(view, axis=1) for view in (hidden, projected)]
+
+    def find_directions(self, pool: Pool) -> None:
+        """Takes mean and directions from a pool's images, the foremost direction first."""
+        lengths = [int(mean.shape[0]) for mean in self.means]
+        sums = [np.zeros(length) for length in lengths]
+        squares = [np.zeros((length, length)) for length in lengths]
+        views_of = tf.function(self._lengths_of_one, reduce_retracing=True)
+        for start in range(0, len(pool), encoder.BATCH):
+            inputs = tf.constant(pool.inputs[start : start + encoder.BATCH], tf.float32)
+            for total, square, view in zip(sums, squares, views_of(inputs), strict=True):
+                rows = view.numpy().astype(np.float64)
+                total += rows.sum(axis=0)
+                square += rows.T @ rows
+        for place, width in enumerate(self.widths):
+            mean = sums[place] / len(pool)
+            covariance = squares[place] / len(pool) - np.outer(mean, mean)
+            _, vectors = np.linalg.eigh(covariance)  # ascending
+            self.means[place].assign(mean.astype(np.float32))
+            self.directions[place].assign(vectors[:, ::-1][:, :width].astype(np.float32))
+
+
+class ContrastiveModel(keras.Model):
+    """Learns to match two changed copies of every input of a batch.
+
+    A batch is a dictionary: `one` and `other`, float32 `[batch, *input_shape]`, raw.
+    """
+
+    def __init__(self, body: keras.Model, projection: keras.Model) -> None:
+        """Takes over two networks.
+
+        Args:
+          body: from raw inputs to features.
+          projection: from features to what is compared.
+        """
+        super().__init__()
+        self.body = body
+        self.projection = projection
+        self.tracker = keras.metrics.Mean("loss")
+        self.built = True
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns what is compared, `[batch, num_dimensions]`."""
+        return self.projection(self.body(inputs, training=training), training=training)
+
+    def train_step(self, data: Batch) -> dict[str, Any]:
+        """One step."""
+        weights = self.trainable_weights
+        with tf.GradientTape() as tape:
+            copies = self(tf.concat([data["one"], data["other"]], 0), training=True)
+            loss = contrastive_loss(*tf.split(copies, 2))
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def changes_of(dataset: Dataset) -> Dataset:
+    """Returns a data set whose changes of an image are those that two copies may differ by.
+
+    Where nothing is known of it, small shifts: they leave alone whatever an image shows.
+    """
+    if dataset.augmentation != "none":
+        return dataset
+    return dataclasses.replace(dataset, augmentation="shift")
+
+
+def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
+    """Mean cross-entropy, in nats, of finding each input's other copy among all copies.
+
+    Args:
+      places: of one copy of each input, `[batch, num_dimensions]`.
+      other_places: of the other, in the same order.
+    """
+    directions = tf.math.l2_normalize(tf.concat([places, other_places], 0), axis=1)
+    logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
+    num_places = tf.shape(places)[0]
+    itself = tf.eye(2 * num_places, dtype=tf.bool)
+    logits = tf.where(itself, logits.dtype.min, logits)
+    partners = tf.roll(tf.range(2 * num_places), num_places, axis=0)
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=partners, logits=logits)
+    )
+
+
+def _fit(
+    part: ContrastivePart,
+    pool: Pool,
+    seed: int,
+    *,
+    folder: pathlib.Path | None,
+    show_progress: bool,
+) -> None:
+    dataset = pool.dataset
+    *_, order_seed = derived_seeds(seed, 3)
+    config = StudentConfig(
+        model=catalogue.default_model(dataset),
+        max_steps=STEPS,
+        batch_size=min(BATCH_SIZE, len(pool)),
+        learning_rate=LEARNING_RATE,
+        seed=seed,
+    )
+    model = ContrastiveModel(part.body, part.projection)
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
+    model.compile(optimizer=keras.optimizers.Adam(schedule))
+    model.optimizer.build(model.trainable_weights)
+    images = ShuffledItems(pool.inputs, batch_size=config.batch_size, seed=order_seed)
+    changes = changes_of(dataset)
+
+    def batch_at(step: tf.Tensor) -> Batch:
+        (drawn,) = images.at(step)
+        drawn = tf.cast(drawn, tf.float32)
+        one_seed, other_seed = step_seeds(order_seed, step, 2)
+        return {
+            "one": augment_strongly(drawn, changes, one_seed),
+            "other": augment_strongly(drawn, changes, other_seed),
+        }
+
+    training.fit_student(
+        model,
+        batch_at,
+        state=[*model.variables, *model.optimizer.variables],
+        config=config,
+        digest="network",
+        folder=folder,
+        callbacks=(),
+        show_progress=show_progress,
+    )

@@ -1,0 +1,68 @@
+"""Inputs as they are, scaled by what is publicly known of them: features for tables."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.models import encoder
+from pate_tf.values.public import Pool
+
+MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
+
+
+class RawPart(encoder.Part):
+    """One view of length 1: scaled numbers, categories one-hot, and a constant.
+
+    Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
+    too little of a number that is nearly always 0. Pixels are scaled by their range. A category
+    beyond the public list is in none of the places.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes what is publicly known of inputs.
+
+        Args:
+          pool: public inputs, at least one.
+        """
+        super().__init__()
+        dataset = pool.dataset
+        rows = pool.inputs.reshape(len(pool), -1)
+        low, high = (
+            np.broadcast_to(np.asarray(values, np.float64), dataset.input_shape).ravel()
+            for values in dataset.value_range
+        )
+        middle, unit = low, high - low
+        if dataset.kind == "tabular":
+            middle, deviation = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0)
+            unit = 2.0 * np.where(deviation > 0.0, deviation, unit)
+        self._middle, self._unit = (
+            tf.Variable(values, trainable=False, dtype=tf.float32) for values in (middle, unit)
+        )
+        kinds = np.array(dataset.num_categories or (0,) * rows.shape[1])
+        self._numbers = tf.constant(np.flatnonzero(kinds == 0))
+        self._categories = tuple((int(one), int(kinds[one])) for one in np.flatnonzero(kinds))
+        self.widths = (int((kinds == 0).sum() + 1 + kinds.sum()),)
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What numbers are scaled by."""
+        return [self._middle, self._unit]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        flat = tf.reshape(inputs, [-1, self._middle.shape[0]])
+        scaled = tf.gather((flat - self._middle) / self._unit, self._numbers, axis=1)
+        most = MOST_DEVIATIONS / 2.0
+        parts = [tf.clip_by_value(scaled, -most, most), tf.ones_like(flat[:, :1])]
+        for place, number in self._categories:
+            parts.append(tf.one_hot(tf.cast(flat[:, place], tf.int32), number))
+        return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+
+
+def of_length_one(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Flattens features `[num_inputs, ...]` and divides each input's by their length."""
+    flat = features.reshape(len(features), -1).astype(np.float32)
+    length = np.linalg.norm(flat, axis=1, keepdims=True)
+    return flat / np.maximum(length, np.finfo(np.float32).tiny)

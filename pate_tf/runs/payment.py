@@ -1,0 +1,54 @@
+"""Labels that were kept meanwhile are held against the ledger that paid for them."""
+
+from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.labelling import labeller
+from pate_tf.labelling.cost import cost_of_labels
+from pate_tf.ledger import Ledger
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.values.public import Pool
+
+
+def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
+    """Checks that a ledger paid for labels, whoever kept them meanwhile.
+
+    Raises:
+      ValueError: if they are of another pool, or the ledger did not give these answers or holds
+        them at another delta.
+    """
+    labels.check_pool(pool)
+    released = labels.released
+    mechanism = mechanism_from_dict(released.cost.charge.to_dict())
+    digests = labeller.query_digests(pool.inputs[labels.queries], mechanism)
+    with ledger.exclusive():
+        answers = ledger.stored_answers(sorted(set(digests)))
+    given = [answers.get(digest) for digest in digests]
+    known = {
+        (index, answer.label, answer.noisy_counts)
+        for index, answer in zip(labels.queries.tolist(), given, strict=True)
+        if answer is not None and answer.label is not None
+    }
+    counts = released.noisy_counts
+    said = set(
+        zip(
+            released.query_indices.tolist(),
+            released.labels.tolist(),
+            [None] * len(released.labels) if counts is None else map(tuple, counts.tolist()),
+            strict=True,
+        )
+    )
+    rows = tuple(sorted({answer.debit for answer in given if answer is not None}))
+    if None in given or known != said or rows != released.ledger_rows:
+        raise ValueError("labels: expected labels that this ledger paid for, got others")
+    expected = cost_of_labels(
+        ledger,
+        mechanism,
+        num_distinct=len(set(digests)),
+        rows=rows,
+        unit=released.cost.unit,
+    ).epsilon
+    cost = released.cost
+    if cost.delta != ledger.delta or not cost.epsilon >= expected:
+        raise ValueError(
+            f"labels: expected epsilon {expected:g} at the ledger's delta {ledger.delta:g}, got "
+            f"{cost.epsilon:g} at {cost.delta:g}: ask again, what was paid for is free"
+        )

@@ -1,0 +1,71 @@
+"""A model of shared training is exported, with a statement of what it cost."""
+
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.runs.publishing import library_versions
+from pate_tf.selective_sgd.payment import Payment
+from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.serving import digest, export
+from pate_tf.statement.shared_training import SharedTrainingStatement
+from pate_tf.values.dataset import Dataset
+
+
+def publish(
+    model: keras.Model | tf.Module,
+    dataset: Dataset,
+    training: SharedTraining,
+    payments: Sequence[Payment],
+    *,
+    holders: int,
+    fewest_records: int,
+    directory: artifacts.RunDirectory,
+) -> pathlib.Path:
+    """Exports the global model and its statement.
+
+    With noise they go below `released/`. Without noise nothing may be published: they go below
+    `sensitive/`, and the statement says why.
+
+    Args:
+      model: from raw inputs to logits.
+      dataset: of the raw inputs.
+      training: that it comes from.
+      payments: of every participant; none without noise.
+      holders: how many participants hold one record at most.
+      fewest_records: of a participant.
+      directory: of the run.
+
+    Returns:
+      The exported version's folder.
+    """
+    settings = training.settings
+    charge = payments[0].charge if payments else None
+    unit = getattr(charge, "unit", "participant") if charge else None
+    statement = SharedTrainingStatement(
+        dataset=dataset.name,
+        num_participants=settings.num_participants,
+        num_parameters=training.view.num_parameters,
+        upload=settings.upload,
+        rounds=settings.rounds,
+        protocol=settings.protocol,
+        charge=charge,
+        epsilon=max((one.epsilon for one in payments), default=None),
+        delta=payments[0].delta if payments else None,
+        unit=unit,
+        holders=holders if unit == "record" else 1,
+        fewest_records=fewest_records if unit == "record" else None,
+        ledger_heads=tuple(one.ledger_head for one in payments),
+        secure_noise=all(one.secure_noise for one in payments),
+        ledger_was_reset=any(one.was_reset for one in payments),
+        student_digest=digest.student_digest(model),
+        versions=library_versions(),
+    )
+    folder = directory.released if payments else directory.sensitive
+    exported = export.export_student(model, dataset, folder / "shared_model", statement.to_dict())
+    artifacts.write_json(folder / "shared_model_statement.json", statement.to_dict())
+    artifacts.write_text(folder / "shared_model_statement.md", statement.to_markdown())
+    return exported

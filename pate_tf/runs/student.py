@@ -1,0 +1,294 @@
+"""A student is made: labels are bought, it learns from them, it is evaluated and published.
+
+Each step is a function of its own; `make_student` is all of them. What crosses from the sensitive
+half is `ReleasedLabels`, which only the labeller makes.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from pate_tf import artifacts
+from pate_tf.ledger import Ledger
+from pate_tf.queries.queried import COST_FILE, LABELS_FILE, QueriedLabels
+from pate_tf.runs.data_dependent import known_data_dependent_epsilon
+from pate_tf.runs.labels import LabelRequest, ask, check_request
+from pate_tf.runs.publishing import PAGE, STATEMENT, Published, publish
+from pate_tf.runs.reporting import QUIET, Reporting
+from pate_tf.serving import formats
+from pate_tf.serving.served import ServedStudent
+from pate_tf.students import catalogue, evaluation, held_out_logs, training
+from pate_tf.students.by_class import ByClass, by_class
+from pate_tf.students.config import StudentConfig
+from pate_tf.teachers.voters import Voter
+from pate_tf.values.public import PublicSplit
+
+REPORT = "student_report.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a student goes, and what is kept beside it. Public.
+
+    Attributes:
+      directory: labels, student and statement go below its `released/`.
+      save_labels: whether the labels and their cost are kept there.
+      export_formats: of "onnx" and "litert", to write the student in besides.
+      evaluate_on: which public samples evaluate the student, of `evaluation.EVALUATED_ON`; None
+        for the held-out ones, if they have labels.
+    """
+
+    directory: artifacts.RunDirectory
+    save_labels: bool = True
+    export_formats: Sequence[str] = ()
+    evaluate_on: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What public labels say about a student; None wherever there are no such labels. Public.
+
+    Attributes:
+      label_accuracy: of the noisy labels.
+      inferred_accuracy: of the labels that came without a query; None also if there are none.
+      student_accuracy: of the exported student on the samples that evaluate it.
+      constant_answer: what always answering their commonest class would get right.
+      evaluated_on: which samples evaluated it, of `evaluation.EVALUATED_ON`.
+      by_class: how it did class by class.
+    """
+
+    label_accuracy: evaluation.Accuracy | None
+    inferred_accuracy: evaluation.Accuracy | None
+    student_accuracy: evaluation.Accuracy | None
+    constant_answer: float | None
+    evaluated_on: str | None
+    by_class: ByClass | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentReport:
+    """What a student run found out.
+
+    Attributes:
+      queried: the labels that the student learnt from, and what was paid for them.
+      measured: how many labels and answers are right, where public labels tell.
+      published: the student, and what may be published beside it.
+      epsilon_data_dependent: SENSITIVE; of the batches that paid for the labels, two-sided; None
+        where queries depended on earlier noisy labels, for which no such bound holds, or none is
+        known for the mechanism.
+    """
+
+    queried: QueriedLabels
+    measured: Measured
+    published: Published
+    epsilon_data_dependent: float | None = dataclasses.field(repr=False)
+
+
+class NothingAnsweredError(ValueError):
+    """All queries were paid for and none got a label, so there is nothing to learn from.
+
+    Attributes:
+      labels: what was paid.
+    """
+
+    def __init__(self, labels: QueriedLabels, advice: str) -> None:
+        cost = labels.released.cost
+        super().__init__(
+            f"queries: expected at least one label of {labels.released.num_queries}, got none, and "
+            f"{cost.in_words()} was paid: {advice}"
+        )
+        self.labels = labels
+
+
+def check_places(directory: artifacts.RunDirectory) -> None:
+    """Checks that all can be written that a student's run writes.
+
+    Raises:
+      ValueError: if something can't.
+    """
+    released, logs = artifacts.RELEASED, training.logs_of(pathlib.Path(artifacts.RELEASED))
+    directory.check(
+        files=[
+            f"{artifacts.SENSITIVE}/{REPORT}",
+            *(f"{released}/{name}" for name in (LABELS_FILE, COST_FILE, STATEMENT, PAGE)),
+        ],
+        folders=[
+            artifacts.SENSITIVE,
+            *(released, f"{released}/student", f"{released}/{training.UNFINISHED}"),
+            *(str(logs / name) for name in ("", "train", "held_out")),
+            str(logs.parent / "versions"),
+        ],
+    )
+
+
+def check_student(config: StudentConfig, public: PublicSplit, output: Output) -> None:
+    """Checks all about a student that can be checked before its labels are paid for.
+
+    Raises:
+      ValueError: if the student does not fit the data set, or its files can't be written.
+    """
+    evaluation.check_evaluate_on(output.evaluate_on, public)
+    student = catalogue.find_student(config, public.dataset)
+    formats.check_formats(output.export_formats)
+    if output.export_formats and not student.can_convert:
+        raise ValueError("export_formats: expected none for a forest, which can't be converted")
+    check_places(output.directory)
+
+
+def make_student(
+    config: StudentConfig,
+    public: PublicSplit,
+    *,
+    request: LabelRequest,
+    teachers: Voter,
+    ledger: Ledger,
+    output: Output,
+    reporting: Reporting = QUIET,
+) -> StudentReport:
+    """Buys labels, trains a student on them, publishes it and evaluates what was published.
+
+    Args:
+      config: how the student is trained.
+      public: the pool, and the samples that evaluate the student.
+      request: which labels are bought.
+      teachers: the ensemble.
+      ledger: the ensemble's ledger, open; see `labels.open_ledger`.
+      output: where everything goes.
+      reporting: how progress is shown.
+
+    Raises:
+      ValueError: if something does not fit; nothing was charged then.
+      NothingAnsweredError: if all was paid and no label left.
+      LedgerError: if the budget does not suffice or the ledger can't be used.
+    """
+    check_request(request, public.pool, teachers)
+    check_student(config, public, output)
+    artifacts.remove_abandoned(output.directory.root)
+    labels = ask(request, public.pool, teachers=teachers, ledger=ledger, reporting=reporting)
+    released = output.directory.released
+    if output.save_labels:
+        labels.save(released)
+    if not labels.released.num_answered:
+        raise NothingAnsweredError(labels, request.mechanism.unanswered_advice)
+    model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
+    published = publish(
+        model,
+        labels,
+        public.pool,
+        teachers=teachers,
+        ledger=ledger,
+        folder=released,
+        export_formats=output.export_formats,
+    )
+    measured = _measure(config, public, labels, published, output, reporting)
+    artifacts.hide_host(released)
+    return StudentReport(
+        queried=labels,
+        measured=measured,
+        published=published,
+        epsilon_data_dependent=known_data_dependent_epsilon(ledger, labels.released),
+    )
+
+
+def learn(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: QueriedLabels,
+    *,
+    folder: pathlib.Path | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    verbose: bool = False,
+) -> Any:
+    """Trains a student on labels of a pool.
+
+    Args:
+      config: how it is trained.
+      public: the pool; held-out samples, as far as they have labels, are shown in TensorBoard.
+      labels: bought now or before.
+      folder: logs and the state of an unfinished run lie below it; None for neither.
+      callbacks: called as Keras calls them.
+      verbose: whether a progress bar is drawn.
+
+    Returns:
+      A model that is called as a Keras model is, from raw inputs to logits.
+
+    Raises:
+      ValueError: if student, labels and pool do not fit each other.
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    labels.check_pool(public.pool)
+    student = catalogue.find_student(config, public.dataset)
+    shown = public.held_out.labelled()
+    logging = (
+        [held_out_logs.HeldOutAccuracy(shown, training.logs_of(folder))]
+        if folder and shown is not None
+        else []
+    )
+    return student.train(
+        config,
+        labels.labels,
+        public.pool,
+        folder=folder,
+        callbacks=[*logging, *callbacks],
+        show_progress=verbose,
+    )
+
+
+def _measure(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: QueriedLabels,
+    published: Published,
+    output: Output,
+    reporting: Reporting,
+) -> Measured:
+    """Holds labels and the exported student against public labels, and logs the result."""
+    samples = evaluation.evaluated_samples(output.evaluate_on, public, queries=labels.queries)
+    given = student_accuracy = constant_answer = evaluated_on = found = None
+    if samples is not None:
+        truth = evaluation.true_labels(samples)
+        given, probabilities = ServedStudent(published.student_folder).answer(samples.inputs)
+        student_accuracy = evaluation.accuracy(given, truth)
+        found = by_class(given, truth, public.dataset.num_classes, probabilities)
+        if found.is_constant and len(given) > 1:
+            reporting.warn(
+                "student: it gives all samples the same answer, as a constant does: its labels may "
+                "all be of the commonest class; docs/data.md says what to do about it"
+            )
+        constant_answer = samples.majority_share
+        evaluated_on = output.evaluate_on or evaluation.HELD_OUT
+    measured = Measured(
+        label_accuracy=evaluation.accuracy_in_pool(labels.released, public),
+        inferred_accuracy=evaluation.accuracy_in_pool(labels.inferred, public),
+        student_accuracy=student_accuracy,
+        constant_answer=constant_answer,
+        evaluated_on=evaluated_on,
+        by_class=found,
+    )
+    statement = published.statement
+    logs = training.logs_of(output.directory.released).parent
+    accuracies = {
+        "result/student_accuracy": measured.student_accuracy,
+        "result/label_accuracy": measured.label_accuracy,
+    }
+    held_out_logs.write_version(
+        logs / "versions" / published.student_folder.name,
+        samples,
+        given,
+        settings={
+            **config.to_dict(),
+            "dataset": statement.dataset,
+            "num_teachers": statement.num_teachers,
+            "queries": statement.num_queries,
+            "query_strategy": statement.query_strategy,
+            "mechanism": statement.mechanism.to_dict(),
+        },
+        results={
+            **{name: found.value for name, found in accuracies.items() if found is not None},
+            "result/epsilon": statement.epsilon,
+        },
+    )
+    return measured

@@ -1,0 +1,112 @@
+"""A budget is named and nothing else: what to ask, and of which mechanism, comes of a plan.
+
+The plan knows public values alone: how many teachers, classes and inputs there are, and what is
+assumed of votes that nobody has looked at (`pate_tf.accounting.recommend`).
+"""
+
+import dataclasses
+
+from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.recommend import recommend
+from pate_tf.accounting.recommendation import Recommendation
+from pate_tf.data.named_function import Named
+from pate_tf.noise import NoiseSource
+from pate_tf.queries.catalogue import find_strategy
+from pate_tf.queries.config import QueryConfig
+from pate_tf.runs.labels import LabelRequest
+from pate_tf.teachers.voters import Voter
+from pate_tf.values.public import Pool
+
+# A plan that expects fewer right labels than this share is not worth its epsilon.
+LEAST_SHARE = 0.5
+PLANNED_STRATEGY = "typical"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetRequest:
+    """Which labels are bought, as far as anybody said. Public.
+
+    Attributes:
+      target_epsilon: what these labels may cost, whatever the data.
+      noise: where privacy noise comes from.
+      mechanism: the only one to find the noise of; None for the best one.
+      num_queries: how many; None for the planned number.
+      strategy: how queries are chosen; None for typical ones, which the plan's margin is about.
+      rounds: as `QueryConfig` takes it.
+      seed: likewise.
+      representation: likewise.
+      margin: see `pate_tf.accounting.assumed_votes.AssumedVotes`.
+      num_exceptions: likewise.
+    """
+
+    target_epsilon: float
+    noise: NoiseSource
+    mechanism: type[Mechanism] | None = None
+    num_queries: int | None = None
+    strategy: str | None = None
+    rounds: int | None = None
+    seed: int = 0
+    representation: Named | None = None
+    margin: float = DEFAULT_MARGIN
+    num_exceptions: int = 0
+
+    def plan(self, *, num_teachers: int, unit: str, pool: Pool, delta: float) -> Recommendation:
+        """Returns the comparison of all mechanisms that may be chosen.
+
+        Args:
+          num_teachers: who vote.
+          unit: what they protect, "record" or "owner".
+          pool: that queries are chosen from.
+          delta: what epsilon holds at.
+
+        Raises:
+          ValueError: if a number is out of range, or nothing worth its cost can be had for it.
+        """
+        adaptive = self.strategy is not None and find_strategy(self.strategy).is_adaptive
+        found = recommend(
+            target_epsilon=self.target_epsilon,
+            delta=delta,
+            num_teachers=num_teachers,
+            num_classes=pool.dataset.num_classes,
+            num_queries=self.num_queries,
+            pool_size=len(pool),
+            unit=unit,
+            margin=self.margin,
+            num_exceptions=self.num_exceptions,
+            mechanism=self.mechanism,
+            adaptive=adaptive,
+        )
+        if self.mechanism is None and found.expected_share < LEAST_SHARE:
+            raise ValueError(
+                f"target_epsilon: expected one that labels at least half of the queries right "
+                f"under the plan's assumption, got {self.target_epsilon:g}: {found.mechanism.name} "
+                f"would label {found.expected_share:.0%} of {found.num_queries} right. Take more "
+                f"teachers or a larger epsilon, or name a mechanism to buy such labels all the same"
+            )
+        return found
+
+    def planned(self, plan: Recommendation) -> LabelRequest:
+        """Returns what a plan asks for, with the reason that goes into the statement."""
+        return LabelRequest(
+            queries=QueryConfig(
+                strategy=self.strategy or PLANNED_STRATEGY,
+                num_queries=plan.num_queries,
+                rounds=self.rounds,
+                seed=self.seed,
+                representation=self.representation,
+            ),
+            mechanism=plan.mechanism,
+            noise=self.noise,
+            choice=plan.reason,
+        )
+
+    def plan_for(self, teachers: Voter, pool: Pool, *, delta: float) -> Recommendation:
+        """Returns `plan` for an ensemble.
+
+        Raises:
+          ValueError: as `plan`.
+        """
+        return self.plan(
+            num_teachers=teachers.num_teachers, unit=teachers.unit, pool=pool, delta=delta
+        )

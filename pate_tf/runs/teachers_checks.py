@@ -1,0 +1,80 @@
+"""What is checked before teachers are trained: data, places, workers."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from pate_tf import artifacts
+from pate_tf.runs.reporting import Reporting
+from pate_tf.teachers import cluster
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
+
+REPORT = "teachers_report.json"
+PATIENCE = 600.0  # seconds until workers that never answer are an error
+
+
+def wait_for_workers(config: dict[str, Any], reporting: Reporting) -> None:
+    """Waits until all workers answer, and says once which ones don't.
+
+    Raises:
+      ValueError: if an address is none, or some don't answer within ten minutes.
+    """
+    missing = cluster.missing_workers(config)
+    if missing:
+        reporting.warn(
+            f"TF_CONFIG: waiting for the workers {', '.join(missing)}, which don't answer"
+        )
+    with reporting.clock("waiting for workers"):
+        began = time.monotonic()
+        while missing:
+            if time.monotonic() - began > PATIENCE:
+                raise ValueError(f"TF_CONFIG: expected workers, got none at {', '.join(missing)}")
+            time.sleep(1.0)
+            missing = cluster.missing_workers(config)
+
+
+def check_places(directory: artifacts.RunDirectory) -> None:
+    """Checks that all can be written that teachers write.
+
+    Raises:
+      ValueError: if something can't.
+    """
+    sensitive = artifacts.SENSITIVE
+    directory.check(
+        files=[f"{sensitive}/{REPORT}"],
+        folders=[
+            *(sensitive, f"{sensitive}/teachers", f"{sensitive}/teachers/ensemble"),
+            *(f"{sensitive}/logs", f"{sensitive}/logs/teachers"),
+        ],
+    )
+
+
+def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: int | None) -> None:
+    """Checks data before anything is trained on them.
+
+    Raises:
+      ValueError: if both sides are not of one data set, the number of classes is not the expected
+        one, or all private records are of one class.
+    """
+    dataset = examples.dataset
+    if num_classes not in (None, dataset.num_classes):
+        raise ValueError(
+            f"num_classes: {dataset.name} has {dataset.num_classes} classes, got {num_classes}"
+        )
+    if difference := public.dataset.difference(dataset):
+        raise ValueError(
+            f"dataset: expected public samples of the private records' data set {dataset.name}, "
+            f"got others: {difference}"
+        )
+    check_classes(examples)
+
+
+def check_classes(examples: PrivateExamples) -> None:
+    """Raises ValueError if all private records are of one class."""
+    dataset = examples.dataset
+    if len(np.unique(examples.labels)) < 2:
+        raise ValueError(
+            f"labels of {dataset.name}: expected private records of at least 2 classes, got fewer"
+        )

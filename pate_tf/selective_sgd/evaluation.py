@@ -1,0 +1,63 @@
+"""How right a model is on public samples, in batches, by one traced graph."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pate_tf.selective_sgd.flat_view import FlatView
+from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.values.public import PublicExamples
+
+BATCH = 500
+
+
+class Evaluation:
+    """Accuracy of a model's copies on labelled public samples.
+
+    Args:
+      view: of the model.
+      samples: public; every one has a label.
+    """
+
+    def __init__(self, view: FlatView, samples: PublicExamples) -> None:
+        self._model, self._samples = view.model, samples
+        self._answers = tf.function(self._answer, reduce_retracing=True)
+
+    def accuracy(self, model: keras.Model, most: int | None = None) -> float:
+        """Returns the share of right answers.
+
+        Args:
+          model: what the view's model holds now; the same object.
+          most: how many samples are looked at, from the first. Default: all.
+        """
+        inputs, labels = self._samples.inputs[:most], self._samples.labels
+        if model is not self._model or labels is None:
+            raise ValueError("evaluation: expected the model of the view, and labels")
+        answers = [
+            self._answers(tf.constant(inputs[start : start + BATCH])).numpy()
+            for start in range(0, len(inputs), BATCH)
+        ]
+        return float((np.concatenate(answers) == labels[:most]).mean())
+
+    def _answer(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.argmax(self._model(tf.cast(inputs, tf.float32), training=False), axis=1)
+
+
+def calibrated_model(training: SharedTraining, samples: PublicExamples | None) -> keras.Model:
+    """Returns the global model with buffers from public samples alone.
+
+    The statistics of batch normalization stay with each participant; for the model that is shared
+    they are those of public inputs. Other buffers, or all without samples, are as the model was
+    built, whichever participant's the view's model held before.
+    """
+    model = training.global_model()
+    is_moving = [not one.dtype.startswith(("int", "uint")) for one in model.non_trainable_variables]
+    if samples is None or not any(is_moving):
+        return model
+    parameters = [one.value for one in model.trainable_variables]
+    buffers = [one.value for one in model.non_trainable_variables]
+    for _ in range(max(1, 200 // (-(-len(samples) // BATCH)))):
+        for start in range(0, min(len(samples), 20 * BATCH), BATCH):
+            inputs = tf.constant(samples.inputs[start : start + BATCH], tf.float32)
+            _, buffers = model.stateless_call(parameters, buffers, inputs, training=True)
+    return training.global_model([keras.ops.convert_to_numpy(one) for one in buffers])

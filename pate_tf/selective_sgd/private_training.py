@@ -1,0 +1,247 @@
+"""Shared training with noise: what leaves a participant was paid for, and cost what was paid."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining
+from pate_tf.noise import NoiseSource
+from pate_tf.selective_sgd import selection, sparse_vector
+from pate_tf.selective_sgd.flat_view import FloatArray
+from pate_tf.selective_sgd.payment import Payment
+from pate_tf.selective_sgd.privacy import LATTICE, Privacy, noise_scale
+from pate_tf.selective_sgd.record_gradients import RecordGradients
+from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.sensitive import PrivateExamples
+
+_CHOICE = 5
+TWO_TO_64 = 2.0**64
+
+
+def check_paid(
+    settings: Settings, privacy: Privacy, num_parameters: int, payments: Sequence[Payment]
+) -> None:
+    """Checks that every participant paid for this run.
+
+    Raises:
+      ValueError: if one did not.
+    """
+    charge = privacy.training(settings, num_parameters)
+    paid = {one.participant for one in payments if one.charge == charge}
+    if charge is None or paid != set(range(settings.num_participants)):
+        raise ValueError("payments: expected one of every participant for this run, got others")
+
+
+class GaussianTraining(SharedTraining):
+    """SENSITIVE: synchronous rounds in which every participant adds Gaussian noise of its own.
+
+    Guarantee. What participant i uploads in all rounds is differentially private as its payment
+    says, against replacement of one of its records ("record") or of all of them ("participant"),
+    towards everybody, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
+    parameters are uploaded is chosen without private data. Which records are drawn stays secret.
+
+    Args:
+      settings: of the run; the protocol is "synchronous".
+      model: see `SharedTraining`.
+      shares: each participant's records.
+      privacy: of a Gaussian kind.
+      payments: of every participant, for this run.
+      noise: draws records and noise.
+
+    Raises:
+      ValueError: if something does not fit, or a participant has not paid.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: keras.Model,
+        shares: Sequence[PrivateExamples],
+        *,
+        privacy: Privacy,
+        payments: Sequence[Payment],
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(settings, model, shares)
+        check_paid(settings, privacy, self.view.num_parameters, payments)
+        charge = payments[0].charge
+        if not isinstance(charge, NoisyTraining):
+            raise ValueError("privacy: expected a Gaussian kind, got another")
+        self._privacy, self._noise = privacy, noise
+        self._scale = noise_scale(charge)
+        self._momentum = np.zeros((settings.num_participants, self.view.num_parameters), np.float32)
+        self._history = np.zeros(self.view.num_parameters, np.float64)
+        self._average = np.zeros(self.view.num_parameters, np.float64)
+        self._gradients = (
+            RecordGradients(self.view, settings.num_participants)
+            if privacy.kind == "record"
+            else None
+        )
+
+    def released_parameters(self) -> FloatArray:
+        """Returns the mean of the server's parameters over the second half of the rounds.
+
+        Of what left already: averaging costs nothing.
+        """
+        num_averaged = self.round - self._first_averaged
+        if num_averaged < 1:
+            return self.server.values
+        return (self._average / num_averaged).astype(np.float32)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """See `SharedTraining.state`."""
+        return {
+            **super().state(),
+            "momentum": self._momentum,
+            "history": self._history,
+            "average": self._average,
+        }
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See `SharedTraining.restore`."""
+        super().restore(arrays)
+        self._momentum = np.array(arrays["momentum"])
+        self._history = np.array(arrays["history"])
+        self._average = np.array(arrays["average"])
+
+    @property
+    def _first_averaged(self) -> int:
+        return self.settings.rounds // 2
+
+    def _take_turns(self) -> list[dict[str, float]]:
+        indices = self._chosen()
+        for participant in range(self.settings.num_participants):
+            self._download(participant)
+        sums, scales, losses = (
+            self._sums_of_records(indices)
+            if self._gradients is not None
+            else self._clipped_changes(indices)
+        )
+        told = []
+        for participant, (exact, scale) in enumerate(zip(sums, scales, strict=True)):
+            noise = self._noise.gaussian_integers(self._scale, len(indices))
+            released = ((exact + noise) * (self._privacy.clip / LATTICE)).astype(np.float32)
+            self._history[indices] += np.abs(released)
+            values = released
+            if self._gradients is not None and self._privacy.momentum:
+                self._momentum[participant] *= np.float32(self._privacy.momentum)
+                self._momentum[participant][indices] += released
+                values = self._momentum[participant][indices]
+            told.append(self._upload(participant, indices, np.float32(scale) * values))
+            told[-1]["loss"] = losses
+        if self.round >= self._first_averaged:
+            self._average += self.server.values
+        return told
+
+    def _chosen(self) -> IntArray:
+        """Returns the parameters of this round, from public values alone."""
+        number = self.settings.num_uploaded(self.view.num_parameters)
+        generator = self._generator(_CHOICE)
+        kept = np.zeros(0, np.int64)
+        if self._privacy.choice == "history" and self._history.any():
+            # Half of them: the others could never come up.
+            kept = selection.most_updated(self._history, number // 2, generator)
+        others = np.setdiff1d(np.arange(self.view.num_parameters), kept)
+        chosen = generator.permutation(others)[: number - len(kept)]
+        return np.sort(np.concatenate([kept, chosen]))
+
+    def _sums_of_records(self, indices: IntArray) -> tuple[IntArray, list[float], float]:
+        """Draws records and sums their clipped gradients; the size of a draw is not used."""
+        rate = self._privacy.sampling_rate
+        below = np.uint64(min(int(rate * TWO_TO_64), 2**64 - 1))
+        inputs, labels, owners = [], [], []
+        for participant, share in enumerate(self._shares):
+            words = self._noise.words(len(share))
+            drawn = np.flatnonzero(words < below) if rate < 1.0 else np.arange(len(share))
+            inputs.append(share.inputs[drawn])
+            labels.append(share.labels[drawn])
+            owners.append(np.full(len(drawn), participant, np.int64))
+        if self._gradients is None:
+            raise ValueError("privacy: expected that of records, got another")
+        sums = self._gradients.sums(
+            self.server.values,
+            np.concatenate(inputs),
+            np.concatenate(labels),
+            np.concatenate(owners),
+            indices=indices,
+            clip=self._privacy.clip,
+        )
+        step = self.settings.learning_rate_at(self.round)
+        # The number of a participant's records is public where records are protected.
+        return sums, [-step / (rate * len(share)) for share in self._shares], float("nan")
+
+    def _clipped_changes(self, indices: IntArray) -> tuple[IntArray, list[float], float]:
+        """Trains every participant and clips its whole upload."""
+        sums, losses = [], []
+        for participant in range(self.settings.num_participants):
+            change, loss = self._train(participant)
+            sums.append(clipped_steps(change[indices], self._privacy.clip))
+            losses.append(loss)
+        return np.stack(sums), [1.0] * len(sums), float(np.mean(losses))
+
+
+def clipped_steps(values: FloatArray, clip: float) -> IntArray:
+    """SENSITIVE: returns a vector in steps of clip / LATTICE, of length at most LATTICE.
+
+    It is scaled in float64 and cut off towards zero, which makes no vector longer. One that is not
+    finite becomes zero.
+    """
+    wide = values.astype(np.float64)
+    length = float(np.sqrt((wide**2).sum()))
+    if not np.isfinite(length):
+        return np.zeros(len(values), np.int64)
+    return np.trunc(wide * (LATTICE * (1.0 - 1e-9) / max(length, clip))).astype(np.int64)
+
+
+class SparseVectorSharedTraining(SharedTraining):
+    """SENSITIVE: the paper's private uploads, for reproduction; arguments as `GaussianTraining`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: keras.Model,
+        shares: Sequence[PrivateExamples],
+        *,
+        privacy: Privacy,
+        payments: Sequence[Payment],
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(settings, model, shares)
+        check_paid(settings, privacy, self.view.num_parameters, payments)
+        charge = payments[0].charge
+        if not isinstance(charge, SparseVectorTraining):
+            raise ValueError("privacy: expected sparse_vector, got another")
+        self._charge, self._privacy, self._noise = charge, privacy, noise
+
+    def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
+        return sparse_vector.uploaded(
+            change,
+            charge=self._charge,
+            gamma=self._privacy.clip,
+            threshold=self._privacy.threshold,
+            noise=self._noise,
+            generator=self._generator(_CHOICE, participant),
+        )
+
+
+def noisy_training(
+    settings: Settings,
+    model: keras.Model,
+    shares: Sequence[PrivateExamples],
+    *,
+    privacy: Privacy,
+    payments: Sequence[Payment],
+    noise: NoiseSource,
+) -> GaussianTraining | SparseVectorSharedTraining:
+    """Returns the training that the privacy asks for; arguments and errors as `GaussianTraining`.
+
+    Raises:
+      ValueError: if something does not fit, or a participant has not paid.
+    """
+    kind = GaussianTraining if privacy.is_gaussian else SparseVectorSharedTraining
+    return kind(settings, model, shares, privacy=privacy, payments=payments, noise=noise)

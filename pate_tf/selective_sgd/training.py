@@ -1,0 +1,235 @@
+"""All participants and the server in one process: rounds of distributed selective SGD."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.selective_sgd import selection
+from pate_tf.selective_sgd.flat_view import Buffers, FlatView, FloatArray
+from pate_tf.selective_sgd.local_training import LocalState, LocalTraining
+from pate_tf.selective_sgd.server import Server
+from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.upload import Upload, encode
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.sensitive import PrivateExamples
+
+# What draws: the first number of a seed says which.
+_ORDER, _SHUFFLE, _CHOICE = 2, 3, 4
+RUN_BYTES = 16
+TRAFFIC = ("upload_bytes", "fraction_uploaded", "staleness")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundStatistics:
+    """SENSITIVE: what a round was like.
+
+    Attributes:
+      round: from 0.
+      loss: mean of the local losses.
+      upload_bytes: mean of an upload, as encoded.
+      fraction_uploaded: mean share of the parameters in an upload.
+      staleness: mean of the uploads.
+    """
+
+    round: int
+    loss: float = dataclasses.field(repr=False)
+    upload_bytes: float
+    fraction_uploaded: float
+    staleness: float
+
+
+class SharedTraining:
+    """SENSITIVE: participants, each with its own records, and a server.
+
+    Without noise nothing here is private: uploads tell about the records they come from, also
+    where few are selected.
+
+    Args:
+      settings: of the run.
+      model: a Keras model from raw inputs to logits; its parameters are where all begin.
+      shares: each participant's records.
+
+    Raises:
+      ValueError: if settings, model and shares do not fit each other.
+    """
+
+    def __init__(
+        self, settings: Settings, model: keras.Model, shares: Sequence[PrivateExamples]
+    ) -> None:
+        if len(shares) != settings.num_participants:
+            raise ValueError(
+                f"shares: expected one for each of {settings.num_participants} participants, got "
+                f"{len(shares)}"
+            )
+        if any(len(share) == 0 for share in shares):
+            raise ValueError("shares: expected records of every participant, got one without any")
+        self.settings = settings
+        self.view = FlatView(model)
+        self._shares = shares
+        self._local = LocalTraining(self.view, settings)
+        self.participants = [self._local.initial_state() for _ in shares]
+        run = hashlib.sha256(json.dumps(settings.to_dict(), sort_keys=True).encode())
+        self.server = Server(settings, self.view.initial(), run=run.digest()[:RUN_BYTES])
+        self.round = 0
+        self._traffic = np.zeros(len(TRAFFIC), np.float64)
+
+    def run_round(self) -> RoundStatistics:
+        """Lets every participant take its turn.
+
+        Raises:
+          ValueError: if a loss is not finite, or an upload was refused.
+        """
+        told = self._take_turns()
+        statistics = RoundStatistics(
+            round=self.round,
+            **{name: float(np.mean([one[name] for one in told])) for name in ("loss", *TRAFFIC)},
+        )
+        self._traffic += [getattr(statistics, name) for name in TRAFFIC]
+        self.round += 1
+        return statistics
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """Means over all rounds so far of what `RoundStatistics` has of the uploads."""
+        return dict(zip(TRAFFIC, (self._traffic / max(1, self.round)).tolist(), strict=True))
+
+    def released_parameters(self) -> FloatArray:
+        """Returns the parameters of the global model."""
+        return self.server.values
+
+    def global_model(self, buffers: Buffers | None = None) -> keras.Model:
+        """Returns the model with the parameters of all.
+
+        Args:
+          buffers: what it holds beside them. Default: as the model was built.
+        """
+        return self.view.assign(self.released_parameters(), buffers or self._local.initial_buffers)
+
+    def local_model(self, participant: int) -> keras.Model:
+        """SENSITIVE: returns the model as a participant has it. The same object is used again."""
+        state = self.participants[participant]
+        return self.view.assign(state.parameters, state.buffers)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """SENSITIVE: returns all that the run goes on from, as arrays."""
+        arrays = {f"server/{name}": one for name, one in self.server.state().items()}
+        arrays["round"] = np.array(self.round)
+        arrays["traffic"] = self._traffic
+        for number, state in enumerate(self.participants):
+            arrays[f"{number}/parameters"] = state.parameters
+            arrays[f"{number}/version"] = np.array(state.version)
+            for name in ("buffers", "slots"):
+                for place, one in enumerate(getattr(state, name)):
+                    arrays[f"{number}/{name}/{place}"] = one
+        return arrays
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Goes on from what `state` returned.
+
+        Raises:
+          ValueError: if it is not the state of such a run.
+        """
+        try:
+            prefix = "server/"
+            self.server.restore(
+                {
+                    name.removeprefix(prefix): one
+                    for name, one in arrays.items()
+                    if name.startswith(prefix)
+                }
+            )
+            for number, state in enumerate(self.participants):
+                self.participants[number] = LocalState(
+                    parameters=arrays[f"{number}/parameters"],
+                    version=int(arrays[f"{number}/version"]),
+                    **{
+                        name: [
+                            arrays[f"{number}/{name}/{place}"]
+                            for place in range(len(getattr(state, name)))
+                        ]
+                        for name in ("buffers", "slots")
+                    },
+                )
+            self._traffic = np.array(arrays["traffic"])
+            self.round = int(arrays["round"])
+        except KeyError as error:
+            raise ValueError(f"state: expected that of such a run, it lacks {error}") from error
+
+    def _take_turns(self) -> list[dict[str, float]]:
+        settings = self.settings
+        turns = np.arange(settings.num_participants)
+        if settings.protocol in ("random", "asynchronous"):
+            turns = self._generator(_ORDER).permutation(turns)
+        if settings.protocol == "synchronous":
+            for participant in turns.tolist():
+                self._download(participant)
+        return [self._turn(participant) for participant in turns.tolist()]
+
+    def _turn(self, participant: int) -> dict[str, float]:
+        if self.settings.protocol in ("round_robin", "random"):
+            self._download(participant)
+        change, loss = self._train(participant)
+        told = self._upload(participant, *self._selected(participant, change))
+        if self.settings.protocol == "asynchronous":
+            self._download(participant)
+        return {**told, "loss": loss}
+
+    def _train(self, participant: int) -> tuple[FloatArray, float]:
+        share = self._shares[participant]
+        return self._local.run(
+            self.participants[participant],
+            share.inputs,
+            share.labels,
+            learning_rate=self.settings.learning_rate_at(self.round),
+            generator=self._generator(_SHUFFLE, participant),
+        )
+
+    def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
+        settings = self.settings
+        number = settings.num_uploaded(self.view.num_parameters)
+        if settings.selection == "largest":
+            indices = selection.largest(change, number)
+        else:
+            generator = self._generator(_CHOICE, participant)
+            indices = selection.random_above(change, number, settings.tau, generator)
+        return indices, _clipped(change[indices], settings.gamma)
+
+    def _upload(self, participant: int, indices: IntArray, values: FloatArray) -> dict[str, float]:
+        version = self.participants[participant].version
+        content = encode(
+            Upload(
+                run=self.server.run,
+                participant=participant,
+                round=self.round,
+                version=version,
+                num_parameters=self.view.num_parameters,
+                indices=indices,
+                values=values,
+            )
+        )
+        staleness = self.server.staleness(version)
+        self.server.push(content)
+        return {
+            "upload_bytes": len(content),
+            "fraction_uploaded": len(indices) / self.view.num_parameters,
+            "staleness": staleness,
+        }
+
+    def _download(self, participant: int) -> None:
+        state, given = self.participants[participant], self.server.pull(participant)
+        state.parameters = state.parameters.copy()
+        state.parameters[given.indices] = given.values
+        state.version = given.version
+
+    def _generator(self, *what: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, self.round, *what])
+
+
+def _clipped(values: FloatArray, gamma: float) -> FloatArray:
+    return np.clip(values, np.float32(-gamma), np.float32(gamma))

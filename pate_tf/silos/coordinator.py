@@ -1,0 +1,299 @@
+"""A coordinator that nobody has to trust: it sees what silos paid for, and hands out labels."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.silos.aggregate import WITHHELD, plurality
+from pate_tf.silos.asking import Asking
+from pate_tf.silos.core import Core
+from pate_tf.silos.in_process import InProcess
+from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.messages import (
+    QueryBatch,
+    SealedShares,
+    SecureSums,
+    query_digest,
+    query_digests,
+)
+from pate_tf.silos.roster import Roster
+from pate_tf.silos.silo import Silo
+from pate_tf.silos.spending import charge_of, is_secure, spending
+from pate_tf.silos.subsets import choose_silos
+from pate_tf.statement.silos import SiloSpending, SilosStatement
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool
+
+UNIT = "silo"
+
+# Silos of the same process answer one after another, however long they take.
+IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
+
+
+class Coordinator:
+    """Chooses queries from public values, asks silos, and turns what they reply into labels.
+
+        coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
+        labels = coordinator.label(data.pool, num_queries=100)
+
+    Attributes:
+      roster: who is asked.
+      asking: how.
+      core: what silos talk to; give it to whatever carries messages.
+    """
+
+    def __init__(
+        self,
+        roster: Roster | str | os.PathLike[str],
+        *,
+        folder: str | os.PathLike[str] | None,
+        silos: Sequence[Silo] | None = None,
+        asking: Asking | None = None,
+        secure: SecureSums | None = None,
+        clock: Callable[[], float] = time.time,
+        on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
+    ) -> None:
+        """Opens the journal, and takes up what it holds.
+
+        Args:
+          roster: who is asked, or the file that says so.
+          folder: of the journal; None to keep it in memory.
+          silos: those of the roster in this process, for a simulation. None where they come over a
+            network.
+          asking: how silos are asked; default: randomised response, all silos.
+          secure: the parties; None without secure aggregation.
+          clock: seconds since 1970.
+          on_progress: told who replied, and who is waited for.
+
+        Raises:
+          ValueError: if roster, silos and mechanism do not fit each other.
+          JournalError: if the journal can't be used or is of another run.
+        """
+        self.roster = roster if isinstance(roster, Roster) else Roster.read(pathlib.Path(roster))
+        self.asking = Asking() if asking is None else asking
+        self._mechanisms = self.asking.mechanisms(self.roster)
+        self._secure, self._clock, self._on_progress = secure, clock, on_progress
+        if self.asking.is_secure and secure is None:
+            raise ValueError("secure: expected parties for secure_histogram, got none")
+        if silos is not None and {one.name for one in silos} != set(self.roster.names):
+            raise ValueError("silos: expected those of the roster, got others")
+        path = None if folder is None else pathlib.Path(folder)
+        self.core = Core(self.roster, Journal(path, self.roster.run_id), clock=clock)
+        self._in_process = None if silos is None else InProcess(self.core, silos)
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self.core.journal.close()
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Coordinator(<{self.roster.run_id}, {len(self.roster.members)} silos>)"
+
+    def label(self, pool: Pool, *, num_queries: int, strategy: str = "first", seed: int = 0) -> Any:
+        """Chooses queries of a pool, and has silos label them.
+
+        Args:
+          pool: public inputs.
+          num_queries: how many are put to silos, over all rounds.
+          strategy: how they are chosen, of `pate_tf.queries.catalogue`; adaptive ones ask in
+            rounds.
+          seed: fixes random choices.
+
+        Returns:
+          `QueriedLabels`: what a student learns from, with its cost.
+
+        Raises:
+          ValueError: if queries, pool and silos do not fit each other; nobody was asked then.
+        """
+        # Strategies may need TensorFlow, which a coordinator that only collects does not.
+        from pate_tf.queries.config import QueryConfig
+        from pate_tf.queries.rounds import ask_in_rounds
+
+        config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
+        return ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
+
+    def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
+        """Returns labels of inputs of a pool; silos are asked for those that have none yet.
+
+        A round that was open when a coordinator was killed is finished first.
+
+        Args:
+          pool: public inputs.
+          indices: positions in the pool, int64 `[num_queries]`.
+
+        Raises:
+          ValueError: if nobody is left to ask; nobody was asked then.
+        """
+        for one in self.core.rounds():
+            if self.core.is_open(one.number):
+                self._finish(one)
+        queries = np.ascontiguousarray(pool.inputs[indices])
+        digests = query_digests(queries)
+        known = self._results()
+        new = [place for place, digest in enumerate(digests) if digest not in known]
+        first = {digests[place]: place for place in reversed(new)}
+        if first:
+            places = sorted(first.values())
+            self._finish(self._open(queries[places], pool.dataset.num_classes))
+            known = self._results()
+        results = [known[digest] for digest in digests]
+        answered = [place for place, result in enumerate(results) if result is not None]
+        labels = np.array([results[place] for place in answered], np.int64)
+        counts = None
+        if self.asking.is_secure:
+            counts = labels.reshape(len(answered), pool.dataset.num_classes)
+            labels = counts.argmax(axis=1)
+        return ReleasedLabels(
+            query_indices=np.asarray(indices)[answered],
+            labels=labels,
+            num_classes=pool.dataset.num_classes,
+            num_queries=len(indices),
+            cost=self.cost(),
+            ledger_rows=(),
+            secure_noise=True,
+            noisy_counts=counts,
+        )
+
+    def spending(self) -> tuple[SiloSpending, ...]:
+        """Returns what each silo's answers in this run cost it, for its whole content."""
+        return spending([(one, self.core.replies(one)) for one in self.core.rounds()], self.roster)
+
+    def cost(self) -> Cost:
+        """Returns what the run cost the silo that it cost most.
+
+        Raises:
+          ValueError: if nothing was asked yet.
+        """
+        rounds = self.core.rounds()
+        if not rounds:
+            raise ValueError("cost: expected silos that were asked something, got none")
+        most = max(self.spending(), key=lambda one: one.epsilon)
+        charge = max(most.paid, key=lambda one: most.paid[one], default=None)
+        return Cost(
+            charge=charge_of(rounds[-1], most.name) if charge is None else charge,
+            number=sum(most.paid.values()),
+            epsilon=most.epsilon,
+            delta=self.roster.delta,
+            unit=UNIT,
+        )
+
+    def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
+        """Whether labels of a pool are those of this run."""
+        known = self._results()
+        for index, label in zip(labels.query_indices, labels.labels.tolist(), strict=True):
+            result = known.get(query_digest(pool.inputs[index]))
+            if result is None or label != int(np.argmax(result) if np.ndim(result) else result):
+                return False
+        return labels.cost.unit == UNIT
+
+    def statement(
+        self,
+        *,
+        dataset: str,
+        query_strategy: str = "first",
+        student_digest: str = "",
+        versions: Mapping[str, str] | None = None,
+    ) -> SilosStatement:
+        """Returns what may be published beside a student of these labels.
+
+        Args:
+          dataset: name of the data set.
+          query_strategy: how queries were chosen.
+          student_digest: SHA-256 of the student's weights.
+          versions: version of each library that took part.
+        """
+        return SilosStatement(
+            dataset=dataset,
+            run_id=self.roster.run_id,
+            query_strategy=query_strategy,
+            num_queries=sum(len(one.queries) for one in self.core.rounds()),
+            num_answered=sum(result is not None for result in self._results().values()),
+            silos=self.spending(),
+            student_digest=student_digest,
+            versions={} if versions is None else versions,
+        )
+
+    def _open(self, queries: np.ndarray, num_classes: int) -> Round:
+        earlier = self.core.rounds()
+        number = 1 + max((one.number for one in earlier), default=0)
+        declared = np.array([one.queries for one in self.roster.members])
+        used = sum((one.asked.sum(axis=1) for one in earlier), np.zeros(len(declared), np.int64))
+        asked = choose_silos(
+            1 if self.asking.is_secure else len(queries),
+            (declared - used) // (len(queries) if self.asking.is_secure else 1),
+            subset=self.asking.subset,
+            how=self.asking.how,
+            seed=(self.asking.seed, number),
+        )
+        if self.asking.is_secure:
+            asked = np.repeat(asked, len(queries), axis=1)
+        in_process = self._in_process is not None
+        one = Round(
+            number=number,
+            queries=queries,
+            asked=asked,
+            mechanisms=self._mechanisms,
+            num_classes=num_classes,
+            deadline=self._clock() + (IN_PROCESS_SECONDS if in_process else self.asking.seconds),
+        )
+        self.core.open_round(one)
+        return one
+
+    def _finish(self, one: Round) -> None:
+        if self._in_process is not None:
+            self._in_process.run()
+        else:
+            self.core.wait(one, self._on_progress)
+        replies = self.core.replies(one)
+        if is_secure(one):
+            result = self._open_histogram(one, replies)
+        else:
+            result = plurality(
+                one,
+                replies,
+                self.roster,
+                weighting=self.asking.weighting,
+                least_answers=self.asking.least_answers,
+            )
+        self.core.close_round(one, result)
+
+    def _open_histogram(self, one: Round, replies: Mapping[str, Any]) -> np.ndarray:
+        shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
+        if self._secure is None or len(shares) < self.asking.least_answers:
+            return np.zeros((0, one.num_classes), np.int64)
+        batch = QueryBatch.of(
+            one.queries,
+            run_id=self.roster.run_id,
+            batch_id=one.batch_id,
+            num_classes=one.num_classes,
+            mechanism=next(iter(one.mechanisms.values())),
+            deadline=one.deadline,
+        )
+        return self._secure.histogram(batch, shares)
+
+    def _results(self) -> dict[bytes, Any]:
+        """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
+        found: dict[bytes, Any] = {}
+        for one in self.core.rounds():
+            result = self.core.journal.result(one.number)
+            if result is None:
+                continue
+            for place, digest in enumerate(query_digests(one.queries)):
+                if is_secure(one):
+                    found[digest] = result[place] if len(result) else None
+                else:
+                    found[digest] = None if result[place] == WITHHELD else int(result[place])
+        return found

@@ -1,0 +1,292 @@
+"""What silos and a coordinator tell each other, and the two interfaces that carry it.
+
+Every engine moves these values: the one in this process and the one over the network. A message is
+checked where it is built, so what arrives over a wire is checked by building it. Nothing here may
+tell more than was paid for: votes are randomised or sealed, and a refusal's reason comes from the
+policy and from public values alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from pate_tf.silos.checks import (
+    RANDOMISED_RESPONSE,
+    SECURE_HISTOGRAM,
+    check_name,
+    check_queries,
+    checked_mechanism,
+    query_digest,
+    query_digests,
+)
+from pate_tf.values.arrays import IntArray, frozen_view, labels_array
+
+__all__ = [
+    "RANDOMISED_RESPONSE",
+    "SECURE_HISTOGRAM",
+    "Answer",
+    "Connection",
+    "CoordinatorCore",
+    "QueryBatch",
+    "RandomisedVotes",
+    "Reason",
+    "Refusal",
+    "Reply",
+    "SealedShares",
+    "SecureSums",
+    "check_name",
+    "query_digest",
+    "query_digests",
+    "reply_digest",
+]
+
+
+class Reason(enum.Enum):
+    """Why a silo refuses. Follows from its policy, its ledger's debits and the batch alone."""
+
+    MALFORMED = "malformed"
+    MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
+    QUERY_TOO_DEAR = "query_too_dear"
+    BUDGET_SPENT = "budget_spent"
+    DAILY_LIMIT = "daily_limit"
+    ANSWERED_OTHERWISE = "answered_otherwise"
+    TOO_LATE = "too_late"
+
+
+class Answer(enum.Enum):
+    """What a coordinator says to a submission.
+
+    Attributes:
+      OK: taken, for the first time.
+      SAME: had been taken before, equal to the last byte.
+      CONFLICT: something else had been taken for this batch; that stands.
+      LATE: the deadline has passed, or the batch is closed; nothing was taken.
+      UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was taken.
+    """
+
+    OK = "ok"
+    SAME = "same"
+    CONFLICT = "conflict"
+    LATE = "late"
+    UNKNOWN = "unknown"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QueryBatch:
+    """Public queries that a coordinator asks one silo.
+
+    Attributes:
+      run_id: name of the run.
+      batch_id: name of the batch within the run.
+      queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite.
+      digests: of each query, see `query_digest`; checked against the queries.
+      num_classes: number of classes, at least 2.
+      mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
+        `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
+        `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
+        pool what they know).
+      deadline: when the coordinator stops collecting, in seconds since 1970.
+    """
+
+    run_id: str
+    batch_id: str
+    queries: npt.NDArray[Any] = dataclasses.field(repr=False)
+    digests: tuple[bytes, ...] = dataclasses.field(repr=False)
+    num_classes: int
+    mechanism: Mapping[str, Any]
+    deadline: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is out of its range or a digest is not its query's."""
+        check_name(self.run_id, "run_id")
+        check_name(self.batch_id, "batch_id")
+        check_queries(self.queries)
+        if query_digests(self.queries) != tuple(self.digests):
+            raise ValueError("digests: expected one of each query, in their order, got others")
+        if isinstance(self.num_classes, bool) or not isinstance(self.num_classes, int):
+            raise ValueError("num_classes: expected a whole number, got something else")
+        if not 2 <= self.num_classes <= 2**16:
+            raise ValueError(f"num_classes: expected 2 to 65,536, got {self.num_classes}")
+        if not math.isfinite(self.deadline):
+            raise ValueError("deadline: expected a time in seconds since 1970, got none")
+        object.__setattr__(self, "queries", frozen_view(self.queries))
+        object.__setattr__(self, "digests", tuple(self.digests))
+        object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @classmethod
+    def of(
+        cls,
+        queries: npt.NDArray[Any],
+        *,
+        run_id: str,
+        batch_id: str,
+        num_classes: int,
+        mechanism: Mapping[str, Any],
+        deadline: float,
+    ) -> QueryBatch:
+        """Returns a batch of queries with their digests; for the arguments see the class."""
+        check_queries(queries)
+        return cls(
+            run_id=run_id,
+            batch_id=batch_id,
+            queries=queries,
+            digests=query_digests(queries),
+            num_classes=num_classes,
+            mechanism=mechanism,
+            deadline=deadline,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RandomisedVotes:
+    """Randomised votes of one silo. They may leave: each is what `mechanism` drew.
+
+    Attributes:
+      run_id: name of the run.
+      batch_id: name of the batch.
+      silo: name of the silo.
+      labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
+    """
+
+    run_id: str
+    batch_id: str
+    silo: str
+    labels: IntArray = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a name is none, or labels are not whole numbers from 0."""
+        _check_names(self)
+        labels = labels_array(self.labels, 2**16, "votes")
+        if labels.ndim != 1 or not labels.size:
+            raise ValueError(f"votes: expected [num_queries], got shape {labels.shape}")
+        object.__setattr__(self, "labels", frozen_view(labels))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SealedShares:
+    """Shares of one silo's votes, each sealed to one party.
+
+    Attributes:
+      run_id: name of the run.
+      batch_id: name of the batch.
+      silo: name of the silo.
+      sealed: one for each party, party 1 first.
+    """
+
+    run_id: str
+    batch_id: str
+    silo: str
+    sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a name is none, or there are no sealed bytes."""
+        _check_names(self)
+        sealed = tuple(self.sealed)
+        if not sealed or not all(isinstance(one, bytes) and one for one in sealed):
+            raise ValueError("sealed: expected bytes for each party, got something else")
+        object.__setattr__(self, "sealed", sealed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A silo's refusal of a whole batch, by its policy.
+
+    Attributes:
+      run_id: name of the run.
+      batch_id: name of the batch.
+      silo: name of the silo.
+      reason: why; says nothing about the silo's data.
+    """
+
+    run_id: str
+    batch_id: str
+    silo: str
+    reason: Reason
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a name is none or the reason is no `Reason`."""
+        _check_names(self)
+        if not isinstance(self.reason, Reason):
+            raise ValueError("reason: expected a Reason, got something else")
+
+
+Reply = RandomisedVotes | SealedShares | Refusal
+
+
+def _check_names(reply: Reply) -> None:
+    check_name(reply.run_id, "run_id")
+    check_name(reply.batch_id, "batch_id")
+    check_name(reply.silo, "silo")
+
+
+def reply_digest(reply: Reply) -> bytes:
+    """Returns what tells two replies apart: SHA-256 of everything in one, 32 bytes."""
+    digest = hashlib.sha256()
+    parts: tuple[bytes, ...]
+    if isinstance(reply, RandomisedVotes):
+        parts = (reply.labels.astype("<i8").tobytes(),)
+    elif isinstance(reply, SealedShares):
+        parts = reply.sealed
+    else:
+        parts = (reply.reason.value.encode(),)
+    names = (type(reply).__name__, reply.run_id, reply.batch_id, reply.silo)
+    for part in (*(name.encode() for name in names), *parts):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+class Connection(Protocol):
+    """What a silo needs of its coordinator, over whatever carries it. The silo dials.
+
+    Both raise `ConnectionError` while the coordinator can't be reached; the caller tries again.
+    """
+
+    def poll(self) -> QueryBatch | None:
+        """Returns the next batch that waits for this silo's reply; None if none does."""
+
+    def submit(self, reply: Reply) -> Answer:
+        """Hands over a reply. May be repeated: the second time the answer is `SAME`."""
+
+
+class CoordinatorCore(Protocol):
+    """What a coordinator offers to whatever carries messages to it.
+
+    The carrier has found out who calls (by a certificate, say): `silo` is that name. Safe to call
+    from several threads.
+    """
+
+    def poll(self, silo: str) -> QueryBatch | None:
+        """Returns the next batch that waits for a silo's reply; None if none does.
+
+        Raises:
+          PermissionError: if the silo is not on the roster.
+        """
+
+    def submit(self, silo: str, reply: Reply) -> Answer:
+        """Takes a silo's reply; `UNKNOWN` if the reply names another silo.
+
+        Raises:
+          PermissionError: if the silo is not on the roster.
+        """
+
+
+class SecureSums(Protocol):
+    """The parties that add up sealed shares, wherever they run."""
+
+    def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
+        """Returns noisy counts int64 `[num_queries, num_classes]` in units of 1 / LATTICE votes.
+
+        Args:
+          batch: what was asked.
+          shares: of each silo that sent some, by its name.
+        """

@@ -1,0 +1,168 @@
+"""The coordinator's part: relays the parties' messages until the noisy histogram opens.
+
+It sees what everybody may see. What it relays wrongly is refused by the parties.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from pate_tf.silos.secure import contents, field, shamir
+from pate_tf.silos.secure.messages import (
+    STEPS,
+    PartyMessage,
+    PartyTask,
+    ProtocolError,
+    Step,
+    check_message,
+    round_digest,
+)
+from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.values.arrays import IntArray
+
+# Asks one party; raises ConnectionError or TimeoutError while it can't be reached.
+Ask = Callable[[PartyTask], PartyMessage]
+
+
+class PartyMissingError(ConnectionError):
+    """A party could not be reached. The batch goes on from there once it is back.
+
+    Attributes:
+      party: number of the party.
+      step: what it was asked.
+      can_do_without: whether the other parties are enough to ask the queries again as another
+        batch, which silos pay for again.
+    """
+
+    def __init__(self, party: int, step: Step, terms: BatchTerms) -> None:
+        self.party, self.step = party, step
+        self.can_do_without = len(terms.parties) - 1 > 2 * terms.threshold
+        others = (
+            "the others can be asked again, as another batch that silos pay for"
+            if self.can_do_without
+            else f"{2 * terms.threshold + 1} parties are needed, so the others can't go on alone"
+        )
+        super().__init__(
+            f"party {terms.parties[party - 1].name} could not be reached at the step "
+            f"{step.value}: start it again on its own folder and repeat; nothing has opened; "
+            f"{others}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OpenedHistogram:
+    """What opens of a batch, and nothing else does. Publishable.
+
+    Attributes:
+      noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes.
+      silos: those whose votes are in it, in order.
+      left_out: the others, with what is known of why; their budgets stay spent.
+    """
+
+    noisy_counts: IntArray
+    silos: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def open_histogram(
+    terms: BatchTerms, sealed: Mapping[str, Sequence[bytes]], parties: Mapping[int, Ask]
+) -> OpenedHistogram:
+    """Has the parties add up the silos' votes and returns the noisy histogram.
+
+    May be repeated after any failure, with the same arguments: every party gives the answers that
+    it gave before. The last step needs `threshold + 1` parties; the others need all.
+
+    Args:
+      terms: of the batch.
+      sealed: by silo, its sealed shares, party 1 first. Keep them until the histogram is there.
+      parties: how to ask each party, by its number.
+
+    Raises:
+      PartyMissingError: if a party can't be reached; nothing has opened.
+      ProtocolError: if a party says what it can't say, or no silo passes the checks.
+      ValueError: as a party refuses.
+    """
+    for silo, shares in sealed.items():
+        if len(shares) != len(terms.parties):
+            raise ValueError(f"sealed: expected shares for {len(terms.parties)} parties of {silo}")
+    messages: tuple[PartyMessage, ...] = ()
+    rounds: dict[Step, tuple[PartyMessage, ...]] = {}
+    with ThreadPoolExecutor(len(terms.parties)) as pool:
+        for step in STEPS:
+            tasks = {
+                party: PartyTask(
+                    step=step,
+                    terms=terms,
+                    sealed={
+                        silo: shares[party - 1]
+                        for silo, shares in sealed.items()
+                        if step is Step.COMMIT
+                    },
+                    messages=messages,
+                )
+                for party in terms.numbers
+            }
+            answered = pool.map(lambda each: _ask(each[0], each[1], parties), tasks.items())
+            messages = _complete(step, terms, dict(zip(tasks, answered, strict=True)))
+            rounds[step] = messages
+    return _opened(terms, sealed, rounds)
+
+
+def _ask(party: int, task: PartyTask, parties: Mapping[int, Ask]) -> PartyMessage | None:
+    """Returns a party's checked message; None if it can't be reached."""
+    try:
+        message = parties[party](task)
+    except (ConnectionError, TimeoutError, KeyError):
+        return None
+    if message.party != party:
+        raise ProtocolError(f"{task.step.value}: expected a message of party {party}")
+    check_message(message, task.step, task.terms)
+    return message
+
+
+def _complete(
+    step: Step, terms: BatchTerms, answered: Mapping[int, PartyMessage | None]
+) -> tuple[PartyMessage, ...]:
+    there = tuple(message for message in answered.values() if message is not None)
+    needed = terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
+    if len(there) < needed:
+        missing = next(party for party, message in answered.items() if message is None)
+        raise PartyMissingError(missing, step, terms)
+    return there
+
+
+def _opened(
+    terms: BatchTerms,
+    sealed: Mapping[str, Sequence[bytes]],
+    rounds: Mapping[Step, tuple[PartyMessage, ...]],
+) -> OpenedHistogram:
+    committed = contents.commitments(rounds[Step.COMMIT], terms)
+    common = contents.common_silos(committed)
+    silos = contents.passing_silos(
+        rounds[Step.CHECK], terms, silos=common, revealed=round_digest(rounds[Step.REVEAL])
+    )
+    if not silos:
+        raise ProtocolError("expected the shares of at least one silo to pass the checks")
+    agreed = round_digest(rounds[Step.AGREE])
+    sums = {
+        message.party: contents.released_sums(message, terms, agreed=agreed)
+        for message in rounds[Step.RELEASE]
+    }
+    try:
+        total = shamir.reconstruct(sums, degree=terms.threshold)
+    except shamir.InconsistentSharesError:
+        raise ProtocolError(
+            "release: expected sums that fit each other; a party added wrongly, and it can't be "
+            "said which"
+        ) from None
+    left_out = {}
+    for silo in sorted(set(sealed) - set(silos)):
+        could_open = "votes are not one for each query, or shares of them don't fit each other"
+        left_out[silo] = could_open if silo in common else "a party could not open its share"
+    return OpenedHistogram(
+        noisy_counts=np.asarray(field.to_integers(total)), silos=silos, left_out=left_out
+    )

@@ -1,0 +1,220 @@
+"""One of the parties that add up shares: what it answers, step by step, and what it refuses.
+
+A party gives its share of a sum out once for a batch, for one set of silos, with noise that was
+drawn before. It is safe against a coordinator that asks anything, and whatever up to `threshold`
+other parties do, as long as they don't pretend to be it (docs/theory_secure.md, Theorem V4).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+
+import numpy as np
+
+from pate_tf.accounting.local.secure_histogram import LATTICE
+from pate_tf.noise import NoiseSource, SystemNoise
+from pate_tf.silos.messages import check_name
+from pate_tf.silos.secure import checks, contents, field, sealing, shamir
+from pate_tf.silos.secure.field import Elements
+from pate_tf.silos.secure.journal import Arrays, Journal
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.messages import (
+    PartyMessage,
+    PartyTask,
+    ProtocolError,
+    Step,
+    round_digest,
+    signed,
+)
+from pate_tf.silos.secure.terms import MOST_SILOS, BatchTerms, party_scale
+from pate_tf.silos.secure.votes import NUM_MASKS
+
+SEED_BYTES = 32
+
+
+class Party:
+    """A party with its keys and its journal. Safe to call from several threads.
+
+    Args:
+      keys: its own.
+      folder: of its journal; whoever loses it must not go on with batches that are under way.
+      noise: what its noise is drawn from; None for the operating system's entropy.
+    """
+
+    def __init__(
+        self, keys: PartyKeys, folder: pathlib.Path, *, noise: NoiseSource | None = None
+    ) -> None:
+        self.identity = keys.identity
+        self._keys = keys
+        self._noise = noise or SystemNoise()
+        self._journal = Journal(folder)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self._journal.close()
+
+    def answer(self, task: PartyTask) -> PartyMessage:
+        """Returns the message on a step; the same task always gets the same message.
+
+        Raises:
+          ProtocolError: if another party's message is missing, forged or contradicts others.
+          AnsweredOtherwiseError: if the step was asked with other values before.
+          ValueError: if this party is not in the terms.
+        """
+        number = self._number(task.terms)
+        steps = {
+            Step.COMMIT: self._commit,
+            Step.REVEAL: self._reveal,
+            Step.CHECK: self._check,
+            Step.AGREE: self._agree,
+            Step.RELEASE: self._release,
+        }
+        with self._lock:
+            message = self._journal.answered(task)
+            if message is None:
+                content, notes = steps[task.step](task, number)
+                message = signed(
+                    content, step=task.step, terms=task.terms, party=number, keys=self._keys
+                )
+                self._journal.keep(task, message, notes)
+            if task.step is Step.RELEASE:
+                self._journal.forget_secrets(task.terms)
+            return message
+
+    def _number(self, terms: BatchTerms) -> int:
+        for number, identity in zip(terms.numbers, terms.parties, strict=True):
+            if identity == self.identity:
+                return number
+        raise ValueError(f"parties: expected {self.identity.name} with its keys among them")
+
+    def _commit(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        if not 1 <= len(task.sealed) <= MOST_SILOS or task.messages:
+            raise ProtocolError(f"commit: expected shares of 1 to {MOST_SILOS} silos")
+        shares: dict[str, Elements] = {}
+        for silo in sorted(task.sealed):
+            try:
+                shares[check_name(silo, "silo")] = self._opened_votes(
+                    task.sealed[silo], terms, silo
+                )
+            except ValueError:
+                continue  # left out: it is missing among the silos of the commitment
+        if not shares:
+            raise ProtocolError("commit: expected shares of at least one silo that open, got none")
+        seed = os.urandom(SEED_BYTES)
+        drawn = self._noise.gaussian_integers(
+            party_scale(terms.mechanism), terms.num_queries * terms.num_classes
+        )
+        noise = shamir.share(
+            field.from_integers(drawn),
+            num_parties=len(terms.parties),
+            degree=terms.threshold,
+            words=self._noise.words,
+        )
+        self._journal.keep_secret(
+            terms,
+            Step.COMMIT,
+            {
+                "shares": np.stack(list(shares.values())),
+                "seed": np.frombuffer(seed, np.uint8),
+                "noise": noise[number - 1],
+            },
+        )
+        commitment = contents.Commitment(
+            silos=tuple(shares),
+            received=task.digest,
+            seed=contents.seed_digest(seed, number, terms),
+            noise=tuple(
+                b"" if other == number else self._sealed_noise(noise[other - 1], terms, other)
+                for other in terms.numbers
+            ),
+        )
+        return commitment.to_bytes(), {}
+
+    def _opened_votes(self, sealed: bytes, terms: BatchTerms, silo: str) -> Elements:
+        opened = sealing.unseal(sealed, terms, sender=silo, kind="votes", keys=self._keys)
+        size = NUM_MASKS + terms.num_queries * terms.num_classes
+        return field.from_bytes(opened, (size,), "votes")
+
+    def _sealed_noise(self, shares: Elements, terms: BatchTerms, other: int) -> bytes:
+        name = self.identity.name
+        return sealing.seal(field.to_bytes(shares), terms, sender=name, kind="noise", party=other)
+
+    def _reveal(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        committed = contents.commitments(task.messages, terms)
+        self._check_own(task, Step.COMMIT, number)
+        secret = self._journal.secret(terms, Step.COMMIT)
+        size = terms.num_queries * terms.num_classes
+        noise = secret["noise"].astype(np.uint64)
+        for other, commitment in zip(terms.numbers, committed, strict=True):
+            if other != number:
+                name = terms.parties[other - 1].name
+                opened = sealing.unseal(
+                    commitment.noise[number - 1], terms, sender=name, kind="noise", keys=self._keys
+                )
+                noise = field.add(noise, field.from_bytes(opened, (size,), f"noise of {name}"))
+        silos = contents.common_silos(committed)
+        places = [committed[number - 1].silos.index(silo) for silo in silos]
+        self._journal.keep_secret(
+            terms, Step.REVEAL, {"shares": secret["shares"][places], "noise": noise}
+        )
+        digest = round_digest(task.messages)
+        notes = {
+            "silos": np.array(silos, dtype=np.str_),
+            "committed": np.frombuffer(digest, np.uint8),
+            "seeds": np.array([list(each.seed) for each in committed], np.uint8),
+        }
+        return contents.reveal_content(digest, secret["seed"].tobytes()), notes
+
+    def _check(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        self._check_own(task, Step.REVEAL, number)
+        notes = self._journal.notes(terms, Step.REVEAL)
+        challenge = contents.challenge_of(
+            task.messages,
+            terms,
+            committed=notes["committed"].tobytes(),
+            seed_digests=[row.tobytes() for row in notes["seeds"]],
+        )
+        shares = self._journal.secret(terms, Step.REVEAL)["shares"]
+        values = np.empty((len(shares), checks.NUM_CHECKS), np.uint64)
+        for place, row in enumerate(shares):
+            values[place] = checks.check_values(row, challenge)
+        revealed = round_digest(task.messages)
+        return contents.check_content(revealed, values), {
+            "revealed": np.frombuffer(revealed, np.uint8)
+        }
+
+    def _agree(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        self._check_own(task, Step.CHECK, number)
+        silos = self._journal.notes(terms, Step.REVEAL)["silos"].tolist()
+        revealed = self._journal.notes(terms, Step.CHECK)["revealed"].tobytes()
+        passing = contents.passing_silos(task.messages, terms, silos=silos, revealed=revealed)
+        places = np.array([silos.index(silo) for silo in passing], np.int64)
+        content = contents.agreed_content(round_digest(task.messages), passing)
+        return content, {"places": places}
+
+    def _release(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        own = self._check_own(task, Step.AGREE, number)
+        contents.check_agreed(task.messages, terms, own.content)
+        places = self._journal.notes(terms, Step.AGREE)["places"]
+        secret = self._journal.secret(terms, Step.REVEAL)
+        votes = np.zeros(terms.num_queries * terms.num_classes, np.uint64)
+        for place in places:
+            votes = field.add(votes, secret["shares"][place, NUM_MASKS:])
+        sums = field.add(field.multiply(votes, np.uint64(LATTICE)), secret["noise"])
+        return contents.release_content(round_digest(task.messages), sums), {}
+
+    def _check_own(self, task: PartyTask, step: Step, number: int) -> PartyMessage:
+        """Returns this party's own message on the step before, as it stands among the others."""
+        own = [message for message in task.messages if message.party == number]
+        stored = self._journal.notes(task.terms, step)["content"].tobytes()
+        if len(own) != 1 or own[0].content != stored:
+            raise ProtocolError(f"{step.value}: expected this party's own message among them")
+        return own[0]

@@ -1,0 +1,273 @@
+"""One silo: it checks its policy, pays, randomises, stores, and only then sends.
+
+In this order a kill at any point leaves no answer that was not paid for, and none that is drawn a
+second time with fresh noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureHistogram
+from pate_tf.ledger.chain import fault_point
+from pate_tf.noise import SystemNoise
+from pate_tf.silos.account import Account
+from pate_tf.silos.messages import (
+    Answer,
+    Connection,
+    QueryBatch,
+    RandomisedVotes,
+    Reason,
+    Refusal,
+    Reply,
+    SealedShares,
+)
+from pate_tf.silos.policy import Policy
+from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting
+from pate_tf.values.arrays import IntArray
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+
+
+class Sealer(Protocol):
+    """Splits votes into shares and seals each party's to that party."""
+
+    def fits(self, batch: QueryBatch) -> bool:
+        """Whether `seal` can seal votes of a batch, with the parties that the silo knows."""
+
+    def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> Sequence[bytes]:
+        """Returns the sealed shares, one for each party, of votes int64 `[num_queries]`."""
+
+
+class Silo:
+    """SENSITIVE: a teacher that never leaves its owner, with its own policy and account.
+
+        silo = Silo("policy.toml", teacher=classifier, num_classes=10, folder="silo/sensitive")
+        reply = silo.answer(batch)
+
+    Attributes:
+      policy: what it allows.
+      account: what it paid and answered.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str | os.PathLike[str],
+        teacher: Any,
+        *,
+        folder: str | os.PathLike[str] | None,
+        num_classes: int | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        input_type: str | None = None,
+        sealer: Sealer | None = None,
+        noise: LocalNoise | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Opens the silo's account.
+
+        Args:
+          policy: what the silo allows, or the file that says so.
+          teacher: a function or object with `predict`, a path, or a `SiloTeacher`.
+          folder: sensitive; holds the account. None for a simulation alone, which keeps none.
+          num_classes: number of classes; None where the teacher knows.
+          input_shape: shape of one query; None for any.
+          input_type: "uint8" or "float32"; None for either.
+          sealer: seals votes to parties; None if the silo takes no part in secure aggregation.
+          noise: default: the operating system's entropy. Anything else is for tests.
+          clock: seconds since 1970.
+
+        Raises:
+          ValueError: if policy or teacher are none.
+          LedgerError: if the account is damaged or belongs to another silo.
+        """
+        self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
+        self._teacher: SiloTeacher = as_teacher(
+            teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type
+        )
+        self._sealer = sealer
+        self._noise = SystemNoise() if noise is None else noise
+        self._clock = clock
+        self.account = Account(
+            None if folder is None else pathlib.Path(folder),
+            silo=self.policy.silo,
+            epsilon_budget=self.policy.epsilon_budget,
+            delta=self.policy.delta,
+        )
+
+    @property
+    def name(self) -> str:
+        """The silo's name."""
+        return self.policy.silo
+
+    def __repr__(self) -> str:
+        return f"Silo(<{self.name}>)"
+
+    def close(self) -> None:
+        """Closes the account."""
+        self.account.close()
+
+    def __enter__(self) -> Silo:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def answer(self, batch: QueryBatch) -> Reply:
+        """Answers a batch, or refuses it by policy.
+
+        What was answered before is answered again from the account, for nothing.
+
+        Raises:
+          ValueError: if the teacher fails; what was paid stays paid, and nothing leaves.
+          LedgerError: if the account can't be used; nothing leaves.
+        """
+        try:
+            charge = self.policy.charge_of(batch)
+        except ValueError:
+            return self._refusal(batch, Reason.MALFORMED)
+        reason = self.policy.objection(batch, charge)
+        if reason is None and not is_fitting(self._teacher, batch):
+            reason = Reason.MALFORMED
+        if reason is not None:
+            return self._refusal(batch, reason)
+        with self.account.exclusive():
+            if isinstance(charge, LocalRandomiser):
+                return self._randomised(batch, charge)
+            return self._shared(batch, charge)
+
+    def step(self, connection: Connection) -> Answer | None:
+        """Polls once; answers and submits what there was. Returns what came of it, or None.
+
+        Raises:
+          ConnectionError: if the coordinator can't be reached. The reply is stored and will be
+            given again, as it is, when the batch is polled again.
+        """
+        batch = connection.poll()
+        if batch is None:
+            return None
+        reply = self.answer(batch)
+        fault_point("silo_answered")
+        answer = connection.submit(reply)
+        fault_point("silo_submitted")
+        return answer
+
+    def serve(
+        self,
+        connection: Connection,
+        *,
+        until: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] = time.sleep,
+        on_event: Callable[[str], None] = lambda event: None,
+    ) -> None:
+        """Polls and answers until it is told to stop; waits longer while there is nothing to do.
+
+        Args:
+          connection: to the coordinator.
+          until: asked before every poll whether to stop.
+          sleep: waits for so many seconds.
+          on_event: told what happens, in words without anything of the data.
+        """
+        jitter = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
+        wait = FIRST_WAIT
+        while not until():
+            try:
+                answer = self.step(connection)
+            except ConnectionError:
+                on_event("the coordinator can't be reached; trying again")
+                answer = None
+                wait = min(2.0 * wait, LONGEST_WAIT)
+            else:
+                wait = FIRST_WAIT if answer is not None else min(1.2 * wait, 2.0)
+            if answer is None:
+                sleep(wait * (0.5 + float(jitter.random())))
+            else:
+                on_event(f"a batch was answered: {answer.value}")
+
+    def _refusal(self, batch: QueryBatch, reason: Reason) -> Refusal:
+        return Refusal(run_id=batch.run_id, batch_id=batch.batch_id, silo=self.name, reason=reason)
+
+    def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> Reply:
+        account = self.account
+        queries = list(dict.fromkeys(batch.digests))
+        known = {query: account.charge_of(query) for query in queries}
+        if any(one not in (None, charge) for one in known.values()):
+            return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
+        new = [query for query in queries if known[query] is None]
+        if new:
+            reason = self._cannot_pay(batch, charge, len(new))
+            if reason is not None:
+                return self._refusal(batch, reason)
+            account.debit(charge, new, number=len(new))
+            fault_point("silo_debited")
+        stored = account.labels(queries)
+        missing = [query for query in queries if query not in stored]
+        if missing:
+            first = {query: place for place, query in reversed(list(enumerate(batch.digests)))}
+            places = [first[query] for query in missing]
+            votes = self._teacher.votes(batch.queries[places])
+            drawn = charge.draw(votes, self._noise)
+            fault_point("silo_drawn")
+            fresh = dict(zip(missing, drawn.tolist(), strict=True))
+            account.store_labels(fresh)
+            fault_point("silo_stored")
+            stored |= fresh
+        return RandomisedVotes(
+            run_id=batch.run_id,
+            batch_id=batch.batch_id,
+            silo=self.name,
+            labels=np.array([stored[query] for query in batch.digests]),
+        )
+
+    def _shared(self, batch: QueryBatch, charge: Charge) -> Reply:
+        account, key = self.account, _key(batch)
+        sealed = account.sealed(key)
+        if sealed is None:
+            fits = self._sealer is not None and self._sealer.fits(batch)
+            if self._sealer is None or not fits or not isinstance(charge, SecureHistogram):
+                return self._refusal(batch, Reason.MECHANISM_NOT_ALLOWED)
+            if not account.is_paid_batch(key):
+                # Fresh noise is drawn for every batch, so a query may stand in one of them alone.
+                if len(set(batch.digests)) != len(batch):
+                    return self._refusal(batch, Reason.MALFORMED)
+                if any(account.charge_of(query) is not None for query in batch.digests):
+                    return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
+                reason = self._cannot_pay(batch, charge, len(batch))
+                if reason is not None:
+                    return self._refusal(batch, reason)
+                account.debit(charge, batch.digests, number=len(batch), batch=key)
+                fault_point("silo_debited")
+            votes = self._teacher.votes(batch.queries)
+            sealed = tuple(self._sealer.seal(votes, batch, silo=self.name))
+            fault_point("silo_drawn")
+            account.store_sealed(key, sealed)
+            fault_point("silo_stored")
+        return SealedShares(
+            run_id=batch.run_id, batch_id=batch.batch_id, silo=self.name, sealed=sealed
+        )
+
+    def _cannot_pay(self, batch: QueryBatch, charge: Charge, number: int) -> Reason | None:
+        """Why new queries are refused. Debits follow from queries and policy, never from data."""
+        if not batch.deadline > self._clock():
+            return Reason.TOO_LATE
+        if self.account.num_paid_within_a_day() + number > self.policy.queries_per_day:
+            return Reason.DAILY_LIMIT
+        if not self.account.can_pay(charge, number):
+            return Reason.BUDGET_SPENT
+        return None
+
+
+def _key(batch: QueryBatch) -> str:
+    """What a batch is known by: everything in it but its deadline."""
+    fields = [batch.run_id, batch.batch_id, batch.num_classes, dict(batch.mechanism)]
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    digest.update(b"".join(batch.digests))
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""A silo's teacher, whatever it is: something that gives each public query one label.
+
+TensorFlow and scikit-learn are imported only by teachers that need them.
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.silos.messages import QueryBatch
+from pate_tf.values.arrays import IntArray
+
+
+class SiloTeacher(Protocol):
+    """Sensitive: a trained teacher.
+
+    Attributes:
+      num_classes: number of classes.
+      input_shape: shape of one query; None for any.
+      input_type: "uint8" or "float32"; None for either.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, ...] | None
+    input_type: str | None
+
+    def votes(self, queries: npt.NDArray[Any]) -> IntArray:
+        """Returns the label int64 `[num_queries]` of each query `[num_queries, *input_shape]`.
+
+        Raises:
+          ValueError: if the teacher fails. What it says is not shown: it may quote what it learnt.
+        """
+
+
+def is_fitting(teacher: SiloTeacher, batch: QueryBatch) -> bool:
+    """Whether a batch has the classes, shape and type that a teacher takes."""
+    return (
+        batch.num_classes == teacher.num_classes
+        and teacher.input_shape in (None, batch.queries.shape[1:])
+        and teacher.input_type in (None, str(batch.queries.dtype))
+    )
+
+
+class OwnTeacher:
+    """Sensitive: a function, or an object with `predict`, as a teacher.
+
+    Classifiers of scikit-learn get queries as rows of float32.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        num_classes: int,
+        input_shape: tuple[int, ...] | None = None,
+        input_type: str | None = None,
+    ) -> None:
+        """Takes a model.
+
+        Args:
+          model: called with queries `[num_queries, *input_shape]`, itself or its `predict`; gives
+            labels `[num_queries]` or scores `[num_queries, num_classes]`.
+          num_classes: number of classes.
+          input_shape: shape of one query; None for any.
+          input_type: "uint8" or "float32"; None for either.
+
+        Raises:
+          ValueError: if it can't be called.
+        """
+        self.num_classes, self.input_shape, self.input_type = num_classes, input_shape, input_type
+        predict = getattr(model, "predict", model)
+        if isinstance(model, type) or not callable(predict):
+            raise ValueError(
+                f"teacher: expected a function or an object with predict(inputs), got "
+                f"{type(model).__name__}"
+            )
+        if type(model).__module__.split(".")[0] == "sklearn":
+            from pate_tf.models.classifier import Estimator
+
+            predict = Estimator(model).predict
+        self._predict: Callable[[Any], Any] = predict
+
+    def __repr__(self) -> str:
+        return f"OwnTeacher(<{self.num_classes} classes>)"
+
+    def votes(self, queries: npt.NDArray[Any]) -> IntArray:
+        """Returns the label of each query; see `SiloTeacher`."""
+        try:
+            answer = np.asarray(self._predict(queries))
+        except Exception as error:  # whatever a user's model raises
+            raise ValueError(
+                f"teacher: expected a label of each query, got {type(error).__name__}"
+            ) from None
+        scores = (len(queries), self.num_classes)
+        if answer.shape == scores and answer.dtype.kind in "iuf" and np.isfinite(answer).all():
+            answer = answer.argmax(axis=1)
+        is_whole = answer.dtype.kind in "iu" or (
+            answer.dtype.kind == "f" and bool((answer == np.floor(answer)).all())
+        )
+        if answer.shape != (len(queries),) or not is_whole:
+            raise ValueError("teacher: expected a label of each query, got something else")
+        if answer.size and not (answer.min() >= 0 and answer.max() < self.num_classes):
+            raise ValueError(f"teacher: expected labels 0 to {self.num_classes - 1}, got others")
+        return answer.astype(np.int64)
+
+
+def load_teacher(
+    path: pathlib.Path,
+    *,
+    num_classes: int,
+    input_shape: tuple[int, ...] | None = None,
+    input_type: str | None = None,
+) -> OwnTeacher:
+    """Returns a teacher from disk.
+
+    Args:
+      path: a SavedModel's folder, as `pate_tf` exports students (signatures from raw inputs to
+        `label`); or a file `*.skops` of a classifier of scikit-learn.
+      num_classes: number of classes.
+      input_shape: shape of one query; None for any.
+      input_type: "uint8" or "float32"; None for either.
+
+    Raises:
+      ValueError: if there is no such teacher there.
+      OSError: if it can't be read.
+    """
+    if path.is_dir():
+        from pate_tf.serving.served import ServedStudent
+
+        model: Any = ServedStudent(path).classify
+    elif path.suffix == ".skops":
+        from pate_tf.models.classifier import from_arrays
+
+        model = from_arrays([np.frombuffer(path.read_bytes(), np.uint8)])
+    else:
+        raise ValueError(f"{path}: expected a SavedModel's folder or a .skops file, got another")
+    return OwnTeacher(
+        model, num_classes=num_classes, input_shape=input_shape, input_type=input_type
+    )
+
+
+def as_teacher(
+    teacher: Any,
+    *,
+    num_classes: int | None,
+    input_shape: tuple[int, ...] | None = None,
+    input_type: str | None = None,
+) -> SiloTeacher:
+    """Returns whatever a user gives as a teacher.
+
+    Args:
+      teacher: a `SiloTeacher`; a path, see `load_teacher`; or a model, see `OwnTeacher`.
+      num_classes: number of classes; None where the teacher knows.
+      input_shape: shape of one query; None for any.
+      input_type: "uint8" or "float32"; None for either.
+
+    Raises:
+      ValueError: if it is none, or nobody knows the number of classes.
+    """
+    if hasattr(teacher, "votes") and hasattr(teacher, "input_shape"):
+        found: SiloTeacher = teacher
+        return found
+    if num_classes is None:
+        raise ValueError("num_classes: expected a number of classes, got none")
+    facts: dict[str, Any] = {
+        "num_classes": num_classes,
+        "input_shape": input_shape,
+        "input_type": input_type,
+    }
+    if isinstance(teacher, str | pathlib.Path):
+        return load_teacher(pathlib.Path(teacher), **facts)
+    return OwnTeacher(teacher, **facts)

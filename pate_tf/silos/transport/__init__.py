@@ -1,0 +1,1 @@
+"""Silos, parties and a coordinator on different machines: gRPC with mutual TLS."""

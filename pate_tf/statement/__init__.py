@@ -1,0 +1,1 @@
+"""The privacy statement: values, sentences, page, and its check against a ledger."""

@@ -1,0 +1,164 @@
+"""Teachers on features of a public representation: each is solved for, none is trained in steps.
+
+Thousands of them take seconds. What a teacher computes depends on its own share, on the encoder,
+which is public, and on the number of teachers: each record has a place in a batch of fixed size
+that follows from its teacher and its rank in the share alone, so that not even rounding depends on
+other teachers' records.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.data.named_function import Named
+from pate_tf.models import closed_form
+from pate_tf.models.encoder import BATCH, Encoder
+from pate_tf.partition import Partition
+from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.training import TeacherState
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.sensitive import PrivateExamples
+
+SLOTS = 64  # teachers that share a batch
+CHUNK = 64  # teachers that vote together
+
+
+def is_on_features(model: Named) -> bool:
+    """Whether `--model` names teachers that are solved for on features."""
+    return isinstance(model, str) and model in closed_form.NAMES
+
+
+def train(
+    config: TeacherConfig,
+    examples: PrivateExamples,
+    partition: Partition,
+    teachers: Sequence[int],
+    encoder: Encoder,
+) -> Iterator[tuple[int, TeacherState]]:
+    """Yields each teacher with its arrays, in ascending order.
+
+    Args:
+      config: of it `model` and the number of teachers.
+      examples: the private records of all teachers.
+      partition: who gets which record.
+      teachers: the teachers to solve for.
+      encoder: what features are.
+    """
+    for teacher, features, labels in features_of_shares(examples, partition, teachers, encoder):
+        arrays = closed_form.fit(
+            str(config.model),
+            features,
+            labels,
+            num_classes=config.dataset.num_classes,
+            num_views=encoder.num_views,
+        )
+        yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
+
+
+def features_of_shares(
+    examples: PrivateExamples, partition: Partition, teachers: Sequence[int], encoder: Encoder
+) -> Iterator[tuple[int, npt.NDArray[np.float32], IntArray]]:
+    """Yields each teacher with features `[num_records, num_features]` and labels of its share.
+
+    SENSITIVE. Few shares are in memory at a time.
+
+    Args:
+      examples: the private records of all teachers.
+      partition: who gets which record.
+      teachers: whose features are wanted; they come in ascending order.
+      encoder: what features are.
+    """
+    shares = partition.all_records()
+    slots = min(SLOTS, partition.num_teachers)
+    size = BATCH // slots  # records of one teacher in a batch
+    wanted = set(teachers)
+    for first in range(0, partition.num_teachers, slots):
+        group = [one for one in range(first, first + slots) if one in wanted]
+        found = {
+            one: np.empty((len(shares[one]), encoder.num_features), np.float32) for one in group
+        }
+        longest = max((len(shares[one]) for one in group), default=0)
+        for start in range(0, longest, size):
+            batch = np.zeros((slots, size, *examples.dataset.input_shape), np.float32)
+            parts = {one: shares[one][start : start + size] for one in group}
+            for one, records in parts.items():
+                batch[one - first, : len(records)] = examples.inputs[records]
+            features = encoder.batch_features(batch.reshape(-1, *batch.shape[2:]))
+            by_slot = features.reshape(slots, size, -1)
+            for one, records in parts.items():
+                found[one][start : start + size] = by_slot[one - first, : len(records)]
+        for one in group:
+            yield one, found[one], examples.labels[shares[one]]
+
+
+class FeatureEnsembleModule(tf.Module):
+    """The graph, the encoder and the stacked arrays of all teachers that are saved.
+
+    Signatures are those of `ensemble.EnsembleModule`, without `probabilities`: least squares state
+    none.
+    """
+
+    def __init__(
+        self, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]], encoder: Encoder
+    ) -> None:
+        """Takes what `closed_form.stack` returned."""
+        super().__init__()
+        self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
+        self.encoder = encoder
+        self.public_weights = encoder.learnt
+        dataset, num_teachers = config.dataset, config.num_teachers
+        is_linear = closed_form.is_linear(str(config.model))
+        labels_of = self._linear_labels if is_linear else self._nearest_labels
+        signature = tf.TensorSpec(
+            [None, *dataset.input_shape], dataset.input_type, name=dataset.input_name
+        )
+        starts = tf.range(0, num_teachers, CHUNK)
+
+        @tf.function(input_signature=[signature])
+        def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            features = encoder(tf.cast(inputs, tf.float32))
+            parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
+            for place in tf.range(tf.size(starts)):
+                first = starts[place]
+                last = tf.minimum(first + CHUNK, num_teachers)
+                parts = parts.write(place, labels_of(first, last, features))
+            return {"votes": tf.ensure_shape(parts.concat(), [num_teachers, None])}
+
+        @tf.function(input_signature=[signature])
+        def counts(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            features = encoder(tf.cast(inputs, tf.float32))
+            total = tf.zeros([tf.shape(inputs)[0], dataset.num_classes], tf.int64)
+            for first in starts:
+                last = tf.minimum(first + CHUNK, num_teachers)
+                labels = labels_of(first, last, features)
+                total += tf.reduce_sum(tf.one_hot(labels, dataset.num_classes, dtype=tf.int64), 0)
+            return {"counts": total}
+
+        self.votes, self.counts = votes, counts
+
+    def _linear_labels(self, first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        """Labels int64 `[num_chunk, batch]` of teachers from `first` to `last - 1`."""
+        weights, offsets = (
+            tf.cast(tf.gather(one, tf.range(first, last)), tf.float32) for one in self.stacked
+        )
+        scores = tf.einsum("bf,tfc->tbc", features, weights) + offsets[:, tf.newaxis]
+        return tf.argmax(scores, axis=2)
+
+    def _nearest_labels(self, first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        records, labels, starts = self.stacked
+        found = tf.TensorArray(tf.int64, last - first)
+        for teacher in tf.range(first, last):
+            rows = tf.range(tf.gather(starts, teacher), tf.gather(starts, teacher + 1))
+            own = tf.cast(tf.gather(records, rows), tf.float32)
+            # Of |x - r|^2 the part that differs between records, as something to maximise. A record
+            # that is never nearest stands in for an empty share, and is of the first class.
+            scores = 2.0 * tf.matmul(features, own, transpose_b=True)
+            scores -= tf.reduce_sum(tf.square(own), axis=1)
+            none = tf.fill([tf.shape(features)[0], 1], scores.dtype.min)
+            nearest = tf.argmax(tf.concat([scores, none], axis=1), axis=1)
+            known = tf.concat([tf.gather(labels, rows), tf.zeros([1], labels.dtype)], axis=0)
+            found = found.write(teacher - first, tf.cast(tf.gather(known, nearest), tf.int64))
+        return found.stack()

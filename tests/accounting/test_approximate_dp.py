@@ -1,0 +1,294 @@
+import itertools
+import math
+from fractions import Fraction
+
+import gate_universes
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting import approximate_dp
+from pate_tf.accounting.approximate_dp import (
+    ApproximateGuarantee,
+    composed_delta,
+    composed_epsilon,
+)
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    epsilon_from_alphas,
+    gaussian_dp_epsilon,
+    pure_composition_epsilon,
+)
+from pate_tf.accounting.mechanisms import ExponentialMechanism
+from pate_tf.accounting.pass_function import CERTAIN, pass_numerator
+from pate_tf.accounting.stability_distances import stability_distances
+
+EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
+
+guarantees = st.builds(
+    ApproximateGuarantee, epsilon=st.floats(0.0, 3.0), delta=st.floats(0.0, 1e-3)
+)
+
+
+def gates(*pairs):
+    return [ApproximateGuarantee(epsilon=epsilon, delta=delta) for epsilon, delta in pairs]
+
+
+def losses(composed):
+    """Every loss of the leaking randomised responses, its probability, and that of infinity."""
+    kept = mp.mpf(1)
+    laws = []
+    for one in composed:
+        kept *= 1 - mp.mpf(one.delta)
+        wins = 1 / (1 + mp.exp(-mp.mpf(one.epsilon)))
+        laws.append([(mp.mpf(one.epsilon), wins), (-mp.mpf(one.epsilon), 1 - wins)])
+    finite = [
+        (mp.fsum(loss for loss, _ in path), mp.fprod(weight for _, weight in path))
+        for path in itertools.product(*laws)
+    ]
+    return finite, 1 - kept
+
+
+def true_delta(composed, epsilon, rest=lambda epsilon: max(mp.mpf(0), 1 - mp.exp(epsilon))):
+    finite, leaked = losses(composed)
+    spent = mp.fsum(weight * rest(mp.mpf(epsilon) - loss) for loss, weight in finite)
+    return leaked + (1 - leaked) * spent
+
+
+def gaussian_delta(mu):
+    def delta(epsilon):
+        spent = mp.ncdf(-epsilon / mu + mu / 2)
+        return spent - mp.exp(epsilon) * mp.ncdf(-epsilon / mu - mu / 2)
+
+    return delta
+
+
+@EXAMPLES
+@given(st.lists(guarantees, max_size=8), st.floats(0.0, 6.0))
+def test_composed_guarantees_agree_with_every_path_and_are_never_below(composed, epsilon):
+    with mp.workdps(50):
+        expected = true_delta(composed, epsilon)
+        found = composed_delta(composed, epsilon=epsilon)
+        assert found >= min(expected, 1)
+        assert found == pytest.approx(float(expected), rel=1e-8, abs=1e-14)
+
+
+@EXAMPLES
+@given(st.lists(guarantees, min_size=1, max_size=7), st.sampled_from([0.3, 1e-2, 1e-5]))
+def test_composed_epsilon_is_tight_and_on_the_safe_side(composed, delta):
+    epsilon = composed_epsilon(composed, delta=delta)
+    with mp.workdps(50):
+        if epsilon == math.inf:
+            assert true_delta(composed, 1000.0) * (1 + mp.mpf("1e-8")) > delta
+            return
+        assert true_delta(composed, epsilon) <= delta
+        if epsilon > 0.0:
+            less = epsilon * (1 - 1e-6) - 1e-12
+            assert less < 0 or true_delta(composed, less) > delta * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 5, 100, 5000, 200_000])
+def test_equal_pure_guarantees_compose_as_the_closed_form(number):
+    found = composed_epsilon(gates((0.01, 0.0)) * number, delta=1e-6)
+    expected = pure_composition_epsilon(0.01, number, 1e-6)
+    # Merged losses, above some thousand mechanisms, cost a little.
+    assert expected * (1 - 1e-6) <= found <= expected * (1.0 + 2e-8 if number < 1000 else 1.02)
+
+
+def test_the_closed_form_of_equal_gates_is_golden():
+    """Kairouz, Oh and Viswanath 2015, Theorem 3.3, for 20 gates of (0.1, 1e-6)."""
+    number, epsilon, delta = 20, mp.mpf("0.1"), mp.mpf("1e-6")
+    for i in range(1, 10):
+        spent = (
+            mp.fsum(
+                mp.binomial(number, j)
+                * (mp.exp((number - j) * epsilon) - mp.exp((number - 2 * i + j) * epsilon))
+                for j in range(i)
+            )
+            / (1 + mp.exp(epsilon)) ** number
+        )
+        expected = 1 - (1 - delta) ** number * (1 - spent)
+        found = composed_delta(
+            gates((0.1, 1e-6)) * number, epsilon=float((number - 2 * i) * epsilon)
+        )
+        assert found == pytest.approx(float(expected), rel=1e-8, abs=0.0)
+        assert found >= expected * (1 - mp.mpf("1e-12"))
+
+
+@EXAMPLES
+@given(st.floats(0.05, 3.0), st.lists(guarantees, max_size=3))
+def test_moments_alone_and_basic_composition_are_the_limits(scale, composed):
+    delta = 1e-2
+    alphas = scale**2 * DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 2.0
+    alone = composed_epsilon([], delta=delta, alphas=alphas)
+    assert alone == pytest.approx(epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0], rel=1e-8)
+    assert alone >= epsilon_from_alphas(alphas, DEFAULT_MOMENTS, delta)[0]
+    found = composed_epsilon(composed, delta=delta, alphas=alphas)
+    left = delta - sum(one.delta for one in composed)
+    basic = sum(one.epsilon for one in composed)
+    basic += epsilon_from_alphas(alphas, DEFAULT_MOMENTS, left)[0]
+    assert alone <= found * (1 + 1e-8)
+    assert found <= basic * (1 + 1e-8)
+
+
+@EXAMPLES
+@given(st.floats(0.1, 2.0), st.lists(guarantees, max_size=3), st.sampled_from([1e-2, 1e-4]))
+def test_gates_beside_gaussian_noise_never_claim_less_than_the_truth(mu, composed, delta):
+    alphas = mu**2 * DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 2.0
+    epsilon = composed_epsilon(composed, delta=delta, alphas=alphas)
+    with mp.workdps(40):
+        if epsilon < math.inf:
+            assert true_delta(composed, epsilon, gaussian_delta(mp.mpf(mu))) <= delta
+    for less in (0.0, 0.3, 1.0):
+        spent = true_delta(composed, less, gaussian_delta(mp.mpf(mu)))
+        assert composed_delta(composed, epsilon=less, alphas=alphas) >= spent
+
+
+def test_two_gates_cost_less_beside_noise_than_their_sum():
+    alphas = DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 32.0
+    found = composed_epsilon(gates((0.2, 1e-6), (0.2, 1e-6)), delta=1e-5, alphas=alphas)
+    assert found < 0.4 + epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 8e-6)[0] - 0.05
+    assert found > gaussian_dp_epsilon(0.25, 1e-5)
+
+
+def test_a_single_gate_costs_what_it_says():
+    assert composed_epsilon(gates((0.25, 1e-5)), delta=1e-5) == pytest.approx(0.25, rel=1e-12)
+    assert composed_epsilon(gates((0.25, 1e-5)), delta=1e-5) >= 0.25
+    assert composed_epsilon(gates((0.1, 0.0), (0.25, 1e-5)), delta=1e-5) >= 0.35
+    assert composed_epsilon(gates((0.25, 1e-5)), delta=2e-5) < 0.25
+
+
+def test_deltas_that_use_up_delta_leave_no_epsilon():
+    alphas = np.full(len(DEFAULT_MOMENTS), 1e-3)
+    for composed in (gates((0.1, 1e-5)), gates((0.1, 2e-5)), gates((0.1, 1.0))):
+        assert composed_epsilon(composed, delta=1e-5, alphas=alphas) == math.inf
+    assert composed_epsilon(gates((0.1, 2e-5)), delta=1e-5) == math.inf
+    assert composed_epsilon(gates((0.1, 1e-5), (0.1, 1e-5)), delta=1e-5) == math.inf
+    assert composed_epsilon(gates((0.1, 1.0)), delta=0.99) == math.inf
+    assert composed_delta(gates((0.1, 1.0)), epsilon=3.0) == 1.0
+    assert composed_delta(gates((0.1, 1e-5)), epsilon=math.inf) >= 1e-5
+
+
+def test_infinite_and_missing_alphas_cost_infinity_and_zero_ones_nothing():
+    one = gates((0.1, 1e-6))
+    for worst in (math.inf, math.nan):
+        assert composed_epsilon(one, delta=1e-5, alphas=[worst] * 2, moments=[1, 2]) == math.inf
+        some = composed_epsilon(one, delta=1e-5, alphas=[worst, 0.5], moments=[1, 2])
+        assert some == composed_epsilon(one, delta=1e-5, alphas=[0.5], moments=[2])
+    nothing = composed_epsilon(one, delta=1e-5, alphas=[0.0, 0.0], moments=[1, 2])
+    assert nothing == composed_epsilon(one, delta=1e-5)
+    assert composed_epsilon([], delta=1e-5) == 0.0
+
+
+def test_merged_losses_only_raise_epsilon(monkeypatch):
+    composed = gates(*((0.05 + 0.001 * place, 1e-8) for place in range(12)))
+    alphas = DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 200.0
+    exact = composed_epsilon(composed, delta=1e-5, alphas=alphas)
+    for most in (1000, 100):
+        monkeypatch.setattr(approximate_dp, "MOST_LOSSES", most)
+        merged = composed_epsilon(composed, delta=1e-5, alphas=alphas)
+        assert exact <= merged < exact * 1.2
+        exact = merged
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(-0.1, 0.0), (math.inf, 0.0), (math.nan, 0.0), (0.1, -1e-9), (0.1, 1.1)]
+)
+def test_malformed_guarantees_are_refused(epsilon, delta):
+    with pytest.raises(ValueError, match="expected"):
+        ApproximateGuarantee(epsilon=epsilon, delta=delta)
+
+
+def test_malformed_arguments_are_refused():
+    one = gates((0.1, 1e-6))
+    for wrong in (
+        lambda: composed_epsilon(one, delta=0.0),
+        lambda: composed_epsilon(one, delta=1e-5, alphas=[1.0]),
+        lambda: composed_epsilon(one, delta=1e-5, alphas=[-1.0], moments=[1.0]),
+        lambda: composed_delta(one, epsilon=-1.0),
+        lambda: composed_delta(one, epsilon=math.nan),
+        lambda: one[0].for_moved_teachers(0),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            wrong()
+
+
+@EXAMPLES
+@given(st.floats(0.0, 3.0), st.floats(1e-9, 1e-2), st.integers(1, 5))
+def test_several_moved_teachers(epsilon, delta, num_teachers):
+    moved = ApproximateGuarantee(epsilon=epsilon, delta=delta).for_moved_teachers(num_teachers)
+    factor = mp.fsum(mp.exp(mp.mpf(epsilon) * k) for k in range(num_teachers))
+    assert moved.epsilon >= mp.mpf(epsilon) * num_teachers
+    assert moved.delta >= min(mp.mpf(delta) * factor, 1)
+    assert moved.epsilon == pytest.approx(epsilon * num_teachers, rel=1e-12)
+    assert moved.delta == pytest.approx(min(float(delta * factor), 1.0), rel=1e-8)
+    growth = gate_universes.exponential_below(moved.epsilon)
+    for distance in range(20):
+        near = pass_numerator(epsilon, delta, distance)
+        far = pass_numerator(epsilon, delta, distance + num_teachers)
+        assert far <= growth * near + Fraction(moved.delta) * CERTAIN
+
+
+def two_gates_and_a_noisy_label(counts, epsilon, delta, gamma):
+    """The law of two gates and a noisy label, each on a query that depends on those before."""
+    distances = stability_distances(counts)
+    labels = counts.argmax(axis=1)
+    law = {}
+
+    def gate(query):
+        opens = pass_numerator(epsilon, delta, int(distances[query])) / CERTAIN
+        return ((int(labels[query]), opens), ("shut", 1.0 - opens))
+
+    for first, chance in gate(0):
+        for second, chance_too in gate(1 if first == 0 else 2):
+            noisy = 3 if second == "shut" else 2
+            shares = ExponentialMechanism(gamma).outcome_probabilities(counts[noisy][None, :])[0]
+            for label, share in enumerate(shares.tolist()):
+                law[first, second, label] = chance * chance_too * share
+    return law
+
+
+@pytest.mark.parametrize(
+    ("num_teachers", "gamma"),
+    [(1, 0.5), (2, 0.2), (3, 0.5), pytest.param(4, 0.1, marks=pytest.mark.long)],
+)
+def test_adaptive_gates_and_a_noisy_label_never_exceed_their_composition(num_teachers, gamma):
+    epsilon, delta = 0.4, 0.01
+    moments = DEFAULT_MOMENTS
+    alphas = ExponentialMechanism(gamma).alphas(moments)
+    composed = gates((epsilon, delta), (epsilon, delta))
+    asked = [0.0, 0.2, 0.4, 0.8, 1.0]
+    asked.append(composed_epsilon(composed, delta=0.03, alphas=alphas))
+    claimed = [composed_delta(composed, epsilon=value, alphas=alphas) for value in asked]
+    too_little = [
+        composed_delta(gates((epsilon / 2, delta / 2)) * 2, epsilon=value, alphas=alphas)
+        for value in asked
+    ]
+    assert claimed[-1] <= 0.03
+    largest = np.zeros(len(asked))
+    for others in gate_universes.other_counts(4, 2, num_teachers, ordered=True):
+        laws = [
+            two_gates_and_a_noisy_label(counts, epsilon, delta, gamma)
+            for counts in gate_universes.neighbours(others)
+        ]
+        for here, there in itertools.permutations(laws, 2):
+            spent = [gate_universes.hockey_stick(here, there, math.exp(value)) for value in asked]
+            largest = np.maximum(largest, spent)
+    assert np.all(largest <= np.array(claimed) * (1.0 + 1e-12))
+    assert np.any(largest > too_little)
+
+
+def test_adaptive_gates_alone_reach_half_of_their_composition():
+    epsilon, delta = 0.4, 0.01
+    law = [
+        two_gates_and_a_noisy_label(counts, epsilon, delta, 1e-12)
+        for counts in gate_universes.neighbours(np.array([[0, 0]] * 4))
+    ]
+    claimed = composed_delta(gates((epsilon, delta)) * 2, epsilon=0.8)
+    largest = max(
+        gate_universes.hockey_stick(here, there, math.exp(0.8))
+        for here, there in itertools.permutations(law, 2)
+    )
+    assert claimed * 0.9 < largest <= claimed

@@ -1,0 +1,215 @@
+"""What charges cost together, and costs as values."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_mechanisms import ToyGate
+
+from pate_tf.accounting.approximate_dp import ApproximateGuarantee, composed_epsilon
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.composition import (
+    closed_form_epsilon,
+    fits,
+    moments_epsilon,
+    smallest_epsilon,
+    to_dp_event,
+    total_alphas,
+    total_approximate,
+)
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
+from pate_tf.accounting.mechanisms import (
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    Plurality,
+    StabilityGate,
+)
+from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
+from pate_tf.accounting.release_plan import ReleasePlan
+
+LAPLACE, GAUSSIAN = LaplaceNoisyMax(0.05), GaussianNoisyMax(40.0)
+GATE = ToyGate(0.25, 1e-6)
+PLAN = ReleasePlan(
+    release="log_cost",
+    bound="two_sided",
+    moment=20.0,
+    smoothness=0.06,
+    sigma=8.0,
+    failure=0.01,
+    num_queries=20,
+)
+DELTA = 1e-5
+
+
+def test_moments_of_queries_and_releases_add_up():
+    paid = {LAPLACE: 20, GAUSSIAN: 30, PLAN: 2}
+    due = 20 * LAPLACE.alphas(DEFAULT_MOMENTS) + 30 * GAUSSIAN.alphas(DEFAULT_MOMENTS)
+    due = due + 2 * PLAN.alphas(DEFAULT_MOMENTS)
+    np.testing.assert_allclose(total_alphas(paid, DEFAULT_MOMENTS), due, rtol=1e-12)
+    assert smallest_epsilon(paid, DELTA) == epsilon_from_alphas(due, DEFAULT_MOMENTS, DELTA)
+
+
+def test_nothing_costs_nothing_and_no_noise_everything():
+    assert moments_epsilon({}, DELTA) == (0.0, None)
+    assert smallest_epsilon({LAPLACE: 0, Plurality(): 0}, DELTA) == (0.0, None)
+    assert smallest_epsilon({LAPLACE: 1, Plurality(): 1}, DELTA)[0] == math.inf
+
+
+def test_an_approximate_charge_alone_costs_what_it_says_and_uses_all_of_delta():
+    assert moments_epsilon({GATE: 1}, 1e-6) == (0.25, None)
+    assert moments_epsilon({GATE: 4}, 4e-6) == (1.0, None)
+    assert moments_epsilon({GATE: 1}, 0.999e-6) == (math.inf, None)
+    assert moments_epsilon({GATE: 5}, 4e-6)[0] == math.inf
+    assert fits({GATE: 4}, DELTA, 1.0) and not fits({GATE: 4}, DELTA, 0.999)
+
+
+def test_losses_of_several_approximate_charges_compose_below_their_sum():
+    gates = {ToyGate(0.25, 1e-7): 50}
+    basic, _ = moments_epsilon(gates, DELTA)
+    assert basic == 12.5
+    tighter, moment = smallest_epsilon(gates, DELTA)
+    assert 1.0 < tighter < 0.8 * basic and moment is None
+    mixed, _ = smallest_epsilon({**gates, LAPLACE: 100}, DELTA)
+    assert max(tighter, smallest_epsilon({LAPLACE: 100}, DELTA)[0]) < mixed
+    assert mixed < moments_epsilon({**gates, LAPLACE: 100}, DELTA)[0]
+    # Too many to look at: their sum.
+    assert smallest_epsilon({ToyGate(0.25, 0.0): 5000}, DELTA) == (1250.0, None)
+
+
+def test_moments_are_converted_at_what_is_left_of_delta():
+    epsilon, moment = moments_epsilon({LAPLACE: 100, GATE: 2}, DELTA)
+    alphas = total_alphas({LAPLACE: 100}, DEFAULT_MOMENTS)
+    left, _ = epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 8e-6)
+    assert 0.5 + left <= epsilon <= (0.5 + left) * (1 + 1e-6)
+    assert moment in DEFAULT_MOMENTS
+    # All of delta is used up, and the labels have none left.
+    assert moments_epsilon({LAPLACE: 1, ToyGate(0.25, DELTA): 1}, DELTA) == (math.inf, None)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 1e-3), st.integers(0, 9)), max_size=5)
+)
+def test_approximate_parts_are_never_rounded_down(parts):
+    paid = {}
+    for epsilon, delta, number in parts:
+        paid[ToyGate(epsilon, delta)] = number
+    total_epsilon, total_delta = total_approximate(paid)
+    due = sum((Fraction(gate.epsilon) * number for gate, number in paid.items()), Fraction(0))
+    assert total_epsilon == due
+    at = min(max(math.nextafter(float(total_delta), 1.0), 1e-300), 0.5)
+    if any(gate.epsilon and number for gate, number in paid.items()):
+        assert Fraction(moments_epsilon(paid, at)[0]) >= due
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -1.0, math.inf])
+def test_approximate_parts_that_are_no_guarantee_are_refused(wrong):
+    for gate in (ToyGate(wrong, 1e-6), ToyGate(0.1, wrong)):
+        with pytest.raises(ValueError, match="expected a finite epsilon and delta"):
+            moments_epsilon({gate: 1}, DELTA)
+
+
+def test_a_composition_theorem_of_its_own_holds_for_one_charge_alone():
+    charge = PermuteAndFlip(0.05)
+    alone, moment = smallest_epsilon({charge: 100}, DELTA)
+    assert (alone, moment) == (charge.composed_epsilon(100, delta=DELTA), None)
+    assert closed_form_epsilon({charge: 100, PLAN: 1}, DELTA) == math.inf
+    assert smallest_epsilon({charge: 100}, DELTA, conversion="classic")[0] > alone
+
+
+def test_two_moved_teachers_pay_for_approximate_charges_as_a_group():
+    one, delta = 0.25, 1e-5
+    due = (1 + math.exp(one)) * 1e-6
+    assert due < delta
+    found = replaced_owner_epsilon({GATE: 1}, delta)
+    assert 1.99 * one <= found <= 2 * one * (1 + 1e-6)
+    assert replaced_owner_epsilon({GATE: 1}, 0.99 * due) == math.inf
+    assert replaced_owner_epsilon({LAPLACE: 20, GATE: 1}, delta) > replaced_owner_epsilon(
+        {LAPLACE: 20}, delta
+    )
+
+
+def test_a_release_costs_two_moved_teachers_four_times_its_moments():
+    labels, both = (replaced_owner_epsilon(paid, DELTA) for paid in ({LAPLACE: 9}, {PLAN: 1}))
+    together = replaced_owner_epsilon({LAPLACE: 9, PLAN: 1}, DELTA)
+    assert max(labels, both) < together < labels + both
+    alphas = 4.0 * PLAN.alphas(DEFAULT_MOMENTS)
+    assert both <= epsilon_from_alphas(alphas, DEFAULT_MOMENTS, DELTA)[0] * (1 + 1e-9)
+
+
+def test_events_of_another_library_cover_everything_but_what_it_can_not_say():
+    dp_accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting import rdp
+
+    paid = {LAPLACE: 20, GAUSSIAN: 30, PLAN: 2}
+    accountant = rdp.RdpAccountant(
+        DEFAULT_MOMENTS + 1.0, dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    accountant.compose(to_dp_event(paid))
+    # The events are those of whole noisy histograms.
+    caps = 20 * LAPLACE.cost_cap(DEFAULT_MOMENTS) + 30 * GAUSSIAN.cost_cap(DEFAULT_MOMENTS)
+    ours, _ = epsilon_from_alphas(caps + 2 * PLAN.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, DELTA)
+    assert moments_epsilon(paid, DELTA)[0] < ours
+    assert ours * (1 - 1e-6) <= accountant.get_epsilon(DELTA) <= 1.1 * ours
+    with pytest.raises(ValueError, match="an event of dp-accounting, got toy_gate: that library"):
+        to_dp_event({LAPLACE: 1, GATE: 1})
+
+
+def test_a_cost_tells_what_was_paid_for():
+    cost = Cost(charge=LAPLACE, number=1200, epsilon=4.30612, delta=DELTA, unit="owner")
+    assert cost.in_words() == (
+        "epsilon 4.307 at delta 1e-05 for every owner, whatever the data: 1,200 queries of "
+        "laplace_noisy_max, gamma 0.05 (scale 20 votes)"
+    )
+    assert (
+        dataclasses.replace(cost, charge=GATE, number=1)
+        .in_words()
+        .endswith("1 batch of toy_gate, epsilon 0.25, delta 1e-06")
+    )
+    assert cost.to_dict() == {
+        "charge": {"name": "laplace_noisy_max", "gamma": 0.05},
+        "number": 1200,
+        "epsilon": 4.30612,
+        "delta": DELTA,
+        "unit": "owner",
+    }
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cost.epsilon = 0.0
+
+
+REAL_GATE = StabilityGate(epsilon=0.25, delta=4e-6)
+
+
+@pytest.mark.parametrize(
+    "paid",
+    [{REAL_GATE: 2}, {REAL_GATE: 1, LAPLACE: 50}, {REAL_GATE: 1, GAUSSIAN: 50, PLAN: 1}],
+    ids=str,
+)
+def test_gates_are_composed_as_privacy_losses_and_never_above_their_sum(paid):
+    epsilon, _ = smallest_epsilon(paid, DELTA)
+    guarantees = [
+        ApproximateGuarantee(epsilon=0.25, delta=4e-6) for _ in range(paid.get(REAL_GATE))
+    ]
+    alphas = total_alphas(paid, DEFAULT_MOMENTS)
+    assert epsilon == composed_epsilon(guarantees, delta=DELTA, alphas=alphas)
+    assert 0.25 < epsilon < moments_epsilon(paid, DELTA)[0]
+    assert fits(paid, DELTA, epsilon) and not fits(paid, DELTA, epsilon * (1 - 1e-6))
+    assert epsilon < replaced_owner_epsilon({**paid, REAL_GATE: 1}, DELTA)
+
+
+def test_a_gate_is_charged_alone_to_the_last_digit_and_against_two_teachers():
+    assert smallest_epsilon({StabilityGate(epsilon=0.25, delta=DELTA): 1}, DELTA) == (0.25, None)
+    assert smallest_epsilon({REAL_GATE: 3}, DELTA) == (math.inf, None)
+    # (1 + e^0.25) 4e-6 = 9.1e-6.
+    assert 0.4999 < replaced_owner_epsilon({REAL_GATE: 1}, DELTA) < 0.5
+    assert replaced_owner_epsilon({REAL_GATE: 1}, 9.1e-6) == math.inf
+
+
+def test_thousands_of_gates_are_added_up():
+    tiny = StabilityGate(epsilon=1e-4, delta=1e-12)
+    assert smallest_epsilon({tiny: 10**6}, DELTA)[0] == pytest.approx(100.0, rel=1e-9)
+    assert smallest_epsilon({tiny: 1000}, DELTA)[0] < 0.02

@@ -1,0 +1,246 @@
+"""Local randomisers against brute force, exact fractions, the paper's numbers and the samplers."""
+
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import moments_epsilon, smallest_epsilon
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.local import (
+    LOCAL_RANDOMISERS,
+    SILO_CHARGES,
+    RandomisedResponse,
+    SecureHistogram,
+    TruncatedGeometric,
+    registry,
+)
+from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.noise import SeededNoise, SystemNoise
+
+# Each statistical test accepts the right law but with this probability of a false alarm.
+FALSE_ALARM = 1e-7
+KINDS = [RandomisedResponse, TruncatedGeometric]
+SMALL = [kind(k, epsilon) for kind in KINDS for k in (2, 3, 4) for epsilon in (0.3, 1.0, 4.0)]
+
+
+def brute_delta(laws, epsilon):
+    """delta of epsilon by listing every outcome of a product of pairs of laws."""
+    total = 0.0
+    for outcome in itertools.product(range(len(laws[0][0])), repeat=len(laws)):
+        here = math.prod(pair[0][o] for pair, o in zip(laws, outcome, strict=True))
+        there = math.prod(pair[1][o] for pair, o in zip(laws, outcome, strict=True))
+        total += max(0.0, here - math.exp(epsilon) * there)
+    return total
+
+
+@pytest.mark.parametrize("randomiser", SMALL, ids=repr)
+def test_one_answer_costs_epsilon_and_no_less(randomiser):
+    channel = randomiser.channel()
+    np.testing.assert_allclose(channel.sum(axis=1), 1.0, rtol=1e-12)
+    ratios = np.log(channel[:, None, :] / channel[None, :, :])
+    assert ratios.max() == pytest.approx(randomiser.epsilon, rel=1e-12)
+
+
+@pytest.mark.parametrize("randomiser", SMALL, ids=repr)
+def test_renyi_against_all_pairs_with_many_digits(randomiser):
+    moments = np.array([0.05, 1.0, 7.5, 200.0])
+    channel = [[mpmath.mpf(entry) for entry in row] for row in randomiser.channel()]
+    with mpmath.workdps(60):
+        expected = [
+            max(
+                mpmath.log(
+                    sum(a ** (moment + 1) * b**-moment for a, b in zip(one, two, strict=True))
+                )
+                for one in channel
+                for two in channel
+            )
+            for moment in moments.tolist()
+        ]
+    found = randomiser.alphas(moments)
+    np.testing.assert_allclose(found, [float(one) for one in expected], rtol=1e-8)
+    assert (found >= [float(one) for one in expected]).all()
+
+
+@pytest.mark.parametrize("randomiser", SMALL, ids=repr)
+def test_exact_composition_against_every_outcome_of_every_pair(randomiser):
+    """The worst votes over three queries: no choice of pairs costs more than what is stated."""
+    channel = randomiser.channel()
+    pairs = [
+        (channel[a], channel[b])
+        for a, b in itertools.product(range(randomiser.num_classes), repeat=2)
+    ]
+    # One representative for each shape of pair keeps the listing small.
+    pairs = pairs if randomiser.num_classes < 4 else [pairs[n] for n in (0, 1, 2, 3, 6, 12)]
+    for delta in (0.2, 1e-2, 1e-4):
+        epsilon = randomiser.composed_epsilon(3, delta=delta)
+        worst = max(
+            brute_delta(laws, epsilon) for laws in itertools.combinations_with_replacement(pairs, 3)
+        )
+        assert worst <= delta
+        if epsilon > 0:
+            below = max(
+                brute_delta(laws, 0.999 * epsilon)
+                for laws in itertools.combinations_with_replacement(pairs, 3)
+            )
+            assert below > delta
+
+
+def test_the_numbers_of_the_design():
+    ours, papers = RandomisedResponse(10, 1.0), TruncatedGeometric(10, 1.0)
+    assert ours.composed_epsilon(1000, delta=1e-5) == pytest.approx(219.2, abs=0.05)
+    assert moments_epsilon({ours: 1000}, 1e-5)[0] == pytest.approx(226.9, abs=0.1)
+    assert moments_epsilon({papers: 1000}, 1e-5)[0] == pytest.approx(487, abs=0.5)
+    assert smallest_epsilon({ours: 1000}, 1e-5)[0] < 1000.0
+    # A vote in the middle survives with .0555, and is its own likeliest answer above 6.24 alone.
+    assert papers.channel()[4, 4] == pytest.approx(0.0555, abs=1e-4)
+    for epsilon, is_likeliest in ((6.23, False), (6.25, True)):
+        row = TruncatedGeometric(10, epsilon).channel()[1]
+        assert (row.argmax() == 1) == is_likeliest
+
+
+def test_more_answers_than_can_be_convolved_are_left_to_moments():
+    randomiser = RandomisedResponse(10, 0.5)
+    assert randomiser.composed_epsilon(10**6, delta=1e-5) <= 0.5 * 10**6
+    epsilon, _ = smallest_epsilon({randomiser: 10**6}, 1e-5)
+    assert moments_epsilon({randomiser: 10**6}, 1e-5)[0] >= epsilon > 1_000
+
+
+def test_composition_edges():
+    randomiser = RandomisedResponse(10, 1.0)
+    assert randomiser.composed_epsilon(0, delta=1e-5) == 0.0
+    assert randomiser.composed_epsilon(1, delta=1e-300) == pytest.approx(1.0)
+    assert randomiser.composed_epsilon(1, delta=0.9) == 0.0
+    with pytest.raises(ValueError, match="delta"):
+        randomiser.composed_epsilon(3, delta=0.0)
+
+
+@pytest.mark.parametrize("epsilon", [2.0**-20, 1e-3, 0.1, 1.0, 5.0, 30.0, 40.0])
+@pytest.mark.parametrize("num_classes", [2, 10, 1000, 65_536])
+def test_the_samplers_own_ratio_is_below_the_stated_one(epsilon, num_classes):
+    """In exact fractions: the probabilities of what the sampler does, not of what it should."""
+    threshold = RandomisedResponse(num_classes, epsilon).threshold
+    kept = Fraction(threshold, 2**64)
+    other = (1 - kept) / (num_classes - 1)
+    assert kept > other > 0
+    with mpmath.workdps(80):
+        ratio = mpmath.mpf(kept.numerator * other.denominator) / (
+            mpmath.mpf(kept.denominator * other.numerator)
+        )
+        realised = mpmath.log(ratio)
+        assert realised <= mpmath.mpf(epsilon)
+        # What is lost is below 1e-9 but for the largest epsilons, where a word is too short.
+        loss = mpmath.mpf(epsilon) - realised
+        assert loss < max(1e-9, 2.0**-64 * math.exp(epsilon) * num_classes)
+
+
+def counts_of(randomiser, vote, noise, number):
+    drawn = randomiser.draw(np.full(number, vote), noise)
+    return np.bincount(drawn, minlength=randomiser.num_classes)
+
+
+def p_value(counts, law):
+    expected = law * counts.sum()
+    return stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(law) - 1)
+
+
+@pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(5)], ids=["system", "seeded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sampler_follows_its_law_and_not_that_of_half_the_noise(kind, source):
+    """False alarm 1e-7 each; half the noise, epsilon doubled, is rejected."""
+    for vote in (0, 2, 4):
+        randomiser = kind(5, 1.0)
+        counts = counts_of(randomiser, vote, source, 100_000)
+        assert p_value(counts, randomiser.channel()[vote]) > FALSE_ALARM
+        for wrong in (0.5, 0.9, 1.1, 2.0):
+            assert p_value(counts, kind(5, wrong).channel()[vote]) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_of_the_sampler_stays_below_the_claim_and_finds_half_the_noise(kind):
+    """Clopper-Pearson, 1e-7: a lower bound on epsilon from the answers to two votes."""
+
+    def audited(randomiser):
+        last = randomiser.num_classes - 1
+        noise, number = SystemNoise(), 100_000
+        hits = counts_of(randomiser, last, noise, number)[last]
+        misses = counts_of(randomiser, 0, noise, number)[last]
+        low = stats.beta.ppf(FALSE_ALARM, hits, number - hits + 1)
+        high = stats.beta.ppf(1 - FALSE_ALARM, misses + 1, number - misses)
+        return math.log(low / high)
+
+    claim = kind(10, 1.0)
+    assert 0.8 < audited(claim) <= claim.epsilon
+    assert audited(kind(10, 2.0)) > claim.epsilon  # half the noise
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_votes_that_are_no_classes_are_refused_without_being_told(kind):
+    for votes in ([0, 5], [-1], [0.5], [[1]]):
+        with pytest.raises(ValueError, match="votes: expected") as refusal:
+            kind(5, 1.0).draw(np.array(votes), SeededNoise(1))
+        assert "5]" not in str(refusal.value).replace("0 to 4", "")
+
+
+@pytest.mark.parametrize("fields", [(1, 1.0), (10, 0.0), (10, math.nan), (10, 41.0), (2.0, 1.0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_out_of_range(kind, fields):
+    with pytest.raises(ValueError, match="expected"):
+        kind(*fields)
+
+
+def test_every_member_has_words_help_and_comes_back_from_a_record():
+    assert set(LOCAL_RANDOMISERS) < set(SILO_CHARGES)
+    members = [kind(10, 1.0) for kind in LOCAL_RANDOMISERS.values()]
+    for charge in [*members, SecureHistogram(40.0, 3, 1)]:
+        fields = json.loads(json.dumps(charge.to_dict()))
+        assert charge_from_dict(fields) == charge
+        assert charge.in_words().endswith(".") and charge.summary()
+        assert (charge.alphas(DEFAULT_MOMENTS) > 0).all()
+        assert charge.number_charged(7) in (1, 7)
+    for kind in LOCAL_RANDOMISERS.values():
+        assert kind.help.endswith(".")
+        assert ("Not recommended" in kind.help) != kind.is_recommended
+    with pytest.raises(ValueError, match="new name"):
+        registry.register(RandomisedResponse)
+    with pytest.raises(ValueError, match="expected fields"):
+        charge_from_dict({"name": "randomised_response", "epsilon": 1.0})
+
+
+@pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (5, 2), (7, 1)])
+def test_noise_of_several_parties_against_the_laws_themselves(num_parties, threshold):
+    """A coarse lattice, L = 8, and all honest noise convolved: the proof's bound holds there."""
+    lattice, sigma, honest = 8, 1.5, num_parties - threshold
+    scale = sigma * lattice / math.sqrt(honest)
+    support = np.arange(-200, 201)
+    law = np.exp(-(support**2) / (2 * scale**2))
+    law /= law.sum()
+    total = np.ones(1)
+    for _ in range(honest):
+        total = np.convolve(total, law)
+    moved = np.zeros(len(total) + lattice)
+    here = moved.copy()
+    here[: len(total)], moved[lattice:] = total, total
+    kept = (here > 1e-250) & (moved > 1e-250)
+    logs = np.log(here[kept]), np.log(moved[kept])
+    for moment in (0.5, 1.0, 4.0):
+        one_count = np.log(np.exp((moment + 1) * logs[0] - moment * logs[1]).sum())
+        bound = moment * (moment + 1) * (1 + honest**2 / (4 * lattice**2)) / sigma**2
+        assert 0.5 * bound < 2 * one_count <= bound
+
+
+def test_secure_histogram_costs_what_the_central_one_does():
+    moments = np.array([0.5, 4.0, 100.0])
+    ours = SecureHistogram(40.0, 3, 1).alphas(moments)
+    central = GaussianHistogram(40.0).alphas(moments)
+    assert (ours >= central).all()
+    np.testing.assert_allclose(ours, central, rtol=1e-8)
+    for wrong in ((0.0, 3, 1), (40.0, 2, 1), (40.0, 3, 0), (math.inf, 3, 1)):
+        with pytest.raises(ValueError, match="expected"):
+            SecureHistogram(*wrong)

@@ -1,0 +1,211 @@
+"""What noisy shared training costs, against slow twins and dp-accounting."""
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import norm
+
+from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import moments_epsilon
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.noisy_training import (
+    NoisyTraining,
+    SparseVectorTraining,
+    training_from_dict,
+)
+from pate_tf.accounting.training_calibration import noise_for
+
+TRAININGS = [
+    NoisyTraining(sampling_rate=0.1, noise_multiplier=1.2, rounds=200),
+    NoisyTraining(sampling_rate=0.01, noise_multiplier=0.7, rounds=10),
+    NoisyTraining(sampling_rate=0.5, noise_multiplier=5.0, rounds=60),
+    NoisyTraining(sampling_rate=1.0, noise_multiplier=20.0, rounds=30, unit="participant"),
+]
+
+
+def twin(moment: float, rate: float, sigma: float) -> float:
+    """The moment by a plain sum over a fine grid, with many digits."""
+    with mpmath.workdps(30):
+        step = mpmath.mpf(min(sigma, sigma**2)) / 12
+        low, high = -2 - 12 * sigma, 2 * moment + 2 + 12 * sigma
+        rate, sigma, moment = mpmath.mpf(rate), mpmath.mpf(sigma), mpmath.mpf(moment)
+        total = mpmath.mpf(0)
+        for number in range(int((high - low) / step)):
+            x = low + number * step
+            middle = (1 - rate) * mpmath.npdf(x, 0, sigma)
+            here = middle + rate * mpmath.npdf(x, 1, sigma)
+            there = middle + rate * mpmath.npdf(x, -1, sigma)
+            total += here ** (moment + 1) * there**-moment
+        return float(mpmath.log(total * step))
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "moment"),
+    [(0.1, 1.2, 0.3), (0.1, 1.2, 20.0), (0.5, 0.6, 2.0), (0.01, 2.0, 9.5), (0.9, 3.0, 30.0)],
+)
+def test_moments_are_those_of_the_twin(rate, sigma, moment):
+    found = NoisyTraining(sampling_rate=rate, noise_multiplier=sigma, rounds=1)
+    (alpha,) = found.alphas(np.array([moment]))
+    expected = twin(moment, rate, sigma)
+    assert alpha == pytest.approx(expected, rel=2e-8, abs=2e-12)
+    assert alpha >= expected
+
+
+def test_moments_at_rate_one_are_those_of_the_limit():
+    whole = NoisyTraining(sampling_rate=1.0, noise_multiplier=4.0, rounds=3)
+    nearly = NoisyTraining(sampling_rate=1.0 - 1e-12, noise_multiplier=4.0, rounds=3)
+    moments = np.array([0.1, 1.0, 8.0, 100.0])
+    np.testing.assert_allclose(whole.alphas(moments), nearly.alphas(moments), rtol=1e-6)
+
+
+@pytest.mark.parametrize("training", TRAININGS[:3])
+def test_replacement_costs_more_than_adding(training):
+    one = dp_accounting.PoissonSampledDpEvent(
+        training.sampling_rate, dp_accounting.GaussianDpEvent(training.noise_multiplier)
+    )
+    orders = np.array([2.0, 5.0, 17.0])
+    accountant = dp_accounting.rdp.RdpAccountant(orders)
+    accountant.compose(one, training.rounds)
+    added = (orders - 1.0) * accountant.rdp
+    assert (training.alphas(orders - 1.0) > added).all()
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_losses_and_moments_agree(training):
+    by_losses = training.composed_epsilon(1, delta=1e-5)
+    by_moments, _ = moments_epsilon({training: 1}, 1e-5)
+    assert 0.5 * by_moments < by_losses < by_moments
+    assert training.epsilon(1e-5) == by_losses
+    assert training.composed_epsilon(2, delta=1e-5) > by_losses
+
+
+def hockey_stick(u: np.ndarray, v: np.ndarray, rate: float, sigma: float, a: float) -> float:
+    """H_a of the two mixtures in the plane, by a sum over a grid."""
+    axis = np.linspace(-7.0 * sigma - 1.0, 7.0 * sigma + 1.0, 241)
+    x, y = np.meshgrid(axis, axis)
+
+    def mixture(place):
+        at = norm.pdf(x, place[0], sigma) * norm.pdf(y, place[1], sigma)
+        return (1 - rate) * norm.pdf(x, 0, sigma) * norm.pdf(y, 0, sigma) + rate * at
+
+    step = axis[1] - axis[0]
+    return float(np.maximum(mixture(u) - a * mixture(v), 0.0).sum() * step**2)
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.8), (0.5, 1.5), (1.0, 1.0)])
+def test_no_pair_of_records_tells_more_than_the_one_that_is_accounted_for(rate, sigma):
+    generator = np.random.default_rng(0)
+    levels = (0.5, 1.0, 1.3, 3.0)
+    worst = [
+        hockey_stick(np.array([1.0, 0.0]), np.array([-1.0, 0.0]), rate, sigma, a) for a in levels
+    ]
+    for _ in range(12):
+        angles, lengths = generator.uniform(0, 2 * np.pi, 2), generator.uniform(0, 1, 2) ** 0.3
+        u, v = (
+            length * np.array([np.cos(angle), np.sin(angle)])
+            for angle, length in zip(angles, lengths, strict=True)
+        )
+        for a, most in zip(levels, worst, strict=True):
+            assert hockey_stick(u, v, rate, sigma, a) <= most + 1e-6
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.8), (0.5, 1.5)])
+def test_the_pair_is_that_of_dp_accounting(rate, sigma):
+    pld = privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=sigma,
+        sampling_prob=rate,
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
+    )
+    for epsilon in (0.1, 0.5, 1.5):
+        ours = hockey_stick(
+            np.array([1.0, 0.0]), np.array([-1.0, 0.0]), rate, sigma, float(np.exp(epsilon))
+        )
+        assert pld.get_delta_for_epsilon(epsilon) == pytest.approx(ours, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("target", [2.0])
+def test_the_noise_found_is_the_least(target):
+    found = noise_for(target, delta=1e-5, sampling_rate=0.1, rounds=100)
+    assert found.epsilon(1e-5) <= target
+    less = NoisyTraining(
+        sampling_rate=0.1, noise_multiplier=0.99 * found.noise_multiplier, rounds=100
+    )
+    assert less.epsilon(1e-5) > target
+
+
+def test_a_target_out_of_reach_is_refused():
+    with pytest.raises(ValueError, match=r"^target_epsilon: expected"):
+        noise_for(1e-4, delta=1e-5, sampling_rate=1.0, rounds=10_000)
+    for epsilon in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"^target_epsilon: expected"):
+            noise_for(epsilon, delta=1e-5, sampling_rate=0.1, rounds=1)
+
+
+def test_sigma_too_small_for_a_quadrature_costs_infinity_not_zero():
+    tiny = NoisyTraining(sampling_rate=0.5, noise_multiplier=1e-3, rounds=1)
+    assert np.isinf(tiny.alphas(DEFAULT_MOMENTS)[-1])
+    assert (tiny.alphas(DEFAULT_MOMENTS) > 1e3).all()
+
+
+def sparse_vector_loss(values: np.ndarray, scale: float, above: int) -> dict:
+    """The law of which number passes first, of two numbers, by sums over integers."""
+    reach = int(40 * scale)
+    k = np.arange(-reach, reach + 1)
+    threshold = np.exp(-np.abs(k) / scale)
+    threshold /= threshold.sum()
+    wide = np.arange(-2 * reach, 2 * reach + 1)
+    noise = np.exp(-np.abs(wide) / (2 * scale))
+    noise /= noise.sum()
+    upper = np.concatenate([noise[::-1].cumsum()[::-1], [0.0]])
+    passes = []
+    for value in values:
+        place = np.clip(above + k - value - wide[0], 0, len(wide))
+        passes.append(upper[place])
+    first = float(threshold @ passes[0])
+    second = float(threshold @ ((1 - passes[0]) * passes[1]))
+    return {"first": first, "second": second, "none": 1 - first - second}
+
+
+def test_a_segment_of_the_sparse_vector_is_as_private_as_it_says():
+    # D = 4 steps, and 8/9 of 0.9 is 0.8: threshold noise of scale 4 / 0.4, that of values twice it.
+    laws = [sparse_vector_loss(np.array(v), 10.0, 1) for v in ((0, 0), (4, 0), (4, 4), (0, 4))]
+    losses = [abs(np.log(p[o] / q[o])) for p in laws for q in laws for o in p]
+    assert 0.3 < max(losses) <= 0.8
+
+
+def test_the_sparse_vector_is_composed():
+    one = SparseVectorTraining(epsilon_each=0.01, num_uploaded=10_550, rounds=1)
+    assert one.pure_epsilon == pytest.approx(105.5)
+    assert 4.0 < one.epsilon(1e-5) < 5.0
+    dear = SparseVectorTraining(epsilon_each=1.0, num_uploaded=10_550, rounds=30)
+    assert 1e5 < dear.epsilon(1e-5) <= dear.pure_epsilon
+
+
+@pytest.mark.parametrize(
+    "training", [*TRAININGS, SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
+)
+def test_records_give_charges_back(training):
+    assert charge_from_dict(training.to_dict()) == training
+    assert training.in_words()
+    with pytest.raises(ValueError, match="expected the fields"):
+        training_from_dict({**training.to_dict(), "more": 1})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.1},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": np.nan},
+        {"rounds": 0},
+        {"unit": "owner"},
+        {"unit": "participant"},
+    ],
+)
+def test_values_are_checked(fields):
+    given = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "rounds": 2, **fields}
+    with pytest.raises(ValueError, match="expected"):
+        NoisyTraining(**given)

@@ -1,0 +1,227 @@
+"""The registry of mechanisms: every member is whole or says why not, and a new one is one file."""
+
+import ast
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import reference
+from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
+
+from pate_tf.accounting.calibration import least_noise, most_queries
+from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    Mechanism,
+    Plurality,
+    register,
+    registry,
+)
+from pate_tf.accounting.mechanisms.parameters import Flag, Parameter
+from pate_tf.accounting.moments import data_dependent_alphas
+from pate_tf.accounting.release_plan import RELEASES, ReleasePlan
+from pate_tf.noise import SeededNoise, check_drawable
+
+LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "pate_tf"
+MEMBERS = dict(registry.MECHANISMS)
+COUNTS = np.array([[9, 3, 2], [5, 5, 4]])
+
+
+def one_of(kind: type[Mechanism]) -> Mechanism:
+    """A member with the defaults of its flags."""
+    fields = {one.field: one.flag.to_field(one.flag.default) for one in kind.parameters}
+    return kind(**fields)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    for toy in TOYS:
+        register(toy)
+
+
+def can(action) -> bool:
+    """Whether something works; if not, its refusal says why in one line."""
+    try:
+        action()
+    except ValueError as refusal:
+        assert "expected one with" in str(refusal) and "\n" not in str(refusal)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", MEMBERS.values(), ids=MEMBERS)
+def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
+    """Not only does the registry say so: it is tried."""
+    member = one_of(kind)
+    dp_accounting = pytest.importorskip("dp_accounting")
+    done = {
+        "draw": can(lambda: member.draw(COUNTS, SeededNoise(1))),
+        "words": can(member.in_words),
+        "flags": {one.field for one in kind.parameters}
+        == {field.name for field in dataclasses.fields(kind)},
+        "calibration": can(lambda: kind.of_scale(3.0)),
+        "dp event": can(lambda: dp_accounting.SelfComposedDpEvent(member.to_dp_event(), 2)),
+        "bounds": bool(member.bounds),
+        "outcome law": kind is not Plurality and can(lambda: member.outcome_probabilities(COUNTS)),
+    }
+    assert {what for what, works in done.items() if not works} == set(kind.lacks)
+    assert all(len(reason) > 10 for reason in kind.lacks.values())
+
+
+@pytest.mark.parametrize(
+    "kind", [one for one in registry.offered().values() if "outcome law" not in one.lacks]
+)
+def test_a_member_that_draws_has_a_slow_twin(kind):
+    member = one_of(kind)
+    expected = [float(chance) for chance in reference.TWINS[kind.name](member, (9, 3, 2))]
+    np.testing.assert_allclose(
+        member.outcome_probabilities(np.array([[9, 3, 2]]))[0], expected, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", registry.offered().values(), ids=registry.offered())
+def test_a_file_for_each_with_its_help_and_its_place_in_the_docs(kind):
+    assert [kind] == [one for one in MEMBERS.values() if one.__module__ == kind.__module__]
+    for parameter in kind.parameters:
+        for flag in parameter.flags:
+            assert flag.help.endswith(".") and math.isfinite(flag.default)
+    docs = (LIBRARY.parent / "docs" / "noise.md").read_text()
+    assert f"`{kind.name}`" in docs
+
+
+@pytest.mark.parametrize("kind", [k for k in MEMBERS.values() if "calibration" not in k.lacks])
+def test_more_scale_never_costs_more(kind):
+    moments = np.array([0.5, 3.0, 40.0])
+    costs = [kind.of_scale(scale).alphas(moments) for scale in (0.5, 1.0, 7.0, 300.0)]
+    assert all((quiet >= loud).all() for quiet, loud in itertools.pairwise(costs))
+    scales = set(kind.of_scale(5.0).noise_scales.values())
+    assert scales <= {5.0, math.nextafter(5.0, math.inf)}
+
+
+def test_users_scales():
+    assert LaplaceNoisyMax.of_scale(5.0) == LaplaceNoisyMax(0.2)
+    assert GaussianNoisyMax.of_scale(40.0) == GaussianNoisyMax(40.0)
+    with pytest.raises(ValueError, match=r"expected one with a single scale.*threshold"):
+        ConfidentGaussianNoisyMax.of_scale(5.0)
+    with pytest.raises(ValueError, match="scale > 0"):
+        LaplaceNoisyMax.of_scale(0.0)
+
+
+def test_every_release_is_a_charge_that_says_what_it_lacks():
+    for release in RELEASES:
+        plan = ReleasePlan(
+            release=release,
+            bound="two_sided",
+            moment=10.0,
+            smoothness=0.01,
+            sigma=9.0,
+            failure=1e-6,
+            num_queries=20,
+            budget=1.0 if release == "gate" else None,
+        )
+        assert charge_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+        assert plan.number_charged(20) == plan.number_charged(0) == 1
+        assert plan.several(2) == f"2 releases of the data-dependent cost ({release}, sigma 9)"
+        assert plan.in_words().endswith(".")
+        assert can(plan.to_dp_event) == (release != "smooth_sensitivity")
+
+
+def test_no_file_of_the_library_asks_what_kind_a_charge_is():
+    """Members are told apart by what they say of themselves."""
+    kinds = {kind.__name__ for kind in MEMBERS.values()}
+    kinds |= {"Charge", "Mechanism", "PureNoisyMax", "AdditiveNoisyMax", "ReleasePlan"}
+    asked = []
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "isinstance",
+                "issubclass",
+            ):
+                names = {
+                    getattr(one, "id", getattr(one, "attr", None)) for one in ast.walk(node.args[1])
+                }
+                asked += [f"{path.name}:{node.lineno}"] if names & kinds else []
+    assert asked == []
+
+
+# A new mechanism is one file.
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_toy_is_drawn_and_accounted_for():
+    toy = ToyNoisyMax(0.5)
+    check_drawable(toy)
+    assert len(toy.draw(COUNTS, SeededNoise(1)).labels) == 2
+    assert charge_from_dict(json.loads(json.dumps(toy.to_dict()))) == toy
+    assert 0.0 < toy.data_independent_epsilon(num_queries=10, delta=1e-5)[0] <= 5.0
+    assert toy.summary() == "toy_noisy_max, epsilon 0.5"
+    assert toy.in_words() == "Toy noise of epsilon 0.5 is added to every number of votes."
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_toy_is_calibrated():
+    least = least_noise(ToyNoisyMax, num_queries=20, epsilon=1.0, delta=1e-5)
+    assert least.data_independent_epsilon(num_queries=20, delta=1e-5)[0] <= 1.0
+    louder = ToyNoisyMax(least.epsilon * (1 + 1e-6))
+    assert louder.data_independent_epsilon(num_queries=20, delta=1e-5)[0] > 1.0
+    assert most_queries(least, epsilon=1.0, delta=1e-5) == 20
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_toy_is_offered_unless_it_has_no_flags():
+    assert {"toy_noisy_max", "toy_histogram"} <= set(registry.offered())
+    assert "toy_gate" not in registry.offered()
+    assert registry.flags()["toy_eps"].default == 0.5
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: ToyGate.of_scale(2.0), "a single scale of noise, got toy_gate: it has no scale"),
+        (lambda: ToyNoisyMax(0.5).pairwise_tail(np.ones(1)), "a pairwise tail, got toy_noisy_max"),
+        (lambda: ToyHistogram(3.0).outcome_probabilities(COUNTS), "an outcome law.*: a toy"),
+        (
+            lambda: data_dependent_alphas(COUNTS, ToyNoisyMax(0.5), np.ones(1), bound="two_sided"),
+            r"expected a bound of \[\] for toy_noisy_max",
+        ),
+        (lambda: Plurality().draw(COUNTS, SeededNoise(1)), "a sampler, got plurality: it has no"),
+        (lambda: check_drawable(Plurality()), "noise, got plurality: it has no noise"),
+    ],
+)
+def test_what_a_mechanism_lacks_is_refused_in_one_line(ask, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        ask()
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_member_that_lacks_something_without_a_reason_is_not_registered(monkeypatch):
+    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+
+    @dataclasses.dataclass(frozen=True)
+    class Bare(Mechanism):
+        epsilon: float
+        name = "bare"
+
+        def alphas(self, moments):
+            return moments
+
+    with pytest.raises(ValueError, match=r"bare: expected a reason.*draw, words, flags, calibr"):
+        register(Bare)
+    with pytest.raises(ValueError, match="expected a new name for a mechanism, got 'laplace"):
+        register(LaplaceNoisyMax)
+
+    class Clash(ToyNoisyMax):
+        name = "clash"
+        parameters = (Parameter(field="epsilon", flag=Flag(name="sigma", help="No.", default=1.0)),)
+
+    with pytest.raises(ValueError, match="clash: expected the flag sigma as other mechanisms have"):
+        register(Clash)
+    assert set(registry.MECHANISMS) == set(MEMBERS)

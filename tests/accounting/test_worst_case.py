@@ -1,0 +1,256 @@
+"""The certified worst case of a noisy maximum against slow searches and exact laws.
+
+docs/theory_worst_case.md has the proofs. Here every claim is searched for a counterexample, and
+must not be much above the worst that the search found.
+"""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting import gaussian_worst_case, laplace_worst_case
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.divergences import bounded_range_alpha
+from pate_tf.accounting.exact import exact_costs
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+)
+from pate_tf.accounting.three_outcomes import Experiments, chord_knots, evaluated, largest_excess
+
+SOME = DEFAULT_MOMENTS[::9]
+NOISY = [
+    LaplaceNoisyMax(0.05),
+    LaplaceNoisyMax(0.3),
+    LaplaceNoisyMax(2.0),
+    ExponentialMechanism(0.05),
+    ExponentialMechanism(0.7),
+    PermuteAndFlip(0.05),
+    GaussianNoisyMax(40.0),
+    GaussianNoisyMax(3.0),
+    GaussianNoisyMax(0.8),
+]
+
+
+def laplace_laws(gamma, ties_to_a, size):
+    """Laws of (a, b, other) at all x, y in -size .. size, by summing over noisy counts."""
+    p = math.exp(-gamma)
+    places = np.arange(-size, size + 1)[:, None]
+    values = np.arange(0, size + math.ceil(40 / gamma))
+
+    def below(k):  # Pr[Z <= k]
+        return np.where(k < 0, p ** np.abs(k) / (1 + p), 1 - p ** np.abs(k + 1.0) / (1 + p))
+
+    mass = (1 - p) / (1 + p) * p ** np.abs(values - places) * (1 - p ** (values + 1.0))
+    reached, passed = below(values - places), below(values - places - 1)
+    geometric = (1 - p) * p**values
+    return np.stack(
+        [
+            mass @ (reached if ties_to_a else passed).T,
+            (passed if ties_to_a else reached) @ mass.T,
+            (geometric * passed) @ passed.T,
+        ]
+    )
+
+
+def searched(laws, shift, moment):
+    """The largest alpha of moves (x, y) -> (x - shift, y + shift), both directions."""
+    here, there = laws[:, shift:, :-shift], laws[:, :-shift, shift:]
+    with np.errstate(over="ignore", invalid="ignore"):
+        forward = np.sum(here * (here / there) ** moment, axis=0)
+        reverse = np.sum(there * (there / here) ** moment, axis=0)
+    return float(np.log(max(forward.max(), reverse.max())))
+
+
+@pytest.mark.parametrize(("gamma", "size"), [(3.0, 8), (0.7, 25), (0.1, 150), (0.05, 260)])
+def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
+    bound = LaplaceNoisyMax(gamma).alphas(DEFAULT_MOMENTS)
+    for ties_to_a in (True, False):
+        laws = laplace_laws(gamma, ties_to_a, size)
+        np.testing.assert_allclose(laws.sum(axis=0), 1.0, rtol=1e-9)
+        for index in range(0, len(DEFAULT_MOMENTS), 7):
+            moment = DEFAULT_MOMENTS[index]
+            if moment * gamma < 50.0:
+                found = searched(laws, 1, moment)
+                assert found <= bound[index]
+                assert bound[index] <= 1.02 * found
+
+
+@pytest.mark.parametrize("ties_to_a", [True, False])
+def test_the_closed_forms_of_the_race_are_the_sums(ties_to_a):
+    gamma, size = 0.3, 60
+    laws = laplace_laws(gamma, ties_to_a, size)
+    race = laplace_worst_case._Race(gamma, ties_to_a)
+    x, y = np.meshgrid(np.arange(0, 40), np.arange(-1, 40), indexing="ij")
+    x, y = x.ravel(), y.ravel()
+    z = np.exp(-gamma * x)
+    pairs = race.pairs((x - y).astype(float), z, z * z)
+    np.testing.assert_allclose(pairs.here, laws[:, x + size, y + size].T, rtol=1e-9)
+    np.testing.assert_allclose(pairs.there, laws[:, x - 1 + size, y + 1 + size].T, rtol=1e-9)
+
+
+def gaussian_law(x, y):
+    """(a, b, other) against 0 for unit noise, 30 digits."""
+    a = mpmath.quad(lambda v: mpmath.npdf(v - x) * mpmath.ncdf(v - y), [0, 2, 5, 10, 25])
+    other = mpmath.ncdf(-x) * mpmath.ncdf(-y)
+    return a, 1 - a - other, other
+
+
+def test_the_gaussian_integrals_agree_with_thirty_digits():
+    places = np.array([-4.0, -1.0, 0.3, 3.0])
+    found = gaussian_worst_case._wins(places, places)
+    with mpmath.workdps(30):
+        for row, x in enumerate(places):
+            for column, y in enumerate(places):
+                a, _, _ = gaussian_law(x, y)
+                assert found[row, column] == pytest.approx(float(a), rel=1e-12, abs=0.0)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 8.0, 50.0])
+def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
+    bound = GaussianNoisyMax(sigma).alphas(DEFAULT_MOMENTS)
+    step, shift = 1.0 / 16.0, 1.0 / sigma
+    places = np.arange(-8.0, 9.0, step)
+    moved_x, moved_y = places - shift, places + shift
+
+    def laws(x, y):
+        other = np.outer(
+            [math.erfc(v / math.sqrt(2)) / 2 for v in x],
+            [math.erfc(v / math.sqrt(2)) / 2 for v in y],
+        )
+        return np.stack([gaussian_worst_case._wins(x, y), gaussian_worst_case._wins(y, x).T, other])
+
+    here, there = laws(places, places), laws(moved_x, moved_y)
+    for index in range(4, len(DEFAULT_MOMENTS), 9):
+        moment = DEFAULT_MOMENTS[index]
+        if moment < 3.5 * sigma:
+            found = float(np.log(np.max(np.sum(here * (here / there) ** moment, axis=0))))
+            assert found <= bound[index]
+            # Small moments of much noise pay for what is rare, and for the lattice.
+            assert bound[index] <= (1.02 if moment > 1.0 else 1.1) * found
+
+
+def test_the_ratios_of_the_gaussian_worst_case():
+    ratio = GaussianNoisyMax(50.0).alphas(DEFAULT_MOMENTS) / GaussianNoisyMax(50.0).cost_cap(
+        DEFAULT_MOMENTS
+    )
+    at = np.interp([0.1, 0.7, 1.7, 10.0], DEFAULT_MOMENTS / 50.0, ratio)
+    np.testing.assert_allclose(at, [0.640, 0.65, 0.72, 1.0], rtol=0.015)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "num_queries", "low", "high"),
+    [
+        (LaplaceNoisyMax(0.05), 100, 2.12, 2.15),
+        (LaplaceNoisyMax(0.05), 1000, 8.04, 8.10),
+        (GaussianNoisyMax(50.0), 100, 0.905, 0.916),
+    ],
+    ids=str,
+)
+def test_worst_case_epsilons(mechanism, num_queries, low, high):
+    epsilon, _ = mechanism.data_independent_epsilon(num_queries=num_queries, delta=1e-5)
+    assert low < epsilon < high
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=2, max_size=6),
+    near=st.integers(0, 3),
+    mechanism=st.sampled_from(NOISY),
+)
+def test_no_histogram_costs_more(counts, near, mechanism):
+    counts[1] = max(0, counts[0] - near)
+    costs = exact_costs(np.array(counts), mechanism, SOME)
+    known = costs < mechanism.cost_cap(SOME) * (1 - 1e-9)  # else a probability underflowed
+    assert np.all(costs[known] <= mechanism.alphas(SOME)[known] * (1 + 1e-6))
+
+
+@pytest.mark.parametrize("mechanism", NOISY[:-2], ids=str)
+def test_some_histogram_costs_nearly_as_much(mechanism):
+    moments = np.array([1.0, 8.0])
+    worst = max(
+        float(np.max(exact_costs(np.array(row), mechanism, moments) / mechanism.alphas(moments)))
+        for row in ([200, 200], [200, 199], [200, 198], [200, 199, 0], [200, 198, 100])
+    )
+    assert 0.9 < worst <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("moment", [0.5, 8.0, 30.0])
+@pytest.mark.parametrize(
+    ("claimed", "drawn"),
+    [
+        (LaplaceNoisyMax(0.05), LaplaceNoisyMax(0.1)),
+        (ExponentialMechanism(0.05), ExponentialMechanism(0.1)),
+        (GaussianNoisyMax(40.0), GaussianNoisyMax(20.0)),
+    ],
+    ids=["laplace", "exponential", "gaussian"],
+)
+def test_half_the_noise_costs_more_than_is_claimed(claimed, drawn, moment):
+    moments = np.array([moment])
+    found = exact_costs(np.array([200, 199, 100]), drawn, moments)
+    assert np.all(found > claimed.alphas(moments))
+
+
+@pytest.mark.parametrize("mechanism", NOISY, ids=str)
+def test_costs_at_other_moments_are_chords(mechanism):
+    between = np.sqrt(DEFAULT_MOMENTS[1:] * DEFAULT_MOMENTS[:-1])
+    grid = mechanism.alphas(DEFAULT_MOMENTS)
+    found = mechanism.alphas(between)
+    assert np.all((grid[:-1] <= found) & (found <= grid[1:]))
+    assert np.all(found <= mechanism.cost_cap(between))
+    beyond = np.array([2000.0])
+    assert mechanism.alphas(beyond) <= mechanism.cost_cap(beyond)
+
+
+@pytest.mark.parametrize("gamma", [0.004, 0.0101, 0.3])
+def test_more_laplace_noise_never_costs_more(gamma):
+    louder, quieter = (LaplaceNoisyMax(g).alphas(DEFAULT_MOMENTS) for g in (gamma, 1.01 * gamma))
+    assert np.all(louder <= quieter)
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-3, 1e3, 1e9])
+def test_extreme_scales_fall_back_to_the_cap(noise):
+    for mechanism in (LaplaceNoisyMax(noise), GaussianNoisyMax(noise), ExponentialMechanism(noise)):
+        cap = mechanism.cost_cap(DEFAULT_MOMENTS)
+        assert np.all(mechanism.alphas(DEFAULT_MOMENTS) <= cap)
+        assert not np.any(np.isnan(mechanism.alphas(DEFAULT_MOMENTS)))
+
+
+def test_the_threshold_test_keeps_its_cost():
+    mechanism = ConfidentGaussianNoisyMax(threshold=100.0, sigma_threshold=60.0, sigma=40.0)
+    expected = mechanism.test_alphas(SOME) + GaussianNoisyMax(40.0).alphas(SOME)
+    np.testing.assert_array_equal(mechanism.alphas(SOME), expected)
+
+
+def test_largest_excess_looks_at_all_pairs_between_knots():
+    rng = np.random.default_rng(3)
+    laws = rng.dirichlet(np.ones(3), size=(2, 400)) * 0.9 + 0.1 / 3
+    pairs = Experiments(*laws)
+    found = largest_excess([evaluated(pairs, DEFAULT_MOMENTS[:90])], DEFAULT_MOMENTS[:90])
+    for index, moment in enumerate(DEFAULT_MOMENTS[:90]):
+        expected = np.max(np.sum(laws[0] * (laws[0] / laws[1]) ** moment, axis=1)) - 1.0
+        assert found[index] == pytest.approx(expected, rel=1e-8)
+    assert len(chord_knots(90)) < 30
+
+
+def test_a_negative_probability_certifies_nothing():
+    pairs = Experiments(np.array([[1.1, -0.1, 0.0]]), np.array([[0.5, 0.5, 0.0]]))
+    assert evaluated(pairs, SOME).at_knots.min() == math.inf
+
+
+@pytest.mark.parametrize(("width", "moment"), [(0.1, 0.05), (0.1, 100.0), (1.4, 8.0), (8.0, 1.0)])
+def test_the_bounded_range_cost_is_the_largest_of_all_two_point_laws(width, moment):
+    share = np.linspace(0.0, 1.0, 200_001)
+    low, high = np.exp(-width / 2), np.exp(width / 2)
+    alphas = moment * np.log(share * low + (1 - share) * high)
+    alphas += np.log(share * low**-moment + (1 - share) * high**-moment)
+    found = bounded_range_alpha(width, np.array([moment]))[0]
+    assert np.max(alphas) <= found
+    assert found == pytest.approx(np.max(alphas), rel=1e-6)

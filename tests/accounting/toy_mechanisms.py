@@ -1,0 +1,147 @@
+"""Mechanisms as a contributor would add them, one of each kind; tests register them.
+
+Nothing else in the library knows their names: being drawn, paid, calibrated, stated and offered on
+the command line follows from these definitions alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from pate_tf.accounting.divergences import FloatArray, pure_alpha
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    AdditiveNoisyMax,
+    Answers,
+    Flag,
+    Mechanism,
+    NoiseSource,
+    NoisyWinners,
+    Parameter,
+    largest_sums,
+)
+from pate_tf.accounting.mechanisms.parameters import SIGMA
+from pate_tf.accounting.quadrature import IntArray
+
+TOY_EPS = Parameter(
+    field="epsilon",
+    flag=Flag(
+        name="toy_eps",
+        help="Pure epsilon of a toy label.",
+        default=0.5,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ToyNoisyMax(AdditiveNoisyMax):
+    """Discrete Laplace noise of scale 2 / epsilon: one vote moves two counts by one."""
+
+    epsilon: float
+    name: ClassVar[str] = "toy_noisy_max"
+    parameters: ClassVar[tuple[Parameter, ...]] = (TOY_EPS,)
+    words: ClassVar[str] = "Toy noise of epsilon {epsilon} is added to every number of votes."
+    lacks: ClassVar[Mapping[str, str]] = {
+        "bounds": "nobody derived any for a toy",
+        "outcome law": "nobody derived any for a toy",
+    }
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        return cls(2.0 / scale)
+
+    @property
+    def pure_epsilon(self) -> float:
+        return self.epsilon
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        return {"2/epsilon": math.nextafter(2.0 / self.epsilon, math.inf)}
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        return pure_alpha(self.epsilon, moments)
+
+    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+        drawn = noise.laplace_integers(self.noise_scales["2/epsilon"], num_queries * num_classes)
+        return drawn.reshape(num_queries, num_classes) * LATTICE
+
+
+@dataclass(frozen=True)
+class ToyHistogram(Mechanism):
+    """Releases every noisy count, and the largest one's class as label."""
+
+    sigma: float
+    name: ClassVar[str] = "toy_histogram"
+    parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
+    words: ClassVar[str] = "Noisy numbers of votes leave, sigma {sigma}."
+    lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy", "outcome law": "a toy"}
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        return cls(scale)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        return (self.sigma / math.sqrt(2.0),)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        return moments * (moments + 1.0) / self.sigma**2
+
+    def draw(
+        self, counts: IntArray, noise: NoiseSource, *, noisy_winners: NoisyWinners = largest_sums
+    ) -> Answers:
+        drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
+        return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
+
+
+@dataclass(frozen=True)
+class ToyGate(Mechanism):
+    """Answers a whole batch or nothing of it: paid once, (epsilon, delta), without moments."""
+
+    epsilon: float
+    delta: float
+    name: ClassVar[str] = "toy_gate"
+    is_paid_once: ClassVar[bool] = True
+    withholds: ClassVar[bool] = True
+    words: ClassVar[str] = "All labels of a batch leave, or none. Paid {epsilon} and {delta}."
+    lacks: ClassVar[Mapping[str, str]] = {
+        "flags": "nobody types a toy gate",
+        "calibration": "it has no scale",
+        "bounds": "a toy",
+        "outcome law": "a toy",
+        "dp event": "that library has none",
+    }
+
+    @property
+    def approximate(self) -> tuple[float, float]:
+        return (self.epsilon, self.delta)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        return np.zeros_like(moments)
+
+    def draw(
+        self, counts: IntArray, noise: NoiseSource, *, noisy_winners: NoisyWinners = largest_sums
+    ) -> Answers:
+        gaps = np.diff(np.sort(counts, axis=1)[:, -2:], axis=1)
+        noisy = int(gaps.min(initial=10**6)) + int(noise.laplace_integers(2.0 / self.epsilon, 1)[0])
+        if noisy < 40:
+            return Answers([None] * len(counts))
+        return Answers(counts.argmax(axis=1).tolist())
+
+
+TOYS = (ToyNoisyMax, ToyHistogram, ToyGate)
+
+
+def register_toys() -> None:
+    """In a process of its own: for good."""
+    from pate_tf.accounting.mechanisms import register
+
+    for toy in TOYS:
+        register(toy)

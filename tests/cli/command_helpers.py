@@ -1,0 +1,19 @@
+"""Flags as a command sees them, and how a call ends."""
+
+import types
+
+import pytest
+
+
+def flag_values(verbosity: int | None = None) -> types.SimpleNamespace:
+    class Values(dict):
+        verbosity = property(lambda self: self["verbosity"].value)
+
+    given = verbosity is not None
+    return Values(verbosity=types.SimpleNamespace(present=given, value=verbosity if given else 0))
+
+
+def end(call, *arguments) -> int:
+    with pytest.raises(SystemExit) as caught:
+        call(*arguments)
+    return caught.value.code

@@ -1,0 +1,48 @@
+"""The recommended commands as a user types them."""
+
+import json
+
+from script_processes import run_script
+
+
+def test_teachers_on_features_and_their_student(tmp_path):
+    ended = run_script(
+        "train_teachers.py",
+        "--model=ridge",
+        "--representation=raw",
+        "--train_dir=run",
+        "--report_file=t.json",
+        folder=tmp_path,
+    )
+    assert ended.code == 0, ended.err
+    assert "40 teachers, as recommended: 30 records for each" in ended.out
+    report = json.loads((tmp_path / "t.json").read_text())
+    assert (report["nb_teachers"], report["representation"]) == (40, "raw")
+    assert report["teacher_accuracy_mean"] > 0.6
+    ended = run_script(
+        "train_student.py",
+        "--teachers_dir=run",
+        "--queries=60",
+        "--query_strategy=diverse",
+        "--mechanism=gaussian_histogram",
+        "--sigma=3",
+        "--max_steps=100",
+        "--report_file=s.json",
+        folder=tmp_path,
+    )
+    assert ended.code == 0, ended.err
+    report = json.loads((tmp_path / "s.json").read_text())
+    assert report["label_accuracy"] > 0.8
+
+
+def test_a_representation_that_does_not_fit_is_refused_before_anything_is_done(tmp_path):
+    ended = run_script(
+        "train_teachers.py",
+        "--model=cnn",
+        "--representation=raw",
+        "--train_dir=run",
+        folder=tmp_path,
+    )
+    assert ended.code == 1
+    assert ended.err.startswith("error: representation: expected with ridge")
+    assert not (tmp_path / "run").exists()

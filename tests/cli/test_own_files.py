@@ -1,0 +1,177 @@
+"""Tables and images in files, by the commands, as a user types them; and rare classes."""
+
+import csv
+import json
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from script_processes import Ended, run_script
+
+from pate_tf import artifacts
+
+FILES = ("--public=visits.csv", "--schema=schema.toml")
+SCHEMA = """
+label = "diagnosis"
+classes = ["well", "ill"]
+owner = "patient"
+
+[columns.age]
+low = 18
+high = 90
+
+[columns.site]
+categories = ["north", "south"]
+"""
+
+
+def write_table(path: pathlib.Path, number: int, *, seed: int, has_labels: bool) -> None:
+    """Visits, 4 % of which end ill: those of the old in the north."""
+    random = np.random.default_rng(seed)
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["patient", "age", "site", *(["diagnosis"] if has_labels else [])])
+        for index in range(number):
+            age, site = random.uniform(18, 90), random.choice(["north", "south"])
+            label = "ill" if age > 84 and site == "north" else "well"
+            row = [f"patient {index // 2}", f"{age:.1f}", site]
+            table.writerow([*row, *([label] if has_labels else [])])
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clinic")
+    write_table(folder / "patients.csv", 1200, seed=0, has_labels=True)
+    write_table(folder / "visits.csv", 600, seed=1, has_labels=True)
+    write_table(folder / "unlabelled.csv", 300, seed=2, has_labels=False)
+    (folder / "schema.toml").write_text(SCHEMA)
+    return folder
+
+
+def teach(folder: pathlib.Path, run: str, *flags: str) -> dict:
+    ended = run_script(
+        *("train_teachers.py", "--private=patients.csv", *FILES, "--nb_teachers=6"),
+        *("--max_steps=150", f"--train_dir={run}", *flags),
+        folder=folder,
+    )
+    assert ended.code == 0, ended.err
+    report = artifacts.read_json(folder / run / "sensitive" / "teachers_report.json")
+    return {**report, "out": ended.out}
+
+
+@pytest.fixture(scope="module")
+def weighted(clinic):
+    return teach(clinic, "weighted", "--class_weights=1,20")
+
+
+def test_weights_let_teachers_find_the_rare_class_and_reports_tell(clinic, weighted):
+    alike = teach(clinic, "alike", "--max_steps=20")
+    assert alike["constant_answer_accuracy"] > 0.9
+    assert alike["teachers_constant"] == 6
+    assert alike["teacher_balanced_accuracy_mean"] == 0.5
+    assert "6 of 6 teachers always give the same answer" in alike["out"]
+    assert weighted["teacher_balanced_accuracy_mean"] > 0.8
+    assert weighted["teachers_constant"] == 0
+    assert "mean balanced accuracy" in weighted["out"]
+
+
+def test_owners_come_with_the_table(clinic, weighted):
+    config = artifacts.read_json(clinic / "weighted" / "sensitive" / "teachers" / "config.json")
+    assert config["unit"] == "owner"
+    assert tuple(config["class_weights"]) == (1.0, 20.0)
+
+
+def ask(folder: pathlib.Path, run: str, *flags: str) -> Ended:
+    return run_script(
+        *("train_student.py", f"--teachers_dir={run}", f"--train_dir={run}"),
+        *("--queries=100", "--max_steps=100", "--lap_scale=1", *flags),
+        folder=folder,
+    )
+
+
+def test_a_student_is_measured_by_class(clinic, weighted, tmp_path):
+    shutil.copytree(clinic, tmp_path, dirs_exist_ok=True)
+    ended = ask(tmp_path, "weighted", *FILES, "--report_file=report.json")
+    assert ended.code == 0, ended.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    well, ill = report["student_recall"]
+    assert report["student_balanced_accuracy"] == pytest.approx((well + ill) / 2)
+    assert 0.0 <= report["student_auc"] <= 1.0
+    assert "balanced accuracy" in ended.out
+    statement = artifacts.read_json(tmp_path / "weighted/released/privacy_statement.json")
+    assert statement["unit"] == "owner"
+
+
+def test_a_student_that_always_says_the_same_is_warned_of(clinic, weighted, tmp_path):
+    shutil.copytree(clinic, tmp_path, dirs_exist_ok=True)
+    # Of one label alone nothing else can be learnt.
+    ended = ask(tmp_path, "weighted", *FILES, "--queries=1", "--max_steps=100")
+    assert ended.code == 0, ended.err
+    assert "warning: student: it gives all samples the same answer" in ended.err
+
+
+def test_another_public_file_without_labels_is_refused_or_works_by_its_schema(clinic, weighted):
+    (clinic / "other.toml").write_text(SCHEMA.replace("high = 90", "high = 99"))
+    ended = ask(clinic, "weighted", "--public=visits.csv", "--schema=other.toml")
+    assert ended.code == 1
+    assert ended.err.startswith("error: teachers: expected an ensemble for visits")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--private=patients.csv"], "public: expected it with --private, got none"),
+        (["--public=visits.csv"], "private: expected it with --public, got none"),
+        (["--schema=schema.toml"], "public: expected it with --schema, got none"),
+        (["--private=patients.csv", "--public=visits.csv"], "schema: expected a file that states"),
+        (["--private=patients.csv", *FILES, "--dataset=digits"], "expected --dataset or --public"),
+        (["--private=patients.csv", *FILES, "--label=nosuch"], "expected a column nosuch"),
+        (["--private=patients.csv", *FILES, "--owner=nosuch"], "expected a column nosuch"),
+        (["--private=nosuch.csv", *FILES], "nosuch.csv: expected a file that can be read"),
+        (["--private=.", *FILES], "expected two folders of images or two files"),
+        (["--private=unlabelled.csv", *FILES], "unlabelled.csv: expected a column diagnosis"),
+        (["--private=.", "--public=.", "--schema=schema.toml"], "schema: expected with tables"),
+    ],
+    ids=str,
+)
+def test_what_does_not_stand_together_is_one_line(clinic, flags, told):
+    ended = run_script("train_teachers.py", "--train_dir=new", *flags, folder=clinic)
+    assert ended.code == 1
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
+    assert told in ended.err
+    assert not (clinic / "new").exists()
+
+
+def test_a_draft_is_written_once(clinic, tmp_path):
+    shutil.copy(clinic / "visits.csv", tmp_path)
+    flags = ("--public=visits.csv", "--label=diagnosis", "--owner=patient", "--schema=new.toml")
+    drafted = run_script("pate_tf/cli/schema.py", *flags, folder=tmp_path)
+    assert drafted.code == 0, drafted.err
+    text = (tmp_path / "new.toml").read_text()
+    assert text in drafted.out
+    assert 'classes = ["ill", "well"]' in text and 'categories = ["north", "south"]' in text
+    again = run_script("pate_tf/cli/schema.py", *flags, folder=tmp_path)
+    assert again.code == 1
+    assert again.err == "error: schema: expected a file that is not there yet, got new.toml\n"
+
+
+def test_images_in_folders_become_teachers(tmp_path):
+    random = np.random.default_rng(0)
+    for side, number in (("private", 20), ("public", 8)):
+        for label, grey in (("dark", 40), ("light", 200)):
+            folder = tmp_path / side / label
+            folder.mkdir(parents=True)
+            for index in range(number):
+                picture = random.integers(grey - 30, grey + 30, (8, 8, 1))
+                keras.utils.save_img(folder / f"{index}.png", picture, scale=False)
+    ended = run_script(
+        *("train_teachers.py", "--private=private", "--public=public", "--nb_teachers=4"),
+        *("--max_steps=20", "--train_dir=run"),
+        folder=tmp_path,
+    )
+    assert ended.code == 0, ended.err
+    report = artifacts.read_json(tmp_path / "run" / "sensitive" / "teachers_report.json")
+    assert report["dataset"] == "public" and report["augmentation"] == "shift"
+    assert report["teacher_accuracy_mean"] > 0.8

@@ -1,0 +1,134 @@
+"""`pate-party` as somebody types it: keys, then work; killed and started again."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from script_processes import REPOSITORY
+
+from pate_tf.accounting.local.secure_histogram import LATTICE
+from pate_tf.runs.party import PartyRun, serve
+from pate_tf.silos.messages import QueryBatch, SealedShares
+from pate_tf.silos.secure.party_list import read_parties, write_parties
+from pate_tf.silos.secure.roles import PartySealer, PartySums
+from pate_tf.silos.transport import party_service
+from pate_tf.silos.transport.certificates import write_demo_certificates
+from pate_tf.silos.transport.server import Server
+
+NAMES = ("party-1", "party-2", "party-3")
+COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
+
+
+def said(*flags, code=0):
+    ended = subprocess.run(
+        [*COMMAND, *flags], capture_output=True, text=True, timeout=120, cwd=REPOSITORY
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout if code == 0 else ended.stderr
+
+
+@pytest.fixture
+def parties(tmp_path):
+    """The list of three parties, made by the command."""
+    path = tmp_path / "parties.toml"
+    entries = [said(f"--name={name}", f"--party_dir={tmp_path / name}") for name in NAMES]
+    path.write_text("\n".join(entries))
+    return path
+
+
+def test_keys_are_printed_and_stay_the_same(tmp_path, parties):
+    assert [one.name for one in read_parties(parties)] == list(NAMES)
+    again = said("--name=party-1", f"--party_dir={tmp_path / 'party-1'}")
+    assert again.strip() in parties.read_text()
+    wrong = said("--name=party-2", f"--party_dir={tmp_path / 'party-1'}", code=1)
+    assert "expected the keys of party-2" in wrong
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--index=1"], "--party_dir: expected the folder"),
+        (["--party_dir=x", "--index=1"], "--coordinator: expected with --party_dir"),
+        (["--party_dir=x", "--coordinator=localhost:1"], "--index: expected with --party_dir"),
+        (["--party_dir=x", "--coordinator=a:1", "--index=1", "--parties=no.toml"], "no.toml"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(flags, expected):
+    error = said(*flags, code=1)
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert expected.removeprefix("--") in error
+
+
+def test_parties_work_and_are_told_apart(tmp_path, parties):
+    certificates = tmp_path / "certificates"
+    write_demo_certificates(certificates, NAMES)
+    identities = read_parties(parties)
+    service = party_service.PartyService(NAMES, seconds=120.0)
+    files = write_demo_certificates(certificates, NAMES)
+    batch = QueryBatch.of(
+        np.arange(4, dtype=np.uint8).reshape(2, 2),
+        run_id="run",
+        batch_id="b",
+        num_classes=3,
+        mechanism={"name": "secure_histogram", "sigma": 1e-7, "num_parties": 3, "threshold": 1},
+        deadline=0.0,
+    )
+    sealed = PartySealer(identities).seal(np.array([2, 0]), batch, silo="a")
+    shares = {"a": SealedShares(run_id="run", batch_id="b", silo="a", sealed=sealed)}
+    children = []
+    server = Server(
+        "localhost:0",
+        files=files["coordinator"],
+        services={party_service.SERVICE: service.add_to},
+        rosters={party_service.SERVICE: NAMES},
+    )
+    try:
+        for index, name in enumerate(NAMES, start=1):
+            flags = (
+                *(f"--index={index}", f"--parties={parties}", f"--party_dir={tmp_path / name}"),
+                *(f"--coordinator=localhost:{server.port}", f"--certificates={certificates}"),
+            )
+            children.append(
+                subprocess.Popen(
+                    [*COMMAND, *flags], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+                )
+            )
+        sums = PartySums(identities, [service.way_to(name) for name in NAMES])
+        opened = sums.histogram(batch, shares)
+        assert np.abs(opened - np.array([[0, 0, 1], [1, 0, 0]]) * LATTICE).max() <= 9
+        twin = said(*flags, code=1)
+        assert "no process has open" in twin
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+        events = [child.stdout.read() for child in children]
+        for child in children:
+            child.stdout.close()
+        server.stop()
+    for name, told in zip(NAMES, events, strict=True):
+        assert f"{name} dials" in told
+        assert "release: ok" in told
+
+
+def test_another_party_s_folder_is_refused(tmp_path, parties):
+    run = PartyRun(
+        index=2,
+        parties=parties,
+        folder=tmp_path / "party-1",
+        coordinator="localhost:1",
+        certificates=tmp_path,
+    )
+    with pytest.raises(ValueError, match="expected the keys of party-2"):
+        serve(run)
+    listed = read_parties(parties)
+    write_parties(parties, [listed[1]])
+    with pytest.raises(ValueError, match="index: expected 1 to 1, got 2"):
+        serve(run)
+    parties.write_text(parties.read_text() * 2)
+    with pytest.raises(ValueError, match="different names"):
+        read_parties(parties)
+    parties.write_text('[[party]]\nname = "a"\nkeys = "00"\n')
+    with pytest.raises(ValueError, match="128 hexadecimal digits"):
+        read_parties(parties)

@@ -1,0 +1,175 @@
+"""`pate-silo` and `pate-coordinator` as somebody types them: processes on loopback, over TLS."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from script_processes import REPOSITORY
+
+from pate_tf.runs.silo import share_out
+from pate_tf.silos import Member, Policy, Roster
+
+NAMES = ("clinic", "school")
+
+
+def command(name, *flags):
+    return [sys.executable, "-m", f"pate_tf.cli.{name}", *flags]
+
+
+def said(name, *flags, code=0):
+    ended = subprocess.run(
+        command(name, *flags), capture_output=True, text=True, timeout=300, cwd=REPOSITORY
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout if code == 0 else ended.stderr
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def init_flags(folder, name, address):
+    return (
+        *("init", f"--name={name}", f"--silo_dir={folder / name}", f"--coordinator={address}"),
+        *("--epsilon_budget=200", "--most_epsilon=4"),
+    )
+
+
+def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
+    address, certificates = f"localhost:{free_port()}", f"--certificates={tmp_path / 'tls'}"
+    said("silo", "certificates", "--demo", f"--names={','.join(NAMES)}", certificates)
+    share_out(tmp_path, NAMES)
+    for name in NAMES:
+        assert "policy.toml" in said("silo", *init_flags(tmp_path, name, address))
+        assert Policy.read(tmp_path / name / "policy.toml").coordinator == address
+    members = tuple(Member(name=name, epsilon=4.0, queries=500) for name in NAMES)
+    Roster(run_id="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
+    silos = [
+        subprocess.Popen(
+            command(
+                "silo",
+                *("serve", f"--silo_dir={tmp_path / name}", certificates),
+                f"--data={tmp_path / name / 'sensitive' / 'records.npz'}",
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        for name in NAMES
+    ]
+    flags = (
+        *(f"--roster={tmp_path / 'roster.toml'}", f"--address={address}", certificates),
+        *(f"--train_dir={tmp_path / 'run'}", "--queries=30", "--max_steps=5", "--model=mlp"),
+        "--gather_seconds=200",
+    )
+    try:
+        printed = said("coordinator", *flags)
+        # Killed or not: the same command again asks nobody anything new.
+        paid = accounts(tmp_path)
+        assert "30 of 30 answered" in said("coordinator", *flags)
+        assert accounts(tmp_path) == paid == {name: 30 for name in NAMES}
+    finally:
+        for silo in silos:
+            silo.kill()
+            silo.wait()
+        texts = [silo.stdout.read() for silo in silos]
+        for silo in silos:
+            silo.stdout.close()
+    assert all("a batch was answered: ok" in text for text in texts), texts
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert (report["silos"], report["parties"], report["queries_answered"]) == (2, 0, 30)
+    assert set(report["epsilon_per_silo"]) == set(NAMES)
+    assert "epsilon of clinic" in printed and report["label_accuracy"] > 0.5
+    statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
+    assert statement["unit"] == "silo" and statement["student_digest"]
+    assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
+
+
+def accounts(folder):
+    from pate_tf.silos.account import Account
+
+    found = {}
+    for name in NAMES:
+        policy = Policy.read(folder / name / "policy.toml")
+        account = Account(
+            folder / name / "sensitive",
+            silo=name,
+            epsilon_budget=policy.epsilon_budget,
+            delta=policy.delta,
+        )
+        found[name] = account.num_queries
+        account.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("serve",), "silo_dir: expected the folder"),
+        (("serve", "--silo_dir=missing"), "missing/policy.toml"),
+        (("init", "--silo_dir=x", "--coordinator=a:1", "--epsilon_budget=1"), "name: expected"),
+        (("certificates", "--names=a"), "demo: expected --demo"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(flags, expected):
+    error = said("silo", *flags, code=1)
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert expected in error
+
+
+def test_commands_that_are_none_and_help():
+    assert "expected one of init, serve, certificates" in said("silo", "start", code=2)
+    assert "policy.toml" in said("silo", "--help")
+    assert (
+        "pate-party"
+        in subprocess.run(
+            command("coordinator", "--help"), capture_output=True, text=True, cwd=REPOSITORY
+        ).stdout
+    )
+
+
+def test_a_policy_is_not_overwritten_and_names_the_only_coordinator(tmp_path):
+    said("silo", *init_flags(tmp_path, "clinic", "localhost:1"))
+    assert "edit it instead" in said("silo", *init_flags(tmp_path, "clinic", "a:2"), code=1)
+    flags = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--data=x.npz")
+    error = said("silo", *flags, "--coordinator=elsewhere:1", code=1)
+    assert "coordinator: expected localhost:1, which the policy allows" in error
+
+
+def test_a_teacher_is_trained_once_and_records_are_checked(tmp_path):
+    from pate_tf.runs.silo import SiloRun, make_teacher
+
+    share_out(tmp_path, ("clinic",))
+    records = tmp_path / "clinic" / "sensitive" / "records.npz"
+    run = {"folder": tmp_path / "clinic", "dataset": "digits", "certificates": tmp_path}
+    queries = np.load(records)["inputs"][:50]
+    first = make_teacher(SiloRun(records=records, **run)).votes(queries)
+    again = make_teacher(SiloRun(records=records, seed=9, **run)).votes(queries)
+    assert np.array_equal(first, again)
+    assert (first == np.load(records)["labels"][:50]).mean() > 0.9
+    kept = tmp_path / "clinic" / "sensitive" / "teacher.npz"
+    assert kept.stat().st_mode & 0o077 == 0
+    kept.unlink()
+    np.savez(tmp_path / "bad.npz", inputs=queries, targets=first)
+    for fields, match in (
+        ({"records": tmp_path / "bad.npz"}, "expected the arrays inputs and labels"),
+        ({}, "teacher: expected a teacher or records"),
+        ({"records": records, "model": "mlp"}, "model: expected random_forest"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make_teacher(SiloRun(**run, **fields))
+
+
+@pytest.mark.long
+def test_the_demonstration(tmp_path):
+    said("demo_silos", str(tmp_path / "demo"))
+    report = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert (report["silos"], report["parties"], report["queries_answered"]) == (5, 3, 120)
+    assert report["student_accuracy"] > 0.7 and report["label_accuracy"] > 0.8
+    assert len(report["epsilon_per_silo"]) == 5 and report["seconds_per_round"] > 0

@@ -1,0 +1,657 @@
+"""train_student.py as a user runs it: real processes on a small trained ensemble."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import shutil
+import socket
+
+import numpy as np
+import pytest
+from script_processes import (
+    NUM_TEACHERS,
+    Ended,
+    forbid_private_data,
+    limit_file_size,
+    run_fresh,
+    run_script,
+)
+
+from pate_tf import artifacts
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.data import digits
+from pate_tf.ledger import Ledger
+
+SCRIPT = "train_student.py"
+FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
+HERE = (*FEW_STEPS, "--teachers_dir=run", "--queries=30")
+
+
+@pytest.fixture
+def teachers(trained, tmp_path) -> pathlib.Path:
+    """A folder with teachers of one's own in `run`, and no ledger yet."""
+    shutil.copytree(trained[0], tmp_path / "run")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory) -> tuple[pathlib.Path, Ended]:
+    """A finished student beside its teachers (don't write there) and how the script ended."""
+    folder = tmp_path_factory.mktemp("student")
+    shutil.copytree(trained[0], folder / "run")
+    ended = run_script(SCRIPT, *HERE, "--lap_scale=1", "--report_file=report.json", folder=folder)
+    assert ended.code == 0, ended.err
+    return folder, ended
+
+
+def statement(run: pathlib.Path) -> dict:
+    return json.loads((run / "released" / "privacy_statement.json").read_text())
+
+
+def assert_one_line(ended: Ended, code: int = 1) -> None:
+    assert ended.code == code, ended.err[-2000:]
+    assert ended.err.startswith("error: "), ended.err[-2000:]
+    assert ended.err.count("\n") == 1, ended.err[-2000:]
+    assert len(ended.err) < 1000
+    assert "Traceback" not in ended.err
+
+
+def without_warnings(ended: Ended) -> Ended:
+    """On a full disk no registry of ledgers can be kept, either, which is told first."""
+    lines = ended.err.splitlines(keepends=True)
+    warned = [line for line in lines if line.startswith("warning: no registry of ledgers")]
+    return dataclasses.replace(ended, err="".join(lines[len(warned) :]))
+
+
+def nothing_released(run: pathlib.Path) -> bool:
+    return list(run.glob("released/*")) == []
+
+
+def test_a_run_reports_what_the_issue_names(finished):
+    folder, ended = finished
+    report = json.loads((folder / "report.json").read_text())
+    assert {
+        "queries",
+        "label_accuracy",
+        "student_accuracy",
+        "mechanism",
+        "epsilon_data_independent",
+        "epsilon_data_dependent",
+        "delta",
+    } <= report.keys()
+    assert report["queries"] == 30
+    assert report["mechanism"] == {"name": "laplace_noisy_max", "gamma": 1.0}
+    assert report["delta"] == 1e-5
+    assert 0.0 <= report["label_accuracy"] <= 1.0
+    assert 0.0 <= report["student_accuracy"] <= 1.0
+    assert 0.0 < report["epsilon_data_dependent"] <= report["epsilon_data_independent"]
+    assert report["epsilon_data_independent"] == statement(folder / "run")["epsilon"]
+    assert (folder / "report.json").stat().st_mode & 0o777 == 0o600
+    assert ended.err == ""
+    for text in (
+        f"{report['student_accuracy']:.2%}",
+        f"{report['label_accuracy']:.2%}",
+        f"{rounded_up(report['epsilon_data_independent'])} at delta 1e-05; data-independent",
+        "SENSITIVE",
+        "run/released",
+    ):
+        assert text in ended.out
+
+
+def test_the_sensitive_epsilon_is_not_among_what_is_released(finished):
+    folder, _ = finished
+    report = json.loads((folder / "report.json").read_text())
+    sensitive = report["epsilon_data_dependent"]
+    assert sensitive != report["epsilon_data_independent"]
+    texts = [path for path in (folder / "run" / "released").rglob("*") if path.suffix != ".npz"]
+    for path in texts:
+        if path.is_file():
+            content = path.read_bytes()
+            assert repr(sensitive)[:8].encode() not in content
+            assert np.float64(sensitive).tobytes() not in content
+            assert b"data_dependent" not in content
+    assert (folder / "run" / "sensitive").stat().st_mode & 0o777 == 0o700
+
+
+def test_nobody_else_reads_what_is_sensitive(finished):
+    folder, _ = finished
+    paths = [folder / "run" / "sensitive", *(folder / "run" / "sensitive").rglob("*")]
+    assert any(path.name.startswith("events.") for path in paths)
+    assert any(path.name == "saved_model.pb" for path in paths)
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []
+
+
+def test_what_is_released_does_not_name_the_machine(finished):
+    folder, _ = finished
+    released = list((folder / "run" / "released").rglob("*"))
+    events = [path.name for path in released if ".tfevents." in path.name]
+    assert events
+    assert [name for name in events if name.split(".")[4] != "host"] == []
+    # The records of `finished` came from the same file, so no test of hosts called "host".
+    host = socket.gethostname()
+    assert [path for path in released if host in path.name and host != "host"] == []
+    if len(host) > 5 and host != "localhost":
+        contents = [path.read_bytes() for path in released if path.is_file()]
+        assert not any(host.encode() in content for content in contents)
+
+
+def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teachers):
+    """The reviewer's attack: delete the ledger, ask again, and the budget is new."""
+    run = teachers / "run"
+    first = run_script(SCRIPT, *HERE, folder=teachers)
+    assert first.code == 0, first.err
+    spent = statement(run)["epsilon_ensemble"]
+    for path in (run / "sensitive").glob("ledger*"):
+        path.unlink()
+    refused = run_script(SCRIPT, *HERE, folder=teachers)
+    assert_one_line(refused)
+    assert "put it back" in refused.err
+    assert "--reset_ledger_i_understand" in refused.err
+    told = run_script(SCRIPT, *HERE, "--reset_ledger_i_understand", folder=teachers)
+    assert told.code == 0, told.err
+    page = (run / "released" / "privacy_statement.md").read_text()
+    assert "THE LEDGER WAS RESET" in page
+    assert statement(run)["epsilon_ensemble"] > spent
+    again = run_script(SCRIPT, *HERE, folder=teachers)
+    assert again.code == 0, again.err
+    assert statement(run)["ledger_was_reset"] is True
+
+
+def test_the_same_records_under_another_seed_add_up(trained, teachers):
+    own = ("--nb_teachers=7", "--max_steps=20", "--train_dir=other", "--seed=5")
+    assert run_script("train_teachers.py", *own, folder=teachers).code == 0
+    first = run_script(SCRIPT, *HERE, folder=teachers)
+    assert first.code == 0, first.err
+    asked = ("--nb_teachers=7", "--max_steps=20", "--model=mlp", "--queries=30")
+    second = run_script(SCRIPT, *asked, "--teachers_dir=other", folder=teachers)
+    assert second.code == 0, second.err
+    said = statement(teachers / "other")
+    assert said["epsilon_all_ensembles"] > said["epsilon_ensemble"]
+    assert (said["num_ledgers"], said["records_are_known"]) == (2, True)
+    assert second.err.startswith("warning: ")
+    assert "2 ledgers of ensembles of the same private records" in second.err
+    analysed = run_script("analysis.py", "--train_dir=other", "--release=none", folder=teachers)
+    assert analysed.code == 0, analysed.err
+    assert "all ensembles of these records" in analysed.out
+
+
+def test_a_large_delta_is_warned_of(teachers):
+    asked = run_script(SCRIPT, *HERE, "--delta=1e-3", folder=teachers)
+    assert asked.code == 0, asked.err
+    assert asked.err.startswith("warning: delta: expected at most 0.1 over the number of private")
+    assert statement(teachers / "run")["is_delta_large"] is True
+
+
+def test_a_budget_alone_is_enough(teachers):
+    """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
+    asked = (*FEW_STEPS, "--teachers_dir=run", "--target_epsilon=40", "--query_strategy=first")
+    ended = run_script(
+        SCRIPT,
+        *asked,
+        "--mechanism=gaussian_histogram",
+        "--report_file=report.json",
+        folder=teachers,
+    )
+    assert ended.code == 0, ended.err
+    report = json.loads((teachers / "report.json").read_text())
+    assert report["mechanism"]["name"] == "gaussian_histogram"
+    assert 39.0 < report["epsilon_worst_case"] <= 40.0
+    assert report["queries_answered"] == report["queries"] == report["plan"]["queries"]
+    assert "Plan for epsilon 40" in ended.out and "Recommended: gaussian_histogram" in ended.out
+    assert "chosen from a plan, not from votes" in ended.out
+    assert statement(teachers / "run")["choice"] == report["plan"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--target_epsilon=1", "--sigma=3"], "sigma: expected without --target_epsilon"),
+        (["--target_epsilon=1", "--lap_scale=3"], "lap_scale: expected without --target_epsilon"),
+        (["--target_epsilon=1", "--epsilon=1"], "epsilon: expected without --target_epsilon"),
+        (["--margin=0.5"], "margin: expected with --target_epsilon alone"),
+        (["--exceptions=1"], "exceptions: expected with --target_epsilon alone"),
+        (["--target_epsilon=0.01"], "target_epsilon: expected one that labels at least half"),
+        (
+            ["--target_epsilon=1", "--student=distillation", "--non_private_comparison"],
+            "target_epsilon: expected without --student=distillation",
+        ),
+    ],
+)
+def test_a_budget_and_what_contradicts_it_are_refused(teachers, flags, message):
+    ended = run_script(SCRIPT, *FEW_STEPS, "--teachers_dir=run", *flags, folder=teachers)
+    assert_one_line(ended)
+    assert message in ended.err
+    assert nothing_released(teachers / "run")
+    assert not (teachers / "run" / "sensitive" / "ledger.sqlite3").exists()
+
+
+def test_the_student_answers_raw_images(finished):
+    import tensorflow as tf
+
+    from pate_tf.data.digits import load_public
+
+    model = tf.saved_model.load(str(finished[0] / "run" / "released" / "student" / "1"))
+    held_out = load_public().split(400).held_out
+    answer = model.signatures["serving_default"](image=tf.constant(held_out.inputs))
+    report = json.loads((finished[0] / "report.json").read_text())
+    right = (answer["label"].numpy() == held_out.labels).mean()
+    assert right == pytest.approx(report["student_accuracy"])
+
+
+def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(finished):
+    folder, _ = finished
+    before = artifacts.read_arrays(folder / "run" / "released" / "labels.npz")
+    ended = run_script(
+        SCRIPT,
+        *HERE,
+        "--lap_scale=1",
+        "--seed=7",
+        "--train_dir=second",
+        folder=folder,
+        setup=forbid_private_data,
+    )
+    assert ended.code == 0, ended.err[-2000:]
+    after = artifacts.read_arrays(folder / "second" / "released" / "labels.npz")
+    np.testing.assert_array_equal(after["labels"], before["labels"])
+    first, second = statement(folder / "run"), statement(folder / "second")
+    assert second["epsilon_ensemble"] == first["epsilon_ensemble"]
+    assert second["ledger_rows"] == first["ledger_rows"]
+    assert second["student_digest"] != first["student_digest"]
+
+
+@pytest.mark.parametrize("mechanism", ["permute_and_flip", "gaussian_noisy_max"])
+def test_mechanisms_are_taken_by_name(teachers, mechanism):
+    parameter = "--sigma=3" if "gaussian" in mechanism else "--lap_scale=5"
+    flags = (f"--mechanism={mechanism}", parameter)
+    ended = run_script(SCRIPT, *HERE, *flags, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    found = statement(teachers / "run")["mechanism"]
+    assert found["name"] == mechanism
+    assert 0.2 in found.values() or 3.0 in found.values()
+
+
+def test_an_insecure_seed_is_called_what_it_is(teachers):
+    shutil.copytree(teachers / "run", teachers / "again")
+    ended = run_script(SCRIPT, *HERE, "--insecure_seed=3", folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert "nothing is private" in ended.out
+    assert statement(teachers / "run")["secure_noise"] is False
+    again = (*FEW_STEPS, "--teachers_dir=again", "--queries=30", "--insecure_seed=3")
+    assert run_script(SCRIPT, *again, folder=teachers).code == 0
+    one, two = (
+        artifacts.read_arrays(teachers / name / "released" / "labels.npz")["labels"]
+        for name in ("run", "again")
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
+    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=0.1", folder=teachers)
+    assert_one_line(ended)
+    assert "epsilon_budget: expected at most" in ended.err
+    assert nothing_released(teachers / "run")
+    # It was fixed by that run.
+    ended = run_script(SCRIPT, *HERE, "--epsilon_budget=100", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+    ended = run_script(SCRIPT, *HERE, "--new_budget_i_understand", "--delta=1e-5", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+    flags = ("--epsilon_budget=100", "--new_budget_i_understand", "--delta=1e-5")
+    assert run_script(SCRIPT, *HERE, *flags, folder=teachers).code == 0
+    assert statement(teachers / "run")["budget_was_raised"] is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--dataset=nosuch"], "dataset: expected one of"),
+        (["--teachers_dir=nowhere"], "run train_teachers.py first"),
+        (["--nb_teachers=11"], "nb_teachers: "),
+        (["--queries=401"], "queries: expected from 1 to the pool's 400"),
+        (["--stdnt_share=597"], "stdnt_share: expected"),
+        (["--stdnt_share=29"], "queries: expected from 1 to the pool's 29"),
+        (["--model=nosuch"], "model: expected one of"),
+        (["--student=distillation"], "expected --non_private_comparison as well"),
+        (["--non_private_comparison"], "expected with --student=distillation alone"),
+        (["--temperature=5"], "temperature: expected with --student=distillation alone"),
+        (["--query_strategy=uncertain", "--query_rounds=31"], "query_rounds: expected from 1 to"),
+        (["--query_rounds=2"], "query_rounds: expected 1 for strategy first"),
+        (
+            ["--new_budget_i_understand", "--epsilon_budget=1", "--delta=1e-5"],
+            "epsilon_budget: expected at most",
+        ),
+        (["--new_budget_i_understand", "--epsilon_budget=1"], "got no --delta"),
+        (["--train_dir=a_file/run"], "a_file"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_exit_code_1(teachers, flags, told):
+    (teachers / "a_file").write_text("no folder")
+    ended = run_script(SCRIPT, *HERE, *flags, folder=teachers)
+    assert_one_line(ended)
+    assert told in ended.err
+    assert nothing_released(teachers / "run")
+    assert not (teachers / "nowhere" / "released").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--delta=0"],
+        ["--delta=1"],
+        ["--delta=nan"],
+        ["--delta=-0.1"],
+        ["--lap_scale=0"],
+        ["--lap_scale=-20"],
+        ["--lap_scale=nan"],
+        ["--lap_scale=inf"],
+        ["--lap_scale=wide"],
+        ["--lap_scale=1e300"],
+        ["--lap_scale=1e-320"],
+        ["--sigma=0"],
+        ["--epsilon_budget=0"],
+        ["--epsilon_budget=nan"],
+        ["--learning_rate=nan"],
+        ["--queries=0"],
+        ["--queries=1.5"],
+        ["--stdnt_share=0"],
+        ["--mechanism=plurality"],
+        ["--query_strategy=by_true_label"],
+        ["--query_rounds=0"],
+        ["--query_seed=-1"],
+        ["--temperature=0"],
+        ["--evaluate_on=training"],
+        ["--insecure_seed=-1"],
+        ["--nosuch"],
+        ["digits"],
+    ],
+    ids=str,
+)
+def test_bad_flags_are_one_line_and_exit_code_2(tmp_path, flags):
+    ended = run_script(SCRIPT, *flags, folder=tmp_path)
+    assert_one_line(ended, 2)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("path", ["run/released/report.json", "a_file/report.json"])
+def test_a_report_that_can_not_be_written_is_told_before_anything_is_paid(teachers, path):
+    (teachers / "a_file").write_text("no folder")
+    ended = run_script(SCRIPT, *HERE, f"--report_file={path}", folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+
+
+def test_no_report_lands_among_what_is_released(teachers):
+    ended = run_script(SCRIPT, *HERE, "--report_file=run/released/a/report.json", folder=teachers)
+    assert_one_line(ended)
+    assert "report_file: expected a path outside of released/" in ended.err
+    assert list((teachers / "run").rglob("report.json")) == [teachers / "run" / "report.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ensemble.json",
+        "saved_model.pb",
+        "variables.index",
+        "variables.data*",
+    ],
+)
+def test_truncated_teachers_are_one_line(teachers, name):
+    (path,) = (teachers / "run" / "sensitive" / "teachers" / "ensemble").rglob(name)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert_one_line(ended)
+    assert "teachers: expected a complete ensemble" in ended.err
+    assert nothing_released(teachers / "run")
+
+
+def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
+    assert run_script(SCRIPT, *HERE, folder=teachers).code == 0
+    shutil.rmtree(teachers / "run" / "released")
+    (path,) = (teachers / "run" / "sensitive").glob("ledger.sqlite3")
+    path.write_bytes(path.read_bytes()[:5000])
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert_one_line(ended)
+    assert nothing_released(teachers / "run")
+
+
+@pytest.mark.parametrize("num_bytes", [4_096, 40_000, 80_000])
+def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
+    full = functools.partial(limit_file_size, num_bytes)
+    ended = run_script(SCRIPT, *HERE, folder=teachers, setup=full)
+    assert_one_line(without_warnings(ended))
+    released = teachers / "run" / "released"
+    assert list(released.glob("student/*")) == []
+    assert not (released / "privacy_statement.json").exists()
+    assert list((teachers / "run").rglob(".writing-*")) == []
+    for path in released.glob("labels.npz"):
+        artifacts.read_arrays(path)
+    # And the same command goes on from there, with what was paid for.
+    ended = run_script(SCRIPT, *HERE, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert (released / "student" / "1" / "saved_model.pb").exists()
+
+
+def test_a_fresh_process_from_anywhere_is_as_quiet(teachers, repository):
+    ended = run_fresh(str(repository / SCRIPT), *HERE, folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert ended.err == ""
+    assert statement(teachers / "run")["secure_noise"] is True
+
+
+HELP_PROGRAM = """
+import os, runpy, sys
+sys.argv = [sys.argv[1], "--help"]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("HEAVY", sorted({"tensorflow", "keras", "sklearn", "matplotlib"} & set(sys.modules)))
+"""
+
+ISSUE_FLAGS = {
+    "train_teachers.py": "dataset nb_teachers teacher_id data_dir train_dir max_steps batch_size "
+    "learning_rate deeper nb_labels report_file seed",
+    "train_student.py": "dataset nb_teachers stdnt_share lap_scale teachers_dir train_dir data_dir "
+    "max_steps save_labels deeper queries seed report_file insecure_seed delta epsilon_budget",
+    "analysis.py": "counts_file indices_file input_is_counts max_examples moments noise_eps delta "
+    "beta report_file",
+}
+UNITS = {
+    "train_teachers.py": {"max_steps": "steps", "batch_size": "examples"},
+    "train_student.py": {
+        "lap_scale": "votes",
+        "sigma": "votes",
+        "max_steps": "steps",
+        "batch_size": "examples",
+        "queries": "pool",
+    },
+    "analysis.py": {},
+}
+
+
+def described_flags(text: str) -> dict[str, str]:
+    """From the flags that a --help lists to their descriptions."""
+    described: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("  --"):
+            name, _, rest = line.strip().removeprefix("--").removeprefix("[no]").partition(":")
+            described[name] = rest.strip()
+        elif name and line.startswith("    "):
+            described[name] += " " + line.strip()
+    return described
+
+
+@pytest.mark.parametrize("script", ISSUE_FLAGS)
+def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
+    if not (repository / script).exists():
+        pytest.skip(f"{script} is not there yet")
+    ended = run_fresh("-c", HELP_PROGRAM, str(repository / script), folder=tmp_path)
+    assert "Traceback" not in ended.err
+    assert ended.out.rstrip().endswith("HEAVY []")
+    described = described_flags(ended.out)
+    assert set(ISSUE_FLAGS[script].split()) <= described.keys()
+    for name, text in described.items():
+        words = text.split("(default:")[0]
+        assert len(words.split()) >= 3, f"--{name} says too little: {text!r}"
+    for name, unit in UNITS[script].items():
+        assert unit in described[name].lower()
+
+
+def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
+    public = digits.load_public()
+    votes = np.tile(public.labels[:40], (60, 1))
+    np.save(tmp_path / "votes.npy", votes)
+    flags = ("--teachers=votes.npy", "--queries=40", "--max_steps=20", "--lap_scale=5")
+    refused = run_script(SCRIPT, *flags, folder=tmp_path)
+    assert_one_line(refused)
+    assert "teachers: expected --teachers_dir as well" in refused.err
+    assert not list(tmp_path.rglob("ledger.sqlite3"))
+    labels = []
+    for name in ("one", "two"):
+        ended = run_script(
+            SCRIPT, *flags, "--teachers_dir=their", f"--train_dir={name}", folder=tmp_path
+        )
+        assert ended.code == 0, ended.err
+        with np.load(tmp_path / name / "released" / "labels.npz") as released:
+            labels.append(released["labels"])
+    # Noise of scale 5 on 60 votes: drawn afresh, some of 40 answers would differ now and then, but
+    # what proves it is the ledger, which was charged once.
+    np.testing.assert_array_equal(*labels)
+    with Ledger.read(tmp_path / "their" / "sensitive") as ledger:
+        assert ledger.spent().num_queries == 40
+
+
+def test_labels_of_a_part_of_the_pool_do_not_go_with_later_queries(tmp_path):
+    public = digits.load_public()
+    np.save(tmp_path / "votes.npy", np.tile(public.labels[:390], (60, 1)))
+    flags = ("--teachers=votes.npy", "--teachers_dir=their", "--query_strategy=uncertain")
+    ended = run_script(SCRIPT, *flags, "--queries=60", "--query_rounds=3", folder=tmp_path)
+    assert_one_line(ended)
+    assert "query_strategy: expected labels of the whole pool for uncertain" in ended.err
+    assert not list(tmp_path.rglob("ledger.sqlite3"))
+    assert nothing_released(tmp_path / "their")
+
+
+def test_queries_are_asked_in_rounds_and_asked_again_for_nothing(teachers):
+    flags = ("--query_strategy=uncertain", "--query_rounds=2", "--lap_scale=0.5", "--queries=20")
+    ended = run_script(
+        SCRIPT,
+        *FEW_STEPS,
+        "--teachers_dir=run",
+        *flags,
+        "--evaluate_on=all_unqueried",
+        "--report_file=report.json",
+        folder=teachers,
+    )
+    assert ended.code == 0, ended.err[-2000:]
+    report = json.loads((teachers / "report.json").read_text())
+    assert report["query_strategy"] == statement(teachers / "run")["query_strategy"] == "uncertain"
+    assert (report["evaluated_on"], report["num_evaluated"]) == ("all_unqueried", 597 - 20)
+    assert report["epsilon_data_dependent"] is None
+    assert report["queries_saved"] == 0
+    assert "none: queries depended on earlier noisy labels" in ended.out
+    assert "577 unqueried samples (95 % interval" in ended.out
+    first = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
+    assert not np.array_equal(np.sort(first["query_indices"]), np.arange(20))
+    # Another training seed asks the same; what is charged is the sum of both rounds.
+    again = run_script(
+        SCRIPT, *FEW_STEPS, "--teachers_dir=run", *flags, "--seed=5", folder=teachers
+    )
+    assert again.code == 0, again.err[-2000:]
+    second = artifacts.read_arrays(teachers / "run" / "released" / "labels.npz")
+    np.testing.assert_array_equal(first["query_indices"], second["query_indices"])
+    np.testing.assert_array_equal(first["labels"], second["labels"])
+    with Ledger.read(teachers / "run" / "sensitive") as ledger:
+        assert ledger.spent().num_queries == 20
+        assert [row.kind for row in ledger.history()].count("debit") == 2
+
+
+def test_distillation_is_called_not_private_and_releases_nothing(teachers):
+    flags = ("--student=distillation", "--non_private_comparison", "--temperature=5")
+    ended = run_script(SCRIPT, *HERE, *flags, "--report_file=report.json", folder=teachers)
+    assert ended.code == 0, ended.err[-2000:]
+    assert "NOT PRIVATE" in ended.out
+    report = json.loads((teachers / "report.json").read_text())
+    assert report["private"] is False
+    assert report["temperature"] == 5.0
+    for name in ("distilled", "plurality"):
+        assert f"{report[f'{name}_accuracy']:.2%} on 197 held-out samples" in ended.out
+    assert not (teachers / "run" / "released").exists()
+    assert not list((teachers / "run").rglob("ledger.sqlite3"))
+    file = teachers / "run" / "sensitive" / "distillation_comparison.json"
+    assert json.loads(file.read_text()) == report
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--query_strategy=random", "--query_rounds=2", "--query_seed=1"),
+        *(
+            "--mechanism=permute_and_flip",
+            "--lap_scale=5",
+            "--sigma=5",
+            "--threshold=5",
+            "--delta=1e-5",
+        ),
+        *("--epsilon_budget=1", "--new_budget_i_understand", "--insecure_seed=1"),
+        *("--save_labels", "--export_formats=onnx"),
+    ],
+)
+def test_what_a_comparison_can_not_heed_is_one_line(tmp_path, flag):
+    flags = ("--student=distillation", "--non_private_comparison", flag)
+    ended = run_script(SCRIPT, *HERE, *flags, folder=tmp_path)
+    assert_one_line(ended)
+    name = flag.removeprefix("--").partition("=")[0]
+    assert f"{name}: expected without --student=distillation" in ended.err
+
+
+def test_distillation_of_teachers_who_answer_with_labels_alone_is_one_line(tmp_path):
+    public = digits.load_public()
+    np.save(tmp_path / "votes.npy", np.tile(public.labels[:40], (60, 1)))
+    ended = run_script(
+        SCRIPT,
+        "--teachers=votes.npy",
+        "--teachers_dir=their",
+        "--queries=40",
+        "--student=distillation",
+        "--non_private_comparison",
+        folder=tmp_path,
+    )
+    assert_one_line(ended)
+    assert "teachers: expected Keras teachers trained by train_teachers.py" in ended.err
+    assert not (tmp_path / "their" / "released").exists()
+
+
+def test_a_gate_labels_all_or_says_what_was_paid(teachers):
+    """Ten teachers: an epsilon that opens for sure, and one that hardly ever does."""
+    flags = (
+        *FEW_STEPS,
+        "--teachers_dir=run",
+        "--mechanism=stability_gate",
+        "--query_strategy=first",
+    )
+    shut = (*flags, "--queries=30", "--epsilon=0.001", "--gate_delta=1e-6", "--report_file=s.json")
+    ended = run_script(SCRIPT, *shut, folder=teachers)
+    assert_one_line(ended)
+    assert "expected at least one label of 30, got none" in ended.err
+    assert "epsilon, paid all the same" in ended.out and "NONE answered" in ended.out
+    report = json.loads((teachers / "s.json").read_text())
+    assert 0.0009 < report["epsilon_worst_case"] <= 0.001 and report["queries_answered"] == 0
+    assert not (teachers / "run" / "released" / "student").exists()
+    opens = (*flags, "--queries=1", "--epsilon=20", "--gate_delta=5e-6", "--report_file=t.json")
+    ended = run_script(SCRIPT, *opens, folder=teachers)
+    assert ended.code == 0, ended.err
+    report = json.loads((teachers / "t.json").read_text())
+    # The gate that stayed shut before is a part of what these labels tell.
+    assert report["queries_answered"] == 1 and 20 < report["epsilon_worst_case"] <= 20.001
+    assert report["mechanism"]["delta"] == 5e-6
+    # The rest of delta is not enough for a gate that takes --delta.
+    ended = run_script(SCRIPT, *flags, "--queries=2", "--epsilon=20", folder=teachers)
+    assert_one_line(ended)
+    assert "delta: expected" in ended.err

@@ -1,0 +1,91 @@
+"""What `pip install` leaves: the commands, nothing at the top level but the package."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from script_processes import REPOSITORY
+
+Ended = subprocess.CompletedProcess[str]
+COMMANDS = (
+    "pate-teachers",
+    "pate-student",
+    "pate-analysis",
+    "pate-demo",
+    "pate-silo",
+    "pate-party",
+    "pate-coordinator",
+    "pate-demo-silos",
+    "pate-dssgd",
+    "pate-schema",
+)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The wheel of this checkout, installed by pip in a folder of its own."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(
+        REPOSITORY / "pate_tf", source / "pate_tf", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source],
+        check=True,
+    )
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True)
+    return folder / "site"
+
+
+def run(installed: pathlib.Path, *command: str, folder: pathlib.Path) -> Ended:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+    )
+
+
+def test_nothing_but_the_package_and_its_commands_is_installed(installed):
+    (wheel,) = installed.parent.glob("*.whl")
+    top = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"pate_tf"}
+    assert {path.name for path in (installed / "bin").iterdir()} == set(COMMANDS)
+
+
+def test_the_demo_runs_outside_of_the_checkout(installed, tmp_path):
+    # A folder of the user's own by the name of a script must not get in the way.
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "__init__.py").write_text("raise ImportError('the wrong analysis')")
+    ended = run(installed, sys.executable, str(installed / "bin" / "pate-demo"), folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "student accuracy" in ended.stdout
+    assert (tmp_path / "runs" / "demo" / "released" / "student" / "1" / "saved_model.pb").exists()
+    where = "import pate_tf; print(pate_tf.__file__)"
+    found = run(installed, sys.executable, "-c", where, folder=tmp_path).stdout.strip()
+    assert pathlib.Path(found).is_relative_to(installed)
+
+
+@pytest.mark.parametrize("command", COMMANDS[:3])
+def test_a_command_explains_itself(installed, tmp_path, command):
+    ended = run(
+        installed, sys.executable, str(installed / "bin" / command), "--help", folder=tmp_path
+    )
+    # absl ends with 1 after it printed its help
+    assert f"{command}:" in ended.stdout
+    assert "--report_file" in ended.stdout
+
+
+def test_the_demo_explains_itself_and_refuses_flags(installed, tmp_path):
+    demo = (sys.executable, str(installed / "bin" / "pate-demo"))
+    ended = run(installed, *demo, "--help", folder=tmp_path)
+    assert (ended.returncode, "FOLDER" in ended.stdout) == (0, True)
+    ended = run(installed, *demo, "--queries=3", folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "error: expected a folder, got --queries=3\n")
+    assert not (tmp_path / "runs").exists()

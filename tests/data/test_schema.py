@@ -1,0 +1,143 @@
+"""Schemas: what a user states of a table, and what a draft from public records says."""
+
+import numpy as np
+import pytest
+
+from pate_tf.data.schema import Schema, TableColumn
+from pate_tf.data.schema_files import draft, read_schema, schema_of
+
+VISITS = {
+    "label": "diagnosis",
+    "classes": ["well", "ill"],
+    "owner": "patient",
+    "columns": {
+        "age": {"low": 18, "high": 90},
+        "sex": {"categories": ["F", "M"]},
+        "site": {"categories": ["north", "south"], "other": True},
+        "pulse": {"low": 40.0, "high": 200.0, "missing": 70},
+    },
+}
+
+
+def changed(**columns):
+    return {**VISITS, "columns": {**VISITS["columns"], **columns}}
+
+
+def test_a_record_becomes_features_by_the_schema_alone():
+    schema = schema_of(VISITS)
+    features = schema.encode({"age": "39", "sex": "M", "site": "north", "pulse": 80.5})
+    assert features.tolist() == [39.0, 0.0, 1.0, 1.0, 0.0, 0.0, 80.5]
+    dataset = schema.dataset("visits", 10)
+    assert dataset.input_shape == features.shape == (schema.num_features,)
+    assert dataset.value_range == (
+        (18.0, 0.0, 0.0, 0.0, 0.0, 0.0, 40.0),
+        (90.0, 1.0, 1.0, 1.0, 1.0, 1.0, 200.0),
+    )
+    assert dataset.class_names == ("well", "ill")
+
+
+def test_numbers_are_clipped_and_what_is_unknown_or_missing_has_its_place():
+    schema = schema_of(VISITS)
+    features = schema.encode({"age": 120, "sex": "F", "site": "elsewhere", "pulse": ""})
+    assert features.tolist() == [90.0, 1.0, 0.0, 0.0, 0.0, 1.0, 70.0]
+
+
+def test_a_record_is_encoded_as_it_is_alone():
+    schema = schema_of(VISITS)
+    records = [
+        {"age": str(age), "sex": sex, "site": site, "pulse": str(pulse)}
+        for age, sex, site, pulse in ((5, "F", "north", 60), (50, "M", "x", 70), (99, "F", "", 80))
+    ]
+    fields = {name: [record[name] for record in records] for name in records[0]}
+    together = schema.encode_columns(fields, "table", ["1", "2", "3"])
+    assert np.array_equal(together, [schema.encode(record) for record in records])
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"age": "old", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
+        ({"age": "nan", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
+        ({"age": "", "sex": "F", "site": "north", "pulse": 1}, "age: expected a finite number"),
+        ({"age": 1, "sex": "secret", "site": "north", "pulse": 1}, "sex: expected a category"),
+        ({"age": 1, "sex": "F", "site": "north"}, "expected a column pulse"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_without_its_value(record, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        schema_of(VISITS).encode(record)
+    assert "secret" not in str(caught.value) and "old" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({**VISITS, "classes": ["one"]}, "at least 2 different"),
+        ({**VISITS, "classes": []}, "classes: expected a list"),
+        ({**VISITS, "classes": ["a", "a"]}, "at least 2 different"),
+        ({**VISITS, "columns": {}}, "columns: expected at least one"),
+        ({**VISITS, "columns": 3}, "columns: expected a table"),
+        ({**VISITS, "colums": {}}, "got 'colums'"),
+        ({**VISITS, "label": "age"}, "expected no label among them"),
+        ({**VISITS, "owner": "age"}, "expected no owner among them"),
+        ({**VISITS, "label": 3}, "label: expected another type"),
+        ({**VISITS, "pool_size": True}, "pool_size: expected another type"),
+        (changed(age={"low": 1}), "expected low and high"),
+        (changed(age={"low": 2, "high": 1}), "expected finite low < high"),
+        (changed(age={"low": float("-inf"), "high": 1}), "expected finite low < high"),
+        (changed(age={"low": 1, "high": 2, "categories": ["a"]}), "got both"),
+        (changed(age={"low": 1, "high": 2, "lowest": 3}), "got 'lowest'"),
+        (changed(sex={"categories": ["F", "F"]}), "each category once"),
+        (changed(sex={"categories": "F"}), "expected a list of texts"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_says_nothing_clear_is_refused(values, told):
+    with pytest.raises(ValueError, match=told):
+        schema_of(values)
+
+
+def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_path):
+    fields = {
+        "patient": ["1", "2", "3"],
+        "age": ["39", "20.5", "61"],
+        "sex": ["F", "M", "F"],
+        "pulse": ["70", "", "80"],
+        "remark text": [f"remark {number}" for number in range(3)],
+        "note": [f"{number} {'x' * number}" for number in range(3)],
+        "diagnosis": ["ill", "", "well"],
+    }
+    text = draft(fields, label="diagnosis", owner="patient")
+    path = tmp_path / "schema.toml"
+    path.write_text(text)
+    schema = read_schema(path)
+    assert (schema.label, schema.owner, schema.classes) == ("diagnosis", "patient", ("ill", "well"))
+    columns = {column.name: column for column in schema.columns}
+    assert columns["age"] == TableColumn(name="age", low=20.5, high=61.0)
+    assert columns["pulse"].missing == "70.0"
+    assert columns["sex"].categories == ("F", "M") and columns["sex"].other
+    assert "remark text" in columns
+
+
+def test_a_draft_leaves_out_what_has_too_many_values_and_says_so():
+    fields = {"name": [f"name {number}" for number in range(50)], "age": ["1"] * 50}
+    text = draft(fields)
+    assert "# left out: 'name'" in text
+    assert "classes = []" in text
+    with pytest.raises(ValueError, match="columns: expected"):
+        draft({"name": fields["name"]})
+
+
+def test_what_is_no_toml_is_one_line(tmp_path):
+    path = tmp_path / "schema.toml"
+    for text in (b"[", b"\xff\xfe", b"a = " + b"[" * 5000):
+        path.write_bytes(text)
+        with pytest.raises(ValueError, match="expected a schema in TOML"):
+            read_schema(path)
+
+
+def test_columns_of_one_name_are_refused():
+    column = TableColumn(name="age", low=0, high=1)
+    with pytest.raises(ValueError, match="each once"):
+        Schema(columns=(column, column), classes=("a", "b"))

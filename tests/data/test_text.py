@@ -1,0 +1,47 @@
+"""Strings as hashed n-grams."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pate_tf.data import text
+
+
+def twin(sentence: str, num_features: int) -> np.ndarray:
+    """The same from its words, one n-gram after the other."""
+    words = "".join(one if one.isalnum() else " " for one in sentence.lower()).split()
+    ngrams = words + [" ".join(pair) for pair in itertools.pairwise(words)]
+    counts = np.zeros(num_features)
+    for ngram in ngrams:
+        counts[int(tf.strings.to_hash_bucket_fast(ngram, num_features))] += 1
+    length = np.sqrt(counts.sum())
+    return np.sqrt(counts) / length if length else counts
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["The cat sat; the cat, SAT!", "", "  ", "!?", "Über 3 Äpfel", "日本 語", "a" * 10_000, "x\0y"],
+)
+def test_features_are_those_of_the_definition(sentence):
+    found = text.encode([sentence], 64)
+    np.testing.assert_allclose(found[0], twin(sentence, 64), atol=1e-6)
+    assert found.dtype == np.float32 and found.min() >= 0.0 and found.max() <= 1.0
+
+
+def test_a_text_is_the_same_alone_and_among_others():
+    texts = ["one text", "another text of more words", "", "one text"] * 300
+    together = text.encode(texts, 32)
+    assert together.shape == (1200, 32)
+    alone = np.concatenate([text.encode([one], 32) for one in texts[:4]])
+    assert np.array_equal(together[:4], alone)
+    assert text.encode([], 32).shape == (0, 32)
+
+
+def test_what_is_no_text_is_refused_without_being_shown():
+    for values in (["hidden", 3], [["hidden"]], "hidden", [b"hidden"], [None], ["hidden\ud800"]):
+        with pytest.raises(ValueError, match="x_private: expected strings") as caught:
+            text.as_texts(values, "x_private")
+        assert "hidden" not in str(caught.value)
+    assert text.as_texts(np.array(["a", "b"]), "x") == ["a", "b"]

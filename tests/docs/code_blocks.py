@@ -1,0 +1,20 @@
+"""The code blocks of the guide's pages."""
+
+import re
+from typing import NamedTuple
+
+from script_processes import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+
+BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    marker: str
+    language: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(*found.groups("")) for found in BLOCK.finditer((DOCS / page).read_text())]

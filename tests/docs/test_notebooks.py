@@ -1,0 +1,56 @@
+"""The notebooks run from the first cell to the last, as a user runs them."""
+
+import os
+
+import nbclient
+import nbformat
+import pytest
+from script_processes import REPOSITORY
+
+NOTEBOOKS = REPOSITORY / "docs" / "notebooks"
+# Fewer training steps than the notebooks take by themselves.
+FEW = {"PATE_TF_NOTEBOOK_STEPS": "40", "PATE_TF_NOTEBOOK_EPOCHS": "4"}
+
+
+def executed(name, tmp_path, monkeypatch):
+    for variable, value in FEW.items():
+        monkeypatch.setenv(variable, value)
+    paths = (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    return notebook
+
+
+def shown(notebook):
+    """All outputs by type, and the texts of the streams."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    kinds = [kind for output in outputs for kind in output.get("data", {})]
+    text = "".join(output.get("text", "") for output in outputs)
+    pages = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    return kinds, text, pages
+
+
+def test_the_quickstart_runs_and_draws(tmp_path, monkeypatch):
+    kinds, text, pages = shown(executed("quickstart.ipynb", tmp_path, monkeypatch))
+    assert kinds.count("image/png") == 2  # margins against noise, accuracy against epsilon
+    assert "training teachers" in text  # the progress bar
+    assert "spent by these teachers so far" in text
+    assert "epsilon" in pages
+
+
+def test_own_data_runs_without_public_labels(tmp_path, monkeypatch):
+    kinds, text, pages = shown(executed("own_data.ipynb", tmp_path, monkeypatch))
+    assert kinds.count("image/png") == 1
+    assert "for every owner" in text
+    assert "owner" in pages
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_kept_without_outputs(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None

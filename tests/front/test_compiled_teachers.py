@@ -1,0 +1,309 @@
+"""Compiled Keras models as teachers: trained by `fit`, and by their own share alone."""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import front_helpers
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from script_processes import REPOSITORY
+
+import pate_tf
+from pate_tf.models import catalogue
+
+NUM_TEACHERS = 3
+
+
+def fitted(folder, private, net=front_helpers.compiled, **settings):
+    fields = {"num_teachers": NUM_TEACHERS, "steps": 6, "batch_size": 16, **settings}
+    return pate_tf.Teachers(net, directory=folder, **fields).fit(private)
+
+
+def all_weights(folder):
+    return [front_helpers.weights(folder, teacher) for teacher in range(NUM_TEACHERS)]
+
+
+def are_equal(one, other):
+    return all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def data() -> pate_tf.Data:
+    return front_helpers.digits()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, data) -> pathlib.Path:
+    """A finished ensemble; don't write to it."""
+    path = tmp_path_factory.mktemp("compiled")
+    fitted(path, data.private)
+    return path
+
+
+def test_what_was_trained_is_what_answers(folder, data):
+    teachers = pate_tf.Teachers.load(folder)
+    model = front_helpers.compiled(data.dataset)
+    by_hand = []
+    for arrays in all_weights(folder):
+        trained = arrays[: len(model.trainable_variables)]
+        for variable, array in zip(model.trainable_variables, trained, strict=True):
+            variable.assign(array)
+        by_hand.append(model.predict(data.pool.inputs, verbose=0).argmax(axis=1))
+    np.testing.assert_array_equal(teachers.votes(data.pool), by_hand)
+
+
+def test_the_optimizer_that_it_was_compiled_with_is_used(tmp_path, data):
+    def frozen(dataset):
+        model = front_helpers.compiled(dataset)
+        model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+        return model
+
+    fitted(tmp_path, data.private, frozen)
+    for teacher, arrays in enumerate(all_weights(tmp_path)):
+        seed = int(np.random.SeedSequence([0, teacher]).generate_state(2)[0])
+        first = catalogue.build(frozen, data.dataset, seed=seed).trainable_variables
+        assert are_equal(arrays[: len(first)], [variable.numpy() for variable in first])
+
+
+def test_labels_are_one_hot_where_the_loss_wants_them(tmp_path, data):
+    def one_hot(dataset):
+        model = front_helpers.compiled(dataset)
+        model.compile("adam", "categorical_crossentropy")
+        return model
+
+    assert len(fitted(tmp_path, data.private, one_hot)) == NUM_TEACHERS
+
+
+def test_the_same_settings_give_the_same_bits_whatever_was_drawn_before(tmp_path, data, folder):
+    random.seed(11), np.random.seed(12), tf.random.set_seed(13)
+    tf.random.uniform([3])
+    fitted(tmp_path, data.private)
+    for one, other in zip(all_weights(tmp_path), all_weights(folder), strict=True):
+        assert are_equal(one, other)
+
+
+def test_the_callers_generators_get_their_states_back(tmp_path, data):
+    random.seed(11), np.random.seed(12)
+    expected = random.random(), np.random.random()
+    random.seed(11), np.random.seed(12)
+    with catalogue.seeded(5):
+        first = random.random(), np.random.random(), float(tf.random.uniform([]))
+    assert (random.random(), np.random.random()) == expected
+    with catalogue.seeded(5):
+        assert (random.random(), np.random.random(), float(tf.random.uniform([]))) == first
+    assert float(tf.random.uniform([])) != float(tf.random.uniform([]))
+
+
+def test_another_record_changes_the_teacher_that_has_it_and_no_bit_of_others(
+    tmp_path, data, folder
+):
+    inputs = data.private.inputs.copy()
+    inputs[7] = 16.0 - inputs[7]
+    other = pate_tf.Data.from_arrays(
+        inputs, data.private.labels, data.pool.inputs, num_classes=10, value_range=(0, 16)
+    )
+    other = type(data.private)(data.dataset, other.private.inputs, data.private.labels)
+    fitted(tmp_path, other)
+    changed = [
+        not are_equal(one, two)
+        for one, two in zip(all_weights(tmp_path), all_weights(folder), strict=True)
+    ]
+    assert sum(changed) == 1
+
+
+def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
+    # A smaller share means fewer steps, and fewer draws from generators that all could share.
+    owners = np.array([f"owner {number // 4}" for number in range(120)])
+    data = front_helpers.digits(owners=owners)
+    kept = owners != "owner 3"
+    fewer = type(data.private)(
+        data.dataset, data.private.inputs[kept], data.private.labels[kept], owners[kept]
+    )
+    settings = {"steps": None, "batch_size": 1}
+    fitted(tmp_path / "all", data.private, **settings)
+    fitted(tmp_path / "fewer", fewer, **settings)
+    changed = [
+        not are_equal(one, two)
+        for one, two in zip(
+            all_weights(tmp_path / "all"), all_weights(tmp_path / "fewer"), strict=True
+        )
+    ]
+    assert sum(changed) == 1
+
+
+class Counts(keras.callbacks.Callback):
+    """Stops the training after so many passes of all models that it ever saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.passes += 1
+        if self.passes == 1:
+            self.model.stop_training = True
+
+
+@pytest.mark.parametrize("make", [lambda: [Counts()], lambda: lambda: [Counts()]])
+def test_each_teacher_has_callbacks_of_its_own(tmp_path, data, make):
+    given = make()
+    fitted(tmp_path, data.private, callbacks=given, steps=30)
+    once = fitted(tmp_path / "once", data.private, steps=1)
+    assert once.is_fitted
+    # Every one was stopped after its first pass, which is what one step is rounded up to.
+    for one, other in zip(all_weights(tmp_path), all_weights(tmp_path / "once"), strict=True):
+        assert are_equal(one, other)
+    if isinstance(given, list):
+        assert given[0].passes == 0
+
+
+def test_weights_restored_from_files_and_a_shared_loss_are_refused(tmp_path, data):
+    restore = [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
+    with pytest.raises(ValueError, match="callbacks: expected none that restores weights"):
+        fitted(tmp_path / "a", data.private, front_helpers.compiled, callbacks=restore)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def with_one_loss(dataset):
+        model = front_helpers.net(dataset)
+        model.compile("adam", loss)
+        return model
+
+    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+        fitted(tmp_path / "b", data.private, with_one_loss)
+
+
+def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
+    state, inside, after = random.getstate(), [], []
+    for already, drawn in ((0, 1), (3, 5)):
+        for _ in range(already):
+            keras.random.normal((7,))
+        random.setstate(state)
+        with catalogue.seeded(5):
+            numbers = [np.array(keras.random.normal((4,))) for _ in range(drawn)]
+        inside.append(numbers[0])
+        after.append(np.array(keras.random.normal((4,))))
+    random.setstate(state)
+    np.testing.assert_array_equal(*inside)
+    np.testing.assert_array_equal(*after)  # it does not tell how much was drawn inside
+
+
+def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data):
+    shared = front_helpers.compiled(data.dataset)
+    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+        fitted(tmp_path / "model", data.private, lambda dataset: shared)
+
+    optimizer = keras.optimizers.Adam()
+
+    def with_one_optimizer(dataset):
+        model = front_helpers.net(dataset)
+        model.compile(optimizer, "mse")
+        return model
+
+    with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
+        fitted(tmp_path / "optimizer", data.private, with_one_optimizer)
+    callbacks = [Counts()]
+    with pytest.raises(ValueError, match="callbacks: expected a function that makes everything"):
+        fitted(tmp_path / "callbacks", data.private, callbacks=lambda: callbacks)
+    assert not any(tmp_path.rglob("finished-*"))
+
+
+def linear(dataset):
+    return keras.Sequential(
+        [keras.Input(dataset.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)]
+    )
+
+
+def slower(dataset):
+    model = front_helpers.compiled(dataset)
+    model.compile(keras.optimizers.Adam(1e-5), "sparse_categorical_crossentropy")
+    return model
+
+
+def with_a_loss(weight):
+    """Losses of a user's own, of one name, that differ in their code alone."""
+
+    def own_loss(labels, outputs):
+        return weight * keras.losses.sparse_categorical_crossentropy(labels, outputs)
+
+    def net(dataset):
+        model = front_helpers.compiled(dataset)
+        model.compile("adam", own_loss)
+        return model
+
+    return net
+
+
+def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
+    fitted(tmp_path, data.private, with_a_loss(1.0))
+    with pytest.raises(ValueError, match="holds other teachers"):
+        fitted(tmp_path, data.private, with_a_loss(2.0))
+
+
+@pytest.mark.parametrize("net", [linear, slower, front_helpers.net])
+def test_another_net_in_the_same_folder_is_refused(folder, data, net):
+    with pytest.raises(ValueError, match="holds other teachers"):
+        fitted(folder, data.private, net)
+
+
+def test_other_callbacks_in_the_same_folder_are_refused(folder, data):
+    with pytest.raises(ValueError, match=r"holds other teachers .*callbacks"):
+        fitted(folder, data.private, callbacks=[Counts()])
+
+
+def test_its_own_learning_rate_stands(tmp_path, data):
+    with pytest.raises(ValueError, match="learning_rate: expected none with a compiled model"):
+        fitted(tmp_path, data.private, learning_rate=0.1)
+    with pytest.raises(ValueError, match="model: expected one that is not compiled"):
+        fitted(tmp_path, data.private, parallelism="data")
+
+
+KILLED = """
+import sys
+import front_helpers
+from pate_tf.runs import going_on
+import pate_tf
+
+going_on.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
+data = front_helpers.digits()
+pate_tf.Teachers(
+    getattr(front_helpers, sys.argv[2]),
+    num_teachers=int(sys.argv[3]),
+    steps=20,
+    directory=sys.argv[1],
+).fit(data.private)
+"""
+
+
+@pytest.mark.parametrize(("net", "number"), [("compiled", 4), ("net", 30)])
+def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, data, net, number):
+    paths = [str(REPOSITORY), str(pathlib.Path(__file__).parent)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), net, str(number)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    while not list(tmp_path.rglob("finished-*.npz")):
+        assert child.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("finished-*.npz")}
+    assert len(kept) < number
+
+    def fit(folder):
+        return pate_tf.Teachers(
+            getattr(front_helpers, net), num_teachers=number, steps=20, directory=folder
+        ).fit(data.private)
+
+    went_on, at_once = fit(tmp_path / "killed"), fit(tmp_path / "at_once")
+    assert {path: path.read_bytes() for path in kept} == kept
+    np.testing.assert_array_equal(went_on.votes(data.pool), at_once.votes(data.pool))
+    for teacher in range(number):
+        pair = [front_helpers.weights(tmp_path / run, teacher) for run in ("killed", "at_once")]
+        assert are_equal(*pair)

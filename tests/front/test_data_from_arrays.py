@@ -1,0 +1,192 @@
+"""Arrays of a user's own: kept as they are, or refused with one line."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pate_tf
+from pate_tf.data import augmentation
+from pate_tf.serving import signatures
+from pate_tf.values.dataset import Dataset, to_input_type
+from pate_tf.values.sensitive import PrivateExamples
+
+RANDOM = np.random.default_rng(0)
+FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))
+LABELS = np.arange(40) % 4
+SECRET = 918_273.0
+
+
+def made(**changes):
+    fields = {
+        "x_private": FLOATS[:20],
+        "y_private": LABELS[:20],
+        "x_public": FLOATS[20:],
+        "num_classes": 4,
+        "value_range": (0, 1),
+        **changes,
+    }
+    return pate_tf.Data.from_arrays(**fields)
+
+
+def test_images_of_floats_are_kept_as_floats():
+    data = made()
+    assert data.dataset.input_type == "float32"
+    np.testing.assert_array_equal(data.private.inputs, FLOATS[:20].astype(np.float32))
+    assert data.pool.inputs.dtype == np.float32
+
+
+def test_whole_numbers_within_a_byte_are_pixels():
+    pixels = (FLOATS * 255).astype(np.int64)
+    data = made(x_private=pixels[:20], x_public=pixels[20:], value_range=(0, 255))
+    assert data.dataset.input_type == "uint8"
+    np.testing.assert_array_equal(data.private.inputs, pixels[:20])
+
+
+def test_whole_numbers_beyond_a_byte_are_floats():
+    large = (FLOATS * 4000).astype(np.uint16)
+    data = made(x_private=large[:20], x_public=large[20:], value_range=(0, 4095))
+    np.testing.assert_array_equal(data.private.inputs, large[:20].astype(np.float32))
+
+
+def test_gray_images_get_their_channel_and_two_dimensions_are_a_table():
+    data = made(x_private=FLOATS[:20, ..., 0], x_public=FLOATS[20:, ..., 0])
+    assert (data.dataset.kind, data.dataset.input_shape) == ("image", (6, 5, 1))
+    rows = FLOATS.reshape(40, -1)
+    table = made(x_private=rows[:20], x_public=rows[20:])
+    assert (table.dataset.kind, table.dataset.augmentation) == ("tabular", "none")
+    per_feature = made(
+        x_private=rows[:20, :2], x_public=rows[20:, :2], value_range=([0, -1], [1, 2])
+    )
+    assert per_feature.dataset.value_range == ((0.0, -1.0), (1.0, 2.0))
+
+
+def test_without_labels_nothing_is_held_out_unless_asked_for():
+    assert (len(made().pool), len(made().held_out)) == (20, 0)
+    data = made(held_out=0.3)
+    assert (len(data.pool), len(data.held_out), data.held_out.labels) == (14, 6, None)
+    labelled = made(y_public=LABELS[20:])
+    assert (len(labelled.pool), len(labelled.held_out)) == (14, 6)
+
+
+def test_the_last_samples_are_held_out_and_the_pool_keeps_its_order():
+    data = made(y_public=LABELS[20:], held_out=0.25)
+    np.testing.assert_array_equal(data.pool.inputs, FLOATS[20:35].astype(np.float32))
+    np.testing.assert_array_equal(data.held_out.labels, LABELS[35:])
+
+
+def test_a_seed_chooses_what_is_held_out():
+    data, again = (made(y_public=LABELS[20:], held_out_seed=1) for _ in range(2))
+    np.testing.assert_array_equal(data.pool.inputs, again.pool.inputs)
+    assert not np.array_equal(data.pool.inputs, FLOATS[20:34].astype(np.float32))
+    together = np.concatenate([data.pool.inputs, data.held_out.inputs])
+    assert sorted(together.sum(axis=(1, 2, 3))) == pytest.approx(
+        sorted(FLOATS[20:].sum(axis=(1, 2, 3))), rel=1e-5
+    )
+
+
+def test_owners_come_with_the_records():
+    data = made(owners=[f"owner {i % 7}" for i in range(20)])
+    assert data.private.owners[8] == "owner 1"
+    assert "owner 1" not in repr(data)
+
+
+def with_value(value, place="x_private"):
+    changed = FLOATS[:20].copy() if place == "x_private" else FLOATS[20:].copy()
+    changed[3, 2, 1, 0] = value
+    return {place: changed}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (with_value(SECRET), "x_private: expected numbers in value_range"),
+        (with_value(-0.1), "x_private: expected numbers in value_range"),
+        (with_value(np.nan), "x_private: inputs of arrays: expected finite numbers"),
+        (with_value(np.inf, "x_public"), "x_public: inputs of arrays: expected finite numbers"),
+        ({"value_range": None}, "value_range: expected the lowest and the highest"),
+        ({"value_range": (0, 1, 2)}, "value_range: expected a lowest and a highest"),
+        ({"value_range": (1, 0)}, "value_range: expected low < high"),
+        ({"x_public": FLOATS[20:, :5]}, "x_private: expected inputs"),
+        ({"x_private": "words"}, "x_private: expected numbers"),
+        ({"x_public": FLOATS[20:, 0, 0, 0]}, "x_public: expected numbers"),
+        ({"y_private": LABELS[:19]}, "labels of arrays: expected"),
+        ({"y_private": LABELS[:20] + 3}, "labels of arrays: expected labels from 0 to 3"),
+        ({"y_public": LABELS[:20] + 3}, "labels of arrays: expected labels from -1 to 3"),
+        ({"num_classes": 1}, "num_classes: expected at least 2"),
+        ({"class_names": ["one"]}, "class_names: expected 4 names"),
+        ({"owners": np.zeros(20)}, "owners: expected whole numbers or strings"),
+        ({"owners": np.zeros(19, int)}, "owners: expected whole numbers or strings"),
+        ({"held_out": 1.0}, "held_out: expected a share from 0 to below 1"),
+        ({"held_out": 30}, "held_out: expected a share from 0 to below 1"),
+        ({"kind": "sound"}, "kind: expected one of"),
+        ({"augmentation": "blur"}, "augmentation: expected one of"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_line(changes, message):
+    with pytest.raises(ValueError) as caught:
+        made(**changes)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert "918273" not in str(caught.value)
+
+
+def test_a_share_of_private_and_public_of_other_types_does_not_become_others():
+    pixels = (FLOATS * 255).astype(np.uint8)
+    with pytest.raises(ValueError, match="x_private: expected whole numbers from 0 to 255"):
+        made(x_private=FLOATS[:20] * 255, x_public=pixels[20:], value_range=(0, 255))
+
+
+@pytest.mark.parametrize("value", [0.5, 300.0, -1.0, np.nan])
+def test_a_function_of_ones_own_does_not_lose_floats_either(value):
+    dataset = Dataset(
+        name="own",
+        kind="image",
+        input_shape=(1, 1, 1),
+        value_range=(0, 255),
+        num_classes=2,
+        pool_size=1,
+    )
+    with pytest.raises(ValueError, match="expected whole numbers from 0 to 255 as pixels"):
+        to_input_type(np.full((1, 1, 1, 1), value), dataset, "dataset")
+
+
+def test_a_dataset_without_a_type_of_its_own_is_written_as_before():
+    dataset = made().dataset
+    assert Dataset.from_dict(dataset.to_dict()) == dataset
+    assert dataset.to_dict()["input_type"] == "float32"
+    table = made(x_private=FLOATS[:20, 0, 0], x_public=FLOATS[20:, 0, 0]).dataset
+    assert "input_type" not in table.to_dict()
+    assert Dataset.from_dict(table.to_dict()) == table
+
+
+def test_images_shift_by_default_and_what_moves_in_is_the_lowest_value():
+    data = made(value_range=(-1, 1))
+    assert data.dataset.augmentation == "shift"
+    images = tf.constant(data.private.inputs)
+    changed = augmentation.augment(images, data.dataset, tf.constant([1, 2])).numpy()
+    assert not np.array_equal(changed, data.private.inputs)
+    # All are above 0; only what moved in from outside is below.
+    assert changed.min() < -0.01
+    # At most a fourteenth of the side: the middle stays within its neighbours.
+    assert np.abs(changed[:, 2:4, 2:3] - data.private.inputs[:, 2:4, 2:3]).max() < 1.0
+
+
+def test_floats_are_served_as_floats():
+    dataset = made().dataset
+    assert signatures.input_spec(dataset).dtype == tf.float32
+    raw = FLOATS[0].astype(np.float32)
+    examples = tf.constant([signatures.serialized_example(raw, dataset)])
+    np.testing.assert_array_equal(signatures.parse_examples(examples, dataset)[0], raw)
+
+
+def test_a_repr_shows_shapes_alone():
+    assert repr(made().private) == "PrivateExamples(<20 records>)"
+
+
+def test_data_sets_by_name_are_the_same():
+    data = pate_tf.datasets.load("digits", pool_size=300)
+    assert isinstance(data, pate_tf.Data)
+    assert (len(data.private), len(data.pool), len(data.held_out)) == (1200, 300, 297)
+    assert isinstance(data.private, PrivateExamples)
+    with pytest.raises(ValueError, match="dataset: expected one of digits"):
+        pate_tf.datasets.load("no such data")

@@ -1,0 +1,42 @@
+"""The examples in the docstrings of the front door, in the order in which one needs the other."""
+
+import doctest
+import importlib
+import pathlib
+from typing import Any
+
+import pytest
+
+import pate_tf
+
+MODULES = ("data", "datasets", "teachers", "labeller", "labels", "student")
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What earlier examples leave to later ones."""
+    folder: pathlib.Path = tmp_path_factory.mktemp("examples")
+    return {"folder": folder}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_give_what_they_say(module, names):
+    found = doctest.DocTestFinder(exclude_empty=True).find(
+        importlib.import_module(f"pate_tf.front.{module}"), globs=names
+    )
+    examples = [test for test in found if test.examples]
+    assert examples
+    for test in sorted(examples, key=lambda test: test.lineno or 0):
+        test.globs = names
+        said: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        assert runner.run(test, out=said.append, clear_globs=False).failed == 0, "".join(said)
+
+
+def test_every_class_and_function_of_the_door_has_an_example():
+    shown = ("Data", "Teachers", "Labeller", "Labels", "Student", "publish", "recommend")
+    for name in shown:
+        value = getattr(pate_tf, name)
+        methods = [getattr(value, each, None) for each in ("from_arrays", "from_votes")]
+        texts = [each.__doc__ or "" for each in (value, *filter(None, methods))]
+        assert any(">>>" in text for text in texts), name

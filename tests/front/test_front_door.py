@@ -1,0 +1,300 @@
+"""The front door from end to end: what is typed in the guide, on few digits."""
+
+import pathlib
+
+import front_helpers
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pate_tf
+
+MECHANISM = pate_tf.LaplaceNoisyMax.of_scale(5.0)
+BUDGET = 10.0
+
+
+class Whole:
+    """One run through the door; don't write to it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.data = pate_tf.datasets.load("digits")
+        self.teachers = pate_tf.Teachers(
+            front_helpers.net, num_teachers=20, directory=folder / "run", steps=40
+        ).fit(self.data.private)
+        with pate_tf.Labeller(
+            self.teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5
+        ) as labeller:
+            self.labels = labeller.label(self.data.pool, num_queries=60, strategy="diverse")
+            self.remaining = labeller.remaining
+        self.labeller = labeller
+        self.student = pate_tf.Student("consistency", steps=100).fit(self.data.pool, self.labels)
+        self.published = pate_tf.publish(self.student, self.labels, labeller, folder / "released")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(tmp_path_factory.mktemp("door"))
+
+
+def test_fit_returns_the_object_and_settings_stand_in_the_constructor(whole):
+    assert isinstance(whole.teachers, pate_tf.Teachers)
+    assert isinstance(whole.student, pate_tf.Student)
+    assert len(whole.teachers) == 20
+
+
+def test_votes_are_one_label_of_each_teacher(whole):
+    votes = whole.teachers.votes(whole.data.pool.inputs[:7])
+    assert (votes.shape, votes.dtype) == ((20, 7), np.int64)
+    # A pool, public examples and gray images without their channel will do too.
+    np.testing.assert_array_equal(whole.teachers.votes(whole.data.pool.inputs[:7, ..., 0]), votes)
+    np.testing.assert_array_equal(whole.teachers.votes(whole.data.pool)[:, :7], votes)
+
+
+def test_accuracy_is_the_share_of_right_votes(whole):
+    held_out = whole.data.held_out
+    votes = whole.teachers.votes(held_out)
+    right = sum(int((row == held_out.labels).sum()) for row in votes)
+    assert whole.teachers.accuracy(held_out, held_out.labels) == pytest.approx(right / votes.size)
+    assert right / votes.size > 0.3  # they learnt something
+
+
+def test_labels_know_their_pool_and_their_cost(whole):
+    labels = whole.labels
+    assert len(labels) == len(labels.labels) == len(labels.query_indices) == 60
+    assert (labels.cost.delta, labels.cost.unit) == (1e-5, "record")
+    assert "epsilon" in labels.cost.in_words()
+    inputs, given = labels.to_numpy()
+    np.testing.assert_array_equal(inputs, whole.data.pool.inputs[labels.query_indices])
+    np.testing.assert_array_equal(given, labels.labels)
+    pairs = list(labels.as_dataset())
+    np.testing.assert_array_equal([label.numpy() for _, label in pairs], given)
+    batches = list(labels.as_dataset(batch_size=25))
+    assert [len(batch) for batch, _ in batches] == [25, 25, 10]
+
+
+def test_what_follows_without_a_query_comes_on_request(whole):
+    inputs, given = whole.labels.to_numpy(inferred=True)
+    assert len(inputs) == len(given) == len(whole.labels.queried.labels.labels)
+
+
+def test_what_was_spent_can_be_read_after_the_block(whole):
+    spent = whole.labeller.spent()
+    assert (spent.num_queries, spent.delta) == (60, 1e-5)
+    assert spent.epsilon == whole.labels.cost.epsilon
+    assert whole.remaining == whole.labeller.remaining == pytest.approx(BUDGET - spent.epsilon)
+    assert whole.labeller.affordable() > 0
+
+
+def test_a_closed_labeller_answers_nothing_new(whole):
+    with pytest.raises(ValueError, match="labeller: expected an open one"):
+        whole.labeller.label(whole.data.pool, num_queries=1)
+
+
+def test_what_was_answered_is_answered_again_for_nothing(whole):
+    teachers = pate_tf.Teachers.load(whole.folder / "run")
+    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
+        again = labeller.label(whole.data.pool, num_queries=60, strategy="diverse")
+        assert labeller.spent() == whole.labeller.spent()
+    np.testing.assert_array_equal(again.labels, whole.labels.labels)
+
+
+def test_more_than_the_budget_is_refused_and_costs_nothing(whole):
+    teachers = pate_tf.Teachers.load(whole.folder / "run")
+    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
+        before = labeller.spent()
+        with pytest.raises(pate_tf.BudgetExceeded, match="epsilon_budget: expected at most"):
+            labeller.label(whole.data.pool, num_queries=400)
+        assert labeller.spent() == before
+
+
+def test_another_budget_is_refused(whole):
+    with pytest.raises(pate_tf.LedgerError):
+        pate_tf.Labeller(whole.teachers, MECHANISM, epsilon_budget=50.0, delta=1e-5)
+
+
+def test_the_student_is_evaluated_where_labels_exist(whole):
+    held_out = whole.data.held_out
+    found = whole.student.evaluate(held_out)
+    assert found == pytest.approx(np.mean(whole.student.predict(held_out) == held_out.labels))
+    assert whole.student.evaluate(held_out.inputs, held_out.labels) == found
+    assert whole.student.evaluate(held_out.inputs) is None
+    assert whole.student.evaluate(held_out.inputs[:2], [-1, -1]) is None
+
+
+def test_what_was_published_is_whole_and_states_the_ledger(whole):
+    published = whole.published
+    assert published.folder == whole.folder / "released"
+    assert {path.name for path in published.folder.iterdir()} == {
+        *("student", "privacy_statement.json", "privacy_statement.md")
+    }
+    assert published.statement.epsilon == whole.labels.cost.epsilon
+    assert published.statement.num_teachers == 20
+    served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
+    inputs = whole.data.held_out.inputs[:9]
+    np.testing.assert_array_equal(
+        served(image=tf.constant(inputs))["label"].numpy(), whole.student.predict(inputs)
+    )
+
+
+def test_cells_of_a_notebook_show_what_is_public_alone(whole):
+    for shown in (whole.student, whole.labels, whole.published, whole.published.statement):
+        text = shown._repr_html_()
+        assert text.startswith("<p><strong>")
+        assert "</table>" in text
+        assert "epsilon" in text
+    assert "sensitive" in repr(whole.teachers)
+    assert not hasattr(whole.teachers, "_repr_html_")
+
+
+def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
+    whole.labels.save(tmp_path / "labels")
+    labels = pate_tf.load_labels(tmp_path / "labels", whole.data.pool)
+    np.testing.assert_array_equal(labels.labels, whole.labels.labels)
+    assert labels.cost == whole.labels.cost
+    model = front_helpers.compiled(whole.data.dataset)
+    model.fit(labels.as_dataset(batch_size=20), epochs=3, verbose=0)
+    published = pate_tf.publish(model, labels, whole.labeller, tmp_path / "released")
+    served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
+    inputs = whole.data.held_out.inputs[:9]
+    # The model ends in probabilities; these, not their softmax, are served.
+    np.testing.assert_allclose(
+        served(image=tf.constant(inputs))["probabilities"].numpy(),
+        model(tf.constant(inputs, tf.float32)).numpy(),
+        atol=1e-5,
+    )
+
+
+def test_a_student_is_published_with_its_own_labels_alone(whole, tmp_path):
+    teachers = pate_tf.Teachers.load(whole.folder / "run")
+    with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
+        others = labeller.label(whole.data.pool, num_queries=3)
+        with pytest.raises(ValueError, match="labels: expected those that the student learnt"):
+            pate_tf.publish(whole.student, others, labeller, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_published_below_sensitive(whole):
+    target = whole.folder / "run" / "sensitive" / "released"
+    with pytest.raises(ValueError, match="folder: expected one outside of sensitive"):
+        pate_tf.publish(whole.student, whole.labels, whole.labeller, target)
+
+
+def test_a_model_of_another_shape_is_not_published(whole, tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(10)])
+    with pytest.raises(ValueError, match=r"expected .* for digits"):
+        pate_tf.publish(model, whole.labels, whole.labeller, tmp_path)
+
+
+def test_public_samples_without_labels_are_enough(tmp_path):
+    data = front_helpers.digits(y_public=None, held_out=0.3)
+    teachers = pate_tf.Teachers("mlp", num_teachers=3, directory=tmp_path / "run", steps=5).fit(
+        data.private
+    )
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        assert labeller.remaining is None
+        labels = labeller.label(data.pool, 20)
+    student = pate_tf.Student(model=front_helpers.net, steps=5).fit(data.pool, labels)
+    assert student.evaluate(data.held_out) is None
+    assert pate_tf.publish(student, labels, labeller, tmp_path / "out").statement.epsilon > 0
+
+
+def test_owners_decide_the_shares_and_the_guarantee(tmp_path):
+    owners = [f"owner {number // 4}" for number in range(120)]
+    data = front_helpers.digits(owners=owners)
+    teachers = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path, steps=5)
+    assert teachers.fit(data.private).unit == "owner"
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        assert labeller.label(data.pool, 5).cost.unit == "owner"
+
+
+WRONG = {
+    "a model in place of its function": (
+        lambda data, folder: pate_tf.Teachers(front_helpers.net(data.dataset)),
+        "net: expected a function of the data set",
+    ),
+    "an unknown name": (
+        lambda data, folder: pate_tf.Teachers("nn", directory=folder).fit(data.private),
+        "model: expected one of cnn",
+    ),
+    "a function of something else": (
+        lambda data, folder: pate_tf.Teachers(lambda data: 3, directory=folder).fit(data.private),
+        "model function <lambda>: expected a Keras model",
+    ),
+    "a function that fails": (
+        lambda data, folder: pate_tf.Teachers(lambda: 3, directory=folder).fit(data.private),
+        "net: expected a function of one argument, the data set, got one of ()",
+    ),
+    "data in place of records": (
+        lambda data, folder: pate_tf.Teachers("mlp", directory=folder).fit(data),
+        "private: expected data.private",
+    ),
+    "more teachers than records": (
+        lambda data, folder: (
+            pate_tf.Teachers("mlp", directory=folder).fit(data.private)
+            if len(data.private) < 100
+            else pate_tf.Teachers("mlp", num_teachers=121, directory=folder).fit(data.private)
+        ),
+        "num_teachers: expected at most",
+    ),
+    "no step": (
+        lambda data, folder: pate_tf.Teachers("mlp", steps=0, directory=folder).fit(data.private),
+        "max_steps: expected from 1 to",
+    ),
+    "teachers that are not trained": (
+        lambda data, folder: pate_tf.Teachers("mlp").votes(data.pool),
+        "teachers: expected trained ones, got none",
+    ),
+    "a labeller of those": (
+        lambda data, folder: pate_tf.Labeller(pate_tf.Teachers("mlp"), MECHANISM, delta=1e-5),
+        "teachers: expected trained ones, got none",
+    ),
+    "a labeller of a list": (
+        lambda data, folder: pate_tf.Labeller([1], MECHANISM, delta=1e-5),
+        "teachers: expected pate_tf.Teachers",
+    ),
+    "a scale for a mechanism": (
+        lambda data, folder: pate_tf.Labeller(
+            pate_tf.Teachers.from_votes([[1]], directory=folder), 5.0, delta=1e-5
+        ),
+        "mechanism: expected one such as",
+    ),
+    "a delta of one": (
+        lambda data, folder: pate_tf.Labeller(
+            pate_tf.Teachers.from_votes([[1]], directory=folder), MECHANISM, delta=1.0
+        ),
+        "",
+    ),
+    "nothing to load": (
+        lambda data, folder: pate_tf.Teachers.load(folder),
+        "teachers: expected a trained ensemble",
+    ),
+    "no labels": (
+        lambda data, folder: pate_tf.load_labels(folder, data.pool),
+        "labels: expected labels in",
+    ),
+    "a student that was not trained": (
+        lambda data, folder: pate_tf.Student().predict(data.pool),
+        "student: expected a trained one",
+    ),
+    "an array for labels": (
+        lambda data, folder: pate_tf.Student().fit(data.pool, np.zeros(3)),
+        "labels: expected pate_tf.Labels",
+    ),
+    "callbacks without a compiled model": (
+        lambda data, folder: pate_tf.Teachers(
+            "mlp", directory=folder, callbacks=[keras.callbacks.TerminateOnNaN()]
+        ).fit(data.private),
+        "callbacks: expected with a compiled Keras model alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_one_line(what, tmp_path):
+    wrong, message = WRONG[what]
+    with pytest.raises(ValueError) as caught:
+        wrong(front_helpers.digits(), tmp_path / "run")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,291 @@
+"""Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
+
+import front_helpers
+import keras
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
+
+import pate_tf
+
+MECHANISM = pate_tf.GaussianNoisyMax(0.01)  # hardly any noise: labels are pluralities
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def data() -> pate_tf.Data:
+    return front_helpers.digits()
+
+
+class Says:
+    """A teacher of nobody's making."""
+
+    def __init__(self, label: int, *, scores: bool = False) -> None:
+        self.label, self.scores = label, scores
+
+    def predict(self, inputs):
+        labels = np.full(len(inputs), self.label)
+        return np.eye(10)[labels] if self.scores else labels
+
+
+def plurality(votes: np.ndarray) -> np.ndarray:
+    return np.array([np.bincount(column, minlength=10).argmax() for column in votes.T])
+
+
+def bought(teachers, data, number=10):
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        labels = labeller.label(data.pool, number)
+    return labels
+
+
+def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
+    # Clear pluralities, so that noise of a hundredth of a vote decides nothing.
+    truth = RANDOM.integers(0, 10, 12)
+    votes = np.tile(truth, (9, 1))
+    votes[:3] = RANDOM.integers(0, 10, (3, 12))
+    teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
+    assert len(teachers) == 9
+    np.testing.assert_array_equal(teachers.votes(data.pool.inputs[:12]), votes)
+    labels = bought(teachers, data, 12)
+    np.testing.assert_array_equal(labels.labels, truth)
+    student = pate_tf.Student("random_forest").fit(data.pool, labels)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        statement = pate_tf.publish(student, labels, labeller, tmp_path / "out").statement
+    assert statement.num_teachers == 9
+    with pytest.raises(ValueError, match="the kept labels cover 12 queries"):
+        bought(teachers, data, 13)
+    with pytest.raises(ValueError, match="inputs: expected at most the 12 that were labelled"):
+        teachers.votes(data.pool.inputs[:13])
+
+
+def test_votes_can_be_held_against_labels_without_a_ledger():
+    teachers = pate_tf.Teachers.from_votes([[1, 2, 0], [1, 1, 0]])
+    assert teachers.accuracy(np.zeros((3, 2)), [1, 2, 0]) == pytest.approx(5 / 6)
+    with pytest.raises(ValueError, match="directory: expected the folder of the one ledger"):
+        pate_tf.Labeller(teachers, MECHANISM, delta=1e-5)
+
+
+@pytest.mark.parametrize("votes", [[1, 2], [[0.5]], [[-1]], np.zeros((0, 3)), [["a"]]])
+def test_what_are_no_votes_is_refused(votes):
+    with pytest.raises(ValueError, match=r"^votes: expected .*") as caught:
+        pate_tf.Teachers.from_votes(votes)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_of_all_kinds_vote_together(tmp_path, data):
+    inputs, labels = data.private.inputs, data.private.labels
+    rows = inputs.reshape(len(inputs), -1)
+    network = front_helpers.compiled(data.dataset)
+    network.fit(inputs, labels, epochs=2, verbose=0)
+    tree = DecisionTreeClassifier(random_state=0).fit(rows, labels)
+    models = [network, tree, Says(3), Says(3, scores=True)]
+    teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
+    votes = teachers.votes(data.pool.inputs[:20])
+    asked = data.pool.inputs[:20]
+    np.testing.assert_array_equal(votes[0], network.predict(asked, verbose=0).argmax(axis=1))
+    np.testing.assert_array_equal(votes[1], tree.predict(asked.reshape(20, -1)))
+    assert (votes[2:] == 3).all()
+    assert votes.dtype == np.int64
+    labels = bought(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)
+    assert (labels.labels == 3).all()
+
+
+def test_a_ledger_belongs_to_its_models(tmp_path, data):
+    bought(pate_tf.Teachers.from_models([Says(3), Says(4)], directory=tmp_path), data)
+    again = pate_tf.Teachers.from_models([Says(3), Says(4)], directory=tmp_path)
+    with pate_tf.Labeller(again, MECHANISM, delta=1e-5) as labeller:
+        assert labeller.spent().num_queries == 10
+    others = pate_tf.Teachers.from_models([Says(3), Says(5)], directory=tmp_path)
+    with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
+        pate_tf.Labeller(others, MECHANISM, delta=1e-5)
+
+
+def test_other_weights_are_other_models(tmp_path, data):
+    one, two = (front_helpers.net(data.dataset) for _ in range(2))
+    bought(pate_tf.Teachers.from_models([one], directory=tmp_path), data)
+    with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
+        bought(pate_tf.Teachers.from_models([two], directory=tmp_path), data)
+
+
+def test_a_folder_of_models(tmp_path, data):
+    for name in ("a", "b"):
+        front_helpers.net(data.dataset).save(tmp_path / f"{name}.keras")
+    teachers = pate_tf.Teachers.from_models(tmp_path, directory=tmp_path / "run")
+    votes = teachers.votes(data.pool)
+    loaded = keras.saving.load_model(tmp_path / "b.keras")
+    np.testing.assert_array_equal(
+        votes[1], loaded.predict(data.pool.inputs, verbose=0).argmax(axis=1)
+    )
+    assert len(bought(teachers, data)) == 10
+    with pytest.raises(ValueError, match=r"inputs: expected data.pool or data.held_out"):
+        teachers.votes(data.pool.inputs)
+
+
+class Fails:
+    def predict(self, inputs):
+        raise RuntimeError("record 918273 is odd")
+
+
+@pytest.mark.parametrize(
+    "model", [Fails(), Says(10), Says(-1), type("Two", (), {"predict": lambda self, x: x[:2]})()]
+)
+def test_what_a_model_says_wrong_is_one_line_and_no_record(tmp_path, data, model):
+    teachers = pate_tf.Teachers.from_models([Says(1), model], directory=tmp_path)
+    with pytest.raises(ValueError, match=r"^models: expected a label or 10 scores") as caught:
+        bought(teachers, data)
+    assert "918273" not in str(caught.value)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        assert labeller.spent().num_queries == 0  # nothing was charged
+
+
+@pytest.mark.parametrize("models", [[], [3], [Says], "nowhere"])
+def test_what_are_no_models_is_refused(models):
+    with pytest.raises(ValueError, match=r"^models: expected"):
+        pate_tf.Teachers.from_models(models)
+
+
+def test_a_classifier_of_scikit_learn(tmp_path, data):
+    teachers = pate_tf.Teachers(
+        lambda dataset: LogisticRegression(max_iter=50), num_teachers=3, directory=tmp_path
+    ).fit(data.private)
+    assert teachers.accuracy(data.held_out, data.held_out.labels) > 0.5
+    with pytest.raises(ValueError, match=r"holds other teachers .*max_iter"):
+        pate_tf.Teachers(
+            lambda dataset: LogisticRegression(max_iter=60), num_teachers=3, directory=tmp_path
+        ).fit(data.private)
+
+
+def test_one_estimator_for_all_teachers_learns_nothing_of_others(tmp_path, data):
+    # warm_start goes on from what was learnt before, which would be another teacher's records.
+    shared = LogisticRegression(max_iter=3, warm_start=True)
+    votes = [
+        pate_tf.Teachers(net, num_teachers=3, directory=tmp_path / name)
+        .fit(data.private)
+        .votes(data.pool)
+        for name, net in (
+            ("shared", lambda dataset: shared),
+            ("anew", lambda dataset: LogisticRegression(max_iter=3, warm_start=True)),
+        )
+    ]
+    np.testing.assert_array_equal(*votes)
+    assert not hasattr(shared, "coef_")
+
+
+def owned(unit: str, directory: object) -> pate_tf.Teachers:
+    return pate_tf.Teachers.from_votes(np.full((30, 10), 3), unit=unit, directory=directory)
+
+
+def a_folder(directory: object, unit: str, data: pate_tf.Data) -> pate_tf.Teachers:
+    directory.mkdir(parents=True)
+    front_helpers.net(data.dataset).save(directory / "only.keras")
+    return pate_tf.Teachers.from_models(directory, unit=unit, directory=directory / "run")
+
+
+@pytest.mark.parametrize("kind", ["votes", "models", "folder"])
+def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
+    by_unit = {
+        unit: {
+            "votes": lambda unit=unit: owned(unit, tmp_path / unit),
+            "models": lambda unit=unit: pate_tf.Teachers.from_models(
+                [Says(3)] * 30, unit=unit, directory=tmp_path / unit
+            ),
+            "folder": lambda unit=unit: a_folder(tmp_path / unit, unit, data),
+        }[kind]()
+        for unit in ("record", "owner")
+    }
+    for unit, teachers in by_unit.items():
+        assert teachers.unit == teachers.known.voter(data.pool).unit == unit
+        assert teachers.known.voter(data.pool).digest == teachers.known.digest
+        assert bought(teachers, data).cost.unit == unit
+
+
+def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
+    teachers = owned("owner", tmp_path)
+    labels = bought(teachers, data)
+    student = pate_tf.Student("random_forest").fit(data.pool, labels)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        statement = pate_tf.publish(student, labels, labeller, tmp_path / "out").statement
+    assert statement.unit == "owner"
+    assert statement.epsilon_ensemble_replaced > statement.epsilon_ensemble
+
+
+def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
+    bought(owned("record", tmp_path), data)
+    with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
+        bought(owned("owner", tmp_path), data)
+
+
+@pytest.mark.parametrize("unit", ["owners", "", "Record"])
+def test_an_unknown_unit_is_refused(unit, tmp_path):
+    with pytest.raises(ValueError, match=r"^unit: expected one of record, owner, got"):
+        owned(unit, tmp_path)
+    with pytest.raises(ValueError, match=r"^unit: expected one of record, owner, got"):
+        pate_tf.Teachers.from_models([Says(3)], unit=unit)
+
+
+def test_a_lost_ledger_is_acknowledged_in_words(tmp_path):
+    teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
+        labeller.label(front_helpers.digits().pool, 5)
+        before = labeller.spent()
+    for file in (tmp_path / "sensitive").glob("ledger*"):
+        file.unlink()
+    with pytest.raises(pate_tf.LedgerError, match="`acknowledge_reset` goes on without it"):
+        pate_tf.Labeller(teachers, MECHANISM, delta=1e-5)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, acknowledge_reset=True) as labeller:
+        assert labeller.spent().epsilon >= before.epsilon > 0.0
+        with labeller.ledger() as ledger:
+            assert ledger.was_reset
+
+
+def test_a_release_is_planned_before_there_are_votes(tmp_path):
+    teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
+    planned = pate_tf.PlannedRelease(profile=0.6)
+    with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, planned_release=planned) as labeller:
+        labeller.label(front_helpers.digits().pool, 5)
+        with labeller.ledger() as ledger:
+            assert ledger.planned_release == planned
+            assert not ledger.plan_is_late
+    other = pate_tf.PlannedRelease(profile=0.7)
+    with pytest.raises(pate_tf.LedgerError, match=r"expected profile 0.6 of the release.*got 0.7"):
+        pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, planned_release=other)
+
+
+class SharedNoise(keras.layers.Layer):
+    """Draws from Keras' own generator, which all models of a process share."""
+
+    def call(self, inputs):
+        return inputs + keras.random.normal(keras.ops.shape(inputs))
+
+
+def noisy_net(dataset):
+    net = front_helpers.net(dataset)
+    return keras.Sequential([keras.Input(dataset.input_shape), SharedNoise(), *net.layers])
+
+
+def noisy_compiled(dataset):
+    net = noisy_net(dataset)
+    net.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return net
+
+
+REFUSED = r"^model: expected one that .*keras.random.SeedGenerator"
+
+
+@pytest.mark.parametrize("net", [noisy_net, noisy_compiled])
+def test_teachers_that_draw_from_what_all_share_are_refused_before_training(net, tmp_path, data):
+    with pytest.raises(ValueError, match=REFUSED):
+        pate_tf.Teachers(net, num_teachers=2, steps=2, directory=tmp_path).fit(data.private)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_students_that_draw_from_what_all_share_are_refused(tmp_path, data):
+    labels = bought(owned("record", tmp_path), data)
+    with pytest.raises(ValueError, match=REFUSED):
+        pate_tf.Student(model=noisy_net, steps=2).fit(data.pool, labels)
+    with (
+        pate_tf.Labeller(owned("record", tmp_path), MECHANISM, delta=1e-5) as labeller,
+        pytest.raises(ValueError, match=REFUSED),
+    ):
+        pate_tf.publish(noisy_net(data.dataset), labels, labeller, tmp_path / "out")

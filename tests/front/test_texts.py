@@ -1,0 +1,88 @@
+"""Texts from end to end: raw strings in, a student that is served strings."""
+
+import docstring_sentences
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.linear_model import LogisticRegression
+
+import pate_tf
+from pate_tf.data import text
+from pate_tf.serving import signatures
+from pate_tf.serving.served import ServedStudent
+
+
+def logistic(dataset):
+    return LogisticRegression(C=10.0)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return docstring_sentences.load(3000)
+
+
+@pytest.fixture(scope="module")
+def data(texts):
+    sentences, labels = texts
+    return pate_tf.Data.from_arrays(
+        *(sentences[:2000], labels[:2000], sentences[2000:], labels[2000:]),
+        num_classes=2,
+        class_names=tuple(docstring_sentences.PACKAGES),
+        kind="text",
+        name="docstrings",
+    )
+
+
+@pytest.fixture(scope="module")
+def published(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    teachers = pate_tf.Teachers(logistic, num_teachers=10, directory=folder / "run").fit(
+        data.private
+    )
+    mechanism = pate_tf.LaplaceNoisyMax.of_scale(1.0)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
+        labels = labeller.label(data.pool, num_queries=300)
+        student = pate_tf.Student("supervised", model="mlp", steps=200).fit(data.pool, labels)
+        return pate_tf.publish(student, labels, labeller, folder / "released")
+
+
+def test_a_text_student_learns_and_is_served_strings(texts, data, published):
+    sentences, labels = texts
+    held_out, truth = sentences[-len(data.held_out) :], np.array(labels[-len(data.held_out) :])
+    loaded = tf.saved_model.load(str(published.student_folder))
+    serve = loaded.signatures[signatures.SERVING_DEFAULT]
+    assert serve.structured_input_signature[1]["text"].dtype == tf.string
+    answer = serve(text=tf.constant(held_out))
+    assert (answer["label"].numpy() == truth).mean() > 0.65  # a constant answer gets half
+    assert set(answer["class_name"].numpy()) <= {b"scipy", b"keras"}
+
+
+def test_all_ways_to_ask_give_the_same_answer(texts, data, published):
+    sentences = texts[0][:7]
+    loaded = tf.saved_model.load(str(published.student_folder))
+    examples = [signatures.serialized_example(one.encode(), data.dataset) for one in sentences]
+    asked = {
+        signatures.SERVING_DEFAULT: {"text": tf.constant(sentences)},
+        signatures.SERIALIZED_EXAMPLES: {"examples": tf.constant(examples)},
+        signatures.FEATURES: {"features": tf.constant(text.encode(sentences))},
+    }
+    found = [
+        loaded.signatures[name](**inputs)["probabilities"].numpy() for name, inputs in asked.items()
+    ]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+    np.testing.assert_allclose(found[2], found[0], atol=1e-6)
+    served = ServedStudent(published.student_folder)
+    assert np.array_equal(served.classify(text.encode(sentences)), found[0].argmax(axis=1))
+    assert loaded.signatures[signatures.SERVING_DEFAULT](text=tf.constant([], tf.string))[
+        "label"
+    ].shape == (0,)
+
+
+def test_the_data_set_says_that_it_holds_texts(data):
+    assert data.dataset.kind == "text"
+    assert data.dataset.input_shape == (text.NUM_FEATURES,)
+    assert data.dataset.augmentation == "none"
+    with pytest.raises(ValueError, match="x_private: expected strings"):
+        pate_tf.Data.from_arrays([1], [0], ["a"], num_classes=2, kind="text")
+    with pytest.raises(ValueError, match="value_range: expected none"):
+        pate_tf.Data.from_arrays(["a"], [0], ["a"], num_classes=2, kind="text", value_range=(0, 1))

@@ -1,0 +1,260 @@
+"""The stability gate behind the door: paid first, drawn once, kept for good."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, StabilityGate
+from pate_tf.accounting.mechanisms import stability_gate as gate_module
+from pate_tf.labelling.labeller import Labeller
+from pate_tf.ledger import BudgetExceeded, Ledger
+from pate_tf.noise import SystemNoise
+from pate_tf.statement.check import check_statement
+from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.values.sensitive import VoteCounts
+
+DELTA = 1e-5
+GATE = StabilityGate(epsilon=0.25, delta=DELTA)
+HALF = StabilityGate(epsilon=0.25, delta=DELTA / 2)
+SURE, TIED = [1000, 0, 0], [500, 500, 0]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "sensitive", ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        yield ledger
+
+
+def pool(*numbers):
+    return np.array(numbers, np.float32).reshape(-1, 1)
+
+
+def labeller_on(ledger, *, tied=(), unit="record"):
+    """Teachers who all say 0, 1 or 2 by the input; on some inputs they are divided."""
+
+    def voter(inputs):
+        rows = [TIED if one in tied else np.roll(SURE, int(one) % 3) for one in inputs[:, 0]]
+        return VoteCounts(np.array(rows))
+
+    return Labeller(
+        voter=voter,
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=lambda counts, noise: np.argmax(counts * LATTICE + noise, axis=1),
+        num_classes=3,
+        unit=unit,
+    )
+
+
+@pytest.mark.parametrize("num_queries", [1, 300])
+def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
+    released = labeller_on(ledger).label(pool(*range(num_queries)), mechanism=GATE)
+    assert released.labels.tolist() == [number % 3 for number in range(num_queries)]
+    assert released.cost == Cost(charge=GATE, number=1, epsilon=0.25, delta=DELTA)
+    assert (ledger.paid(), ledger.spent().epsilon) == ({GATE: 1}, 0.25)
+    statement = PrivacyStatement.of(
+        released,
+        dataset="digits",
+        num_teachers=1000,
+        epsilon_ensemble=ledger.spent().epsilon,
+        epsilon_budget=None,
+        budget_was_raised=False,
+        ledger_head=(ledger.head.sequence, ledger.head.digest),
+        student_digest="cd" * 32,
+        versions={"python": "3"},
+    )
+    check_statement(statement.to_dict(), ledger)
+    assert "left together and without noise" in statement.to_dict()["mechanism_in_words"]
+
+
+def test_stored_outcomes_answer_parts_and_permutations_for_nothing(ledger):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(*range(30)), mechanism=GATE)
+    history = ledger.history()
+    order = np.random.default_rng(0).permutation(30)
+    again = labeller.label(pool(*order), mechanism=GATE)
+    assert again.labels.tolist() == (order % 3).tolist() and again.cost.number == 1
+    part = labeller_on(ledger, tied=range(30)).label(pool(7, 3, 3, 20), mechanism=GATE)
+    assert part.labels.tolist() == [1, 0, 0, 2]
+    assert ledger.history() == history
+
+
+def test_the_new_queries_are_the_gates_batch(ledger):
+    labeller = labeller_on(ledger, tied=[40])
+    labeller.label(pool(*range(30)), mechanism=HALF)
+    both = labeller.label(pool(28, 29, 40, 41), mechanism=HALF)
+    # The tie shuts the gate on 40 and 41; 28 and 29 had their answers.
+    assert both.query_indices.tolist() == [0, 1] and both.cost.number == 2
+    assert both.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0]
+    assert ledger.paid() == {HALF: 2}
+
+
+def test_a_gate_that_stays_shut_was_paid_and_stays_shut(ledger):
+    released = labeller_on(ledger, tied=[3]).label(pool(*range(10)), mechanism=GATE)
+    assert (released.num_answered, released.cost.epsilon) == (0, 0.25)
+    history = ledger.history()
+    for batch in (range(10), [5], [9, 0]):
+        assert labeller_on(ledger).label(pool(*batch), mechanism=GATE).num_answered == 0
+    assert ledger.history() == history
+
+
+def test_a_batch_that_stayed_shut_before_is_a_part_of_what_later_labels_cost(ledger):
+    labeller = labeller_on(ledger, tied=[3])
+    assert labeller.label(pool(*range(10)), mechanism=HALF).num_answered == 0
+    released = labeller.label(pool(*range(20, 30)), mechanism=HALF)
+    assert released.num_answered == 10
+    assert released.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0] == ledger.spent().epsilon
+
+
+def test_a_whole_float_is_a_number_of_queries():
+    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2.0, selection_epsilon=0.5)
+    assert isinstance(gate.num_withheld, int)
+
+
+def test_exceptions_are_withheld_and_their_epsilon_is_paid(ledger):
+    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5)
+    released = labeller_on(ledger, tied=[3, 7]).label(pool(*range(10)), mechanism=gate)
+    assert released.query_indices.tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert released.labels.tolist() == [0, 1, 2, 1, 2, 0, 2, 0]
+    assert released.cost.epsilon == ledger.spent().epsilon == 0.75
+
+
+def test_the_debit_is_durable_before_anything_is_drawn(ledger):
+    seen = []
+
+    class Spy(SystemNoise):
+        def words(self, size):
+            with Ledger.read(ledger.folder) as reader:
+                seen.append(reader.paid())
+            return super().words(size)
+
+    labeller = labeller_on(ledger)
+    Labeller(
+        voter=labeller.voter,
+        ledger=ledger,
+        noise=Spy(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    ).label(pool(1, 2), mechanism=GATE)
+    assert seen and all(paid == {GATE: 1} for paid in seen)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(GATE, GATE), (GATE, LaplaceNoisyMax(0.05)), (LaplaceNoisyMax(0.05), GATE)],
+    ids=str,
+)
+def test_what_leaves_nothing_of_delta_is_refused_before_it_is_paid(ledger, first, second):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(1, 2), mechanism=first)
+    history = ledger.history()
+    with pytest.raises(BudgetExceeded, match=r"delta: expected .* 1e-05 in all") as refusal:
+        labeller.label(pool(3, 4), mechanism=second)
+    assert "\n" not in str(refusal.value) and "nan" not in str(refusal.value)
+    assert refusal.value.num_affordable == 0 == ledger.affordable(second)
+    assert ledger.history() == history and np.isfinite(ledger.spent().epsilon)
+
+
+def test_half_of_delta_leaves_room_for_noisy_labels(ledger):
+    labeller = labeller_on(ledger)
+    labeller.label(pool(1, 2), mechanism=HALF)
+    labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(0.05))
+    paid = {HALF: 1, LaplaceNoisyMax(0.05): 2}
+    assert ledger.paid() == paid
+    assert ledger.spent().epsilon == smallest_epsilon(paid, DELTA)[0] < 0.45
+
+
+def test_a_budget_holds_gates_to_the_last_digit(tmp_path):
+    with Ledger.open(
+        tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=0.25
+    ) as ledger:
+        assert ledger.affordable(GATE) == 1
+        with pytest.raises(BudgetExceeded):
+            wide = StabilityGate(epsilon=0.2501, delta=DELTA)
+            labeller_on(ledger).label(pool(1), mechanism=wide)
+        assert labeller_on(ledger).label(pool(1), mechanism=GATE).num_answered == 1
+
+
+def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
+    labeller = labeller_on(ledger, unit="owner")
+    with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
+        labeller.label(pool(1, 2), mechanism=GATE)
+    assert not ledger.paid()
+    labeller.label(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
+    assert 0.4999 < ledger.replaced_owner_epsilon() < 0.5
+
+
+def test_owners_are_checked_beside_the_debit_too(ledger):
+    """While one asks teachers, another process pays for a gate of its own."""
+    gate = StabilityGate(epsilon=0.25, delta=4e-6)
+    slow, fast = labeller_on(ledger, unit="owner"), labeller_on(ledger, unit="owner")
+
+    def voter(inputs):
+        if len(ledger.paid()) == 0:
+            fast.label(pool(5), mechanism=gate)
+        return fast.voter(inputs)
+
+    with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
+        dataclasses.replace(slow, voter=voter).label(pool(1, 2), mechanism=gate)
+    assert ledger.paid() == {gate: 1}
+    assert np.isfinite(ledger.replaced_owner_epsilon())
+
+
+@pytest.mark.parametrize(
+    ("gate", "voter", "message"),
+    [
+        (
+            StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=2, selection_epsilon=0.5),
+            lambda inputs: VoteCounts(np.tile(SURE, (len(inputs), 1))),
+            "num_withheld: expected fewer than the 2 new queries",
+        ),
+        (
+            GATE,
+            lambda inputs: VoteCounts(np.array([[987_654, 0, 0], [987_653, 0, 0]])),
+            "one vote of every teacher",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_drawn_for_is_not_paid(ledger, gate, voter, message):
+    labeller = labeller_on(ledger)
+    labeller = Labeller(
+        voter=voter,
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    )
+    with pytest.raises(ValueError, match=message) as refusal:
+        labeller.label(pool(1, 2), mechanism=gate)
+    assert "98765" not in str(refusal.value)
+    assert not ledger.paid()
+
+
+def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):
+    """Distance, weights and k are seen by the draw alone; the counts lie with the other votes."""
+    caplog.set_level(logging.DEBUG)
+    gate = StabilityGate(epsilon=0.25, delta=DELTA, num_withheld=1, selection_epsilon=0.5)
+    secrets = []
+    real = gate_module.StabilityGate.pass_numerator
+    monkeypatch.setattr(
+        gate_module.StabilityGate,
+        "pass_numerator",
+        lambda self, distance: secrets.append(distance) or real(self, distance),
+    )
+    counts = np.array([[8317, 2154, 0]] * 3)  # distance 3082
+    labeller = labeller_on(ledger)
+    released = Labeller(
+        voter=lambda inputs: VoteCounts(counts[: len(inputs)]),
+        ledger=ledger,
+        noise=SystemNoise(),
+        noisy_winners=labeller.noisy_winners,
+        num_classes=3,
+    ).label(pool(1, 2, 3), mechanism=gate)
+    assert secrets == [3082]
+    shown = repr(released) + repr(ledger.history()) + "".join(capsys.readouterr()) + caplog.text
+    shown += repr([row.details for row in ledger.history()])
+    assert not any(secret in shown for secret in ("3082", "8317", "2154"))

@@ -1,0 +1,389 @@
+"""Ways to spend a budget twice: a ledger deleted, restored, copied; teachers trained again."""
+
+import json
+import os
+import shutil
+import sqlite3
+import stat
+import warnings
+
+import numpy as np
+import pytest
+from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, answers_of, label, open_ledger
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.mechanisms import StabilityGate
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
+from pate_tf.ledger.registry import Registry
+from pate_tf.ledger.registry_file import DATABASE, RegistryError, state_folder
+from pate_tf.statement.beyond_the_ledger import facts_beyond_the_ledger
+from pate_tf.values.record_set import RecordSet
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run" / "sensitive"
+
+
+def without_registry(monkeypatch, tmp_path):
+    """As on another machine: nothing was ever seen there."""
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "another machine"))
+
+
+def delete_ledger(folder):
+    for path in folder.glob("ledger*"):
+        path.unlink()
+
+
+def quote(run, head):
+    (run / "released").mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"ledger_head": [head.sequence, head.digest]})
+    (run / "released" / "privacy_statement.json").write_text(text)
+
+
+def spend(folder, start, stop, **changes):
+    with open_ledger(folder, **changes) as ledger:
+        return label(ledger, start, stop)
+
+
+def epsilon_of(number):
+    return smallest_epsilon({MECHANISM: number}, DELTA)[0]
+
+
+def assert_one_line(error, *parts):
+    text = str(error.value)
+    assert "\n" not in text
+    assert all(part in text for part in parts), text
+
+
+def test_a_ledger_deleted_beside_votes_is_missed(folder, tmp_path, monkeypatch):
+    spend(folder, 0, 5)
+    delete_ledger(folder)
+    without_registry(monkeypatch, tmp_path)
+    with pytest.raises(LedgerError) as error:
+        open_ledger(folder)
+    assert_one_line(error, "votes", "put it back", "acknowledge_reset")
+    with pytest.raises(LedgerError):  # the empty file of the first attempt changes nothing
+        open_ledger(folder)
+
+
+def test_a_run_deleted_as_a_whole_is_missed_by_the_registry_and_charged_again(folder):
+    spend(folder, 0, 5)
+    shutil.rmtree(folder)
+    with pytest.warns(LedgerWarning, match="deleted with all that it paid for"):
+        ledger = open_ledger(folder)
+    with ledger:
+        assert ledger.history()[0].details["acknowledged"] is True
+        assert ledger.was_raised  # the limit that it had is not known any more
+        assert ledger.spent().epsilon == epsilon_of(5)
+        label(ledger, 0, 5)  # the same queries, with fresh noise
+        assert ledger.spent().epsilon == epsilon_of(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_ledger(folder).close()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_ledger_deleted_beside_a_statement_is_missed(folder, tmp_path, monkeypatch, is_own):
+    run = folder.parent if is_own else tmp_path / "student"
+    with open_ledger(folder) as ledger:
+        label(ledger, 0, 5)
+        quote(run, ledger.head)
+    shutil.rmtree(folder)
+    without_registry(monkeypatch, tmp_path)
+    with pytest.raises(LedgerError) as error:
+        open_ledger(folder, student_runs=[run])
+    assert_one_line(error, "quotes row 3")
+
+
+def test_a_student_of_other_teachers_is_no_evidence(folder, tmp_path):
+    other, run = tmp_path / "other" / "sensitive", tmp_path / "student"
+    with open_ledger(other, ensemble_digest="cd" * 32) as ledger:
+        quote(run, ledger.head)
+        quote(folder.parent, ledger.head)
+    open_ledger(folder, student_runs=[run]).close()
+    open_ledger(folder, student_runs=[run]).close()
+
+
+def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
+    spend(folder, 0, 5)
+    shutil.rmtree(folder)
+    with open_ledger(folder, acknowledge_reset=True) as ledger:
+        assert ledger.was_reset
+        assert ledger.spent().epsilon == epsilon_of(5)
+        assert ledger.history()[0].details["acknowledged"] is True
+        label(ledger, 0, 5)
+    with open_ledger(folder) as ledger:  # acknowledged once
+        assert ledger.was_reset
+        assert ledger.spent().epsilon == epsilon_of(10)
+        found = ledger.all_ensembles()
+        # What was charged again is what the earlier ledger paid: counted once.
+        assert found.paid == {MECHANISM: 10}
+    assert not Ledger.read(folder).is_registered
+
+
+def test_a_reset_does_not_free_a_budget(folder):
+    budget = epsilon_of(6)
+    spend(folder, 0, 5, epsilon_budget=budget)
+    shutil.rmtree(folder)
+    with (
+        open_ledger(folder, epsilon_budget=budget, acknowledge_reset=True) as ledger,
+        pytest.raises(BudgetExceeded),
+    ):
+        label(ledger, 10, 13)
+
+
+def test_an_acknowledgement_without_a_reset_says_nothing(folder):
+    with open_ledger(folder, acknowledge_reset=True) as ledger:
+        assert not ledger.was_reset
+    with open_ledger(folder, acknowledge_reset=True) as ledger:
+        assert not ledger.was_reset
+        assert len(ledger.history()) == 1
+
+
+def test_redraws_from_a_restored_folder_are_refused(folder, tmp_path):
+    """The reviewer's attack: 30 redraws of 20 queries, and the ledger said they were one."""
+    open_ledger(folder).close()
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    first = answers_of(spend(folder, 0, 20))
+    for _ in range(3):
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+        with pytest.raises(LedgerError) as error:
+            spend(folder, 0, 20)
+        assert_one_line(error, "row 3 was seen, row 1 is here", "put the newer one back")
+    with open_ledger(folder, acknowledge_reset=True) as ledger:
+        assert ledger.spent().epsilon == epsilon_of(20)
+        again = answers_of(label(ledger, 0, 20))
+        assert ledger.spent().epsilon == epsilon_of(40)
+        assert ledger.was_reset
+    assert set(first) == set(again)
+
+
+def test_a_restored_ledger_is_missed_by_its_statement_alone(folder, tmp_path, monkeypatch):
+    open_ledger(folder).close()
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with open_ledger(folder) as ledger:
+        label(ledger, 0, 5)
+        quote(folder.parent, ledger.head)
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    without_registry(monkeypatch, tmp_path)
+    with pytest.raises(LedgerError, match="row 3 was seen"):
+        open_ledger(folder)
+
+
+def test_two_copies_that_are_open_at_once_cannot_both_go_on(folder, tmp_path):
+    spend(folder, 0, 2)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    with open_ledger(folder) as one, open_ledger(copy) as other:
+        label(one, 10, 12)
+        with pytest.raises(LedgerError) as error:
+            label(other, 10, 12)
+    assert_one_line(error, "row 5 was seen, row 3 is here")
+
+
+def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
+    spend(folder, 0, 5)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    spend(folder, 10, 13)
+    without_registry(monkeypatch, tmp_path)
+    spend(copy, 10, 17)
+    with Ledger.read(folder) as one, Ledger.read(copy) as other:
+        both = compose([one, other], delta=DELTA)
+        assert both.epsilon == epsilon_of(5 + 3 + 7)
+        assert (both.num_queries, both.num_answered) == (15, 15)
+        assert compose([one, one], delta=DELTA) == one.spent()
+    # Back where the first branch was seen: the second is refused, and adds up if acknowledged.
+    monkeypatch.setenv("PATE_TF_STATE", str(state_folder().parent / "third"))
+    open_ledger(folder).close()
+    with pytest.raises(LedgerError, match="went on apart"):
+        open_ledger(copy)
+    with open_ledger(copy, acknowledge_reset=True) as ledger:
+        assert ledger.spent().epsilon == epsilon_of(15)
+        assert ledger.all_ensembles().paid == {MECHANISM: 15}
+
+
+def records(start, stop, *, seed=0):
+    inputs = np.random.default_rng(seed).normal(size=(2000, 3)).astype(np.float32)
+    return RecordSet.of(inputs[start:stop])
+
+
+def test_another_ensembles_gate_leaves_statements_finite(tmp_path):
+    """A gate that spent all of delta: together with it nothing is finite at that delta."""
+    gate = StabilityGate(epsilon=0.25, delta=DELTA)
+    first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
+    with open_ledger(first, records=records(0, 2000)) as ledger, ledger.exclusive():
+        ledger.debit(gate, [b"a" * 16], secure_noise=True)
+    with pytest.warns(LedgerWarning):
+        ledger = open_ledger(second, ensemble_digest="cd" * 32, records=records(0, 2000))
+    with ledger:
+        label(ledger, 0, 5)
+        facts = facts_beyond_the_ledger(ledger)
+    assert facts["delta_all_ensembles"] == pytest.approx(2 * DELTA)
+    expected = smallest_epsilon({gate: 1, MECHANISM: 5}, facts["delta_all_ensembles"])[0]
+    assert facts["epsilon_all_ensembles"] == expected < np.inf
+
+
+def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder):
+    gate = StabilityGate(epsilon=0.25, delta=DELTA)
+    with open_ledger(folder) as ledger, ledger.exclusive():
+        ledger.debit(gate, [b"a" * 16], secure_noise=True)
+    shutil.rmtree(folder)
+    with pytest.warns(LedgerWarning, match="charged again"):
+        ledger = open_ledger(folder, delta=DELTA / 10)
+    with ledger:
+        assert ledger.paid() == {gate: 1}
+        assert ledger.spent().epsilon == np.inf
+
+
+def test_ensembles_of_the_same_records_add_up(tmp_path):
+    """Retrained with another seed in another folder: another ensemble, the same records."""
+    first, second, third = (tmp_path / name / "sensitive" for name in ("one", "two", "three"))
+    shuffled = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)[::-1]
+    spend(first, 0, 5, records=records(0, 2000))
+    with pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"):
+        ledger = open_ledger(second, ensemble_digest="cd" * 32, records=RecordSet.of(shuffled))
+    with ledger:
+        label(ledger, 0, 7)
+        found = ledger.all_ensembles()
+        assert found.paid == {MECHANISM: 12}
+        assert (found.num_ledgers, found.records_are_known) == (2, True)
+        assert ledger.spent().epsilon == epsilon_of(7)
+    # Half of them, too, and to who only reads.
+    with pytest.warns(LedgerWarning):
+        open_ledger(third, ensemble_digest="ef" * 32, records=records(0, 1000)).close()
+    with Ledger.read(third) as ledger:
+        assert ledger.all_ensembles().paid == {MECHANISM: 12}
+
+
+def test_ensembles_of_other_records_do_not(tmp_path):
+    spend(tmp_path / "one", 0, 5, records=records(0, 1000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LedgerWarning)
+        for name, own in (("two", records(1000, 2000)), ("three", records(0, 2000, seed=1))):
+            with open_ledger(tmp_path / name, ensemble_digest=name * 16, records=own) as ledger:
+                assert ledger.all_ensembles().paid == {}
+
+
+def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
+    """Its spending counts as infinite; all others are counted, and rows are noted, as before."""
+    own = records(0, 2000)
+    first, second = (tmp_path / name / "sensitive" for name in ("one", "two"))
+    spend(first, 0, 5, records=own)
+    connection = sqlite3.connect(state_folder() / DATABASE)
+    with connection:
+        connection.execute(
+            "UPDATE rows SET payment = replace(payment, 'permute_and_flip', 'of_a_users_own')"
+        )
+    connection.close()
+    with pytest.warns(LedgerWarning, match="1 of them paid for something that is unknown here"):
+        ledger = open_ledger(second, ensemble_digest="cd" * 32, records=own)
+    with ledger:
+        label(ledger, 0, 7)
+        found = ledger.all_ensembles()
+        assert (found.paid, found.num_ledgers, found.num_unknown) == ({MECHANISM: 7}, 2, 1)
+        assert found.epsilon(DELTA) == np.inf
+        assert ledger.is_registered
+        facts = facts_beyond_the_ledger(ledger)
+        assert (facts["epsilon_all_ensembles"], facts["num_ledgers"]) == (None, 2)
+    # What came later was noted: a ledger that is put back from a copy is told from the newer one.
+    shutil.copytree(second, tmp_path / "copy")
+    with pytest.warns(LedgerWarning):
+        ledger = open_ledger(second, ensemble_digest="cd" * 32, records=own)
+    with ledger:
+        label(ledger, 7, 9)
+    shutil.rmtree(second)
+    shutil.copytree(tmp_path / "copy", second)
+    with pytest.raises(LedgerError, match="restored from an older copy"):
+        open_ledger(second, ensemble_digest="cd" * 32, records=own)
+
+
+def test_unknown_records_are_said_to_be_unknown(tmp_path):
+    with open_ledger(tmp_path / "one") as ledger:
+        found = ledger.all_ensembles()
+    assert (found.num_ledgers, found.records_are_known) == (1, False)
+
+
+def test_equal_teachers_in_another_folder_add_up(tmp_path):
+    spend(tmp_path / "one", 0, 5)
+    with pytest.warns(LedgerWarning):
+        ledger = open_ledger(tmp_path / "two")
+    with ledger:
+        assert ledger.all_ensembles().paid == {MECHANISM: 5}
+
+
+def test_the_registry_is_private_and_confirms_no_guess(tmp_path):
+    own = records(0, 100)
+    spend(tmp_path / "one", 0, 5, records=own)
+    folder = state_folder()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    content = b""
+    for path in folder.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        content += path.read_bytes()
+    for secret in (ENSEMBLE, own.digest, *own.sketch):
+        assert secret.encode() not in content
+        assert bytes.fromhex(secret) not in content
+    assert own.digest not in repr(own)
+    assert str(own.num_records) not in repr(own)
+
+
+def test_two_registries_know_the_same_by_different_keys(tmp_path):
+    one, two = Registry(tmp_path / "one"), Registry(tmp_path / "two")
+    assert one.ensemble_key(ENSEMBLE) != two.ensemble_key(ENSEMBLE)
+    assert one.ensemble_key(ENSEMBLE) == Registry(tmp_path / "one").ensemble_key(ENSEMBLE)
+
+
+def test_where_the_registry_lies(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/home/of-somebody")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path))
+    assert state_folder() == tmp_path
+    monkeypatch.delenv("PATE_TF_STATE")
+    assert str(state_folder()) == "/state/pate_tf"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert str(state_folder()) == "/home/of-somebody/.local/state/pate_tf"
+    monkeypatch.delenv("HOME")
+    with pytest.raises(RegistryError, match="expected PATE_TF_STATE"):
+        state_folder()
+
+
+@pytest.mark.parametrize("trouble", ["no home", "a file in its place", "damaged"])
+def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, trouble):
+    place = tmp_path / "state"
+    monkeypatch.setenv("PATE_TF_STATE", str(place))
+    if trouble == "no home":
+        for name in ("PATE_TF_STATE", "XDG_STATE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+    elif trouble == "a file in its place":
+        place.write_text("")
+    else:
+        place.mkdir()
+        (place / DATABASE).write_bytes(os.urandom(5000))
+    with pytest.warns(LedgerWarning, match="no registry of ledgers can be kept") as warned:
+        ledger = open_ledger(folder)
+    assert len(warned) == 1
+    with ledger:
+        label(ledger, 0, 5)
+        assert not ledger.is_registered
+        assert ledger.all_ensembles() is None
+
+
+def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, monkeypatch):
+    spend(folder, 0, 5)
+    without_registry(monkeypatch, tmp_path)
+    with open_ledger(folder) as ledger:
+        assert ledger.is_registered
+        assert ledger.all_ensembles().paid == {MECHANISM: 5}
+
+
+def test_a_record_set_comes_back_from_json():
+    own = records(0, 100)
+    assert RecordSet.from_dict(json.loads(json.dumps(own.to_dict()))) == own
+    with pytest.raises(ValueError, match="expected digests of records"):
+        RecordSet.from_dict({"digest": "xyz", "sketch": [], "num_records": 3})

@@ -1,0 +1,72 @@
+"""Classifiers with a closed form, held against slow twins."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.models import closed_form
+
+
+def problem(seed: int, num_records: int, num_features: int = 6, num_classes: int = 4):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, num_classes, num_records)
+    centres = random.normal(size=(num_classes, num_features))
+    features = centres[labels] + 0.3 * random.normal(size=(num_records, num_features))
+    return (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def fitted(name, features, labels, num_classes=4):
+    return closed_form.fit(name, features, labels, num_classes=num_classes, num_views=1)
+
+
+def scores(arrays, features):
+    weights, offsets = (array.astype(np.float64) for array in arrays)
+    return features @ weights + offsets
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 40))
+def test_ridge_minimises_its_loss_with_few_records_and_with_many(seed, num_records):
+    features, labels = problem(seed, num_records)
+    found, _ = fitted(closed_form.RIDGE, features, labels)
+    rows = features.astype(np.float64)
+    for one in np.unique(labels):
+        targets = np.where(labels == one, 1.0, -1.0)
+        # The least squares of records and, as many rows as features, of the penalty.
+        stacked = np.vstack([rows, np.sqrt(closed_form.RIDGE_SHARE) * np.eye(6)])
+        slow = np.linalg.lstsq(stacked, np.concatenate([targets, np.zeros(6)]), rcond=None)[0]
+        np.testing.assert_allclose(found[:, one], slow, atol=4e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 30))
+def test_nearest_mean_answers_the_nearest(seed, num_records):
+    features, labels = problem(seed, num_records)
+    queries, _ = problem(seed + 1, 20)
+    found = scores(fitted(closed_form.NEAREST_MEAN, features, labels), queries)
+    present = np.unique(labels)
+    means = np.stack([features[labels == one].mean(axis=0) for one in present])
+    distances = np.linalg.norm(queries[:, None] - means, axis=2) ** 2
+    # |x|^2 less what is scored; halves of float16's last place may separate equals.
+    lengths = np.square(queries).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(lengths - found[:, present], distances, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", [closed_form.RIDGE, closed_form.NEAREST_MEAN])
+def test_a_class_without_records_is_never_answered(name):
+    features, labels = problem(3, 12)
+    found = scores(fitted(name, features, np.where(labels == 2, 1, labels)), problem(4, 200)[0])
+    assert 2 not in found.argmax(axis=1)
+    only = scores(fitted(name, features, np.full(12, 3)), problem(4, 200)[0])
+    assert set(only.argmax(axis=1).tolist()) == {3}
+    none = scores(fitted(name, features[:0], labels[:0]), problem(4, 200)[0])
+    assert set(none.argmax(axis=1).tolist()) == {0}
+
+
+def test_stacks_of_uneven_shares():
+    teachers = [fitted(closed_form.NEAREST_NEIGHBOUR, *problem(seed, seed)) for seed in (0, 3, 5)]
+    features, labels, starts = closed_form.stack(closed_form.NEAREST_NEIGHBOUR, teachers)
+    assert starts.tolist() == [0, 0, 3, 8]
+    assert features.shape == (8, 6)
+    np.testing.assert_array_equal(labels[3:], problem(5, 5)[1])

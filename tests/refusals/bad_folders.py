@@ -1,0 +1,74 @@
+"""What stands in the folder of a case before its command runs."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from script_processes import run_script
+
+
+def files(folder: pathlib.Path, names: Sequence[str]) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("something else")
+
+
+def link_sensitive_to_released(folder: pathlib.Path) -> None:
+    (folder / "linked" / "released").mkdir(parents=True)
+    os.symlink("released", folder / "linked" / "sensitive")
+
+
+def link_released_to_sensitive(folder: pathlib.Path) -> None:
+    (folder / "linked" / "sensitive").mkdir(parents=True)
+    os.symlink("sensitive", folder / "linked" / "released")
+
+
+def loop_of_links(folder: pathlib.Path) -> None:
+    os.symlink("loop", folder / "loop")
+
+
+def array(folder: pathlib.Path, *, name: str, length: int) -> None:
+    np.save(folder / name, np.arange(length))
+
+
+def module_that_leaves(folder: pathlib.Path) -> None:
+    (folder / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+
+
+def votes(folder: pathlib.Path) -> None:
+    np.save(folder / "votes.npy", np.random.default_rng(0).integers(0, 10, (50, 30)))
+
+
+def votes_and_files(folder: pathlib.Path, names: Sequence[str]) -> None:
+    votes(folder)
+    files(folder, names)
+
+
+def nested_json(folder: pathlib.Path) -> None:
+    (folder / "array.json").write_text("[" * 100_000)
+    (folder / "object.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+def many_kinds(folder: pathlib.Path) -> None:
+    """Whatever a flag of a path may name wrongly."""
+    votes(folder)
+    loop_of_links(folder)
+    (folder / "folder").mkdir()
+    (folder / "empty").write_bytes(b"")
+    (folder / "text").write_text("something else\n")
+    (folder / "garbage.npy").write_bytes(b"\x93NUMPY" + bytes(range(256)))
+    np.save(folder / "floats.npy", np.linspace(0.0, 1.0, 7))
+    np.savez(folder / "several.npz", a=np.arange(3))
+
+
+def paid(folder: pathlib.Path) -> None:
+    """Ten labels of the ensemble in `run` are paid for."""
+    ended = run_script(
+        "train_student.py",
+        *("--teachers_dir=run", "--train_dir=run", "--queries=10", "--max_steps=5"),
+        *("--lap_scale=5", "--insecure_seed=1"),
+        folder=folder,
+    )
+    assert ended.code == 0, ended.err

@@ -1,0 +1,387 @@
+"""What was accepted wrongly once, or charged first, or told too late, too long or not at all."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+
+import bad_folders
+import pytest
+from refused_runs import ANALYSIS, STUDENT, TEACHERS, Case, problems
+from script_processes import REPOSITORY, run_script, start_script
+
+from pate_tf import artifacts
+from pate_tf.ledger import Ledger
+
+MINE = "functions_for_tests"
+TEACH = ("--nb_teachers=12", "--max_steps=5", "--train_dir=new")
+OWN = ("--nb_teachers=4", "--max_steps=5", "--train_dir=new")
+ASK = ("--teachers_dir=run", "--queries=10", "--max_steps=5", "--lap_scale=5")
+VOTES = ("--counts_file=votes.npy", "--output_dir=new")
+LONG = "x" * 6000
+
+
+def teach(*flags, **more):
+    return Case(script=TEACHERS, flags=(*TEACH, *flags), **more)
+
+
+def own(function, *flags, **more):
+    return Case(script=TEACHERS, flags=(*OWN, f"--dataset={MINE}:{function}", *flags), **more)
+
+
+def ask(*flags, **more):
+    return Case(script=STUDENT, flags=(*ASK, *flags), **more)
+
+
+def analyse(*flags, **more):
+    return Case(script=ANALYSIS, flags=(*VOTES, *flags), **{"prepare": bad_folders.votes, **more})
+
+
+OF_DATA = [
+    own("with_nan", told="expected finite numbers"),
+    own("one_class", told="at least 2 classes"),
+    own("differing", told="value_range is"),
+    Case(
+        script=TEACHERS,
+        flags=("--nb_teachers=4", "--max_steps=5", f"--dataset={MINE}:outside"),
+        told="leads out of no folder",
+    ),
+    own("bad_labels", told="labels from 0 to 1"),
+    own("other_shape", told="expected [num_examples, 3]"),
+    own("fewer_labels", told="expected [240]"),
+    own("strings", told="expected numbers"),
+    own("no_private_labels", told="expected labels of the private records"),
+    own("nothing", told="expected a Dataset, inputs and labels"),
+    own("not_a_function", told="expected a function"),
+    own("nosuch", told="can't import"),
+    own("leaves", told="raised SystemExit: 0"),
+    own("raises", told="raised KeyError: 'no such key' ("),
+    own("takes_nothing", told="raised TypeError"),
+    own("tiny_images", told="model cnn: expected images of at least 6 x 6, got 4 x 4; mlp"),
+    Case(
+        script=TEACHERS,
+        flags=("--dataset=leaving:f",),
+        prepare=bad_folders.module_that_leaves,
+        told="can't import 'leaving:f': it ends the program",
+    ),
+    teach("--dataset=", told="dataset: expected one of"),
+    ask("--dataset=", told="dataset: expected one of"),
+    teach(f"--dataset={LONG}", told="(6002 characters)"),
+]
+OF_MODELS = [
+    own("good", f"--model={MINE}:model_raises", told="model: functions_for_tests:model_raises"),
+    own("good", f"--model={MINE}:model_takes_nothing", told="raised TypeError"),
+    own("good", f"--model={MINE}:model_leaves", told="raised SystemExit"),
+    own("good", f"--model={MINE}:model_is_none", told="expected a Keras model"),
+    own("good", f"--model={MINE}:model_is_unbuilt", told="does not know its input"),
+    own("good", f"--model={MINE}:model_of_other_classes", told="[None, 7]"),
+    own("good", f"--model={MINE}:model_of_other_inputs", told="[None, 5]"),
+    ask(f"--model={MINE}:model_raises", told="raised KeyError"),
+    ask(f"--model={MINE}:model_is_none", told="expected a Keras model"),
+    *(
+        Case(
+            script=TEACHERS,
+            flags=("--nb_teachers=12", "--train_dir=new", "--model=random_forest", flag),
+            told=f"{flag[2:].split('=')[0]}: expected none for random_forest",
+        )
+        for flag in ("--learning_rate=0.1", "--batch_size=3", "--max_steps=7")
+    ),
+    Case(
+        script=STUDENT,
+        flags=("--teachers_dir=run", "--student=random_forest", "--learning_rate=0.1"),
+        told="learning_rate: expected none for a forest",
+    ),
+]
+OF_NUMBERS = [
+    ask("--sigma=100", told="sigma: expected --lap_scale"),
+    Case(
+        script=STUDENT,
+        flags=("--teachers_dir=run", "--mechanism=gaussian_noisy_max", "--lap_scale=50"),
+        told="lap_scale: expected --sigma",
+    ),
+    teach("--learning_rate=5", told="learning_rate: expected above 0 and at most 1, of Adam"),
+    ask("--learning_rate=5", told="learning_rate: expected above 0 and at most 1, of Adam"),
+    *(
+        teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
+        for number in (10**9, 2**63, 2**64 + 1)
+    ),
+    *(
+        call(f"--max_steps={number}", told="max_steps: expected from 1 to")
+        for call in (teach, ask)
+        for number in (2**62, 2**63 + 1)
+    ),
+    *(
+        call(f"--batch_size={10**9}", told="batch_size: expected from 1 to 65536")
+        for call in (teach, ask)
+    ),
+    ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
+    ask("--lap_scale=1e-300", told="lap_scale", code=2),
+    ask("--lap_scale=1e300", told="lap_scale", code=2),
+    analyse("--noise_eps=1e300", told="noise_eps", code=2),
+    analyse("--noise_eps=1e-300", told="noise_eps", code=2),
+    analyse("--moments=100000", told="moments: expected from 1 to 4096"),
+    analyse("--nb_labels=1000000", told="nb_labels: expected up to 100000"),
+    analyse("--queries=10", told="queries: expected with --calibrate alone"),
+    analyse("--target_epsilon=10", told="target_epsilon: expected with --calibrate alone"),
+    analyse("--bound=", told="bound: expected some of"),
+    analyse("--release=", told="release: expected what is to be released"),
+]
+OF_PLACES = [
+    *(
+        Case(
+            script=TEACHERS,
+            flags=("--nb_teachers=12", "--max_steps=5", f"--train_dir={place}"),
+            prepare=prepare,
+            told=told,
+        )
+        for place, prepare, told in (
+            ("linked", bad_folders.link_sensitive_to_released, "outside of every folder called"),
+            ("linked", bad_folders.link_released_to_sensitive, "is no link to sensitive/"),
+            ("a/released", None, "outside of every folder called released"),
+            ("a/released/b", None, "outside of every folder called released"),
+            ("loop", bad_folders.loop_of_links, "loop"),
+            ("text/run", partial(bad_folders.files, names=["text"]), "can be written"),
+            ("/proc/nosuch", None, "can be written"),
+            ("/dev/null/run", None, "can be written"),
+            (LONG, None, "characters)"),
+        )
+    ),
+    teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
+    teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),
+    *(
+        ask(
+            f"--train_dir={folder}",
+            prepare=partial(bad_folders.files, names=[f"{folder}/{name}"]),
+            told=told,
+        )
+        for folder in ("other", "run")
+        for name, told in (
+            ("released", "can be written"),
+            ("released/student", "can be written"),
+            ("released/logs", "can be written"),
+            ("released/logs/student", "can be written"),
+            ("released/logs/versions", "can be written"),
+            ("released/unfinished_student", "can be written"),
+            ("released/labels.npz/in_the_way", "expected a file or nothing"),
+            ("released/labels.json/in_the_way", "expected a file or nothing"),
+            ("released/privacy_statement.md/in_the_way", "expected a file or nothing"),
+            ("released/privacy_statement.json/in_the_way", "expected a file or nothing"),
+            ("sensitive/student_report.json/in_the_way", "expected a file or nothing"),
+        )
+    ),
+]
+
+OF_LEDGERS = [
+    ask("--train_dir=/proc/nosuch", told="can be written"),
+    ask("--train_dir=other/released", told="outside of every folder called released"),
+    *(
+        ask(prepare=partial(bad_folders.files, names=[f"run/sensitive/{name}"]), told=told)
+        for name, told in (
+            ("votes", "run/sensitive/votes: expected a folder that can be written"),
+            ("ledger.sqlite3/in_the_way", "the ledger can't be used"),
+            ("ledger.head.json/in_the_way", "expected a ledger, got no such file"),
+        )
+    ),
+    Case(
+        script=STUDENT,
+        flags=(
+            *("--teachers_dir=run", "--queries=20", "--max_steps=5", "--lap_scale=5"),
+            *("--epsilon_budget=0.01", "--delta=1e-5", "--new_budget_i_understand"),
+        ),
+        prepare=bad_folders.paid,
+        told="epsilon_budget: expected at least what this ensemble has spent",
+    ),
+    Case(
+        script=ANALYSIS,
+        flags=("--ledger=text",),
+        prepare=partial(bad_folders.files, names=["text"]),
+        told="ledger: expected a file ledger.sqlite3 or the folder that holds one, got text",
+    ),
+    Case(
+        script=ANALYSIS,
+        flags=("--ledger=loop",),
+        prepare=bad_folders.loop_of_links,
+        told="Symlink loop",
+    ),
+    Case(
+        script=ANALYSIS,
+        flags=("--ledger=other",),
+        prepare=partial(bad_folders.files, names=["other/ledger.sqlite3"]),
+        told="other/ledger.sqlite3",
+    ),
+    *(
+        Case(
+            script=ANALYSIS,
+            flags=("--ledger=run/sensitive", f"--statement={name}.json"),
+            prepare=bad_folders.nested_json,
+            told=f"{name}.json: expected JSON",
+        )
+        for name in ("array", "object")
+    ),
+    *(
+        analyse(
+            f"--plots={place}",
+            prepare=partial(bad_folders.votes_and_files, names=["text"]),
+            told="can be written",
+        )
+        for place in ("text/plots", "/proc/nosuch", "/dev/null")
+    ),
+    analyse(
+        prepare=partial(bad_folders.votes_and_files, names=["new/released"]),
+        told="new/released: expected a folder that can be written",
+    ),
+]
+OF_SHARES = [
+    teach(
+        "--owners_file=few.npy",
+        prepare=partial(bad_folders.array, name="few.npy", length=5),
+        told="owners_file: expected the owner of each record, 1200 in all, got 5",
+    ),
+    teach(
+        "--partition_file=few.npy",
+        prepare=partial(bad_folders.array, name="few.npy", length=5),
+        told="partition: expected the teacher of each record, 1200 in all, got 5",
+    ),
+    teach("--owners_file=nosuch.npy", told="nosuch.npy"),
+]
+OF_THE_FIRST_RELEASE = [
+    *(
+        Case(script=script, flags=(f"--{flag}=1",), code=2, told="docs/first_release.md")
+        for script, flag in (
+            *((TEACHERS, flag) for flag in ("epochs_per_decay", "dropout_seed")),
+            (TEACHERS, "log_device_placement"),
+            (ANALYSIS, "too_small"),
+            (STUDENT, "teachers_max_steps"),
+            (STUDENT, "nb_labels"),
+        )
+    ),
+]
+GROUPS = {
+    "data": OF_DATA,
+    "models": OF_MODELS,
+    "numbers": OF_NUMBERS,
+    "places": OF_PLACES,
+    "ledgers": OF_LEDGERS,
+    "shares": OF_SHARES,
+    "first_release": OF_THE_FIRST_RELEASE,
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_it_is_refused_in_one_line_with_nothing_written_or_charged(trained, tmp_path, group):
+    assert problems(GROUPS[group], tmp_path, trained=trained[0]) == []
+
+
+def test_a_case_that_is_not_refused_is_a_problem(trained, tmp_path):
+    found = problems(
+        [analyse(), analyse("--bound=", told="something else"), analyse("--nosuch", code=1)],
+        tmp_path,
+    )
+    assert len(found) == 3
+    assert "exit code 0" in found[0]
+    assert "expected 'something else'" in found[1]
+    assert "exit code 2" in found[2]
+
+
+def test_the_whole_of_a_users_exception_is_shown_when_asked_for(tmp_path):
+    shutil.copy(pathlib.Path(__file__).with_name(f"{MINE}.py"), tmp_path)
+    ended = run_script(
+        TEACHERS, *OWN, f"--dataset={MINE}:raises", "--verbosity=1", folder=tmp_path,
+        setup=partial(sys.path.insert, 0, str(tmp_path)),
+    )  # fmt: skip
+    assert ended.code == 1
+    assert "Traceback" in ended.err
+    assert 'return {}["no such key"]' in ended.err
+    assert ended.err.splitlines()[-1].startswith("error: dataset: ")
+
+
+def test_an_earlier_file_of_votes_that_is_broken_spoils_nothing(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    bad_folders.paid(tmp_path)
+    (votes,) = (tmp_path / "run" / "sensitive" / "votes").iterdir()
+    votes.write_bytes(votes.read_bytes()[:50])
+    ended = run_script(
+        STUDENT, *ASK[:1], "--queries=20", *ASK[2:], "--insecure_seed=1", folder=tmp_path
+    )
+    assert ended.code == 0, ended.err
+    assert "the data-dependent epsilon is not known" in ended.err
+    report = artifacts.read_json(tmp_path / "run" / "sensitive" / "student_report.json")
+    assert report["epsilon_data_dependent"] is None
+    assert (tmp_path / "run" / "released" / "student" / "2").is_dir()
+
+
+def test_what_failed_after_paying_is_free_the_next_time(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    failing = run_script(STUDENT, *ASK, folder=tmp_path, setup=_fail_to_export)
+    assert failing.code == 1
+    assert failing.err.splitlines()[-1] == "error: no space left"
+    with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
+        spent = ledger.spent().epsilon
+        assert spent > 0.0
+    ended = run_script(STUDENT, *ASK, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    with Ledger.read(tmp_path / "run" / "sensitive") as ledger:
+        assert ledger.spent().epsilon == spent
+
+
+def _fail_to_export():
+    from pate_tf.serving import export
+
+    def export_student(*arguments, **options):
+        raise OSError("no space left")
+
+    assert callable(export.export_student)
+    export.export_student = export_student
+
+
+def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    with artifacts.only_writer(tmp_path / "run" / "released"):
+        ended = run_script(STUDENT, *ASK, folder=tmp_path)
+    assert ended.code == 1
+    assert "expected nobody else at work in there" in ended.err
+    assert run_script(STUDENT, *ASK, folder=tmp_path).code == 0
+
+
+def test_a_chief_names_the_workers_that_it_waits_for(tmp_path):
+    nobody = "127.0.0.1:9"
+    cluster = {"cluster": {"worker": [nobody]}, "task": {"type": "chief", "index": 0}}
+    running = start_script(
+        TEACHERS, *TEACH, folder=tmp_path, setup=partial(_set_cluster, json.dumps(cluster))
+    )
+    began = time.monotonic()
+    while not running.err.exists() or nobody not in running.err.read_text():
+        assert time.monotonic() - began < 120.0, running.err.read_text()
+        time.sleep(0.1)
+    running.kill()
+    told = running.wait().err
+    assert told == (f"warning: TF_CONFIG: waiting for the workers {nobody}, which don't answer\n")
+
+
+def _set_cluster(text):
+    os.environ["TF_CONFIG"] = text
+
+
+@pytest.mark.long
+def test_a_missing_network_is_one_line_and_leaves_nothing_half_done(tmp_path):
+    probe = subprocess.run(["unshare", "-rn", "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("no network namespaces here")
+    ended = subprocess.run(
+        [
+            *("unshare", "-rn", sys.executable, str(REPOSITORY / TEACHERS)),
+            *("--dataset=mnist", "--data_dir=data"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: dataset mnist: expected it prepared")
+    assert ended.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("incomplete*"))

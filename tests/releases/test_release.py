@@ -1,0 +1,935 @@
+import inspect
+import itertools
+import json
+from math import ceil, exp, log
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+import reference_release as twin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+from vote_tables import (
+    H1,
+    H2,
+    H3,
+    JOINT,
+    MIX,
+    UNIVERSES,
+    ContinuousLaplace,
+    joint_universe,
+    universe,
+)
+
+from pate_tf.accounting.assumed_votes import profile_counts
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    PermuteAndFlip,
+    Plurality,
+)
+from pate_tf.accounting.moments import data_dependent_alphas, query_costs
+from pate_tf.accounting.release_plan import (
+    ReleasePlan,
+    gaussian_smooth_sensitivity_rdp,
+    plan_from_dict,
+    steps_above,
+)
+from pate_tf.releases.neighbourhoods import ball_maxima, tail_table
+from pate_tf.releases.planning import plan_release
+from pate_tf.releases.release import release_epsilon, release_log_cost
+from pate_tf.releases.results import LogCost, gate_epsilon
+from pate_tf.releases.smooth_cost import log_smooth_cost
+from pate_tf.releases.smooth_sensitivity import smooth_sensitivity
+
+GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
+GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]
+FALSE_ALARM = 1e-7
+FLOOR = 1e-12
+
+
+def golden(name):
+    return pytest.approx(float(GOLDEN[name]), rel=1e-12, abs=0.0)
+
+
+def plan_by_hand(**changes):
+    fields = {
+        "release": "log_cost",
+        "bound": "class_aware",
+        "moment": 8.0,
+        "smoothness": 0.2,
+        "sigma": 3.0,
+        "failure": 0.05,
+        "num_queries": 2,
+    }
+    return ReleasePlan(**(fields | changes))
+
+
+def gate_by_hand(**changes):
+    return plan_by_hand(**({"release": "gate", "budget": 0.5} | changes))
+
+
+def no_noise(_sigma):
+    return 0
+
+
+class SeededNoise:
+    """Discrete Gaussian draws by inversion; for tests alone."""
+
+    def __init__(self, seed):
+        self._uniform = np.random.default_rng(seed).random
+
+    def __call__(self, sigma):
+        if sigma > 1e6:
+            # So fine a lattice can't be told from its continuous limit.
+            from scipy.special import ndtri
+
+            return round(float(ndtri(self._uniform())) * sigma)
+        support, weights = gaussian_weights(sigma)
+        return int(support[np.searchsorted(np.cumsum(weights), self._uniform())])
+
+
+def gaussian_weights(sigma):
+    """The discrete Gaussian's support, as far as it matters, and probabilities."""
+    reach = ceil(12 * sigma) + 1
+    support = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (support / sigma) ** 2)
+    return support, weights / weights.sum()
+
+
+# ---- the smooth cost -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "bound", "moment", "eta"),
+    [
+        ("Cbar(mix; class-aware,l=20,eta=.06)", MIX, "class_aware", 20, 0.06),
+        ("Cbar(100xH1; paper,l=32,eta=.06)", [H1] * 100, "paper", 32, 0.06),
+        ("Cbar(100xH1; class-aware,l=40,eta=.08)", [H1] * 100, "class_aware", 40, 0.08),
+    ],
+)
+def test_golden_smooth_cost(name, counts, bound, moment, eta):
+    value = log_smooth_cost(
+        np.array(counts),
+        ContinuousLaplace(0.05),
+        bound=bound,
+        moment=moment,
+        eta=eta,
+        floor=1e-7,
+    )
+    assert exp(value) == golden(name)
+
+
+@pytest.mark.parametrize("moved", [0, 10])
+def test_golden_costs_in_a_ball(moved):
+    mechanism = ContinuousLaplace(0.05)
+    q, u = ball_maxima(
+        np.array([H1, H2, H3]), np.array([moved]), tail_table("class_aware", mechanism, 250)
+    )
+    costs = query_costs("class_aware", mechanism, q[0], u[0], np.array([20.0]))[:, 0]
+    assert costs @ [50, 30, 20] == golden(f"K_{moved}(mix; class-aware,l=20)")
+
+
+def test_golden_epsilon_by_the_formula_of_the_page():
+    name = "B2 eps: (Cbar e^{eta sigma b})/l + (l+1)/(2 sigma^2) + ln(1/delta)/l, sigma=13, same"
+    plan = plan_by_hand(moment=40.0, smoothness=0.08, sigma=13.0, failure=0.01, num_queries=100)
+    page = float(GOLDEN[name])
+    cost = exp(
+        log_smooth_cost(
+            np.array([H1] * 100),
+            ContinuousLaplace(0.05),
+            bound=plan.bound,
+            moment=plan.moment,
+            eta=plan.smoothness,
+            floor=plan.cost_floor,
+        )
+    )
+    b = float(GOLDEN["b = Phi^-1(0.99)"])
+    alpha = cost * exp(0.08 * 13 * b) + plan.alpha(plan.moment)
+    assert (alpha + log(1e5)) / plan.moment == pytest.approx(page, rel=1e-12)
+    # Whole steps cost at most two steps more, the improved conversion less.
+    released = release_epsilon(
+        np.array([H1] * 100), ContinuousLaplace(0.05), plan, 1e-5, adaptive=False, noise=no_noise
+    )
+    steps = (alpha - plan.alpha(plan.moment)) * exp(2 * plan.step)
+    improved = log(40 / 41) - log(41) / 40
+    assert released.epsilon <= (
+        (steps + plan.alpha(40.0) + log(1e5)) / plan.moment + improved + 1e-6
+    )
+    assert released.epsilon >= page + improved - (exp(0.16) - 1) * alpha / 40
+
+
+MECHANISM_BOUNDS = [
+    (LaplaceNoisyMax(0.9), "class_aware"),
+    (LaplaceNoisyMax(0.3), "two_sided"),
+    (LaplaceNoisyMax(0.9), "paper"),
+    (PermuteAndFlip(0.7), "class_aware"),
+    (PermuteAndFlip(0.7), "tight"),
+    (ExponentialMechanism(0.7), "class_aware"),
+    (GaussianNoisyMax(1.5), "two_sided"),
+    (GaussianNoisyMax(1.5), "paper"),
+    (GaussianNoisyMax(0.87277), "two_sided"),
+]
+
+
+def log_costs(tables, mechanism, bound, moment, eta, floor=FLOOR):
+    """Computes one member of each class of tables that differ in the order of things only."""
+    canonical = [tuple(sorted(tuple(sorted(row)) for row in table)) for table in tables.tolist()]
+    values = {
+        table: log_smooth_cost(
+            np.array(table), mechanism, bound=bound, moment=moment, eta=eta, floor=floor
+        )
+        for table in set(canonical)
+    }
+    return np.array([values[table] for table in canonical])
+
+
+def tables_of(size):
+    if len(size) == 3:
+        return joint_universe(*size)
+    counts, distances = universe(*size)
+    return counts[:, None], distances
+
+
+@pytest.mark.parametrize("size", UNIVERSES + JOINT)
+@pytest.mark.parametrize(("mechanism", "bound"), MECHANISM_BOUNDS)
+def test_log_cost_is_smooth_and_never_below_the_cost(mechanism, bound, size):
+    tables, distances = tables_of(size)
+    for moment, eta in ((0.5, 0.1), (2.0, 0.6), (8.0, 1.1)):
+        logs = log_costs(tables, mechanism, bound, moment, eta)
+        changes = np.abs(logs[:, None] - logs[None])[distances == 1]
+        assert changes.max() <= eta * (1 + 1e-9)
+        plan = plan_by_hand(smoothness=eta, num_queries=tables.shape[1])
+        whole = np.ceil((logs + 1e-9) / plan.step)
+        assert np.abs(whole[:, None] - whole[None])[distances == 1].max() <= 1
+        for table, value in zip(tables[::7], logs[::7], strict=True):
+            cost = data_dependent_alphas(table, mechanism, np.array([moment]), bound=bound)[0]
+            assert exp(value) * (1 + 1e-9) >= cost * (1 - 1e-12)
+
+
+def test_the_smoothness_test_has_teeth():
+    """Without smoothing the same check finds neighbours too far apart; with it eta is reached."""
+    tables, distances = tables_of((10, 2))
+    largest = {}
+    for eta in (0.2, 50.0):
+        logs = log_costs(tables, LaplaceNoisyMax(0.9), "class_aware", 0.5, eta)
+        largest[eta] = np.abs(logs[:, None] - logs[None])[distances == 1].max()
+    assert 0.999 * 0.2 < largest[0.2] <= 0.2 * (1 + 1e-9)
+    assert largest[50.0] > 5 * 0.2
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.sampled_from([(20, 3, 2), (24, 1, 0), (11, 9, 5), (18, 7, 0)]), min_size=1, max_size=3
+    ),
+    gamma=st.sampled_from([0.05, 0.3, 1.0]),
+    moment=st.sampled_from([0.5, 6.0, 30.0]),
+    bound=st.sampled_from(["two_sided", "class_aware"]),
+    eta=st.sampled_from([0.03, 0.4]),
+)
+def test_log_cost_matches_its_twin(rows, gamma, moment, bound, eta):
+    value = log_smooth_cost(
+        np.array(rows),
+        LaplaceNoisyMax(gamma),
+        bound=bound,
+        moment=moment,
+        eta=eta,
+        floor=1e-200,
+    )
+    tail = twin.discrete_laplace_tail(gamma)
+
+    def cost_at(row, moved):
+        first, *others = sorted(row, reverse=True)
+        q = twin.ball_maximum(row, moved, tail)
+        near = first - others[0] - 2 * moved
+        return twin.query_cost(bound, q, tail(near) if near >= 0 else mp.mpf(1), moment, gamma)
+
+    with mp.workdps(twin.DIGITS):
+        expected, _ = twin.log_smooth_cost(tuple(rows), eta, cost_at)
+        assert value == pytest.approx(float(mp.log(expected)), abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    row=st.sampled_from([(60, 3, 2), (64, 1, 0), (31, 29, 5), (45, 20, 0)]),
+    sigma=st.sampled_from([2.0, 8.0, 20.0]),
+    moment=st.sampled_from([0.5, 3.0, 12.0]),
+)
+def test_gaussian_log_cost_matches_its_twin(row, sigma, moment):
+    value = log_smooth_cost(
+        np.array([row]),
+        GaussianNoisyMax(sigma),
+        bound="two_sided",
+        moment=moment,
+        eta=0.1,
+        floor=1e-200,
+    )
+    tail = twin.gaussian_tail(sigma)
+
+    def cost_at(counts, moved):
+        return twin.gaussian_forward_cost(twin.ball_maximum(counts, moved + 1, tail), moment, sigma)
+
+    with mp.workdps(twin.DIGITS):
+        expected, _ = twin.log_smooth_cost((row,), 0.1, cost_at)
+        # The library lowers every gap by two lattice steps and so is a little above.
+        assert value == pytest.approx(float(mp.log(expected)), abs=1e-3)
+        assert value >= float(mp.log(expected)) - 1e-12
+
+
+# ---- B2 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.2, 60.0])
+@pytest.mark.parametrize("failure", [0.3, 0.01, 5e-6])
+def test_steps_above_is_the_least_safe_number(sigma, failure):
+    steps = steps_above(sigma, failure)
+    with mp.workdps(30):
+        weights = [mp.exp(-(mp.mpf(k) ** 2) / (2 * mp.mpf(sigma) ** 2)) for k in range(2000)]
+        total = weights[0] + 2 * mp.fsum(weights[1:])
+        assert mp.fsum(weights[steps + 1 :]) / total <= failure
+        assert steps == 0 or mp.fsum(weights[steps:]) / total > failure
+
+
+@pytest.mark.parametrize("count", range(26, 51))
+def test_steps_are_rounded_up(count):
+    counts, mechanism = np.array([[count, 50 - count]] * 2), LaplaceNoisyMax(0.2)
+    plan = plan_by_hand()
+    exact = log_smooth_cost(
+        counts,
+        mechanism,
+        bound=plan.bound,
+        moment=plan.moment,
+        eta=plan.smoothness,
+        floor=plan.cost_floor,
+    )
+    steps = release_log_cost(counts, mechanism, plan, adaptive=False, noise=no_noise).steps
+    assert exact <= plan.step * steps <= exact + plan.step * (1 + 1e-6)
+
+
+def test_confidence_of_the_released_epsilon():
+    """Failures are counted and compared with their exact probability, in both directions."""
+    counts = np.array([[40, 8, 2], [30, 12, 8]])
+    mechanism = LaplaceNoisyMax(0.1)
+    plan = plan_by_hand(failure=0.1, sigma=4.0, smoothness=0.05)
+    cost = data_dependent_alphas(counts, mechanism, np.array([plan.moment]), bound=plan.bound)[0]
+    log_cost = log_smooth_cost(
+        counts,
+        mechanism,
+        bound=plan.bound,
+        moment=plan.moment,
+        eta=plan.smoothness,
+        floor=plan.cost_floor,
+    )
+    support, weights = gaussian_weights(plan.sigma)
+    whole = ceil((log_cost + 1e-9) / plan.step)
+    upper = plan.step * (whole + support + steps_above(plan.sigma, plan.failure))
+    below_smooth = weights[upper < log_cost].sum()
+    assert 0.02 < below_smooth <= plan.failure
+    assert weights[upper < log(cost)].sum() <= below_smooth
+
+    noise = SeededNoise(11)
+    draws = 600
+    steps = [
+        release_log_cost(counts, mechanism, plan, adaptive=False, noise=noise).steps
+        for _ in range(draws)
+    ]
+    upper = plan.step * (np.array(steps) + steps_above(plan.sigma, plan.failure))
+    failures = int((upper < log_cost).sum())
+    low, high = binom.ppf([FALSE_ALARM, 1 - FALSE_ALARM], draws, below_smooth)
+    assert low <= failures <= high
+    # Noise of twice the scale, or an upper bound without its steps, would be told apart.
+    support, twice = gaussian_weights(2 * plan.sigma)
+    upper = plan.step * (whole + support + steps_above(plan.sigma, plan.failure))
+    assert high < draws * twice[upper < log_cost].sum()
+    assert high < draws * twice[plan.step * (whole + support) < log_cost].sum()
+
+
+def test_released_epsilon_covers_the_labels_and_itself():
+    counts, mechanism = np.array([[80, 8, 2], [72, 12, 6]] * 50), LaplaceNoisyMax(0.2)
+    plan = plan_by_hand(num_queries=100)
+    moment = plan.moment
+    log_cost = release_log_cost(
+        counts, mechanism, plan, adaptive=False, noise=lambda sigma: -2 if sigma == 3.0 else 99
+    )
+    alpha = exp(plan.step * (log_cost.steps + steps_above(3.0, 0.05)))
+    alpha += moment * (moment + 1) / (2 * 3.0**2)
+    expected = (alpha + log(1e5) - log(moment + 1)) / moment + log(moment / (moment + 1))
+    released = log_cost.sanitised_epsilon(1e-5)
+    assert released.epsilon == pytest.approx(expected, rel=1e-8)
+    assert released.epsilon >= expected
+    assert (released.delta, released.confidence, released.plan) == (1e-5, 0.95, plan)
+    again = release_epsilon(
+        counts, mechanism, plan, 1e-5, adaptive=False, noise=lambda sigma: np.int64(-2)
+    )
+    assert again == released
+
+
+def test_released_epsilon_is_never_above_the_worst_case_of_both():
+    plan = plan_by_hand(moment=100.0, num_queries=1)
+    mechanism = LaplaceNoisyMax(0.1)
+    released = LogCost(steps=10**6, mechanism=mechanism, plan=plan).sanitised_epsilon(1e-5)
+    alone, _ = mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)
+    assert alone < released.epsilon < plan.alpha(100.0) / 100.0
+    worst = mechanism.data_independent_alpha(DEFAULT_MOMENTS, num_queries=1)
+    worst = worst + DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1) / (2 * plan.sigma**2)
+    improved = (
+        worst / DEFAULT_MOMENTS
+        + np.log(DEFAULT_MOMENTS / (DEFAULT_MOMENTS + 1))
+        + (log(1e5) - np.log(DEFAULT_MOMENTS + 1)) / DEFAULT_MOMENTS
+    )
+    assert released.epsilon == pytest.approx(improved.min(), rel=1e-8)
+
+
+def test_order_of_classes_and_queries_has_no_influence():
+    rng = np.random.default_rng(5)
+    counts = rng.multinomial(40, [0.7, 0.2, 0.1], size=20)
+    plan, arguments = plan_by_hand(num_queries=20), {"adaptive": False, "noise": no_noise}
+    released = release_log_cost(counts, LaplaceNoisyMax(0.1), plan, **arguments)
+    shuffled = rng.permutation(rng.permuted(counts, axis=1))
+    assert release_log_cost(shuffled, LaplaceNoisyMax(0.1), plan, **arguments) == released
+
+
+@pytest.mark.parametrize(
+    "counts", [[[9, 0, 0]], [[3, 3, 3]], [[9]], [[1, 0]], [[0, 0]], [[10**6, 0]], [[5] * 200]]
+)
+@pytest.mark.parametrize("gamma", [1e-6, 0.1, 1e3])
+def test_edges_stay_finite_and_positive(counts, gamma):
+    plan = plan_by_hand(num_queries=1)
+    released = release_epsilon(
+        np.array(counts), LaplaceNoisyMax(gamma), plan, 1e-5, adaptive=False, noise=no_noise
+    )
+    assert 0.0 < released.epsilon < np.inf
+
+
+@pytest.mark.parametrize("steps", [-(10**30), 10**30])
+def test_noise_of_any_size_gives_a_finite_epsilon(steps):
+    log_cost = LogCost(steps=steps, mechanism=LaplaceNoisyMax(0.1), plan=plan_by_hand())
+    assert 0.0 < log_cost.sanitised_epsilon(1e-5).epsilon < 50.0
+
+
+# ---- B3 --------------------------------------------------------------------------------------
+
+
+def hockey_stick(first, second, epsilon):
+    return np.maximum(first - exp(epsilon) * second, 0.0).sum(axis=-1)
+
+
+def gated_law(tables, mechanism, plan, delta, *, weights, refused=None):
+    """Law of (steps, labels or what a refusal gives) of every table, [num_tables, num_outcomes]."""
+    support = np.arange(-(len(weights) // 2), len(weights) // 2 + 1)
+    logs = log_costs(
+        tables, mechanism, plan.bound, plan.moment, plan.smoothness, floor=plan.cost_floor
+    )
+    whole = np.ceil((logs + 1e-9) / plan.step).astype(int)
+    lowest, highest = whole.min() + support[0], whole.max() + support[-1]
+    passes = np.array(
+        [
+            LogCost(steps=int(steps), mechanism=mechanism, plan=plan).gate(delta).passed
+            for steps in range(lowest, highest + 1)
+        ]
+    )
+    laws = []
+    refused = np.ones((len(tables), 1)) if refused is None else refused
+    for table, centre, instead in zip(tables, whole, refused, strict=True):
+        noise = np.zeros(len(passes))
+        noise[centre + support[0] - lowest :][: len(weights)] = weights
+        answers = labels_law(table, mechanism)
+        laws.append(
+            np.concatenate(
+                [
+                    np.outer(noise[passes], answers).ravel(),
+                    np.outer(noise[~passes], instead).ravel(),
+                ]
+            )
+        )
+    return np.array(laws), passes, whole
+
+
+def labels_law(table, mechanism):
+    law = np.ones(1)
+    for row in mechanism.outcome_probabilities(table):
+        law = np.outer(law, row).ravel()
+    return law
+
+
+GATES = [
+    (LaplaceNoisyMax(0.6), "class_aware", 4.0, 0.6),
+    (LaplaceNoisyMax(0.6), "two_sided", 4.0, 0.6),
+    (PermuteAndFlip(0.5), "class_aware", 4.0, 0.8),
+    (ExponentialMechanism(0.5), "class_aware", 6.0, 0.5),
+    (GaussianNoisyMax(2.5), "two_sided", 3.0, 0.7),
+]
+GATE_TABLES = {
+    "two classes": np.array([[[n, 14 - n]] * 2 for n in range(15)]),
+    "three classes": np.array([[row] for row in twin.histograms(8, 3)]),
+}
+
+
+@pytest.mark.parametrize("tables", GATE_TABLES.values(), ids=GATE_TABLES)
+@pytest.mark.parametrize(("mechanism", "bound", "moment", "eta"), GATES)
+@pytest.mark.parametrize("delta", [0.02, 0.2])
+def test_gate_is_private_on_all_pairs(tables, mechanism, bound, moment, eta, delta):
+    """The hockey-stick divergence of the whole mechanism, exactly, for many budgets."""
+    # Every teacher answers all equal queries alike, so that histograms are vote tables.
+    distances = np.abs(tables[:, None, 0] - tables[None, :, 0]).sum(axis=-1) // 2
+    first, second = np.nonzero(distances == 1)
+    interesting = 0
+    for sigma, budget in itertools.product((0.7, 2.0), np.geomspace(0.02, 4.0, 6)):
+        plan = gate_by_hand(
+            bound=bound,
+            moment=moment,
+            smoothness=eta,
+            sigma=sigma,
+            failure=delta / 2,
+            budget=float(budget),
+            num_queries=tables.shape[1],
+        )
+        epsilon = gate_epsilon(mechanism, plan, delta)
+        laws, passes, _ = gated_law(
+            tables, mechanism, plan, delta, weights=gaussian_weights(sigma)[1]
+        )
+        np.testing.assert_allclose(laws.sum(axis=1), 1.0, rtol=1e-9)
+        assert hockey_stick(laws[first], laws[second], epsilon).max() <= delta
+        interesting += passes.any() and not passes.all()
+    assert interesting
+
+
+def test_a_gate_without_noise_would_be_caught():
+    tables, mechanism, worst = GATE_TABLES["two classes"], LaplaceNoisyMax(0.6), 0.0
+    for budget in np.geomspace(0.1, 50.0, 25):
+        plan = gate_by_hand(
+            moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=float(budget)
+        )
+        laws, _, _ = gated_law(tables, mechanism, plan, 0.02, weights=np.ones(1))
+        epsilon = gate_epsilon(mechanism, plan, 0.02)
+        worst = max(worst, hockey_stick(laws[1:], laws[:-1], epsilon).max())
+    assert worst > 0.5
+
+
+def test_gate_with_a_fallback_is_private_on_all_pairs():
+    tables, delta = GATE_TABLES["two classes"], 0.02
+    mechanism, fallback = LaplaceNoisyMax(0.6), ExponentialMechanism(0.2)
+    for budget in (0.05, 0.3, 1.0):
+        plan = gate_by_hand(moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=budget)
+        alpha = fallback.data_independent_alpha(np.array([4.0]), num_queries=2)[0]
+        decision = LogCost(steps=0, mechanism=mechanism, plan=plan).gate(
+            delta, fallback_alpha=alpha
+        )
+        laws, _, _ = gated_law(
+            tables,
+            mechanism,
+            plan,
+            delta,
+            weights=gaussian_weights(2.0)[1],
+            refused=np.array([labels_law(table, fallback) for table in tables]),
+        )
+        for pair in ((laws[1:], laws[:-1]), (laws[:-1], laws[1:])):
+            assert hockey_stick(*pair, decision.epsilon).max() <= delta
+
+
+def test_two_attempts_are_private_on_all_pairs():
+    tables, delta, mechanism = GATE_TABLES["two classes"], 0.04, LaplaceNoisyMax(0.6)
+    for budget in (0.3, 1.0, 5.0, 20.0):
+        plan = gate_by_hand(moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=budget)
+        arguments = {"weights": gaussian_weights(2.0)[1]}
+        second, _, _ = gated_law(tables, mechanism, plan, delta, **arguments)
+        laws, _, _ = gated_law(tables, mechanism, plan, delta, refused=second, **arguments)
+        epsilon = gate_epsilon(mechanism, plan, delta, attempts=2)
+        for pair in ((laws[1:], laws[:-1]), (laws[:-1], laws[1:])):
+            assert hockey_stick(*pair, epsilon).max() <= delta
+
+
+def test_gate_epsilon_is_that_of_theorem_b3():
+    plan = gate_by_hand(moment=10.0, sigma=5.0, failure=5e-6, budget=0.4, num_queries=100)
+    mechanism = LaplaceNoisyMax(0.05)
+
+    def expected(alpha, left):
+        return (alpha + log(1 / left) - log(11)) / 10 + log(10 / 11)
+
+    own = 10 * 11 / (2 * 25)
+    close = {"rel": 1e-8}
+    assert gate_epsilon(mechanism, plan, 1e-5) == pytest.approx(expected(0.4 + own, 5e-6), **close)
+    assert gate_epsilon(mechanism, plan, 2e-5, attempts=3) == pytest.approx(
+        expected(0.4 + 3 * own, 5e-6), **close
+    )
+    assert gate_epsilon(mechanism, plan, 1e-5, fallback_alpha=0.7) == pytest.approx(
+        expected(0.7 + own, 5e-6), **close
+    )
+    assert gate_epsilon(mechanism, plan, 1e-5, fallback_alpha=0.1) == pytest.approx(
+        expected(0.4 + own, 5e-6), **close
+    )
+    large = gate_by_hand(moment=10.0, sigma=5.0, failure=5e-6, budget=1e9, num_queries=100)
+    cap = mechanism.data_independent_alpha(np.array([10.0]), num_queries=100)[0]
+    assert gate_epsilon(mechanism, large, 1e-5) == pytest.approx(expected(cap + own, 5e-6), **close)
+
+
+def test_gate_passes_up_to_its_budget_and_no_further():
+    mechanism, plan = LaplaceNoisyMax(0.1), gate_by_hand(failure=1e-3)
+    margin = steps_above(plan.sigma, plan.failure)
+    last = max(
+        steps for steps in range(-100, 100) if exp(plan.step * (steps + margin)) <= plan.budget
+    )
+    for steps in (-(10**9), last - 1, last, last + 1, 10**9):
+        decision = LogCost(steps=steps, mechanism=mechanism, plan=plan).gate(0.01)
+        assert decision.passed == (steps <= last)
+        assert decision.epsilon == gate_epsilon(mechanism, plan, 0.01)
+        assert (decision.delta, decision.plan) == (0.01, plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attempts": 0}, "attempts >= 1"),
+        ({"attempts": 2, "delta": 0.1}, "above 2 x the failure"),
+        ({"delta": 0.05}, "above 1 x the failure"),
+        ({"delta": 0.0}, "delta in"),
+        ({"delta": 1.0}, "delta in"),
+        ({"fallback_alpha": -1.0}, "fallback_alpha >= 0"),
+        ({"fallback_alpha": np.nan}, "fallback_alpha >= 0"),
+    ],
+)
+def test_gate_refuses_what_has_no_guarantee(changes, message):
+    arguments = {"delta": 0.2} | changes
+    with pytest.raises(ValueError, match=message):
+        gate_epsilon(LaplaceNoisyMax(0.1), gate_by_hand(), **arguments)
+
+
+def test_gate_needs_a_plan_for_a_gate():
+    log_cost = LogCost(steps=0, mechanism=LaplaceNoisyMax(0.1), plan=plan_by_hand())
+    with pytest.raises(ValueError, match="expected a plan for a gate"):
+        log_cost.gate(0.2)
+
+
+@pytest.mark.parametrize("bound", ["paper", "tight"])
+def test_gate_refuses_bounds_of_one_direction(bound):
+    with pytest.raises(ValueError, match="expected a two-sided bound for a gate"):
+        gate_by_hand(bound=bound)
+
+
+# ---- B1 --------------------------------------------------------------------------------------
+
+
+def smooth_plan(**changes):
+    return plan_by_hand(
+        **(
+            {
+                "release": "smooth_sensitivity",
+                "bound": "two_sided",
+                "smoothness": 0.03,
+                "sigma": 5.0,
+            }
+            | changes
+        )
+    )
+
+
+def test_smooth_release_is_that_of_theorem_b1():
+    counts, mechanism, plan = (
+        np.array([[240, 8, 2], [230, 12, 8]]),
+        LaplaceNoisyMax(0.1),
+        smooth_plan(),
+    )
+    moment, b = plan.moment, 1.6448536269514722
+    draws = {2.0**30: 3 * 2**28, 2.0**28: 5}
+    released = release_epsilon(
+        counts, mechanism, plan, 1e-5, adaptive=False, noise=lambda sigma: draws[sigma]
+    )
+    cost = data_dependent_alphas(counts, mechanism, np.array([moment]), bound="two_sided")[0]
+    cap = mechanism.data_independent_alpha(np.array([moment]), num_queries=2)[0]
+    sensitivity = smooth_sensitivity(counts, mechanism, moment=moment, beta=0.03, bound="two_sided")
+    divergence = (cost + 5.0 * (sensitivity + 1e-6 * cap) * (0.75 + b)) / moment
+    assert divergence < cap / moment
+    own = gaussian_smooth_sensitivity_rdp(moment + 1, beta=0.03, sigma=5.0, b=b)
+    expected = divergence + own + (log(1e5) - log(moment + 1)) / moment + log(moment / (moment + 1))
+    assert expected <= released.epsilon <= expected * (1 + 1e-7) + 2.0**-14
+    assert released.confidence == 0.95
+
+
+def test_smooth_release_is_too_low_as_often_as_it_says():
+    counts, mechanism = np.array([[240, 8, 2]] * 100), LaplaceNoisyMax(0.1)
+    plan = smooth_plan(failure=0.2, num_queries=100, sigma=8.0)
+    noise, draws = SeededNoise(4), 500
+
+    def released(source):
+        return release_epsilon(counts, mechanism, plan, 1e-5, adaptive=False, noise=source).epsilon
+
+    # Minus b standard deviations: what the true cost gives.
+    honest = released(lambda sigma: round(-0.8416212335729143 * sigma) if sigma > 2**29 else 0)
+    low = sum(released(noise) < honest for _ in range(draws))
+    least, most = binom.ppf([FALSE_ALARM, 1 - FALSE_ALARM], draws, 0.2)
+    assert least <= low <= most
+
+
+def test_log_cost_refuses_a_plan_for_smooth_sensitivity():
+    with pytest.raises(ValueError, match="expected a plan for a noisy log cost"):
+        release_log_cost(
+            np.array([[3, 1], [3, 1]]),
+            LaplaceNoisyMax(0.1),
+            smooth_plan(),
+            adaptive=False,
+            noise=no_noise,
+        )
+
+
+# ---- plans -----------------------------------------------------------------------------------
+
+
+def test_plans_never_see_votes():
+    """By their form: no argument could carry them; and the same question has the same answer."""
+    parameters = set(inspect.signature(plan_release).parameters)
+    assert parameters == {
+        "mechanism",
+        "num_queries",
+        "num_teachers",
+        "num_classes",
+        "delta",
+        "release",
+        "bound",
+        "profile",
+        "attempts",
+    }
+    public = {"num_queries": 100, "num_teachers": 250, "num_classes": 10, "delta": 1e-5}
+    assert plan_release(LaplaceNoisyMax(0.05), **public) == plan_release(
+        LaplaceNoisyMax(0.05), **public
+    )
+
+
+@pytest.mark.parametrize("release", ["log_cost", "gate", "smooth_sensitivity"])
+@pytest.mark.parametrize(
+    "mechanism", [LaplaceNoisyMax(0.05), PermuteAndFlip(0.05), ExponentialMechanism(0.05)]
+)
+def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release):
+    plan = plan_release(
+        mechanism,
+        num_queries=100,
+        num_teachers=250,
+        num_classes=10,
+        delta=1e-5,
+        release=release,
+    )
+    counts = np.repeat(profile_counts(250, 10, 0.8), 100, axis=0)
+
+    def epsilon(candidate):
+        if release == "gate":
+            return gate_epsilon(mechanism, candidate, 1e-5)
+        return release_epsilon(
+            counts, mechanism, candidate, 1e-5, adaptive=False, noise=no_noise
+        ).epsilon
+
+    best = epsilon(plan)
+    worst, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    assert best < worst
+    if release == "gate":
+        log_cost = release_log_cost(counts, mechanism, plan, adaptive=False, noise=no_noise)
+        unlucky = steps_above(plan.sigma, 0.01)
+        steps = log_cost.steps + unlucky
+        assert LogCost(steps=steps, mechanism=mechanism, plan=plan).gate(1e-5).passed
+        assert not LogCost(steps=steps + 1, mechanism=mechanism, plan=plan).gate(1e-5).passed
+        return
+    fields = plan.to_dict()
+    for name, factor in itertools.product(("moment", "smoothness", "sigma"), (0.6, 1.6)):
+        changed = plan_from_dict(fields | {name: fields[name] * factor})
+        assert epsilon(changed) > best * 0.98
+
+
+def test_plan_matches_the_golden_value():
+    """`log_cost` with `class_aware` on H1 at the median, classic conversion: 0.488."""
+    plan = plan_release(
+        LaplaceNoisyMax(0.05), num_queries=100, num_teachers=250, num_classes=10, delta=1e-5
+    )
+    released = release_epsilon(
+        np.array([H1] * 100),
+        LaplaceNoisyMax(0.05),
+        plan,
+        1e-5,
+        adaptive=False,
+        noise=no_noise,
+    )
+    assert released.epsilon < 0.488
+
+
+@pytest.mark.parametrize("release", ["log_cost", "gate"])
+def test_gaussian_noise_has_a_plan_too(release):
+    mechanism = GaussianNoisyMax(40.0)
+    plan = plan_release(
+        mechanism,
+        num_queries=1000,
+        num_teachers=250,
+        num_classes=10,
+        delta=1e-5,
+        release=release,
+    )
+    assert plan.bound == "two_sided"
+    counts = np.array([H1] * 1000)
+    log_cost = release_log_cost(counts, mechanism, plan, adaptive=False, noise=no_noise)
+    worst, _ = mechanism.data_independent_epsilon(num_queries=1000, delta=1e-5)
+    if release == "gate":
+        decision = log_cost.gate(1e-5)
+        assert decision.passed
+        assert decision.epsilon < worst
+    else:
+        assert log_cost.sanitised_epsilon(1e-5).epsilon < worst
+
+
+@pytest.mark.parametrize(
+    ("num_teachers", "num_classes", "profile", "expected"),
+    [
+        (250, 10, 0.8, [205] + [5] * 9),
+        (10, 3, 0.5, [6, 2, 2]),
+        (9, 10, 0.8, [7, 1, 1] + [0] * 7),
+        (1, 2, 0.8, [1, 0]),
+        (7, 1, 0.5, [7]),
+        (10, 2, 1.0, [10, 0]),
+        (3, 4, 0.01, [1, 1, 1, 0]),
+    ],
+)
+def test_profiles(num_teachers, num_classes, profile, expected):
+    assert profile_counts(num_teachers, num_classes, profile).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "public",
+    [
+        {"num_queries": 1, "num_teachers": 1, "num_classes": 2},
+        {"num_queries": 3, "num_teachers": 5, "num_classes": 1},
+        {"num_queries": 10**6, "num_teachers": 20_000, "num_classes": 100},
+    ],
+)
+@pytest.mark.parametrize("release", ["log_cost", "gate"])
+@pytest.mark.parametrize(
+    "mechanism", [LaplaceNoisyMax(1e3), LaplaceNoisyMax(1e-5), GaussianNoisyMax(0.1)]
+)
+def test_extreme_questions_get_a_plan(mechanism, release, public):
+    plan = plan_release(mechanism, delta=1e-5, release=release, **public)
+    assert plan.num_queries == public["num_queries"]
+
+
+@pytest.mark.parametrize("plan", [plan_by_hand(), gate_by_hand(), smooth_plan()])
+def test_plans_survive_json(plan):
+    assert plan_from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+def test_plan_describes_its_profile():
+    plan = plan_release(
+        LaplaceNoisyMax(0.1),
+        num_queries=7,
+        num_teachers=50,
+        num_classes=4,
+        delta=1e-5,
+        profile=0.6,
+    )
+    assert plan.profile == "7 queries of 50 teachers and 4 classes, all led by 0.6 of the teachers"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"release": "by mail"},
+        {"bound": "exact"},
+        {"moment": 0.0},
+        {"moment": np.nan},
+        {"smoothness": -0.1},
+        {"smoothness": np.inf},
+        {"sigma": 0.0},
+        {"sigma": 1e5},
+        {"failure": 0.0},
+        {"failure": 0.5},
+        {"num_queries": 0},
+        {"num_queries": 1.5},
+        {"budget": 1.0},
+        {"release": "gate"},
+        {"release": "gate", "budget": 0.0},
+        {"release": "gate", "budget": np.nan},
+    ],
+)
+def test_plans_refuse_what_is_out_of_range(changes):
+    with pytest.raises(ValueError, match="expected"):
+        plan_by_hand(**changes)
+
+
+def test_plans_refuse_unknown_fields():
+    with pytest.raises(ValueError, match="expected the fields"):
+        plan_from_dict(plan_by_hand().to_dict() | {"colour": 1})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"profile": 0.0},
+        {"profile": 1.1},
+        {"num_teachers": 0},
+        {"num_classes": 0},
+        {"num_queries": 0},
+        {"delta": 0.0},
+        {"release": "by mail"},
+        {"bound": "exact"},
+        {"release": "gate", "bound": "paper"},
+        {"release": "smooth_sensitivity", "bound": "class_aware"},
+    ],
+)
+def test_plans_refuse_impossible_questions(changes):
+    public = {"num_queries": 10, "num_teachers": 25, "num_classes": 10, "delta": 1e-5}
+    with pytest.raises(ValueError, match="expected"):
+        plan_release(LaplaceNoisyMax(0.1), **(public | changes))
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [plan_by_hand(), gate_by_hand(), smooth_plan()])
+def test_adaptive_queries_are_refused_before_noise_is_drawn(plan):
+    def never(_sigma):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="got adaptive ones"):
+        release_epsilon(
+            np.array([[3, 1], [3, 1]]),
+            LaplaceNoisyMax(0.1),
+            plan,
+            1e-5,
+            adaptive=True,
+            noise=never,
+        )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changes"),
+    [
+        (ConfidentGaussianNoisyMax(5.0, 3.0, 4.0), {"bound": "two_sided"}),
+        (Plurality(), {}),
+        (GaussianNoisyMax(4.0), {}),
+        (PermuteAndFlip(0.1), {"bound": "paper"}),
+        (LaplaceNoisyMax(0.1), {"num_queries": 3}),
+        (LaplaceNoisyMax(0.1), {"release": "smooth_sensitivity"}),
+        (GaussianNoisyMax(4.0), {"release": "smooth_sensitivity", "bound": "two_sided"}),
+    ],
+)
+def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, changes):
+    with pytest.raises(ValueError, match="expected") as error:
+        release_epsilon(
+            np.array([[7777, 1], [7776, 2]]),
+            mechanism,
+            plan_by_hand(**changes),
+            1e-5,
+            adaptive=False,
+            noise=no_noise,
+        )
+    assert "777" not in str(error.value)
+
+
+def test_abstaining_teachers_are_refused():
+    with pytest.raises(ValueError, match="one vote of every teacher"):
+        release_epsilon(
+            np.array([[3, 1], [3, 0]]),
+            LaplaceNoisyMax(0.1),
+            plan_by_hand(),
+            1e-5,
+            adaptive=False,
+            noise=no_noise,
+        )

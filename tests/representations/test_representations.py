@@ -1,0 +1,147 @@
+"""Representations: learnt once, kept, the same for whoever asks."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from pate_tf.data import adult
+from pate_tf.data import catalogue as data
+from pate_tf.representations import catalogue, contrastive, trust
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+POOL = data.load_public("digits").split(300).pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STEPS", 60)
+        patch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        forget()
+        yield
+    forget()
+
+
+def forget():
+    catalogue.encoder_of.cache_clear()
+    catalogue.pool_features.cache_clear()
+
+
+def doubled(dataset: Dataset) -> keras.Model:
+    inputs = keras.Input(dataset.input_shape)
+    return keras.Model(inputs, keras.layers.AveragePooling2D(2)(inputs))
+
+
+def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
+    first = catalogue.encoder_of(POOL)
+    forget()
+    monkeypatch.setattr(contrastive, "learn", lambda *arguments, **named: pytest.fail("learnt"))
+    again = catalogue.encoder_of(Pool(POOL.dataset, POOL.inputs.copy()))
+    assert again.digest == first.digest
+    np.testing.assert_array_equal(again.features(POOL.inputs), first.features(POOL.inputs))
+
+
+def test_another_pool_seed_or_data_set_is_learnt_for_itself():
+    digests = {
+        catalogue.encoder_of(pool, seed=seed).digest
+        for pool, seed in (
+            (POOL, 0),
+            (POOL, 1),
+            (Pool(POOL.dataset, POOL.inputs[:299]), 0),
+            (Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs), 0),
+        )
+    }
+    assert len(digests) == 4
+
+
+def test_a_broken_file_of_the_cache_is_learnt_again():
+    first = catalogue.encoder_of(POOL)
+    forget()
+    for path in (catalogue.cache_folder() / "representations").glob("*.npz"):
+        path.write_bytes(b"PK")
+    again = catalogue.encoder_of(POOL)
+    assert again.features(POOL.inputs).shape == first.features(POOL.inputs).shape
+
+
+def test_without_a_folder_to_write_to_it_is_learnt_all_the_same(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path / "file"))
+    forget()
+    with pytest.warns(UserWarning, match="expected a cache folder"):
+        catalogue.encoder_of(POOL)
+    forget()
+
+
+def test_features_do_not_depend_on_other_inputs_of_the_batch():
+    encoder = catalogue.encoder_of(POOL)
+    batch = POOL.inputs[:64]
+    others = np.concatenate([batch[:10], 255 - batch[10:11], np.zeros_like(batch[11:])])
+    one, other = encoder.batch_features(batch), encoder.batch_features(others)
+    assert one[:10].tobytes() == other[:10].tobytes()
+    assert one[10].tobytes() != other[10].tobytes()
+
+
+def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
+    rows = np.zeros((3, 13), np.float32)
+    rows[:, 0] = [40.0, 60.0, 50.0]
+    rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
+    rows[:, 9] = [0.0, 0.0, 99_999.0]
+    encoder = catalogue.encoder_of(Pool(adult.ADULT, rows))
+    found = encoder.features(rows)[0]
+    numbers = 5
+    assert found @ found == pytest.approx(1.0, rel=1e-5)
+    scaled = found / found[numbers]  # the constant
+    ages, gains = rows[:, 0], rows[:, 9]
+    assert scaled[0] == pytest.approx((40 - ages.mean()) / ages.std() / 2, rel=1e-5)
+    assert scaled[2] == pytest.approx(-gains.mean() / gains.std() / 2, rel=1e-5)
+    assert scaled[1] == 0.0  # a column of the pool that never differs
+    work, education = scaled[numbers + 1 :][:9], scaled[numbers + 10 :][:17]
+    assert work.argmax() == 2 and work.sum() == pytest.approx(1.0)
+    assert education.argmax() == 15 and education.sum() == pytest.approx(1.0)
+    assert len(found) == numbers + 1 + sum(adult.ADULT.num_categories)
+
+
+def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
+    row = np.zeros((1, 13), np.float32)
+    row[0, 1] = 40.0
+    (found,) = catalogue.encoder_of(Pool(adult.ADULT, row)).features(row)
+    assert not found[6:15].any()
+
+
+def test_a_model_of_the_users_own():
+    encoder = catalogue.encoder_of(POOL, doubled)
+    found = encoder.features(POOL.inputs[:5])
+    pooled = POOL.inputs[:5].reshape(5, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(5, -1)
+    np.testing.assert_allclose(
+        found, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "message"),
+    [
+        ("contrast", POOL, "representation: expected one of contrastive, raw or module:function"),
+        ("contrastive", Pool(adult.ADULT, np.zeros((2, 13), np.float32)), "expected raw or module"),
+        (lambda dataset: "no model", POOL, "expected a Keras model"),
+        ("nowhere:nothing", POOL, "representation: can't import"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, pool, message):
+    with pytest.raises(ValueError, match=message):
+        catalogue.encoder_of(pool, name)
+
+
+def test_networks_that_learn_from_noise_are_doubted():
+    random = np.random.default_rng(0)
+    noise = Pool(POOL.dataset, random.integers(0, 17, POOL.inputs.shape).astype(POOL.inputs.dtype))
+    assert trust.doubts(POOL) is None
+    found = trust.doubts(noise)
+    assert found is not None and "two networks agree by 0." in found and "\n" not in found
+
+
+def test_a_user_s_own_representation_and_small_pools_are_not_doubted():
+    assert trust.doubts(POOL, doubled) is None
+    assert trust.doubts(Pool(POOL.dataset, POOL.inputs[:20])) is None

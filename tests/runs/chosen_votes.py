@@ -1,0 +1,96 @@
+"""An ensemble whose votes a test chooses, on the digits, and runs of a student with it."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+
+from pate_tf import artifacts
+from pate_tf.accounting import mechanisms
+from pate_tf.data import catalogue as data
+from pate_tf.noise import SystemNoise
+from pate_tf.queries.config import QueryConfig
+from pate_tf.runs.labels import Budget, LabelRequest, open_ledger
+from pate_tf.runs.student import Output, make_student
+from pate_tf.students.config import StudentConfig
+from pate_tf.values.sensitive import Votes
+
+NUM_TEACHERS = 100
+NUM_QUERIES = 40
+POOL = 400
+PUBLIC = data.load_public("digits")
+PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
+
+
+@dataclasses.dataclass
+class FakeEnsemble:
+    """Votes that a test chooses; counts how often it was asked."""
+
+    table: np.ndarray
+    digest: str = "ab" * 32
+    asked: int = 0
+
+    dataset = PUBLIC.dataset
+    unit = "record"
+
+    @property
+    def num_teachers(self) -> int:
+        return len(self.table)
+
+    def votes(self, inputs, progress=None) -> Votes:
+        self.asked += len(inputs)
+        return Votes(self.table[:, [PLACES[row.tobytes()] for row in inputs]], 10)
+
+
+def table(agreement: int, seed: int = 0) -> np.ndarray:
+    """Votes `[num_teachers, pool]` of which about `agreement` in a hundred are the true label."""
+    random = np.random.default_rng(seed)
+    labels = np.tile(PUBLIC.labels[:POOL], (NUM_TEACHERS, 1))
+    agree = random.uniform(0, 100, labels.shape) < agreement
+    return np.where(agree, labels, random.integers(0, 10, labels.shape))
+
+
+def run(
+    folder: pathlib.Path,
+    ensemble: FakeEnsemble,
+    *,
+    mechanism=None,
+    noise=None,
+    epsilon_budget=None,
+    delta=1e-5,
+    num_queries=NUM_QUERIES,
+    query_strategy="first",
+    query_rounds=None,
+    pool_size=POOL,
+    seed=0,
+    model="mlp",
+    save_labels=True,
+    evaluate_on=None,
+    replace_budget=False,
+    public=PUBLIC,
+):
+    directory = artifacts.RunDirectory(folder)
+    with open_ledger(
+        directory.sensitive,
+        teachers=ensemble,
+        budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
+    ) as ledger:
+        return make_student(
+            StudentConfig(model=model, max_steps=20, batch_size=16, learning_rate=0.003, seed=seed),
+            public.split(pool_size),
+            request=LabelRequest(
+                queries=QueryConfig(
+                    strategy=query_strategy, num_queries=num_queries, rounds=query_rounds
+                ),
+                mechanism=mechanism or mechanisms.LaplaceNoisyMax(0.1),
+                noise=noise or SystemNoise(),
+            ),
+            teachers=ensemble,
+            ledger=ledger,
+            output=Output(directory=directory, save_labels=save_labels, evaluate_on=evaluate_on),
+        )
+
+
+def statement(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "released" / "privacy_statement.json").read_text())

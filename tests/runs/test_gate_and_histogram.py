@@ -1,0 +1,133 @@
+"""Whole runs with mechanisms that release nothing at times, or more than labels."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import LATTICE, GaussianHistogram, Mechanism, StabilityGate
+from pate_tf.accounting.released_labels import shares
+from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.ledger import Ledger
+from pate_tf.noise import SystemNoise
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.runs import analysis as analysis_run
+from pate_tf.runs import student_report
+from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.publishing import publish
+from pate_tf.runs.student import NothingAnsweredError, Output, make_student
+from pate_tf.statement.check import check_statement
+from pate_tf.students.config import StudentConfig
+
+SPLIT = PUBLIC.split(POOL)
+GATE = StabilityGate(epsilon=1.0, delta=1e-5)
+
+
+def request(mechanism: Mechanism, strategy: str = "first") -> LabelRequest:
+    queries = QueryConfig(strategy=strategy, num_queries=NUM_QUERIES)
+    return LabelRequest(queries=queries, mechanism=mechanism, noise=SystemNoise())
+
+
+def opened(folder: pathlib.Path, teachers: FakeEnsemble) -> Ledger:
+    return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5))
+
+
+def run(folder, teachers, *, mechanism, query_strategy="first"):
+    with opened(folder, teachers) as ledger:
+        return make_student(
+            StudentConfig(model="mlp", max_steps=20, batch_size=16, learning_rate=0.003, seed=0),
+            SPLIT,
+            request=request(mechanism, query_strategy),
+            teachers=teachers,
+            ledger=ledger,
+            output=Output(directory=artifacts.RunDirectory(folder)),
+        )
+
+
+def analysed(folder):
+    paid = analysis_run.read_run(folder)
+    config = analysis_run.RunConfig(accounting=AnalysisConfig(), release=None, beta=0.1)
+    report = analysis_run.run(paid.source, config, artifacts.RunDirectory(folder), noise=None)
+    return report
+
+
+def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
+    report = run(tmp_path, FakeEnsemble(table(100)), mechanism=GATE)
+    values = student_report.student_values(report, seconds=1.0)
+    assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
+    assert values["queries_answered"] == values["queries"] == NUM_QUERIES
+    assert values["label_accuracy"] == 1.0 and values["epsilon_data_dependent"] is None
+    rows = dict(student_report.student_rows(report, seconds=1.0))
+    assert rows["epsilon, data-dependent"] == "none: its cost is the same for all votes"
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
+        check_statement(stated, ledger)
+    found = analysed(tmp_path)
+    assert found.publishable["epsilon_worst_case"] == 1.0
+    assert found.publishable["queries_answered"] == NUM_QUERIES
+    assert found.sensitive == {}
+
+
+def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
+    divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
+    with pytest.raises(NothingAnsweredError) as refusal:
+        run(tmp_path, FakeEnsemble(divided), mechanism=GATE, query_strategy="diverse")
+    message = str(refusal.value)
+    assert "at least one label of 40, got none" in message and "\n" not in message
+    assert "epsilon 1 at delta 1e-05" in message and "was paid" in message
+    assert "fewer queries" in message and "paid for again" in message
+    values = student_report.unanswered_values(
+        refusal.value.labels, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
+    )
+    assert (values["epsilon_worst_case"], values["queries_answered"]) == (1.0, 0)
+    assert "NONE answered" in dict(student_report.unanswered_rows(values))["queries"]
+    assert not (tmp_path / "released" / "student").exists()
+    found = analysed(tmp_path)
+    assert found.publishable["epsilon_worst_case"] == 1.0
+    assert found.publishable["queries_answered"] == 0
+
+
+def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    with opened(tmp_path, teachers) as ledger:
+        labels = ask(request(GaussianHistogram(20.0)), SPLIT.pool, teachers=teachers, ledger=ledger)
+    np.testing.assert_array_equal(labels.labels.weights, shares(labels.released.noisy_counts))
+    assert 0.3 < labels.labels.weights.max(axis=1).mean() < 0.9
+    labels.save(tmp_path / "kept")
+    again = QueriedLabels.load(tmp_path / "kept")
+    np.testing.assert_array_equal(again.labels.weights, labels.labels.weights)
+    np.testing.assert_array_equal(again.released.noisy_counts, labels.released.noisy_counts)
+    assert "weights" in np.load(tmp_path / "kept" / "labels.npz")
+    forged = dataclasses.replace(
+        labels.released, noisy_counts=labels.released.noisy_counts + LATTICE
+    )
+    with (
+        opened(tmp_path, teachers) as ledger,
+        pytest.raises(ValueError, match="labels: expected labels that this ledger paid for"),
+    ):
+        publish(
+            None,
+            dataclasses.replace(labels, released=forged, labels=forged),
+            SPLIT.pool,
+            teachers=teachers,
+            ledger=ledger,
+            folder=tmp_path / "out",
+        )
+
+
+def test_shares_are_laws_whatever_the_noise():
+    found = shares(np.array([[3, 1, 0], [-4, 2, 2], [-1, -2, -3]]))
+    np.testing.assert_allclose(found, [[0.75, 0.25, 0], [0, 0.5, 0.5], [1 / 3] * 3], rtol=1e-6)
+
+
+def test_a_student_of_a_histogram_is_stated(tmp_path):
+    mechanism = GaussianHistogram(20.0)
+    report = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
+    due, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
+    assert report.published.statement.epsilon == due
+    assert "All these sums leave" in report.published.statement.mechanism.in_words()

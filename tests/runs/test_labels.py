@@ -1,0 +1,198 @@
+"""Labels are bought, kept, taken up again, and published only if the ledger paid for them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.noise import SeededNoise, SystemNoise
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.publishing import publish
+from pate_tf.runs.student import learn
+from pate_tf.students.catalogue import complete
+from pate_tf.students.config import StudentSettings
+from pate_tf.values.public import Pool
+
+SPLIT = PUBLIC.split(POOL)
+CONFIG = complete(StudentSettings(model="mlp", max_steps=10, batch_size=8), PUBLIC.dataset)
+
+
+def opened(folder, teachers, *, delta=1e-5):
+    return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=delta))
+
+
+def request(*, num_queries=NUM_QUERIES, noise=None, **queries) -> LabelRequest:
+    return LabelRequest(
+        queries=QueryConfig(num_queries=num_queries, **queries),
+        mechanism=LaplaceNoisyMax(0.1),
+        noise=noise or SystemNoise(),
+    )
+
+
+def bought(folder, teachers, **changes) -> QueriedLabels:
+    with opened(folder, teachers) as ledger:
+        return ask(request(**changes), SPLIT.pool, teachers=teachers, ledger=ledger)
+
+
+def as_arrays(labels: QueriedLabels) -> list[np.ndarray]:
+    return [
+        labels.queries,
+        labels.released.query_indices,
+        labels.released.labels,
+        labels.labels.query_indices,
+        labels.labels.labels,
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["random", "diverse"])
+def test_labels_are_bought_without_a_student_and_survive_a_folder(tmp_path, strategy):
+    labels = bought(tmp_path, FakeEnsemble(table(95)), strategy=strategy)
+    assert not (tmp_path / "released").exists()
+    folder = tmp_path / "kept"
+    labels.save(folder)
+    assert {path.name for path in folder.iterdir()} == {"labels.npz", "labels.json"}
+    again = QueriedLabels.load(folder)
+    for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.strategy == strategy
+    assert again.pool_digest == labels.pool_digest
+    assert again.released.ledger_rows == labels.released.ledger_rows
+    expected, _ = LaplaceNoisyMax(0.1).data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
+    kept = json.loads((folder / "labels.json").read_text())
+    assert kept["cost"]["epsilon"] == again.released.cost.epsilon == expected
+    # They are there to be published.
+    assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
+
+
+def test_labels_bought_before_are_learnt_from_and_published(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    bought(tmp_path, teachers).save(tmp_path / "kept")
+    labels = QueriedLabels.load(tmp_path / "kept")
+    model = learn(CONFIG, SPLIT, labels)
+    with opened(tmp_path, teachers) as ledger:
+        published = publish(
+            model, labels, SPLIT.pool, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        )
+    assert published.statement.num_queries == NUM_QUERIES
+    assert published.statement.epsilon == labels.released.cost.epsilon
+    assert (published.student_folder / "saved_model.pb").exists()
+    assert teachers.asked == NUM_QUERIES
+
+
+def test_labels_of_another_pool_are_refused(tmp_path):
+    labels = bought(tmp_path, FakeEnsemble(table(95)))
+    other = PUBLIC.split(POOL + 1)
+    with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
+        learn(CONFIG, other, labels)
+    assert "\n" not in str(caught.value)
+
+
+def forged(queried: QueriedLabels, changes: dict) -> QueriedLabels:
+    released = dataclasses.replace(queried.released, **changes)
+    return dataclasses.replace(queried, released=released, labels=released)
+
+
+def costing(released, **changes) -> dict:
+    return {"cost": dataclasses.replace(released.cost, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: {"labels": (it.labels + 1) % 10}, "that this ledger paid for"),
+        (lambda it: {"labels": it.labels[1:], "query_indices": it.query_indices[1:]}, "paid for"),
+        (lambda it: {"ledger_rows": (1,)}, "that this ledger paid for"),
+        (
+            lambda it: costing(it, charge=LaplaceNoisyMax(0.2)),
+            "that this ledger paid for",
+        ),
+        (
+            lambda it: costing(it, epsilon=it.cost.epsilon / 2),
+            "labels: expected epsilon",
+        ),
+        (lambda it: costing(it, delta=1e-3), "labels: expected epsilon"),
+    ],
+)
+def test_nothing_is_published_that_the_ledger_did_not_pay_for(tmp_path, change, message):
+    teachers = FakeEnsemble(table(95))
+    labels = bought(tmp_path, teachers)
+    with opened(tmp_path, teachers) as ledger, pytest.raises(ValueError, match=message):
+        publish(
+            None,
+            forged(labels, change(labels.released)),
+            SPLIT.pool,
+            teachers=teachers,
+            ledger=ledger,
+            folder=tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
+    labels = bought(tmp_path / "one", FakeEnsemble(table(95)))
+    other = FakeEnsemble(table(95), "cd" * 32)
+    with (
+        opened(tmp_path / "two", other) as ledger,
+        pytest.raises(ValueError, match="that this ledger paid for"),
+    ):
+        publish(None, labels, SPLIT.pool, teachers=other, ledger=ledger, folder=tmp_path)
+
+
+def test_predictable_noise_spoils_labels_bought_before(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    labels = bought(tmp_path, teachers)
+    assert labels.released.secure_noise
+    bought(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
+    model = learn(CONFIG, SPLIT, labels)
+    with opened(tmp_path, teachers) as ledger:
+        published = publish(
+            model, labels, SPLIT.pool, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        )
+    assert not published.statement.secure_noise
+
+
+def spoil_digest(folder):
+    arrays = artifacts.read_arrays(folder / "labels.npz")
+    arrays["labels"] = (arrays["labels"] + 1) % 10
+    artifacts.write_arrays(folder / "labels.npz", arrays)
+
+
+def spoil_json(folder):
+    (folder / "labels.json").write_text("{}")
+
+
+def spoil_field(folder):
+    fields = json.loads((folder / "labels.json").read_text())
+    del fields["cost"]
+    (folder / "labels.json").write_text(json.dumps(fields))
+
+
+def spoil_archive(folder):
+    path = folder / "labels.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+@pytest.mark.parametrize("spoil", [spoil_digest, spoil_json, spoil_field, spoil_archive])
+def test_spoilt_files_are_one_line(tmp_path, spoil):
+    bought(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
+    spoil(tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
+        QueriedLabels.load(tmp_path / "kept")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_will_be_asked_is_checked_before_anything_is_chosen(tmp_path):
+    teachers = FakeEnsemble(table(95))
+    other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
+    with (
+        opened(tmp_path, teachers) as ledger,
+        pytest.raises(ValueError, match="for digits, got one for digits: pool_size is 400, not 7"),
+    ):
+        ask(request(), other, teachers=teachers, ledger=ledger)
+    assert teachers.asked == 0

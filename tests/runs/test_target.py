@@ -1,0 +1,136 @@
+"""A budget is named and nothing else: the plan is made, told, kept and stated, and no vote read."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import PUBLIC, FakeEnsemble, table
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
+from pate_tf.ledger import Ledger
+from pate_tf.noise import SystemNoise
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.runs import train_student
+from pate_tf.runs.labels import Budget
+from pate_tf.runs.reporting import Reporting
+from pate_tf.runs.target import TargetRequest
+from pate_tf.statement.check import check_statement
+from pate_tf.students.config import StudentSettings
+
+SPLIT = PUBLIC.split(120)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Sources that are there already."""
+
+    teachers: FakeEnsemble
+    directory: artifacts.RunDirectory
+
+    def load(self, reporting):
+        return SPLIT, self.teachers, self.directory, self.directory
+
+
+def request(**changes) -> TargetRequest:
+    return TargetRequest(
+        **{"target_epsilon": 1.0, "noise": SystemNoise(), "strategy": "first", **changes}
+    )
+
+
+def run(folder, teachers, told=None, **changes):
+    asked = train_student.StudentRun(
+        sources=Given(teachers, artifacts.RunDirectory(folder)),
+        settings=StudentSettings(student="supervised", model="mlp", max_steps=20),
+        request=request(**changes),
+        budget=Budget(delta=1e-5),
+    )
+    note = [].append if told is None else told.append
+    return train_student.run(asked, Reporting(note=note))
+
+
+def test_the_plan_is_told_before_anything_is_paid_and_kept_and_stated(tmp_path):
+    told = []
+    report = run(tmp_path, FakeEnsemble(table(100)), told=told)
+    values = report.values
+    assert values["mechanism"] == StabilityGate(epsilon=1.0, delta=1e-5).to_dict()
+    assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
+    assert values["queries_answered"] == values["queries"] == 50
+    assert values["plan"]["queries_were_planned"] is True
+    assert "chosen from a plan, not from votes" in dict(report.rows)["how chosen"]
+    assert len(told) == 1 and "Recommended: stability_gate" in told[0]
+    kept = json.loads((tmp_path / "sensitive" / "student_report.json").read_text())
+    assert kept["plan"] == values["plan"]
+    stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
+    assert stated["choice"] == values["plan"]["reason"]
+    page = (tmp_path / "released" / "privacy_statement.md").read_text()
+    assert f"| how chosen | {stated['choice']} |" in page
+    assert QueriedLabels.load(tmp_path / "released").choice == stated["choice"]
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        check_statement(stated, ledger)
+        with pytest.raises(ValueError, match="other types of values"):
+            check_statement({**stated, "choice": 3}, ledger)
+
+
+def test_the_plan_reads_no_votes(tmp_path):
+    plans = []
+    for votes in (table(100), np.zeros_like(table(100))):
+        teachers = FakeEnsemble(votes)
+        plans.append(request().plan_for(teachers, SPLIT.pool, delta=1e-5))
+        del teachers
+    assert plans[0] == plans[1]
+
+
+def test_a_plan_for_owners_leaves_a_guarantee_against_replacement(tmp_path):
+    plan = request().plan(num_teachers=100, unit="owner", pool=SPLIT.pool, delta=1e-5)
+    assert plan.mechanism.delta < 1e-5 / (1 + np.e)
+
+
+def test_a_named_mechanism_gets_its_noise_and_nothing_else_is_compared(tmp_path):
+    plan = request(mechanism=GaussianHistogram, num_queries=30).plan_for(
+        FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5
+    )
+    assert [type(one.mechanism) for one in plan.candidates] == [GaussianHistogram]
+    assert plan.num_queries == 30 and not plan.is_num_queries_planned
+    assert 0.99 < plan.target.epsilon_of(plan.mechanism) <= 1.0
+
+
+def test_a_plan_never_asks_more_than_the_pool_has():
+    small = PUBLIC.split(15)
+    plan = request(target_epsilon=50.0).plan_for(FakeEnsemble(table(100)), small.pool, delta=1e-5)
+    assert plan.num_queries == 10
+
+
+def test_a_strategy_that_learns_from_answers_gets_no_gate():
+    plan = request(strategy="uncertain", target_epsilon=3.0).plan_for(
+        FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5
+    )
+    assert not any(one.mechanism.is_paid_once for one in plan.candidates)
+
+
+def test_the_strategy_goes_with_the_mechanism_unless_one_is_named():
+    teachers = FakeEnsemble(table(100))
+    for strategy, expected in ((None, "typical"), ("diverse", "diverse")):
+        asked = request(strategy=strategy)
+        found = asked.planned(asked.plan_for(teachers, SPLIT.pool, delta=1e-5))
+        assert found.queries.strategy == expected
+
+
+def test_a_target_that_buys_nothing_is_refused_before_it_is_paid(tmp_path):
+    with pytest.raises(ValueError, match="target_epsilon: expected one that labels") as refusal:
+        run(tmp_path, FakeEnsemble(table(100)), target_epsilon=0.01)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "sensitive").exists()
+    named = request(target_epsilon=0.01, mechanism=GaussianHistogram)
+    plan = named.plan_for(FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5)
+    assert plan.expected_share < 0.5
+
+
+def test_a_gate_that_stays_shut_keeps_the_plan_too(tmp_path):
+    divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
+    report = run(tmp_path, FakeEnsemble(divided))
+    assert report.failure is not None
+    assert report.values["plan"]["queries"] == report.values["queries"] == 50
+    assert report.values["queries_answered"] == 0
+    assert "how chosen" in dict(report.rows)

@@ -1,0 +1,94 @@
+"""What a run of the teachers checks before it trains."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pate_tf.data import catalogue as data
+from pate_tf.runs import features, sources, teacher_settings, train_student, train_teachers
+from pate_tf.runs import teachers as runs
+from pate_tf.runs.reporting import QUIET
+from pate_tf.students.config import StudentSettings
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
+
+PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
+OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
+
+
+@pytest.fixture(autouse=True)
+def never_trains(monkeypatch):
+    def train(**arguments: object) -> bool:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(runs, "train", train)
+
+
+def sides(monkeypatch, *, private=PRIVATE, public=PUBLIC):
+    monkeypatch.setattr(data, "load_private", lambda name, **options: private)
+    monkeypatch.setattr(data, "load_public", lambda name, **options: public)
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "message"),
+    [
+        (
+            {"public": PublicExamples(OTHER, PUBLIC.inputs)},
+            {},
+            r"dataset: expected public samples of the private records' data set digits, got others",
+        ),
+        (
+            {"private": PrivateExamples(PRIVATE.dataset, PRIVATE.inputs, np.full(1200, 7))},
+            {},
+            "labels of digits: expected private records of at least 2 classes, got fewer",
+        ),
+        ({}, {"num_classes": 9}, "num_classes: digits has 10 classes, got 9"),
+        ({}, {"num_teachers": 1201}, "num_teachers: expected at most one teacher a record"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_trained(
+    tmp_path, monkeypatch, changes, asked, message
+):
+    sides(monkeypatch, **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        train_teachers.run(train_teachers.TeachersRun(folder=tmp_path, **asked))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_files_that_say_who_gets_what_are_one_too_many(tmp_path):
+    both = teacher_settings.PartitionSource(owners_file=tmp_path, partition_file=tmp_path)
+    with pytest.raises(ValueError, match="partition: expected owners_file or partition_file"):
+        both.load(num_records=3, num_teachers=1, seed=0)
+
+
+def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):
+    asked = train_student.Sources(
+        data=sources.DataSource(),
+        teachers=sources.TeacherSource(elsewhere=tmp_path / "votes.npy"),
+    )
+    with pytest.raises(ValueError, match="teachers: expected their run folder as well"):
+        asked.load(QUIET)
+
+
+def test_a_students_settings_are_its_own_where_nobody_says_otherwise():
+    from pate_tf.students.catalogue import STUDENTS, complete
+
+    for name, student in STUDENTS.items():
+        if name != "gan":  # its images are too small here
+            found = complete(StudentSettings(student=name), PUBLIC.dataset)
+            assert found.max_steps == student.max_steps
+            assert found.model == student.default_model(PUBLIC.dataset)
+    said = complete(StudentSettings(model="mlp", max_steps=3, seed=4), PUBLIC.dataset)
+    assert (said.model, said.max_steps, said.seed) == ("mlp", 3, 4)
+    with pytest.raises(ValueError, match="student: expected one of"):
+        complete(StudentSettings(student="nosuch"), PUBLIC.dataset)
+
+
+def test_a_number_of_teachers_is_recommended_with_its_reason():
+    few = features.recommendation(60_000, PRIVATE.dataset)
+    assert few.num_teachers == 2_000 and "30 records" in few.reason
+    many_classes = dataclasses.replace(PRIVATE.dataset, num_classes=100, class_names=())
+    assert features.recommendation(60_000, many_classes).num_teachers == 200
+    assert features.recommendation(5, PRIVATE.dataset).num_teachers == 1

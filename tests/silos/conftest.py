@@ -1,0 +1,1 @@
+"""Lets the folders in here import what stands beside this file."""

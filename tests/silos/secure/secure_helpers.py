@@ -1,0 +1,84 @@
+"""Parties, terms and silos of made-up batches."""
+
+import numpy as np
+
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.messages import STEPS, PartyTask, Step
+from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.secure.votes import seal_votes
+
+FAINT = 1e-7  # votes: noise of a tenth of a lattice step
+
+
+def some_keys(number=3):
+    return [PartyKeys.generate(f"party-{index + 1}") for index in range(number)]
+
+
+def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, batch_id="b"):
+    return BatchTerms(
+        run_id="run",
+        batch_id=batch_id,
+        queries_digest=bytes(32),
+        num_queries=num_queries,
+        num_classes=num_classes,
+        mechanism=SecureHistogram(sigma, len(keys), threshold),
+        parties=tuple(each.identity for each in keys),
+    )
+
+
+def some_labels(terms, num_silos, seed=1):
+    drawn = np.random.default_rng(seed).integers(
+        terms.num_classes, size=(num_silos, terms.num_queries)
+    )
+    return {f"silo-{index:03d}": row for index, row in enumerate(drawn)}
+
+
+def counts_of(labels, terms):
+    counts = np.zeros(terms.shape, np.int64)
+    for row in labels.values():
+        counts[np.arange(terms.num_queries), row] += 1
+    return counts
+
+
+def sealed_votes(labels, terms):
+    return {silo: seal_votes(row, terms, silo=silo) for silo, row in labels.items()}
+
+
+def open_parties(keys, folder, *, noise=None):
+    return {
+        number + 1: Party(one, folder / one.identity.name, noise=noise)
+        for number, one in enumerate(keys)
+    }
+
+
+def asked(parties):
+    return {number: party.answer for number, party in parties.items()}
+
+
+def tasks(terms, sealed, step, messages=()):
+    """What a coordinator that keeps to the protocol asks the parties, by their numbers."""
+    return {
+        number: PartyTask(
+            step=step,
+            terms=terms,
+            sealed={silo: shares[number - 1] for silo, shares in sealed.items()}
+            if step is Step.COMMIT
+            else {},
+            messages=tuple(messages),
+        )
+        for number in terms.numbers
+    }
+
+
+def run_until(parties, terms, sealed, last):
+    """The messages of every step up to the last one, by step."""
+    rounds, messages = {}, ()
+    for step in STEPS:
+        asked_now = tasks(terms, sealed, step, messages)
+        messages = tuple(parties[number].answer(task) for number, task in asked_now.items())
+        rounds[step] = messages
+        if step is last:
+            break
+    return rounds

@@ -1,0 +1,420 @@
+"""A party that is killed, lied to, asked twice: one opening of a batch, with noise drawn once."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scipy import stats
+from secure_helpers import (
+    asked,
+    open_parties,
+    run_until,
+    sealed_votes,
+    some_keys,
+    some_labels,
+    some_terms,
+    tasks,
+)
+
+from pate_tf.noise import SystemNoise
+from pate_tf.silos.secure import contents, journal
+from pate_tf.silos.secure.journal import AnsweredOtherwiseError
+from pate_tf.silos.secure.messages import (
+    STEPS,
+    PartyTask,
+    ProtocolError,
+    Step,
+    round_digest,
+    signed,
+    split,
+)
+from pate_tf.silos.secure.opening import open_histogram
+from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.terms import joined
+
+FALSE_ALARM = 1e-7
+
+
+class CountedNoise(SystemNoise):
+    """Says how often noise was drawn."""
+
+    drawn = 0
+
+    def gaussian_integers(self, scale, size):
+        type(self).drawn += 1
+        return super().gaussian_integers(scale, size)
+
+
+class NoNoise(SystemNoise):
+    """A party that cheats: it adds nothing."""
+
+    def gaussian_integers(self, scale, size):
+        return np.zeros(size, np.int64)
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """Keys, terms and sealed votes of three silos, with noise that tells two draws apart."""
+    keys = some_keys()
+    terms = some_terms(keys, sigma=1000.0)
+    return keys, terms, sealed_votes(some_labels(terms, 3), terms)
+
+
+@pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
+def test_a_party_that_was_killed_says_what_it_said(tmp_path, batch, last):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    rounds = run_until(parties, terms, sealed, last)
+    parties[2].close()
+    parties[2] = Party(keys[1], tmp_path / "party-2")
+    assert run_until(parties, terms, sealed, last) == rounds
+    open_histogram(terms, sealed, asked(parties))
+
+
+@pytest.mark.parametrize("last", list(Step), ids=lambda step: step.value)
+def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
+    tmp_path, batch, last, monkeypatch
+):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    keep = journal.Journal.keep
+
+    def killed(self, task, message, notes=None):
+        if task.step is last and self.folder.name == "party-2":
+            raise KeyboardInterrupt
+        keep(self, task, message, notes)
+
+    monkeypatch.setattr(journal.Journal, "keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_until(parties, terms, sealed, last)
+    monkeypatch.setattr(journal.Journal, "keep", keep)
+    parties[2].close()
+    parties[2] = Party(keys[1], tmp_path / "party-2")
+    opened = open_histogram(terms, sealed, asked(parties))
+    again = open_histogram(terms, sealed, asked(parties))
+    assert np.array_equal(opened.noisy_counts, again.noisy_counts)
+
+
+def test_noise_is_drawn_once_a_batch(tmp_path, batch):
+    keys, terms, sealed = batch
+    CountedNoise.drawn = 0
+    for _ in range(3):
+        parties = open_parties(keys, tmp_path, noise=CountedNoise())
+        open_histogram(terms, sealed, asked(parties))
+        for party in parties.values():
+            party.close()
+    assert CountedNoise.drawn == 3  # one for each party
+
+
+def test_the_same_batch_never_opens_for_other_silos(tmp_path, batch):
+    """Two openings whose silos differ by one would show its votes without any noise."""
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    open_histogram(terms, sealed, asked(parties))
+    fewer = {silo: shares for silo, shares in sealed.items() if silo != "silo-001"}
+    with pytest.raises(AnsweredOtherwiseError, match="commit: this step of the batch"):
+        open_histogram(terms, fewer, asked(parties))
+
+
+@pytest.mark.parametrize("skipped", list(Step)[:-1], ids=lambda step: step.value)
+def test_steps_come_in_order(tmp_path, batch, skipped):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    if skipped is not Step.COMMIT:
+        run_until(parties, terms, sealed, STEPS[STEPS.index(skipped) - 1])
+    for step in STEPS[STEPS.index(skipped) + 1 :]:
+        with pytest.raises(AnsweredOtherwiseError, match="expected the step after"):
+            parties[1].answer(PartyTask(step=step, terms=terms))
+
+
+def test_secrets_are_gone_once_a_batch_is_released(tmp_path, batch):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    run_until(parties, terms, sealed, Step.AGREE)
+    assert len(list(tmp_path.rglob("*.secret"))) == 6
+    open_histogram(terms, sealed, asked(parties))
+    assert list(tmp_path.rglob("*.secret")) == []
+    for path in tmp_path.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0 or path.name == "lock" or path.parent == tmp_path
+
+
+# ---- lies ----------------------------------------------------------------------------------------
+
+
+def altered(message, **changes):
+    return dataclasses.replace(message, **changes)
+
+
+def of_other_content(rounds, step, keys, terms):
+    first = rounds[step][0]
+    return altered(first, content=first.content[:-1] + bytes([first.content[-1] ^ 1]))
+
+
+def of_another_batch(rounds, step, keys, terms):
+    other = some_terms(keys, batch_id="other")
+    return signed(rounds[step][0].content, step=step, terms=other, party=1, keys=keys[0])
+
+
+def of_another_step(rounds, step, keys, terms):
+    other = STEPS[(STEPS.index(step) + 1) % len(STEPS)]
+    return signed(rounds[step][0].content, step=other, terms=terms, party=1, keys=keys[0])
+
+
+def by_another_party(rounds, step, keys, terms):
+    return signed(rounds[step][0].content, step=step, terms=terms, party=1, keys=keys[2])
+
+
+def of_no_parts(rounds, step, keys, terms):
+    return signed(b"\xff" * 20, step=step, terms=terms, party=1, keys=keys[0])
+
+
+@pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
+@pytest.mark.parametrize(
+    "lie", [of_other_content, of_another_batch, of_another_step, by_another_party, of_no_parts]
+)
+def test_forged_messages_are_refused(tmp_path, batch, step, lie):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    rounds = run_until(parties, terms, sealed, step)
+    messages = (lie(rounds, step, keys, terms), *rounds[step][1:])
+    task = PartyTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
+    with pytest.raises(ProtocolError, match="expected"):
+        parties[2].answer(task)
+    honest = open_histogram(terms, sealed, asked(parties))  # a lie harms nobody
+    assert len(honest.silos) == 3
+
+
+@pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
+def test_missing_and_own_messages_are_noticed(tmp_path, batch, step):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    messages = run_until(parties, terms, sealed, step)[step]
+    following = STEPS[STEPS.index(step) + 1]
+    own = altered(messages[1], content=messages[1].content + joined(b"more"))
+    for wrong in ((), messages[:2], messages[::-1], (messages[0], own, messages[2])):
+        with pytest.raises(ProtocolError):
+            parties[2].answer(PartyTask(step=following, terms=terms, messages=wrong))
+
+
+def test_a_party_that_tells_two_stories_gets_nothing_released(tmp_path, batch):
+    """Party 3 and the coordinator are one: they want two sums that differ in one silo."""
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    rounds = run_until(parties, terms, sealed, Step.CHECK)
+    digest, values = split(rounds[Step.CHECK][2].content)
+    lie = signed(
+        joined(digest, bytes([values[0] ^ 1]) + values[1:]),
+        step=Step.CHECK,
+        terms=terms,
+        party=3,
+        keys=keys[2],
+    )
+    honest = rounds[Step.CHECK]
+    stories = {1: honest, 2: (*honest[:2], lie)}
+    agreed = {
+        number: parties[number].answer(
+            PartyTask(step=Step.AGREE, terms=terms, messages=stories[number])
+        )
+        for number in stories
+    }
+    assert len(split(agreed[2].content)) == len(split(agreed[1].content)) - 1  # a silo fewer
+    for number in (1, 2):
+        third = signed(agreed[number].content, step=Step.AGREE, terms=terms, party=3, keys=keys[2])
+        task = PartyTask(step=Step.RELEASE, terms=terms, messages=(agreed[1], agreed[2], third))
+        with pytest.raises(ProtocolError, match="expected the silos that"):
+            parties[number].answer(task)
+
+
+def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
+    """Party 3 commits to another seed towards party 2: no share is opened under both."""
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    rounds = run_until(parties, terms, sealed, Step.COMMIT)
+    honest = rounds[Step.COMMIT]
+    told = contents.Commitment.of(honest[2], terms)
+    other = dataclasses.replace(told, seed=contents.seed_digest(b"s" * 32, 3, terms))
+    lie = signed(other.to_bytes(), step=Step.COMMIT, terms=terms, party=3, keys=keys[2])
+    stories = {1: honest, 2: (*honest[:2], lie)}
+    revealed = {
+        number: parties[number].answer(
+            PartyTask(step=Step.REVEAL, terms=terms, messages=stories[number])
+        )
+        for number in stories
+    }
+    third = signed(
+        contents.reveal_content(round_digest(stories[2]), b"s" * 32),
+        step=Step.REVEAL,
+        terms=terms,
+        party=3,
+        keys=keys[2],
+    )
+    task = PartyTask(step=Step.CHECK, terms=terms, messages=(revealed[1], revealed[2], third))
+    for number in (1, 2):
+        with pytest.raises(ProtocolError, match="reveal: expected the seed that"):
+            parties[number].answer(task)
+
+
+def test_a_party_works_in_batches_that_name_it_alone(tmp_path):
+    keys = some_keys(4)
+    terms = some_terms(keys[:3])
+    stranger = Party(keys[3], tmp_path)
+    with pytest.raises(ValueError, match="expected party-4 with its keys"):
+        stranger.answer(tasks(terms, {}, Step.COMMIT)[1])
+    with pytest.raises(ValueError, match="no process has open"):
+        Party(keys[3], tmp_path)
+    stranger.close()
+    Party(keys[3], tmp_path).close()
+
+
+def test_broken_journals_are_refused(tmp_path, batch):
+    keys, terms, sealed = batch
+    parties = open_parties(keys, tmp_path)
+    run_until(parties, terms, sealed, Step.COMMIT)
+    (path,) = (tmp_path / "party-2").rglob("commit.step")
+    whole = path.read_bytes()
+    for broken in (b"", whole[:-1], whole + b"x", b"[]\n", b'{"task": 3}\n'):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"commit.step: expected a step"):
+            run_until(parties, terms, sealed, Step.COMMIT)
+
+
+# ---- the guarantee, from outside ----------------------------------------------------------------
+
+
+def audited_distance(folder, *, sigma, cheats, num_queries=20_000):
+    """A lower bound on how far apart the laws are that open; wrong with FALSE_ALARM at most.
+
+    As in tests/labelling/test_audit.py: one vote moves from the first class to the second.
+    """
+    errors = []
+    for place, label in enumerate((0, 1)):
+        keys = some_keys()
+        terms = some_terms(
+            keys, sigma=sigma, num_queries=num_queries, num_classes=2, batch_id=f"b{place}"
+        )
+        sealed = sealed_votes({"silo": np.full(num_queries, label)}, terms)
+        parties = {
+            number: Party(
+                one,
+                folder / str(place) / str(number),
+                noise=NoNoise() if number in cheats else SystemNoise(),
+            )
+            for number, one in enumerate(keys, start=1)
+        }
+        opened = open_histogram(terms, sealed, asked(parties)).noisy_counts
+        first_leads = opened[:, 0] - opened[:, 1] > 0
+        wrong = int((first_leads == bool(label)).sum())
+        errors.append(stats.beta.isf(FALSE_ALARM / 2, wrong + 1, num_queries - wrong))
+    return -sum(stats.norm.ppf(errors))
+
+
+def test_epsilon_holds_where_a_threshold_of_parties_adds_no_noise(tmp_path):
+    claimed = np.sqrt(2.0) / 2.0
+    found = audited_distance(tmp_path, sigma=2.0, cheats={3})
+    assert 0.8 * claimed <= found <= claimed
+
+
+def test_the_audit_notices_one_cheat_too_many(tmp_path):
+    assert audited_distance(tmp_path, sigma=2.0, cheats={1, 3}) > np.sqrt(2.0) / 2.0
+
+
+@settings(
+    max_examples=200,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+class Coordinators(RuleBasedStateMachine):
+    """A coordinator that relays what it likes, with party 3 on its side, and kills as it likes."""
+
+    @initialize()
+    def start(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.keys = some_keys()
+        self.terms = some_terms(self.keys, sigma=1000.0, num_queries=1, num_classes=2)
+        self.sealed = sealed_votes(some_labels(self.terms, 3), self.terms)
+        self.parties = open_parties(self.keys[:2], pathlib.Path(self.folder.name))
+        self.heard = {step: {1: [], 2: [], 3: []} for step in STEPS}
+        self.third = Party(self.keys[2], pathlib.Path(self.folder.name) / "party-3")
+
+    def ask(self, party, task):
+        try:
+            message = party.answer(task)
+        except (ProtocolError, AnsweredOtherwiseError):
+            return
+        known = self.heard[task.step][message.party]
+        if message not in known:
+            known.append(message)
+
+    def some_messages(self, data, step):
+        if step is Step.COMMIT:
+            return ()
+        heard = self.heard[STEPS[STEPS.index(step) - 1]]
+        return tuple(
+            data.draw(st.sampled_from(heard[number])) for number in (1, 2, 3) if heard[number]
+        )
+
+    def task(self, data, number, step):
+        sealed = {}
+        if step is Step.COMMIT:
+            kept = data.draw(st.sampled_from([3, 3, 2]))
+            sealed = {silo: self.sealed[silo][number - 1] for silo in list(self.sealed)[:kept]}
+        return PartyTask(
+            step=step, terms=self.terms, sealed=sealed, messages=self.some_messages(data, step)
+        )
+
+    @rule(data=st.data(), number=st.sampled_from([1, 2]), step=st.sampled_from(STEPS))
+    def ask_an_honest_party(self, data, number, step):
+        self.ask(self.parties[number], self.task(data, number, step))
+
+    @rule(data=st.data())
+    def ask_in_order(self, data):
+        for step in STEPS:
+            if not self.heard[step][1] or not self.heard[step][2]:
+                for number in (1, 2):
+                    self.ask(self.parties[number], self.task(data, number, step))
+                self.ask(self.third, self.task(data, 3, step))
+                return
+
+    @rule(data=st.data(), step=st.sampled_from(STEPS[1:]))
+    def party_3_repeats_another_or_lies(self, data, step):
+        others = [*self.heard[step][1], *self.heard[step][2], *self.heard[step][3]]
+        if others:
+            content = data.draw(st.sampled_from(others)).content
+            if data.draw(st.booleans()):
+                content = content[:-1] + bytes([content[-1] ^ 1])
+            lie = signed(content, step=step, terms=self.terms, party=3, keys=self.keys[2])
+            self.heard[step][3].append(lie)
+
+    @rule(number=st.sampled_from([1, 2]))
+    def kill(self, number):
+        self.parties[number].close()
+        name = f"party-{number}"
+        self.parties[number] = Party(self.keys[number - 1], pathlib.Path(self.folder.name) / name)
+
+    @invariant()
+    def every_word_is_said_once(self):
+        for step in STEPS:
+            for number in (1, 2):
+                assert len(self.heard[step][number]) <= 1
+
+    @invariant()
+    def what_is_released_is_about_the_same_silos(self):
+        released = self.heard[Step.RELEASE]
+        if released[1] and released[2]:
+            agreed = self.heard[Step.AGREE]
+            assert agreed[1][0].content == agreed[2][0].content
+            assert split(released[1][0].content)[0] == split(released[2][0].content)[0]
+
+    def teardown(self):
+        for party in (*self.parties.values(), self.third):
+            party.close()
+        self.folder.cleanup()
+
+
+TestCoordinators = Coordinators.TestCase

@@ -1,0 +1,61 @@
+"""What a shared vote costs, against laws that are summed up on lattices coarse enough to see."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.conversions import gaussian_dp_epsilon
+from pate_tf.accounting.local import secure_histogram
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.accounting.mechanisms import GaussianHistogram
+
+DELTA = 1e-5
+
+
+def honest_law(scale, honest, reach):
+    """The law of the sum of the honest parties' noise, in lattice steps around 0."""
+    support = np.arange(-reach, reach + 1)
+    one = np.exp(-(support**2) / (2.0 * scale**2))
+    one /= one.sum()
+    total = np.ones(1)
+    for _ in range(honest):
+        total = np.convolve(total, one)
+    return total
+
+
+def exact_delta(law, shift, epsilon):
+    """The delta at an epsilon of two counts that both move by `shift`: every pair of sums."""
+    here, there = law[shift:], law[: len(law) - shift]
+    seen = (here > 1e-200) & (there > 1e-200)
+    here, losses = here[seen], np.log(here[seen] / there[seen])
+    both = np.minimum(epsilon - np.add.outer(losses, losses), 0.0)
+    return 1.0 - here.sum() ** 2 + float(here @ -np.expm1(both) @ here)
+
+
+@pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize("lattice", [3, 5])
+def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, threshold, lattice):
+    monkeypatch.setattr(secure_histogram, "LATTICE", lattice)
+    mechanism = SecureHistogram(2.0, num_parties, threshold)
+    scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
+    law = honest_law(scale, mechanism.num_honest, int(30 * scale))
+    claimed, _ = smallest_epsilon({mechanism: 1}, DELTA)
+    by_gauss = mechanism.composed_epsilon(1, delta=DELTA)
+    assert claimed == min(claimed, by_gauss)
+    assert exact_delta(law, lattice, by_gauss) <= DELTA
+    assert exact_delta(law, lattice, 0.7 * by_gauss) > DELTA
+
+
+@pytest.mark.parametrize("number", [1, 20, 1000])
+def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
+    shared, trusted = SecureHistogram(40.0, 3, 1), GaussianHistogram(40.0)
+    found = smallest_epsilon({shared: number}, DELTA)[0]
+    expected = trusted.data_independent_epsilon(num_queries=number, delta=DELTA)[0]
+    assert expected <= found <= expected * (1 + 1e-4)
+    assert found >= gaussian_dp_epsilon(math.sqrt(2.0 * number) / 40.0, DELTA)
+
+
+def test_noise_below_a_lattice_step_has_no_such_epsilon():
+    assert SecureHistogram(1e-7, 3, 1).composed_epsilon(1, delta=DELTA) == math.inf

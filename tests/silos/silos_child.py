@@ -1,0 +1,54 @@
+"""A process with three silos and their coordinator, for tests that kill it.
+
+Usage: silos_child.py FOLDER NUM_ROUNDS. Each line of FOLDER/released names a round's labels.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import silo_helpers
+
+from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+NAMES = ("a", "b", "c")
+PER_ROUND = 20
+
+
+def pool():
+    dataset = Dataset(
+        name="lines",
+        kind="tabular",
+        input_shape=silo_helpers.SHAPE,
+        value_range=(0.0, 1_000.0),
+        num_classes=silo_helpers.NUM_CLASSES,
+        pool_size=200,
+    )
+    return Pool(dataset, silo_helpers.queries(0, 200))
+
+
+def coordinator(folder):
+    silos = [silo_helpers.silo(folder / name, silo=name) for name in NAMES]
+    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
+    return Coordinator(
+        Roster(run_id="r", delta=1e-6, members=members),
+        folder=folder / "coordinator",
+        silos=silos,
+        asking=Asking(subset=2, how="balanced"),
+    ), silos
+
+
+if __name__ == "__main__":
+    folder = pathlib.Path(sys.argv[1])
+    running, _ = coordinator(folder)
+    with running, open(folder / "released", "a") as out:
+        for number in range(int(sys.argv[2])):
+            labels = running.ask(pool(), np.arange(PER_ROUND * (number + 1)))
+            line = dict(zip(labels.query_indices.tolist(), labels.labels.tolist(), strict=True))
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+            os.fsync(out.fileno())

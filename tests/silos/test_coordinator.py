@@ -1,0 +1,242 @@
+"""A coordinator: public choices, honest counting, labels for students, a statement."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from silo_helpers import NUM_CLASSES, SECURE, SHAPE, FakeSealer, queries, silo, teacher
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
+from pate_tf.accounting.mechanisms import LATTICE
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos.coordinator import UNIT
+from pate_tf.silos.messages import Answer
+from pate_tf.silos.subsets import choose_silos
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+DATASET = Dataset(
+    name="lines",
+    kind="tabular",
+    input_shape=SHAPE,
+    value_range=(0.0, 1_000.0),
+    num_classes=NUM_CLASSES,
+    pool_size=200,
+)
+POOL = Pool(DATASET, queries(0, 200))
+TRUE = teacher(POOL.inputs)
+
+
+def group(number, *, epsilon=3.0, declared=1_000, **changes):
+    silos = [silo(None, silo=f"s{n}", most_epsilon_per_query=9.0, **changes) for n in range(number)]
+    members = tuple(Member(name=one.name, epsilon=epsilon, queries=declared) for one in silos)
+    return silos, Roster(run_id="r", delta=1e-6, members=members)
+
+
+def ten_lines(silos, roster, *, asking=None, folder=None, secure=None):
+    return Coordinator(roster, silos=silos, folder=folder, asking=asking, secure=secure)
+
+
+def test_labels_cost_and_counts_are_those_of_the_silos_accounts():
+    silos, roster = group(30)
+    with ten_lines(silos, roster) as coordinator:
+        labels = coordinator.label(POOL, num_queries=50, strategy="random", seed=3)
+        spending = coordinator.spending()
+    released = labels.released
+    assert (released.labels == TRUE[released.query_indices]).mean() > 0.95
+    assert released.cost.unit == UNIT and released.cost.number == 50
+    charge = RandomisedResponse(NUM_CLASSES, 3.0)
+    assert released.cost.charge == charge
+    assert released.cost.epsilon == smallest_epsilon({charge: 50}, 1e-6)[0]
+    for one, spent in zip(silos, spending, strict=True):
+        assert one.account.paid() == spent.paid == {charge: 50}
+        assert spent.epsilon == one.account.epsilon()
+
+
+def test_labels_are_kept_and_read_like_any_others(tmp_path):
+    silos, roster = group(5)
+    with ten_lines(silos, roster) as coordinator:
+        labels = coordinator.label(POOL, num_queries=10)
+    labels.save(tmp_path)
+    again = QueriedLabels.load(tmp_path)
+    assert again.released.cost == labels.released.cost
+    assert np.array_equal(again.released.labels, labels.released.labels)
+
+
+def test_the_same_queries_are_not_asked_twice():
+    silos, roster = group(4)
+    with ten_lines(silos, roster) as coordinator:
+        first = coordinator.ask(POOL, np.arange(10))
+        more = coordinator.ask(POOL, np.arange(5, 15))
+        assert np.array_equal(more.labels[:5], first.labels[5:])
+        doubled = Pool(DATASET, np.concatenate([POOL.inputs[:3], POOL.inputs[:3]]))
+        twice = coordinator.ask(doubled, np.arange(6))
+        assert np.array_equal(twice.labels[:3], twice.labels[3:])
+        assert [one.num_answered for one in coordinator.spending()] == [15] * 4
+
+
+def test_adaptive_strategies_ask_in_rounds():
+    silos, roster = group(6)
+    with ten_lines(silos, roster) as coordinator:
+        labels = coordinator.label(POOL, num_queries=30, strategy="uncertain")
+        assert len(coordinator.core.rounds()) == 5
+        assert {one.num_answered for one in coordinator.spending()} == {30}
+    assert labels.released.num_queries == 30
+
+
+@pytest.mark.parametrize("how", ["random", "balanced"])
+def test_subsets_ask_so_many_and_no_more_than_was_declared(how):
+    silos, roster = group(10, declared=12)
+    with ten_lines(silos, roster, asking=Asking(subset=3, how=how)) as coordinator:
+        coordinator.ask(POOL, np.arange(20))
+        (one,) = coordinator.core.rounds()
+        assert (one.asked.sum(axis=0) == 3).all()
+        answered = [each.num_answered for each in coordinator.spending()]
+        assert sum(answered) == 60 and max(answered) <= 12
+        if how == "balanced":
+            assert set(answered) == {6}
+        with pytest.raises(ValueError, match="declared"):
+            coordinator.ask(POOL, np.arange(20, 200))
+        assert len(coordinator.core.rounds()) == 1
+
+
+def test_random_subsets_are_uniform():
+    """Each silo is asked 3 of 10 times: 6 standard errors, a false alarm of 2e-8 in all."""
+    asked = choose_silos(4_000, np.full(10, 4_000), subset=3, how="random", seed=(1,))
+    assert (np.abs(asked.mean(axis=1) - 0.3) < 6 * np.sqrt(0.21 / 4_000)).all()
+    pairs = (asked[0] & asked[1]).mean()
+    assert abs(pairs - 3 * 2 / 90) < 6 * np.sqrt(0.0623 / 4_000)
+    again = choose_silos(4_000, np.full(10, 4_000), subset=3, how="random", seed=(1,))
+    assert np.array_equal(asked, again)
+
+
+def test_silos_that_refuse_are_counted_and_the_others_suffice():
+    silos, roster = group(6)
+    silos[2] = silo(None, silo="s2", most_epsilon_per_query=0.5)
+    with ten_lines(silos, roster, asking=Asking(least_answers=5)) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(10))
+        assert labels.num_answered == 10
+        spent = coordinator.spending()[2]
+        assert (spent.num_refused, spent.num_answered, spent.epsilon) == (10, 0, 0.0)
+    with ten_lines(*group(4), asking=Asking(least_answers=5)) as coordinator:
+        none = coordinator.ask(POOL, np.arange(10))
+        assert (none.num_answered, none.num_queries) == (0, 10)
+        assert none.cost.number == 10  # paid, whether there was a label or not
+
+
+def test_silos_choose_their_own_epsilon():
+    silos, roster = group(8)
+    members = tuple(
+        dataclasses.replace(one, epsilon=0.5 if place < 4 else 4.0)
+        for place, one in enumerate(roster.members)
+    )
+    roster = dataclasses.replace(roster, members=members)
+    with ten_lines(silos, roster) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(100))
+        epsilons = [one.epsilon for one in coordinator.spending()]
+    assert epsilons[0] < epsilons[4] == labels.cost.epsilon
+    assert (labels.labels == TRUE[:100]).mean() > 0.9
+
+
+def test_truncated_geometric_goes_through_its_channel():
+    silos, roster = group(60, allowed=("truncated_geometric",))
+    asking = Asking(mechanism={"name": "truncated_geometric"})
+    with ten_lines(silos, roster, asking=asking) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(100))
+    assert (labels.labels == TRUE[:100]).mean() > 0.8
+
+
+class FakeSums:
+    """Parties that see all votes, for what comes after them."""
+
+    def __init__(self):
+        self.batches = []
+
+    def histogram(self, batch, shares):
+        self.batches.append((batch.batch_id, sorted(shares)))
+        votes = teacher(batch.queries)
+        counts = np.zeros((len(batch), batch.num_classes), np.int64)
+        counts[np.arange(len(batch)), votes] = len(shares)
+        return counts * LATTICE + 17
+
+
+def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
+    silos, roster = group(6, sealer=FakeSealer())
+    sums = FakeSums()
+    asking = Asking(mechanism=SECURE, subset=4, how="balanced")
+    with ten_lines(silos, roster, asking=asking, secure=sums) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(30))
+        again = coordinator.ask(POOL, np.arange(30))
+        spent = coordinator.spending()
+        statement = coordinator.statement(dataset="lines")
+    assert np.array_equal(labels.labels, TRUE[:30])
+    assert np.array_equal(labels.noisy_counts, again.noisy_counts)
+    assert labels.weights is not None and len(sums.batches) == 1
+    charge = SecureHistogram(40.0, 3, 1)
+    assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
+    assert {kind for one in spent for kind in one.paid} == {charge}
+    assert "up to 1 of 3 parties together" in dict(statement.sees)
+    assert "2 parties add their noise" in statement.coalitions
+    with pytest.raises(ValueError, match="expected parties"):
+        ten_lines(silos, roster, asking=asking)
+
+
+def test_a_statement_says_who_paid_what_and_who_sees_what():
+    silos, roster = group(3)
+    with ten_lines(silos, roster) as coordinator:
+        coordinator.ask(POOL, np.arange(7))
+        statement = coordinator.statement(dataset="lines", query_strategy="random")
+    fields = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
+    assert fields["epsilon"] == max(one["epsilon"] for one in fields["silos"])
+    page = statement.to_markdown()
+    for words in ("| s0 | randomised_response", "Who sees what", "the coordinator", "Not covered"):
+        assert words in page
+    assert page.count("randomised_response, epsilon 3") == 3 and "7 of 7" in page
+    assert "timing" in page and statement.secure is None
+
+
+def test_silos_and_roster_must_fit():
+    silos, roster = group(3)
+    with pytest.raises(ValueError, match="silos: expected those of the roster"):
+        ten_lines(silos[:2], roster)
+    for wrong in ({"how": "any"}, {"seconds": 0.0}, {"least_answers": 0}, {"weighting": "no"}):
+        with pytest.raises(ValueError, match="expected"):
+            Asking(**wrong)
+    with pytest.raises(ValueError, match="subset: expected 1 to 3"):
+        ten_lines(silos, roster, asking=Asking(subset=4)).ask(POOL, np.arange(2))
+    with pytest.raises(ValueError, match="asked something"):
+        ten_lines(silos, roster).cost()
+
+
+def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
+    """It asks the same silo in many runs, repeats and flips bits, until the budget ends."""
+    one = silo(None, epsilon_budget=40.0, queries_per_day=200, silo="s0")
+    answers = {}
+    for number in range(30):
+        roster = Roster(
+            run_id=f"run-{number}",
+            delta=1e-6,
+            members=(Member(name="s0", epsilon=1.0, queries=1_000),),
+        )
+        inputs = queries(0, 40)
+        inputs.view(np.uint32)[:, 3] ^= number % 3
+        with ten_lines([one], roster) as coordinator:
+            coordinator.ask(Pool(DATASET, inputs), np.arange(40))
+            (asked,) = coordinator.core.rounds()
+            reply = coordinator.core.replies(asked)["s0"]
+            for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
+                assert answers.setdefault(query.tobytes(), int(label)) == int(label)
+            assert coordinator.core.submit("s0", reply) is Answer.SAME
+    assert one.account.epsilon() <= 40.0
+    assert one.account.num_queries == len(answers) <= 200
+
+
+@pytest.mark.long
+def test_a_thousand_silos():
+    silos, roster = group(1_000, epsilon=1.0)
+    with ten_lines(silos, roster, asking=Asking(subset=250)) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(100))
+    assert (labels.labels == TRUE[:100]).mean() > 0.99

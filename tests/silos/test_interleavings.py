@@ -1,0 +1,158 @@
+"""Random interleavings of asking, replying, replaying, altering, killing and clocks going by."""
+
+import itertools
+import pathlib
+import shutil
+import tempfile
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from silo_helpers import NUM_CLASSES, RANDOMISED, queries, silo
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.silos import Member, Roster
+from pate_tf.silos.core import Core
+from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.messages import Answer, RandomisedVotes, Refusal
+
+BUDGET = 30.0
+NAMES = ("a", "b")
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Two silos, two coordinators with a run each, and a clock that jumps."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.now = 1_000.0
+        self.silos = {name: self.open_silo(name) for name in NAMES}
+        self.cores = {run: self.open_core(run) for run in ("r1", "r2")}
+        self.numbers = itertools.count(1)
+        self.left = {name: {} for name in NAMES}  # everything that ever left a silo, by query
+        self.drawn = []
+        self.unsent = []
+
+    def open_silo(self, name):
+        return silo(self.folder / name, silo=name, epsilon_budget=BUDGET, clock=lambda: self.now)
+
+    def open_core(self, run):
+        members = tuple(Member(name=name, epsilon=1.0, queries=500) for name in NAMES)
+        roster = Roster(run_id=run, delta=1e-6, members=members)
+        return Core(roster, Journal(self.folder / run, run), clock=lambda: self.now)
+
+    def teardown(self):
+        for one in self.silos.values():
+            one.close()
+        for core in self.cores.values():
+            core.journal.close()
+        shutil.rmtree(self.folder)
+
+    @rule(run=st.sampled_from(("r1", "r2")), first=st.integers(0, 30), size=st.integers(1, 9))
+    def ask(self, run, first, size):
+        self.cores[run].open_round(
+            Round(
+                number=next(self.numbers),
+                queries=queries(first, first + size),
+                asked=np.ones((2, size), bool),
+                mechanisms={name: RANDOMISED for name in NAMES},
+                num_classes=NUM_CLASSES,
+                deadline=self.now + 50.0,
+            )
+        )
+
+    @rule(run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES), sends=st.booleans())
+    def reply(self, run, name, sends):
+        batch = self.cores[run].poll(name)
+        if batch is None:
+            return
+        answer = self.silos[name].answer(batch)
+        self.note(name, batch, answer)
+        if sends:
+            assert self.cores[run].submit(name, answer) is Answer.OK
+        self.unsent.append((run, name, batch, answer, sends))
+
+    def note(self, name, batch, answer):
+        if isinstance(answer, Refusal):
+            return
+        for query, label in zip(batch.digests, answer.labels.tolist(), strict=True):
+            assert self.left[name].setdefault(query, label) == label
+
+    @rule(data=st.data())
+    def replay(self, data):
+        if not self.unsent:
+            return
+        run, name, batch, answer, was_sent = data.draw(st.sampled_from(self.unsent))
+        said = self.cores[run].submit(name, answer)
+        if was_sent:
+            assert said is Answer.SAME
+        else:
+            # Another reply to the batch may have been taken since, which is then the same one
+            # unless the silo refused it at the time.
+            assert said in (Answer.OK, Answer.SAME, Answer.LATE, Answer.CONFLICT)
+            if said is Answer.CONFLICT:
+                assert isinstance(answer, Refusal) or self.taken_is_refusal(run, name, batch)
+
+    def taken_is_refusal(self, run, name, batch):
+        core = self.cores[run]
+        (one,) = [one for one in core.rounds() if one.batch_id == batch.batch_id]
+        return isinstance(core.replies(one)[name], Refusal)
+
+    @rule(data=st.data())
+    def alter(self, data):
+        if not self.unsent:
+            return
+        run, name, _, answer, was_sent = data.draw(st.sampled_from(self.unsent))
+        if isinstance(answer, Refusal):
+            return
+        other = RandomisedVotes(
+            run_id=answer.run_id,
+            batch_id=answer.batch_id,
+            silo=name,
+            labels=(answer.labels + 1) % NUM_CLASSES,
+        )
+        if was_sent:
+            assert self.cores[run].submit(name, other) is Answer.CONFLICT
+        wrong = "b" if name == "a" else "a"
+        assert self.cores[run].submit(wrong, answer) is Answer.UNKNOWN
+        elsewhere = "r2" if run == "r1" else "r1"
+        assert self.cores[elsewhere].submit(name, answer) is Answer.UNKNOWN
+
+    @rule(name=st.sampled_from(NAMES))
+    def restart_silo(self, name):
+        self.silos[name].close()
+        self.silos[name] = self.open_silo(name)
+
+    @rule(run=st.sampled_from(("r1", "r2")))
+    def restart_coordinator(self, run):
+        self.cores[run].journal.close()
+        self.cores[run] = self.open_core(run)
+
+    @rule(seconds=st.sampled_from((-30.0, 1.0, 60.0)))
+    def clock_jumps(self, seconds):
+        self.now += seconds
+
+    @rule(run=st.sampled_from(("r1", "r2")))
+    def close_round(self, run):
+        core = self.cores[run]
+        for one in core.rounds():
+            if core.is_open(one.number):
+                core.close_round(one, np.zeros(len(one.queries), np.int64))
+                return
+
+    @invariant()
+    def nothing_left_that_was_not_paid(self):
+        for name, one in self.silos.items():
+            assert one.account.num_queries >= len(self.left[name])
+            assert smallest_epsilon(one.account.paid(), 1e-6)[0] <= BUDGET
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,312 @@
+"""A silo: pays before it answers, answers a query once, refuses without a word about its data."""
+
+import math
+
+import numpy as np
+import pytest
+from silo_helpers import (
+    NUM_CLASSES,
+    RANDOMISED,
+    SECURE,
+    FakeSealer,
+    batch,
+    policy,
+    queries,
+    silo,
+    teacher,
+)
+
+from pate_tf.accounting.local import RandomisedResponse
+from pate_tf.ledger import LedgerError
+from pate_tf.noise import SeededNoise
+from pate_tf.silos import Silo
+from pate_tf.silos.account import Account
+from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+
+
+@pytest.fixture(params=["kept", "simulated"])
+def folder(request, tmp_path):
+    return tmp_path / "sensitive" if request.param == "kept" else None
+
+
+def test_the_same_query_is_one_answer_and_one_payment_whatever_the_batch(folder):
+    with silo(folder) as one:
+        first = one.answer(batch(0, 40, batch_id="b1"))
+        assert isinstance(first, RandomisedVotes)
+        assert (one.account.num_queries, len(first.labels)) == (40, 40)
+        paid = one.account.epsilon()
+        again = one.answer(batch(0, 40, batch_id="b1"))
+        mixed = one.answer(batch(20, 60, batch_id="b2", run_id="another"))
+        doubled = one.answer(
+            batch(0, 0, inputs=np.concatenate([queries(5, 9), queries(5, 9)]), batch_id="b3")
+        )
+        assert np.array_equal(again.labels, first.labels)
+        assert np.array_equal(mixed.labels[:20], first.labels[20:])
+        assert np.array_equal(doubled.labels, np.tile(first.labels[5:9], 2))
+        assert one.account.num_queries == 60
+        assert one.account.epsilon() > paid
+
+
+def test_a_bit_flipped_query_is_another_one_and_paid_for(folder):
+    with silo(folder) as one:
+        one.answer(batch(0, 10))
+        flipped = queries(0, 10)
+        flipped.view(np.uint32)[:, 3] ^= 1
+        one.answer(batch(0, 0, inputs=flipped, batch_id="c"))
+        assert one.account.num_queries == 20
+
+
+def test_answers_are_noisy_by_the_randomiser_and_stay_over_restarts(tmp_path):
+    with silo(tmp_path, epsilon_budget=5_000.0) as one:
+        first = one.answer(batch(0, 4000)).labels
+        right = (first == teacher(queries(0, 4000))).mean()
+    kept = RandomisedResponse(NUM_CLASSES, 1.0).kept
+    assert abs(right - kept) < 6 * math.sqrt(kept * (1 - kept) / 4000)  # false alarm 2e-9
+    with silo(tmp_path, epsilon_budget=5_000.0) as again:
+        assert again.account.num_queries == 4000
+        assert np.array_equal(again.answer(batch(0, 4000, batch_id="later")).labels, first)
+        assert again.account.num_queries == 4000
+    for path in [tmp_path, *tmp_path.iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def refused(reply):
+    assert isinstance(reply, Refusal)
+    return reply.reason
+
+
+def test_it_stops_at_its_budget_and_still_gives_what_was_paid(folder):
+    # Basic composition: 7 answers of epsilon 1 at a tiny delta.
+    with silo(folder, epsilon_budget=7.0, delta=1e-12) as one:
+        first = one.answer(batch(0, 5))
+        assert refused(one.answer(batch(3, 9, batch_id="c"))) is Reason.BUDGET_SPENT
+        assert one.account.num_queries == 5
+        assert isinstance(one.answer(batch(5, 7, batch_id="d")), RandomisedVotes)
+        assert refused(one.answer(batch(7, 8, batch_id="e"))) is Reason.BUDGET_SPENT
+        assert np.array_equal(one.answer(batch(0, 5, batch_id="f")).labels, first.labels)
+        assert one.account.epsilon() <= 7.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "reason"),
+    [
+        ({"mechanism": {**RANDOMISED, "epsilon": 5.0}}, {}, Reason.QUERY_TOO_DEAR),
+        ({"mechanism": {**RANDOMISED, "epsilon": 41.0}}, {}, Reason.MALFORMED),
+        ({"mechanism": {**RANDOMISED, "epsilon": 1e-30}}, {}, Reason.MALFORMED),
+        ({"mechanism": {**SECURE, "threshold": 2}}, {}, Reason.MALFORMED),
+        ({}, {"allowed": ("secure_histogram",)}, Reason.MECHANISM_NOT_ALLOWED),
+        ({"mechanism": SECURE}, {}, Reason.MECHANISM_NOT_ALLOWED),  # no sealer
+        ({"num_classes": 4}, {}, Reason.MALFORMED),
+        ({"inputs": np.zeros((2, 5), np.float32)}, {}, Reason.MALFORMED),
+        ({"deadline": 1.0}, {}, Reason.TOO_LATE),
+        ({}, {"queries_per_day": 3}, Reason.DAILY_LIMIT),
+    ],
+)
+def test_refusals_cost_nothing_and_never_look_at_the_data(folder, asked, changes, reason):
+    def explosive(inputs):
+        raise AssertionError("a refusal looked at the teacher")
+
+    with silo(folder, model=explosive, **changes) as one:
+        assert refused(one.answer(batch(0, 4, **asked))) is reason
+        assert one.account.num_queries == 0
+
+
+def test_refusals_are_the_same_for_any_data(folder, tmp_path):
+    """The same history of batches, two silos that hold different data: the same refusals."""
+    histories = []
+    for place, model in enumerate([teacher, lambda inputs: np.zeros(len(inputs), np.int64)]):
+        own = None if folder is None else tmp_path / str(place)
+        with silo(own, model=model, epsilon_budget=30.0, queries_per_day=25) as one:
+            asked = [batch(9 * n % 40, 9 * n % 40 + 11, batch_id=f"b{n}") for n in range(8)]
+            replies = [one.answer(each) for each in asked]
+            histories.append([getattr(each, "reason", None) for each in replies])
+            histories.append(one.account.num_queries)
+    assert histories[:2] == histories[2:]
+    assert Reason.DAILY_LIMIT in histories[0]
+
+
+def test_a_query_that_was_answered_otherwise_is_not_answered_again(folder):
+    with silo(folder, sealer=FakeSealer()) as one:
+        one.answer(batch(0, 5))
+        cheaper = batch(4, 9, mechanism={**RANDOMISED, "epsilon": 0.5}, batch_id="c")
+        assert refused(one.answer(cheaper)) is Reason.ANSWERED_OTHERWISE
+        shared = batch(4, 9, mechanism=SECURE, batch_id="d")
+        assert refused(one.answer(shared)) is Reason.ANSWERED_OTHERWISE
+        assert one.account.num_queries == 5
+
+
+def test_sealed_shares_are_of_one_batch(folder):
+    with silo(folder, sealer=FakeSealer()) as one:
+        asked = batch(0, 6, mechanism=SECURE)
+        first = one.answer(asked)
+        assert isinstance(first, SealedShares) and len(first.sealed) == 3
+        assert one.answer(asked).sealed == first.sealed
+        assert one.account.num_queries == 6
+        # The parties would draw fresh noise for the same votes.
+        again = batch(5, 9, mechanism=SECURE, batch_id="c")
+        assert refused(one.answer(again)) is Reason.ANSWERED_OTHERWISE
+        randomised = batch(5, 9, batch_id="d")
+        assert refused(one.answer(randomised)) is Reason.ANSWERED_OTHERWISE
+        twice = batch(0, 0, inputs=np.repeat(queries(20, 22), 2, axis=0), mechanism=SECURE)
+        assert refused(one.answer(twice)) is Reason.MALFORMED
+        assert one.account.num_queries == 6
+    if folder is not None:
+        with silo(folder, sealer=FakeSealer()) as later:
+            assert later.answer(asked).sealed == first.sealed
+
+
+def test_a_teacher_that_fails_leaves_no_answer_and_says_nothing(folder):
+    def failing(inputs):
+        raise RuntimeError("patient 4711 has it")
+
+    with silo(folder, model=failing) as one:
+        with pytest.raises(ValueError, match="teacher: expected") as error:
+            one.answer(batch(0, 3))
+        assert "4711" not in str(error.value) and error.value.__cause__ is None
+        assert one.account.num_queries == 3  # paid before it was asked
+    for answer in (np.array([0.5, 1, 2]), np.array([5, 1, 2]), np.array([-1, 0, 0]), "x", [1, 2]):
+        one = silo(None, model=lambda inputs, given=answer: given)
+        with pytest.raises(ValueError, match="teacher: expected"):
+            one.answer(batch(0, 3))
+
+
+def test_scores_labels_objects_and_classifiers_are_teachers():
+    from sklearn.tree import DecisionTreeClassifier
+
+    inputs = queries(0, 40)
+    tree = DecisionTreeClassifier(random_state=0).fit(inputs, teacher(inputs))
+
+    class Predictor:
+        def predict(self, given):
+            return np.eye(NUM_CLASSES)[teacher(given)]
+
+    for model in (tree, Predictor(), lambda given: teacher(given).astype(float)):
+        with silo(None, model=model, noise=SeededNoise(1)) as one:
+            asked = batch(0, 40, mechanism={**RANDOMISED, "epsilon": 1.0})
+            labels = one.answer(asked).labels
+        with silo(None, noise=SeededNoise(1)) as expected:
+            assert np.array_equal(labels, expected.answer(asked).labels)
+
+
+def test_a_teacher_from_disk_is_a_skops_file_or_a_saved_model(tmp_path):
+    import skops.io
+    from sklearn.tree import DecisionTreeClassifier
+
+    inputs = queries(0, 40)
+    tree = DecisionTreeClassifier(random_state=0).fit(inputs, teacher(inputs))
+    skops.io.dump(tree, tmp_path / "tree.skops")
+    one = Silo(policy(), tmp_path / "tree.skops", folder=None, num_classes=NUM_CLASSES)
+    assert isinstance(one.answer(batch(0, 10)), RandomisedVotes)
+    (tmp_path / "wrong.pkl").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"SavedModel's folder or a \.skops"):
+        Silo(policy(), tmp_path / "wrong.pkl", folder=None, num_classes=NUM_CLASSES)
+    with pytest.raises(ValueError, match="num_classes"):
+        Silo(policy(), tree, folder=None)
+    with pytest.raises(ValueError, match="teacher: expected a function"):
+        Silo(policy(), 7, folder=None, num_classes=NUM_CLASSES)
+
+
+def test_an_account_is_of_one_silo_and_remembers_that_its_budget_was_raised(tmp_path):
+    with silo(tmp_path) as one:
+        one.answer(batch(0, 3))
+    with pytest.raises(LedgerError, match="another silo's"):
+        silo(tmp_path, silo="school")
+    with silo(tmp_path, epsilon_budget=10.0) as lowered:
+        assert not lowered.account.was_raised
+    with silo(tmp_path, epsilon_budget=20.0) as raised:
+        assert raised.account.was_raised
+        assert raised.account.num_queries == 3
+    with silo(tmp_path, epsilon_budget=10.0) as lowered:
+        assert lowered.account.was_raised
+
+
+def test_a_changed_account_is_refused(tmp_path):
+    import sqlite3
+
+    with silo(tmp_path) as one:
+        one.answer(batch(0, 3))
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
+    connection.execute("UPDATE rows SET details = replace(details, '\"number\":3', '\"number\":1')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match="changed"):
+        silo(tmp_path)
+
+
+def test_a_debit_that_fails_counts_as_nothing(tmp_path):
+    """Nothing is answered on the strength of a row that never became durable."""
+    with silo(tmp_path) as one:
+        one.answer(batch(0, 2))
+        connection = one.account._chain._connection
+
+        class Failing:
+            def execute(self, statement, *rest):
+                if statement == "COMMIT":
+                    import sqlite3
+
+                    raise sqlite3.OperationalError("disk full")
+                return connection.execute(statement, *rest)
+
+            def __getattr__(self, name):
+                return getattr(connection, name)
+
+        one.account._chain._database.connection = Failing()
+        with pytest.raises(LedgerError, match="disk full"):
+            one.answer(batch(2, 5, batch_id="c"))
+        one.account._chain._database.connection = connection
+        assert one.account.num_queries == 2
+        assert isinstance(one.answer(batch(2, 5, batch_id="c")), RandomisedVotes)
+        assert one.account.num_queries == 5
+
+
+def test_labels_of_queries_that_nobody_paid_for_are_not_stored():
+    account = Account(None, silo="clinic", epsilon_budget=1.0, delta=1e-6)
+    with pytest.raises(LedgerError, match="paid for"):
+        account.store_labels({bytes(32): 1})
+    with pytest.raises(LedgerError, match="paid batch"):
+        account.store_sealed("b", [b"1"])
+
+
+class Unreliable:
+    """A connection that breaks now and then."""
+
+    def __init__(self, batches):
+        self.batches, self.submitted, self.calls = list(batches), [], 0
+
+    def poll(self):
+        self.calls += 1
+        if self.calls % 3 == 1:
+            raise ConnectionError
+        return self.batches[0] if self.batches else None
+
+    def submit(self, reply):
+        if len(self.submitted) % 2 == 0:
+            self.submitted.append(reply)
+            raise ConnectionError
+        self.submitted.append(reply)
+        self.batches.pop(0)
+        return Answer.OK
+
+
+def test_it_serves_over_a_connection_that_breaks(tmp_path):
+    connection = Unreliable([batch(0, 4), batch(2, 8, batch_id="c")])
+    waits, events = [], []
+    with silo(tmp_path) as one:
+        one.serve(
+            connection,
+            until=lambda: not connection.batches,
+            sleep=waits.append,
+            on_event=events.append,
+        )
+        assert one.account.num_queries == 8
+    first, second = connection.submitted[:2], connection.submitted[2:]
+    assert all(np.array_equal(a.labels, b.labels) for a, b in (first, second))
+    assert waits and max(waits) < 60.0
+    assert any("can't be reached" in event for event in events)
+
+
+def test_no_text_of_a_silo_shows_anything(tmp_path):
+    with silo(tmp_path, model=lambda inputs: np.full(len(inputs), 3)) as one:
+        one.answer(batch(0, 3))
+        assert repr(one) == "Silo(<clinic>)"
+        assert repr(one.account) == "Account(<of clinic>)"

@@ -1,0 +1,19 @@
+"""A coordinator in a process of its own: `coordinator_child.py CERTIFICATES JOURNAL PORT`."""
+
+import pathlib
+import sys
+import time
+
+from transport_helpers import made_up_core, made_up_round, serve
+
+from pate_tf.silos.transport.credentials import TlsFiles
+
+if __name__ == "__main__":
+    certificates, journal, port = sys.argv[1:]
+    core = made_up_core(pathlib.Path(journal))
+    if not core.rounds():
+        core.open_round(made_up_round())
+    files = TlsFiles.of(pathlib.Path(certificates), "coordinator")
+    with serve(core, files, address=f"localhost:{port}"):
+        print("ready", flush=True)
+        time.sleep(600.0)

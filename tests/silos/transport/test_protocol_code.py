@@ -1,0 +1,34 @@
+"""The committed code of the protocol is what its .proto gives."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from script_processes import REPOSITORY
+
+from pate_tf.silos.transport import silos_pb2 as wire
+
+TOOL = REPOSITORY / "tools" / "protocol_code.py"
+TRANSPORT = pathlib.Path("pate_tf", "silos", "transport")
+
+
+def test_generated_code_is_that_of_the_protocol(tmp_path):
+    pytest.importorskip("grpc_tools")
+    subprocess.run([sys.executable, TOOL, tmp_path], check=True, timeout=120)
+    for name in ("silos_pb2.py", "silos_pb2.pyi", "silos_pb2_grpc.py"):
+        generated = (tmp_path / TRANSPORT / name).read_text()
+        assert generated == (REPOSITORY / TRANSPORT / name).read_text(), f"run: python {TOOL.name}"
+
+
+def test_the_protocol_is_the_one_that_strangers_rely_on():
+    services = wire.DESCRIPTOR.services_by_name
+    assert {name: [method.name for method in one.methods] for name, one in services.items()} == {
+        "Silos": ["Poll", "Submit"],
+        "Parties": ["Poll", "Submit"],
+    }
+    numbers = {field.name: field.number for field in wire.QueryBatch.DESCRIPTOR.fields}
+    assert numbers == {
+        **{"run_id": 1, "batch_id": 2, "queries": 3, "digests": 4},
+        **{"num_classes": 5, "mechanism": 6, "deadline": 7},
+    }

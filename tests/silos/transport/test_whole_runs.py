@@ -1,0 +1,151 @@
+"""Silos, parties and a coordinator together: in one process, and on real ports."""
+
+import threading
+
+import numpy as np
+import pytest
+from silo_helpers import NUM_CLASSES, batch, queries, silo, teacher
+from transport_helpers import LIMITS, PARTIES, SILOS
+
+from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos.messages import Reason, Refusal, SealedShares
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.roles import PartySealer
+from pate_tf.silos.secure.simulated import simulated_parties
+from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
+from pate_tf.silos.transport.party_connection import PartyConnection
+from pate_tf.silos.transport.silo_connection import SiloConnection
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+POOL = Pool(
+    inputs=queries(0, 40),
+    dataset=Dataset(
+        name="lines",
+        kind="tabular",
+        input_shape=(4,),
+        value_range=(0.0, 1_000.0),
+        num_classes=NUM_CLASSES,
+        pool_size=40,
+    ),
+)
+TRUE = teacher(POOL.inputs)
+SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 3, "threshold": 1}
+
+
+def made_up_roster(names):
+    members = tuple(Member(name=name, epsilon=20.0, queries=100) for name in names)
+    return Roster(run_id="r", delta=1e-6, members=members)
+
+
+def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path):
+    sealer, sums = simulated_parties(tmp_path / "parties")
+    names = [f"s{number}" for number in range(20)]
+    silos = [
+        silo(None, silo=name, sealer=sealer, least_sigma=0.1, epsilon_budget=1e6) for name in names
+    ]
+    asking = Asking(mechanism=SECURE)
+    roster = made_up_roster(names)
+
+    class KilledAfterwards:
+        def histogram(self, batch, shares):
+            opened.append(sums.histogram(batch, shares))
+            raise KeyboardInterrupt
+
+    opened = []
+    arguments = {"silos": silos, "folder": tmp_path / "coordinator", "asking": asking}
+    with (
+        Coordinator(roster, secure=KilledAfterwards(), **arguments) as coordinator,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        coordinator.ask(POOL, np.arange(10))
+    with Coordinator(roster, secure=sums, **arguments) as coordinator:
+        labels = coordinator.ask(POOL, np.arange(10))
+        assert np.array_equal(labels.noisy_counts, opened[0])  # one opening, one noise
+        assert np.array_equal(labels.labels, TRUE[:10])
+        assert labels.cost.number == 10
+
+
+@pytest.mark.parametrize("mechanism", [SECURE, {"name": "randomised_response"}])
+def test_a_round_over_the_network(tmp_path, certificates, mechanism):
+    keys = [PartyKeys.generate(name) for name in PARTIES]
+    identities = [one.identity for one in keys]
+    line = PartyLine(identities, limits=LIMITS, seconds=60.0)
+    roster = made_up_roster(SILOS)
+    stop = threading.Event()
+    with Coordinator(
+        roster,
+        folder=tmp_path / "coordinator",
+        secure=line.sums,
+        asking=Asking(mechanism=mechanism, seconds=60.0),
+    ) as coordinator:
+        server = serve_coordinator(
+            "localhost:0",
+            coordinator.core,
+            files=certificates["coordinator"],
+            silos=roster.names,
+            parties=line,
+            limits=LIMITS,
+        )
+        address = f"localhost:{server.port}"
+
+        def serve_silo(name, until):
+            # Its account is its thread's, as it would be its process's.
+            one = silo(
+                tmp_path / name,
+                silo=name,
+                sealer=PartySealer(identities),
+                least_sigma=0.1,
+                most_epsilon_per_query=100.0,
+                epsilon_budget=1e6,
+            )
+            connection = SiloConnection(address, files=certificates[name], wait_seconds=0.5)
+            with one, connection:
+                one.serve(connection, until=until, sleep=lambda seconds: None)
+
+        running = [(serve_silo, {"name": name}) for name in SILOS]
+        known = {one.name: one for one in identities}
+        for one in keys:
+            name = one.identity.name
+            party = PartyConnection(
+                Party(one, tmp_path / name),
+                known,
+                address,
+                files=certificates[name],
+                wait_seconds=0.5,
+            )
+            running.append((party.serve, {}))
+        threads = [
+            threading.Thread(target=serve, kwargs={**settings, "until": stop.is_set})
+            for serve, settings in running
+        ]
+        for one in threads:
+            one.start()
+        try:
+            labels = coordinator.ask(POOL, np.arange(20))
+        finally:
+            stop.set()
+            for one in threads:
+                one.join()
+            server.stop()
+    assert (labels.labels == TRUE[:20]).mean() > 0.7
+    assert labels.cost.number == 20
+
+
+@pytest.mark.parametrize("changes", [{"num_parties": 5, "threshold": 2}, {"num_parties": 4}])
+def test_a_batch_for_other_parties_is_refused_before_it_is_paid(tmp_path, changes):
+    sealer = PartySealer([PartyKeys.generate(name).identity for name in PARTIES])
+    with silo(tmp_path, sealer=sealer, least_sigma=0.1) as one:
+        reply = one.answer(batch(0, 5, mechanism={**SECURE, **changes}))
+        assert isinstance(reply, Refusal) and reply.reason is Reason.MECHANISM_NOT_ALLOWED
+        assert one.account.paid() == {}
+        assert isinstance(one.answer(batch(0, 5, mechanism=SECURE)), SealedShares)
+
+
+def test_a_name_is_a_silo_s_or_a_party_s(certificates):
+    line = PartyLine([PartyKeys.generate("silo-1").identity])
+    with pytest.raises(ValueError, match="other names than those of silos"):
+        serve_coordinator(
+            "localhost:0", None, files=certificates["coordinator"], silos=SILOS, parties=line
+        )

@@ -1,0 +1,215 @@
+"""Arrays and messages on the wire: what comes back, and what is refused before it is made."""
+
+import numpy as np
+import pytest
+from transport_helpers import QUERIES, RUN
+
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.silos.messages import (
+    Answer,
+    QueryBatch,
+    RandomisedVotes,
+    Reason,
+    Refusal,
+    SealedShares,
+    reply_digest,
+)
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.messages import PartyTask, Step, signed
+from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.transport import arrays, conversions
+from pate_tf.silos.transport import silos_pb2 as wire
+
+MECHANISMS = [
+    {"name": "randomised_response", "epsilon": 0.1},
+    {"name": "secure_histogram", "sigma": 40.0, "num_parties": 3, "threshold": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        QUERIES,
+        QUERIES.astype(np.float32),
+        np.arange(6, dtype=np.int64)[::-2],
+        np.arange(6, dtype=">i8").reshape(2, 3),
+        np.linspace(0.0, 1.0, 5),
+    ],
+)
+def test_arrays_come_back(array):
+    message = wire.Array.FromString(arrays.pack(array).SerializeToString())
+    back = arrays.unpack(message, "x")
+    assert back.shape == array.shape
+    assert np.array_equal(back, array)
+    assert not back.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([None]), np.array(["a"]), np.array([1 + 2j]), np.ones(1, bool)]
+)
+def test_other_arrays_are_not_sent(array):
+    with pytest.raises(ValueError, match="array: expected a type of"):
+        arrays.pack(array)
+
+
+HUGE = 2**62
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (wire.Array(dtype="|O", shape=[1], data=bytes(8)), "a type of"),
+        (wire.Array(dtype="O", shape=[1], data=bytes(8)), "a type of"),
+        (wire.Array(dtype=">f4", shape=[1], data=bytes(4)), "a type of"),
+        (wire.Array(dtype="f4,f4", shape=[1], data=bytes(8)), "a type of"),
+        (wire.Array(dtype="<U4", shape=[1], data=bytes(16)), "a type of"),
+        (wire.Array(dtype="", shape=[1], data=bytes(16)), "a type of"),
+        (wire.Array(dtype="<f4", shape=[], data=bytes(4)), "axes"),
+        (wire.Array(dtype="<f4", shape=[1] * 9, data=bytes(4)), "axes"),
+        (wire.Array(dtype="<f4", shape=[2], data=bytes(4)), "as many bytes"),
+        (wire.Array(dtype="<f4", shape=[1], data=bytes(5)), "as many bytes"),
+        (wire.Array(dtype="<f4", shape=[0], data=b""), "as many bytes"),
+        (wire.Array(dtype="<f4", shape=[HUGE], data=bytes(4)), "as many bytes"),
+        # Products that wrap around at 64 bits: 0 and 4 bytes.
+        (wire.Array(dtype="<f4", shape=[HUGE, HUGE], data=b""), "as many bytes"),
+        (wire.Array(dtype="<f4", shape=[2**32 + 1, 2**32 - 1, 2**63], data=b""), "as many bytes"),
+        (wire.Array(dtype="<f4", shape=[1], data=np.float32(np.nan).tobytes()), "finite"),
+        (wire.Array(dtype="<f8", shape=[1], data=np.float64(-np.inf).tobytes()), "finite"),
+    ],
+)
+def test_malformed_arrays_are_refused_in_one_line(message, expected):
+    with pytest.raises(ValueError, match=expected) as caught:
+        arrays.unpack(message, "queries")
+    assert str(caught.value).startswith("queries: expected")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: one["name"])
+@pytest.mark.parametrize("queries", [QUERIES, QUERIES.astype(np.float32)], ids=["bytes", "floats"])
+def test_batches_come_back(mechanism, queries):
+    batch = QueryBatch.of(
+        queries, run_id=RUN, batch_id="b", num_classes=3, mechanism=mechanism, deadline=1e9
+    )
+    message = wire.QueryBatch.FromString(conversions.batch_to_wire(batch).SerializeToString())
+    back = conversions.batch_of_wire(message)
+    assert np.array_equal(back.queries, batch.queries) and back.queries.dtype == queries.dtype
+    assert back.digests == batch.digests
+    assert dict(back.mechanism) == mechanism
+    assert (back.run_id, back.batch_id, back.num_classes, back.deadline) == (RUN, "b", 3, 1e9)
+
+
+def changed_query(message):
+    data = bytearray(message.queries.data)
+    data[0] ^= 1
+    message.queries.data = bytes(data)
+
+
+def a_digest_less(message):
+    del message.digests[0]
+
+
+def another_mechanism(message):
+    message.mechanism.name = "plurality"
+
+
+def a_parameter_more(message):
+    message.mechanism.parameters["delta"] = 1.0
+
+
+def no_epsilon(message):
+    message.mechanism.parameters["epsilon"] = float("nan")
+
+
+def a_bad_name(message):
+    message.run_id = "../../etc"
+
+
+def whole_numbers(message):
+    message.queries.dtype = "<i8"
+
+
+def endless(message):
+    message.deadline = float("nan")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(changed_query, a_digest_less, another_mechanism, a_parameter_more, no_epsilon),
+        *(a_bad_name, whole_numbers, endless),
+    ],
+)
+def test_batches_that_are_none_are_refused(change):
+    batch = QueryBatch.of(
+        QUERIES, run_id=RUN, batch_id="b", num_classes=3, mechanism=MECHANISMS[0], deadline=1e9
+    )
+    message = conversions.batch_to_wire(batch)
+    change(message)
+    with pytest.raises(ValueError, match="expected"):
+        conversions.batch_of_wire(message)
+
+
+NAMES = {"run_id": RUN, "batch_id": "b", "silo": "silo-1"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        RandomisedVotes(**NAMES, labels=np.array([0, 2, 1])),
+        SealedShares(**NAMES, sealed=(b"one", b"two")),
+        *(Refusal(**NAMES, reason=reason) for reason in Reason),
+    ],
+)
+def test_replies_come_back(reply):
+    message = wire.Reply.FromString(conversions.reply_to_wire(reply).SerializeToString())
+    assert reply_digest(conversions.reply_of_wire(message)) == reply_digest(reply)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Reply(**NAMES),
+        wire.Reply(**NAMES, refusal="because"),
+        wire.Reply(**{**NAMES, "silo": "a b"}, refusal="malformed"),
+        wire.Reply(**NAMES, sealed=wire.SealedShares()),
+        wire.Reply(**NAMES, votes=arrays.pack(np.array([0.5]))),
+        wire.Reply(**NAMES, votes=arrays.pack(np.array([-1]))),
+        wire.Reply(**NAMES, votes=arrays.pack(np.array([[1]]))),
+    ],
+)
+def test_replies_that_are_none_are_refused(message):
+    with pytest.raises(ValueError, match="expected"):
+        conversions.reply_of_wire(message)
+
+
+def test_answers_come_back():
+    for answer in Answer:
+        assert conversions.answer_of_wire(conversions.answer_to_wire(answer)) is answer
+    assert conversions.answer_of_wire(wire.SubmitReply()) is Answer.UNKNOWN
+
+
+def test_tasks_come_back_with_the_keys_that_a_party_knows():
+    keys = [PartyKeys.generate(f"party-{number}") for number in (1, 2, 3)]
+    terms = BatchTerms(
+        run_id=RUN,
+        batch_id="b",
+        queries_digest=bytes(32),
+        num_queries=5,
+        num_classes=3,
+        mechanism=SecureHistogram(0.1, 3, 1),
+        parties=tuple(one.identity for one in keys),
+    )
+    message = signed(b"content", step=Step.COMMIT, terms=terms, party=1, keys=keys[0])
+    task = PartyTask(
+        step=Step.REVEAL, terms=terms, sealed={"b": b"2", "a": b"1"}, messages=(message,)
+    )
+    sent = wire.PartyTask.FromString(conversions.task_to_wire(task).SerializeToString())
+    known = {one.identity.name: one.identity for one in keys}
+    back = conversions.task_of_wire(sent, known)
+    assert back.digest == task.digest and back.messages == task.messages
+    assert back.terms.digest == terms.digest
+    with pytest.raises(ValueError, match="parties: expected ones that this party knows"):
+        conversions.task_of_wire(sent, {"party-1": known["party-1"]})
+    sent.step = "open_all"
+    with pytest.raises(ValueError, match="step: expected one of"):
+        conversions.task_of_wire(sent, known)

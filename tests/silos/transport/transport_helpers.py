@@ -1,0 +1,68 @@
+"""Certificates, rosters and coordinators of made-up runs."""
+
+import socket
+import time
+
+import numpy as np
+
+from pate_tf.silos.core import Core
+from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
+from pate_tf.silos.roster import Member, Roster
+from pate_tf.silos.transport import party_service, silo_service
+from pate_tf.silos.transport.limits import Limits
+from pate_tf.silos.transport.server import Server
+from pate_tf.silos.transport.silo_connection import SiloConnection
+
+SILOS = ("silo-1", "silo-2")
+PARTIES = ("party-1", "party-2", "party-3")
+STRANGER = "stranger"
+RUN = "run"
+NUM_QUERIES = 5
+LIMITS = Limits(calls_per_second=1000.0, calls_at_once=100)
+QUERIES = np.arange(NUM_QUERIES * 4, dtype=np.uint8).reshape(NUM_QUERIES, 2, 2)
+
+
+def made_up_roster():
+    members = tuple(Member(name=name, epsilon=1.0, queries=100) for name in SILOS)
+    return Roster(run_id=RUN, delta=1e-5, members=members)
+
+
+def made_up_round(number=1, seconds=60.0):
+    return Round(
+        number=number,
+        queries=QUERIES,
+        asked=np.ones((len(SILOS), NUM_QUERIES), bool),
+        mechanisms={name: {"name": RANDOMISED_RESPONSE, "epsilon": 1.0} for name in SILOS},
+        num_classes=3,
+        deadline=time.time() + seconds,
+    )
+
+
+def made_up_core(folder=None):
+    return Core(made_up_roster(), Journal(folder, RUN))
+
+
+def serve(core, files, *, address="localhost:0", limits=LIMITS, parties=None):
+    services = {silo_service.SERVICE: silo_service.SiloService(core, limits).add_to}
+    rosters = {silo_service.SERVICE: SILOS}
+    if parties is not None:
+        services[party_service.SERVICE] = parties.add_to
+        rosters[party_service.SERVICE] = parties.names
+    return Server(address, files=files, services=services, rosters=rosters, limits=limits)
+
+
+def connect(server, files, **settings):
+    port = server if isinstance(server, int) else server.port
+    return SiloConnection(f"localhost:{port}", files=files, wait_seconds=0.0, **settings)
+
+
+def votes_of(silo, *, first=0, batch_id="round-1"):
+    labels = (np.arange(NUM_QUERIES) + first) % 3
+    return RandomisedVotes(run_id=RUN, batch_id=batch_id, silo=silo, labels=labels)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]

@@ -1,0 +1,218 @@
+import copy
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from analysis_helpers import DELTA, MECHANISM, golden_counts, pay
+from statement_helpers import check, state
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
+from pate_tf.ledger import Ledger
+from pate_tf.statement.page import to_markdown
+from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.values.record_set import RecordSet
+
+SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_epsilon": 1.0}
+
+
+@pytest.fixture
+def paid(tmp_path):
+    """A ledger of two students, and the statement of the second."""
+    first = pay(tmp_path, golden_counts("H1", 5))
+    second = pay(tmp_path, golden_counts("H2", 7))
+    assert first.ledger_rows != second.ledger_rows
+    return tmp_path, state(tmp_path, second)
+
+
+def test_against_replacing_an_owner_the_whole_ledger_counts_at_two_moved_teachers(tmp_path):
+    pay(tmp_path, golden_counts("H1", 5))
+    statement = state(tmp_path, pay(tmp_path, golden_counts("H2", 7)), unit="owner")
+    check(tmp_path, statement)
+    said = statement["epsilon_ensemble_replaced"]
+    assert said > statement["epsilon_ensemble"]
+    for lower in (said * 0.999, statement["epsilon_ensemble"], float("nan")):
+        with pytest.raises(ValueError, match="against replacing an owner"):
+            check(tmp_path, {**statement, "epsilon_ensemble_replaced": lower})
+
+
+def test_a_reset_can_not_be_hidden(tmp_path):
+    folder = tmp_path / "run/sensitive"
+    pay(folder, golden_counts("H1", 5))
+    shutil.rmtree(folder)
+    opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
+    Ledger.open(folder, **opened, acknowledge_reset=True).close()
+    statement = state(folder, pay(folder, golden_counts("H2", 7)))
+    check(folder, statement)
+    assert statement["ledger_was_reset"] is True
+    assert "THE LEDGER WAS RESET" in statement["one_ledger"][0]
+    page = to_markdown(PrivacyStatement.from_dict(statement))
+    assert page.splitlines()[2].startswith("**THE LEDGER WAS RESET")
+    with pytest.raises(ValueError, match="expected the ledger's ledger_was_reset True, got False"):
+        check(folder, {**statement, "ledger_was_reset": False})
+    # What the lost ledger paid for is part of what the ensemble cost.
+    assert statement["epsilon_ensemble"] > statement["epsilon"]
+
+
+def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path):
+    records = RecordSet.of(np.arange(600.0).reshape(200, 3))
+    ledgers = []
+    for number, ensemble in enumerate(("ab" * 32, "cd" * 32)):
+        folder = tmp_path / str(number)
+        opened = {"ensemble_digest": ensemble, "delta": DELTA, "records": records}
+        Ledger.open(folder, **opened).close()
+        ledgers.append((folder, ensemble))
+    pay(ledgers[0][0], golden_counts("H1", 5))
+    statement = state(
+        ledgers[1][0], pay(ledgers[1][0], golden_counts("H2", 7), ensemble=ledgers[1][1])
+    )
+    check(ledgers[1][0], statement)
+    expected, _ = smallest_epsilon({MECHANISM: 12}, DELTA)
+    assert statement["epsilon_all_ensembles"] == expected > statement["epsilon_ensemble"]
+    assert (statement["num_ledgers"], statement["records_are_known"]) == (2, True)
+    page = to_markdown(PrivacyStatement.from_dict(statement))
+    assert "as far as known on this machine (2 ledgers)" in page
+    with pytest.raises(ValueError, match="for all ensembles of the records"):
+        check(ledgers[1][0], {**statement, "epsilon_all_ensembles": 0.01})
+
+
+def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
+    folder, statement = paid
+    check(folder, statement)
+    pay(folder, golden_counts("H3", 9))
+    check(folder, statement)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"epsilon_ensemble": 0.01}, "at least epsilon"),
+        ({"epsilon": 1e9}, "up to the ensemble's"),
+        ({"epsilon": 0.0}, "at least epsilon"),
+        ({"epsilon": 1e-9}, "at least epsilon"),
+        ({"epsilon": float("nan")}, "at least epsilon"),
+        ({"ledger_rows": []}, "expected the ledger rows that paid, got none"),
+        ({"delta": 1e-12}, "expected the ledger's delta"),
+        ({"num_answered": -1}, "no more answers than queries"),
+        ({"num_answered": 8}, "no more answers than queries"),
+        ({"num_answered": 6}, "expected an answer to each of the 7 queries"),
+        ({"num_queries": 0, "num_answered": 0}, "at least 1 queries, one for each row"),
+        ({"ledger_rows": [2, 4], "num_queries": 1, "num_answered": 1}, "at least 2 queries"),
+        ({"epsilon_budget": 0.1}, "expected the ledger's epsilon_budget None, got 0.1"),
+        ({"budget_was_raised": True}, "expected the ledger's budget_was_raised False"),
+        ({"guarantees": []}, "the words that its numbers give, got others in guarantees"),
+        ({"protected": "everything"}, "others in protected"),
+        ({"unit": "owner"}, "epsilon_ensemble_replaced: expected a number"),
+        ({"unit": "owner", "epsilon_ensemble_replaced": 1e9}, "others in .*guarantees"),
+        ({"kind": "perfect"}, "others in kind"),
+        ({"largest_share_of_right_guesses": 0.5}, "others in largest_share"),
+        ({"note": "certified"}, "no other fields, got note"),
+        ({"sanitised": SANITISED}, "the ledger kept no release"),
+        ({"sanitised": {**SANITISED, "epsilon": "low"}}, "other types of values"),
+        ({"num_queries": 7.5}, "other types of values"),
+        ({"versions": None}, "other types of values"),
+        ({"epsilon_ensemble": float("nan")}, "at least epsilon"),
+        ({"ledger_rows": [1]}, "expected a payment at row 1"),
+        ({"ledger_rows": [99]}, "expected a payment at row 99"),
+        ({"mechanism": GaussianNoisyMax(400.0).to_dict()}, "another mechanism"),
+        ({"ledger_head": [3, "00" * 32]}, "another history"),
+        ({"ledger_head": [99, "00" * 32]}, "another history"),
+        ({"ledger_head": []}, "expected a privacy statement"),
+        ({"delta": "small"}, "expected a privacy statement"),
+    ],
+    ids=str,
+)
+def test_a_cheaper_statement_is_refused(paid, change, told):
+    folder, statement = paid
+    with pytest.raises(ValueError, match=told) as caught:
+        check(folder, {**statement, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_student_can_not_be_signed_by_the_head_before_it_was_paid_for(paid, tmp_path):
+    folder, statement = paid
+    with Ledger.read(folder) as ledger:
+        earlier = ledger.history()[2]
+    cheaper = copy.deepcopy(statement)
+    cheaper["ledger_head"] = [earlier.sequence, earlier.digest]
+    cheaper["epsilon"] = cheaper["epsilon_ensemble"] = statement["epsilon"] / 2
+    with pytest.raises(ValueError, match="expected a payment at row"):
+        check(folder, cheaper)
+
+
+def test_a_budget_is_that_of_the_quoted_row(tmp_path):
+    released = pay(tmp_path, golden_counts("H1", 5), budget=3.0)
+    before = state(tmp_path, released)
+    with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
+        ledger.raise_budget(epsilon_budget=9.0, delta=DELTA, i_understand_this_weakens_privacy=True)
+    after = state(tmp_path, released)
+    assert (after["epsilon_budget"], after["budget_was_raised"]) == (9.0, True)
+    for statement in (before, after):
+        check(tmp_path, statement)
+    for change in ({"budget_was_raised": False}, {"epsilon_budget": 3.0}):
+        with pytest.raises(ValueError, match=f"expected the ledger's {next(iter(change))}"):
+            check(tmp_path, {**after, **change})
+
+
+def test_a_row_that_was_never_answered_taught_nobody(tmp_path):
+    released = pay(tmp_path, golden_counts("H1", 5))
+    with (
+        Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger,
+        ledger.exclusive(),
+    ):
+        lost = ledger.debit(MECHANISM, [b"lost in a crash."], secure_noise=True)
+    statement = state(tmp_path, released)
+    check(tmp_path, statement)
+    with pytest.raises(ValueError, match="was paid for and never answered"):
+        check(tmp_path, {**statement, "ledger_rows": [*statement["ledger_rows"], lost]})
+
+
+def test_withheld_queries_are_no_answers(tmp_path):
+    mechanism = ConfidentGaussianNoisyMax(threshold=240.0, sigma_threshold=9.0, sigma=30.0)
+    released = pay(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
+    assert 0 < released.num_answered < released.num_queries
+    check(tmp_path, state(tmp_path, released))
+
+
+def test_what_the_rows_do_not_say_is_not_checked(paid):
+    """As the docstring admits: the student's own share is only checked to be possible."""
+    folder, statement = paid
+    fewer = PrivacyStatement.from_dict(statement)
+    epsilon, _ = MECHANISM.data_independent_epsilon(num_queries=1, delta=DELTA)
+    fewer = dataclasses.replace(fewer, num_queries=1, num_answered=1, epsilon=epsilon)
+    check(folder, json.loads(json.dumps(fewer.to_dict())))
+    assert fewer.epsilon_ensemble == statement["epsilon_ensemble"]
+
+
+def test_another_ledger_with_the_same_rows_does_not_vouch(paid, tmp_path_factory):
+    _, statement = paid
+    other = tmp_path_factory.mktemp("other")
+    pay(other, golden_counts("H1", 5))
+    pay(other, golden_counts("H2", 7))
+    with pytest.raises(ValueError, match="another history"):
+        check(other, statement)
+
+
+def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
+    import analysis_helpers
+
+    from pate_tf.noise import SeededNoise
+
+    monkeypatch.setattr(analysis_helpers, "SystemNoise", lambda: SeededNoise(1))
+    released = pay(tmp_path, golden_counts("H1", 5))
+    statement = state(tmp_path, released)
+    assert statement["secure_noise"] is False
+    check(tmp_path, statement)
+    with pytest.raises(ValueError, match="secure noise"):
+        check(tmp_path, {**statement, "secure_noise": True})
+
+
+def test_the_statement_names_the_rows_that_paid(paid):
+    folder, statement = paid
+    with Ledger.read(folder) as ledger:
+        debits = [row.sequence for row in ledger.history() if row.kind == "debit"]
+    assert statement["ledger_rows"] == debits[1:]
+    assert statement["mechanism"] == MECHANISM.to_dict()
+    assert statement["delta"] == DELTA

@@ -1,0 +1,283 @@
+"""The promise by brute force: neighbouring private data, all teachers trained again, every bit held
+against what it was.
+
+The number of steps comes by default (`max_steps=None`), and shares are long enough against the
+batches for it to differ between data sets.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import event_files
+import numpy as np
+import pytest
+import teacher_helpers as helpers
+import tensorflow as tf
+
+from pate_tf import artifacts
+from pate_tf.models import catalogue, classifier, closed_form
+from pate_tf.models.encoder import Encoder
+from pate_tf.partition import Partition, owner_partition, random_partition
+from pate_tf.representations import contrastive
+from pate_tf.runs import teachers as run
+from pate_tf.teachers import classifiers, logs, on_features, processes
+from pate_tf.teachers.config import FEWEST_STEPS
+from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
+from pate_tf.values.public import Pool
+from pate_tf.values.sensitive import PrivateExamples
+
+NUM_TEACHERS = 6
+SEED = 5
+LONELY = 4  # the teacher with a single owner
+CLOSED_FORMS = tuple(f"{name} on features" for name in closed_form.NAMES)
+KERAS, FOREST, LOGISTIC = (
+    "architectures_for_tests:with_buffers",
+    "random_forest",
+    "classifiers_for_tests:scaled_logistic",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    owner: str
+    image: np.ndarray
+    label: int
+
+
+def records_of(owner: str, number: int) -> list[Record]:
+    random = np.random.default_rng(list(owner.encode()))
+    images, _ = helpers.blob_images(number, seed=int(random.integers(2**31)))
+    return [Record(owner, image, int(random.integers(3))) for image in images]
+
+
+def teacher_of(owner: str) -> int:
+    shares = owner_partition([owner] * NUM_TEACHERS, num_teachers=NUM_TEACHERS, seed=SEED)
+    return int(shares.assignment[0])
+
+
+def owners_without(teacher: int) -> list[str]:
+    return [name for name in map("owner {}".format, range(60)) if teacher_of(name) != teacher]
+
+
+OTHERS = owners_without(LONELY)
+ONLY_ONE = next(name for name in map("hermit {}".format, range(99)) if teacher_of(name) == LONELY)
+OWNERS = [*OTHERS[:24], ONLY_ONE]
+NEW = OTHERS[30]
+MOVING = next(name for name in OWNERS if teacher_of(name) not in (teacher_of(NEW), LONELY))
+
+
+def all_records() -> list[Record]:
+    """About 80 records whose owners stand in no order."""
+    together = [
+        record for place, owner in enumerate(OWNERS) for record in records_of(owner, 2 + place % 4)
+    ]
+    return [together[place] for place in np.random.default_rng(1).permutation(len(together))]
+
+
+def without(owner: str, records: list[Record]) -> list[Record]:
+    return [record for record in records if record.owner != owner]
+
+
+def with_more(owner: str, number: int, records: list[Record]) -> list[Record]:
+    """Records of one owner between those of others."""
+    more = list(records)
+    for place, record in enumerate(records_of(owner, number)):
+        more.insert(3 + 11 * place, record)
+    return more
+
+
+def another(record: Record) -> Record:
+    return Record(record.owner, 255 - record.image, (record.label + 1) % 3)
+
+
+BASE = all_records()
+# What is done to the owners, and whose teachers may change.
+OWNER_CHANGES: dict[str, tuple[list[Record], tuple[str, ...]]] = {
+    "an owner is added": (with_more(NEW, 5, BASE), (NEW,)),
+    "an owner is removed": (without(OWNERS[0], BASE), (OWNERS[0],)),
+    "the only owner of a teacher is removed": (without(ONLY_ONE, BASE), (ONLY_ONE,)),
+    "an owner brings more records": (with_more(OWNERS[3], 9, BASE), (OWNERS[3],)),
+    "an owner is replaced": (with_more(NEW, 5, without(MOVING, BASE)), (MOVING, NEW)),
+}
+# What is done to the records, and at which positions of the longer list.
+RECORD_CHANGES: dict[str, tuple[list[Record], tuple[int, ...]]] = {
+    "a record is replaced": ([*BASE[:40], another(BASE[40]), *BASE[41:]], (40,)),
+    "a record is appended": ([*BASE, another(BASE[0])], (len(BASE),)),
+    "the last record is removed": (BASE[:-1], (len(BASE) - 1,)),
+}
+
+
+def examples(records: list[Record]) -> PrivateExamples:
+    labels = np.array([record.label for record in records])
+    return PrivateExamples(helpers.BLOBS, np.stack([one.image for one in records]), labels)
+
+
+def shares_by_owner(records: list[Record]) -> Partition:
+    owners = [record.owner for record in records]
+    return owner_partition(owners, num_teachers=NUM_TEACHERS, seed=SEED)
+
+
+def shares_by_position(records: list[Record]) -> Partition:
+    return random_partition(num_records=len(records), num_teachers=NUM_TEACHERS, seed=SEED)
+
+
+Learned = list[list[np.ndarray]]  # of each teacher, everything that was learned
+Learn = Callable[[list[Record], Partition], Learned]
+
+
+def config(model: str, unit: str):
+    return helpers.config(
+        num_teachers=NUM_TEACHERS, model=model, max_steps=None, batch_size=2, seed=SEED, unit=unit
+    )
+
+
+@pytest.fixture(scope="module")
+def learn_keras() -> Learn:
+    """Trains all teachers; every call uses the same traced loop."""
+    trainer = None
+
+    def learn(records: list[Record], shares: Partition) -> Learned:
+        nonlocal trainer
+        data = TeacherData(config(KERAS, shares.unit), examples(records), shares)
+        if trainer is None:
+            trainer = EnsembleParallelTrainer(data, tf.distribute.OneDeviceStrategy("/CPU:0"))
+        trainer.data = data
+        states = helpers.train_all(trainer, range(NUM_TEACHERS))
+        return [helpers.arrays(state) for state in states]
+
+    return learn
+
+
+def learn_classifiers(model: str) -> Learn:
+    def learn(records: list[Record], shares: Partition) -> Learned:
+        trained = classifiers.train(
+            config(model, shares.unit), examples(records), shares, range(NUM_TEACHERS)
+        )
+        return [state.weights for _, state in trained]
+
+    return learn
+
+
+def learn_on_features(model: str) -> Learn:
+    """Teachers on learnt features, of a network whose rounding could depend on the batch."""
+    generator = np.random.default_rng(0)
+    pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
+    (part,) = contrastive.unlearnt(helpers.BLOBS, 0)[:1]
+    part.find_directions(pool)
+    encoder = Encoder(helpers.BLOBS, [part], {})
+
+    def learn(records: list[Record], shares: Partition) -> Learned:
+        settings = config(model.removesuffix(" on features"), shares.unit)
+        trained = on_features.train(
+            settings, examples(records), shares, range(NUM_TEACHERS), encoder
+        )
+        return [state.weights for _, state in trained]
+
+    return learn
+
+
+@pytest.fixture(scope="module", params=[KERAS, FOREST, LOGISTIC, *CLOSED_FORMS])
+def learn(request, learn_keras) -> Learn:
+    if request.param in CLOSED_FORMS:
+        yield learn_on_features(request.param)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "num_cores", lambda: 1)
+        yield learn_keras if request.param == KERAS else learn_classifiers(request.param)
+
+
+@pytest.fixture(scope="module")
+def learned_by_owner(learn) -> Learned:
+    return learn(BASE, shares_by_owner(BASE))
+
+
+@pytest.fixture(scope="module")
+def learned_by_position(learn) -> Learned:
+    return learn(BASE, shares_by_position(BASE))
+
+
+def changed(before: Learned, after: Learned) -> set[int]:
+    """The teachers that differ in any bit."""
+
+    def bits(arrays: list[np.ndarray]) -> list[tuple[object, ...]]:
+        return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
+
+    pairs = enumerate(zip(before, after, strict=True))
+    return {teacher for teacher, (one, other) in pairs if bits(one) != bits(other)}
+
+
+@pytest.mark.parametrize("change", OWNER_CHANGES)
+def test_only_the_teachers_of_the_owners_who_come_or_go_change(learn, learned_by_owner, change):
+    records, owners = OWNER_CHANGES[change]
+    after = learn(records, shares_by_owner(records))
+    assert changed(learned_by_owner, after) == {teacher_of(owner) for owner in owners}
+    assert len({teacher_of(owner) for owner in owners}) == len(owners)
+
+
+@pytest.mark.parametrize("change", RECORD_CHANGES)
+def test_only_the_teacher_of_the_record_changes(learn, learned_by_position, change):
+    records, (position,) = RECORD_CHANGES[change]
+    longer = max(records, BASE, key=len)
+    after = learn(records, shares_by_position(records))
+    expected = {int(shares_by_position(longer).assignment[position])}
+    assert changed(learned_by_position, after) == expected
+
+
+def test_these_data_sets_differ_in_the_default_number_of_steps():
+    # Else the tests above would pass for teachers whose steps follow from the sum of all records.
+    def steps(records: list[Record]) -> list[int]:
+        data = TeacherData(config(KERAS, "owner"), examples(records), shares_by_owner(records))
+        return [data.num_steps(teacher) for teacher in range(NUM_TEACHERS)]
+
+    base = steps(BASE)
+    assert len(set(base)) > 2
+    assert max(base) > FEWEST_STEPS
+
+    def from_all(records: list[Record]) -> int:
+        return -(-25 * len(records) // NUM_TEACHERS // 2)
+
+    for records, _ in OWNER_CHANGES.values():
+        assert from_all(records) != from_all(BASE)
+
+
+def test_a_teacher_without_records_keeps_its_initial_weights(learn_keras):
+    records, _ = OWNER_CHANGES["the only owner of a teacher is removed"]
+    model = catalogue.build(KERAS, helpers.BLOBS)
+    num_arrays = len(model.trainable_variables) + len(model.non_trainable_variables)
+    *_, losses = left = learn_keras(records, shares_by_owner(records))[LONELY]
+    data = TeacherData(config(KERAS, "owner"), examples(BASE), shares_by_owner(BASE))
+    initial = helpers.arrays(data.initial_state(LONELY))
+    assert losses.shape == (0,)
+    for one, other in zip(left[:num_arrays], initial[:num_arrays], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_whole_run_with_a_teacher_without_records(tmp_path):
+    records, _ = OWNER_CHANGES["the only owner of a teacher is removed"]
+    directory = artifacts.RunDirectory(tmp_path)
+    shares = shares_by_owner(records)
+    assert run.train(
+        config=config(helpers.SMALL, "owner"),
+        examples=examples(records),
+        partition=shares,
+        teachers=range(NUM_TEACHERS),
+        run_directory=directory,
+        devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
+        progress=lambda done: None,
+    )
+    ensemble = run.load_ensemble(run.ensemble_folder(directory))
+    assert ensemble.config.max_steps is None
+    assert ensemble.unit == "owner"
+    images, _ = helpers.blob_images(30, seed=9)
+    assert ensemble.votes(images).labels.shape == (NUM_TEACHERS, 30)
+    written = event_files.scalars(logs.logs_of(directory) / "highest")["loss"]
+    longest = max(-(-25 * len(share) // 2) for share in shares.all_records())
+    assert [step for step, _ in written] == list(range(1, longest + 1))
+    assert np.isfinite([value for _, value in written]).all()
+
+
+@pytest.mark.parametrize("model", [FOREST, LOGISTIC])
+def test_a_classifier_without_records_answers_the_first_class(model):
+    fitted = classifier.fit(model, helpers.BLOBS, np.zeros((0, 8, 8, 1)), np.zeros(0, int), 1)
+    images, _ = helpers.blob_images(30)
+    assert set(classifier.from_arrays(fitted).predict(images).tolist()) == {0}
