@@ -69,8 +69,10 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Ended]:
-    """A finished run of train_teachers.py (don't write there) and how it ended."""
+def trained(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[pathlib.Path, Ended]]:
+    """A finished run of train_teachers.py and how it ended; a test that writes there fails all."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     ended = run_script(
         "train_teachers.py",
@@ -81,4 +83,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, End
         folder=folder.parent,
     )
     assert ended.code == 0, ended.err
-    return folder, ended
+    before = _contents(folder)
+    yield folder, ended
+    assert _contents(folder) == before, "a test wrote into the fixture `trained`: copy it first"
+
+
+def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """Returns all files below a folder but locks and what SQLite keeps beside what was read."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith((".lock", "-shm", "-wal"))
+    }

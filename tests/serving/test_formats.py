@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -115,8 +116,8 @@ def test_formats_are_checked_by_name_and_package(monkeypatch):
 
 
 def test_the_script_writes_them(trained, tmp_path):
-    folder, _ = trained
-    flags = [f"--teachers_dir={folder}", f"--train_dir={tmp_path}/run", "--queries=20"]
+    teachers = shutil.copytree(trained[0], tmp_path / "teachers")
+    flags = [f"--teachers_dir={teachers}", f"--train_dir={tmp_path}/run", "--queries=20"]
     flags += [f"--nb_teachers={NUM_TEACHERS}", "--lap_scale=2"]
 
     def run(*more: str):

@@ -46,6 +46,7 @@ if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
     running, _ = coordinator(folder)
     with running, open(folder / "released", "a") as out:
+        print("asking", flush=True)
         for number in range(int(sys.argv[2])):
             labels = running.ask(pool(), np.arange(PER_ROUND * (number + 1)))
             line = dict(zip(labels.query_indices.tolist(), labels.labels.tolist(), strict=True))

@@ -28,6 +28,7 @@ def start(folder, rounds, **variables):
     return subprocess.Popen(
         [sys.executable, str(HERE / "silos_child.py"), str(folder), str(rounds)],
         env={**os.environ, "PYTHONPATH": paths, **variables},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -84,12 +85,22 @@ def test_killed_at_every_step(tmp_path, point):
     assert sum(map(len, after.values())) == 80
 
 
+def begun(child):
+    """Waits until a child is about to ask; what came before is Python's start and imports."""
+    assert child.stdout.readline() == "asking\n"
+    return child
+
+
 def test_killed_at_random(tmp_path):
+    undisturbed = begun(start(tmp_path / "undisturbed", 10))
+    asked = time.monotonic()
+    assert finished(undisturbed)[0] == 0
+    whole = time.monotonic() - asked
     folder, generator = tmp_path / "run", random.Random(4)
     killed = 0
-    for _ in range(4):
-        child = start(folder, 10)
-        time.sleep(generator.uniform(0.8, 2.0))
+    for _ in range(6):
+        child = begun(start(folder, 10))
+        time.sleep(generator.uniform(0.0, 0.7) * whole)
         child.kill()
         killed += finished(child)[0] == -signal.SIGKILL
         sent(folder)
