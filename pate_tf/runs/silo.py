@@ -15,9 +15,9 @@ from pate_tf.silos.secure.party_list import read_parties
 from pate_tf.silos.secure.roles import PartySealer
 from pate_tf.silos.silo import Silo
 from pate_tf.silos.teachers import OwnTeacher, load_teacher
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.silos.transport.silo_connection import SiloConnection
+from pate_tf.transport.certificates import COORDINATOR
+from pate_tf.transport.credentials import TlsFiles
 from pate_tf.values.dataset import Dataset, to_input_type
 from pate_tf.values.sensitive import PrivateExamples
 
