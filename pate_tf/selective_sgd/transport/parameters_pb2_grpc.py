@@ -55,7 +55,7 @@ class ParameterServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Once before the first turn, and again after every restart: where all begin.
+        """Before the first turn, and again after every restart: where all begin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
