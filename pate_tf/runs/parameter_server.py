@@ -28,7 +28,7 @@ from pate_tf.transport.certificates import COORDINATOR
 from pate_tf.transport.credentials import TlsFiles
 
 REPORT = "selective_sgd_report.json"
-_LOOK_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,41 +99,44 @@ def serve(
         )
         declarations = None if charge is None else Declarations(folder / "paid")
         limits = message_limits(view.num_parameters)
-        total = roster.settings.rounds * len(roster.names)
+        service = ParameterService(server, roster, declarations=declarations, limits=limits)
         try:
-            with reporting.progress_bar("training together", total, "upload") as advance:
-                advance(server.version)
-                service = ParameterService(
-                    server,
-                    roster,
-                    declarations=declarations,
-                    limits=limits,
-                    on_upload=lambda name: advance(1),
+            with serve_parameters(
+                run.address,
+                service,
+                files=TlsFiles.of(run.certificates, run.name),
+                roster=roster,
+                limits=limits,
+            ) as listening:
+                on_event(f"listening on port {listening.port}")
+                _wait(service, server, roster, reporting)
+                payments = _payments(declarations, roster, charge)
+                outcome = _Outcome(server, view, buffers)
+                values = _published(
+                    outcome, roster, payments, declarations, public, directory, reporting
                 )
-                listening = serve_parameters(
-                    run.address,
-                    service,
-                    files=TlsFiles.of(run.certificates, run.name),
-                    roster=roster,
-                    limits=limits,
-                )
-                with listening:
-                    on_event(f"listening on port {listening.port}")
-                    while not service.wait_until_over(_LOOK_SECONDS):
-                        pass
-                    payments = _payments(declarations, roster, charge)
-                    outcome = _Outcome(server, view, buffers)
-                    values = _published(
-                        outcome, roster, payments, declarations, public, directory, reporting
-                    )
-                    fetched = service.wait_until_fetched(run.linger_seconds)
-                    if missing := sorted(set(roster.names) - fetched):
-                        on_event(f"ends without having told {', '.join(missing)} what came of all")
+                fetched = service.wait_until_fetched(run.linger_seconds)
+                if missing := sorted(set(roster.names) - fetched):
+                    on_event(f"ends without having told {', '.join(missing)} what came of all")
         finally:
-            server.close()
+            service.close()
     values["seconds"] = reporting.seconds
     artifacts.write_json(directory.sensitive / REPORT, values, private=True)
     return RunReport(values=values, rows=_rows(values))
+
+
+def _wait(
+    service: ParameterService, server: TurnServer, roster: Roster, reporting: Reporting
+) -> None:
+    total = roster.settings.rounds * len(roster.names)
+    with reporting.progress_bar("training together", total, "upload") as advance:
+        shown = 0
+        while True:
+            is_over = service.wait_until_over(_LOOK_SECONDS)
+            advance(server.version - shown)
+            shown = server.version
+            if is_over:
+                return
 
 
 def _payments(declarations: Declarations | None, roster: Roster, charge: Any) -> list[Payment]:

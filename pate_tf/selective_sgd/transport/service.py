@@ -38,7 +38,6 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
       roster: terms of the run.
       declarations: where what participants paid is kept; None without privacy.
       limits: how long a call waits for its turn.
-      on_upload: told the name of a participant whose upload was applied.
     """
 
     def __init__(
@@ -48,18 +47,24 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
         *,
         declarations: Declarations | None = None,
         limits: Limits | None = None,
-        on_upload: Callable[[str], object] = lambda name: None,
     ) -> None:
         self._server, self._roster = server, roster
         self._declarations = declarations
         self._limits = limits or Limits()
-        self._on_upload = on_upload
         self._changed = threading.Condition()
         self._fetched: set[str] = set()
+        self._is_closed = False
 
     def add_to(self, server: Any) -> None:
         """Adds the service to a gRPC server."""
         parameters_pb2_grpc.add_ParameterServerServicer_to_server(self, server)
+
+    def close(self) -> None:
+        """Takes nothing any more, and closes the journal."""
+        with self._changed:
+            self._is_closed = True
+            self._server.close()
+            self._changed.notify_all()
 
     def wait_until_over(self, seconds: float) -> bool:
         """Waits at most so many seconds; returns whether everybody uploaded in every round."""
@@ -117,8 +122,6 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
 
             answer = until(push) or EARLY
             self._changed.notify_all()
-        if answer == "ok":
-            self._on_upload(caller_name(context))
         return wire.PushReply(answer=_ANSWERS[answer])
 
     def _caller(self, context: grpc.ServicerContext) -> int:
@@ -141,6 +144,8 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
 
         def until(look: Callable[[], Found | None]) -> Found | None:
             while True:
+                if self._is_closed:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "the server ends")
                 found = look()
                 left = end - time.monotonic()
                 if found is not None or not left > 0.0 or not context.is_active():

@@ -33,6 +33,7 @@ from pate_tf.selective_sgd.transport import parameters_pb2 as wire
 from pate_tf.selective_sgd.transport import parameters_pb2_grpc
 from pate_tf.selective_sgd.transport.connection import ParameterConnection
 from pate_tf.selective_sgd.transport.conversions import parameters_of_wire
+from pate_tf.selective_sgd.transport.service import ParameterService, serve_parameters
 from pate_tf.transport import arrays
 from pate_tf.transport.channel import open_channel
 
@@ -219,6 +220,26 @@ def test_errors_of_the_server_stay_with_it(lines, made, caplog, monkeypatch):
     with caplog.at_level(logging.ERROR), pytest.raises(ConnectionError) as caught:
         lines[0].push(content(0, 0, 0))
     assert "918273" not in str(caught.value) and "its log says why" in str(caught.value)
+
+
+def test_a_server_that_ends_takes_nothing_any_more(made, certificates):
+    service = ParameterService(made, ROSTER, limits=LIMITS)
+    files = certificates["coordinator"]
+    with (
+        serve_parameters(
+            "localhost:0", service, files=files, roster=ROSTER, limits=LIMITS
+        ) as server,
+        connect(server, certificates[NAMES[0]]) as line,
+        connect(server, certificates[NAMES[1]], wait_seconds=25.0) as second,
+    ):
+        later = threading.Timer(0.3, service.close)
+        later.start()
+        with pytest.raises(ConnectionError, match="the server ends"):
+            second.pull(0)  # was waiting
+        with pytest.raises(ConnectionError, match="the server ends"):
+            line.push(content(0, 0, 0))
+        later.join()
+    assert made.version == 0
 
 
 def array(values, dtype="<f4") -> arrays.Array:
