@@ -42,10 +42,11 @@ def die_at(place: str, before: bool, number: int) -> None:
         call = next(calls)
         if before and call == number:
             os.kill(os.getpid(), signal.SIGKILL)
-        found = original(*arguments, **options)
-        if call == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
+        try:
+            return original(*arguments, **options)
+        finally:  # also of a call that found the other end killed
+            if call == number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(kind, name, dies)
 
