@@ -50,7 +50,7 @@ def main() -> None:
     reporting = Reporting(clock=progress.clock, progress_bar=progress.progress_bar)
     command_line.check_report_file(FLAGS.report_file)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.runs import parameter_server as runs
+        from pate_tf.runs.selective_sgd import parameter_server as runs
     report = runs.serve(
         runs.ParameterServerRun(
             roster=pathlib.Path(FLAGS.roster),

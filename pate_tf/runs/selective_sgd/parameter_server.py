@@ -10,8 +10,8 @@ import keras
 from pate_tf import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue
-from pate_tf.runs import shared_model
 from pate_tf.runs.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
+from pate_tf.runs.selective_sgd import publishing as shared_model
 from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.declared import Declarations
 from pate_tf.selective_sgd.evaluation import Evaluation, calibrated_model
