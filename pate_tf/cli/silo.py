@@ -125,7 +125,7 @@ def serve() -> None:
 
 def certificates() -> None:
     """Makes an authority for trying silos out."""
-    from pate_tf.silos.transport.certificates import write_demo_certificates
+    from pate_tf.transport.certificates import write_demo_certificates
 
     if not FLAGS.demo:
         raise ValueError("demo: expected --demo, as these certificates are to try out alone")

@@ -33,7 +33,7 @@ NOT_RUN = {
     "model.md": 2,
     "noise.md": 2,
     "quickstart.md": 3,
-    "selective_sgd.md": 2,
+    "selective_sgd.md": 4,
     "serving.md": 3,
     "silos.md": 5,
     "silos_network.md": 2,

@@ -18,7 +18,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student_flags", "analysis_flags", "plan_flags", "data_flags"),
-        *("selective_sgd", "silo", "party", "coordinator"),
+        *("selective_sgd", "parameter_server", "participant", "silo", "party", "coordinator"),
     )
 ]
 OF_OTHERS = {

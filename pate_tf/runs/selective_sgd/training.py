@@ -137,8 +137,9 @@ def train_on(
         published = shared_model.publish(
             features.served(calibrated_model(training, samples)),
             examples.dataset,
-            training,
+            settings,
             payments,
+            num_parameters=training.view.num_parameters,
             holders=most_holders(rows),
             fewest_records=int(min(map(len, rows))),
             directory=directory,

@@ -10,16 +10,16 @@ import numpy as np
 from pate_tf import artifacts
 from pate_tf.data import catalogue
 from pate_tf.models import classifier
+from pate_tf.runs.own_records import read_records
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.secure.party_list import read_parties
 from pate_tf.silos.secure.roles import PartySealer
 from pate_tf.silos.silo import Silo
 from pate_tf.silos.teachers import OwnTeacher, load_teacher
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.silos.transport.silo_connection import SiloConnection
-from pate_tf.values.dataset import Dataset, to_input_type
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.transport.certificates import COORDINATOR
+from pate_tf.transport.credentials import TlsFiles
+from pate_tf.values.dataset import Dataset
 
 POLICY = "policy.toml"
 
@@ -154,12 +154,7 @@ def make_teacher(run: SiloRun) -> OwnTeacher:
 
 
 def _trained(run: SiloRun, dataset: Dataset) -> list[np.ndarray]:
-    path = run.records or pathlib.Path()
-    arrays = artifacts.read_arrays(path)
-    if set(arrays) != {"inputs", "labels"}:
-        raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
-    inputs = to_input_type(arrays["inputs"], dataset, str(path))
-    records = PrivateExamples(dataset, inputs, arrays["labels"])
+    records = read_records(run.records or pathlib.Path(), dataset)
     if not classifier.is_classifier(run.model, dataset):
         raise ValueError(
             f"model: expected random_forest or module:function of a classifier of scikit-learn, "

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pate_tf import artifacts
-from pate_tf.silos.messages import check_name
+from pate_tf.values.names import check_name
 
 _KEY_BYTES = 32
 
