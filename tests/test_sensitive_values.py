@@ -86,7 +86,7 @@ PUBLIC = {
     *("silos.messages.Refusal", "silos.policy.Policy", "silos.roster.Member"),
     *("silos.roster.Roster", "silos.journal.Round", "silos.asking.Asking"),
     *("statement.silos.SiloSpending", "statement.silos.SilosStatement"),
-    *("runs.silos.PublishedOfSilos", "runs.silo.SiloRun"),
+    *("runs.silos.PublishedOfSilos", "runs.silo.SiloRun", "runs.silo_teacher.TeacherRun"),
     *("runs.coordinator.CoordinatorRun", "runs.coordinator.CoordinatorReport"),
     *("silos.secure.keys.PartyIdentity", "silos.secure.terms.BatchTerms"),
     *("silos.secure.messages.PartyMessage", "silos.secure.messages.PartyTask"),

@@ -14,9 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pate_tf import artifacts
 from pate_tf.silos.messages import check_name
-from pate_tf.silos.transport.credentials import TlsFiles
-
-COORDINATOR = "coordinator"
+from pate_tf.silos.transport.credentials import COORDINATOR, TlsFiles
 
 
 def write_demo_certificates(
