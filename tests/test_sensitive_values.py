@@ -102,7 +102,11 @@ PUBLIC = {
     *("silos.messages.Refusal", "silos.policy.Policy", "silos.roster.Member"),
     *("silos.roster.Roster", "silos.journal.Round", "silos.asking.Asking"),
     *("statement.silos.SiloSpending", "statement.silos.SilosStatement"),
-    *("runs.silos.publishing.PublishedOfSilos", "runs.silos.silo.SiloRun"),
+    *(
+        "runs.silos.publishing.PublishedOfSilos",
+        "runs.silos.silo.SiloRun",
+        "runs.silos.teacher.TeacherRun",
+    ),
     *("runs.silos.coordinator.CoordinatorRun", "runs.silos.coordinator.CoordinatorReport"),
     *("silos.secure.keys.PartyIdentity", "silos.secure.terms.BatchTerms"),
     *("silos.secure.messages.PartyMessage", "silos.secure.messages.PartyTask"),

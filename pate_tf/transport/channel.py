@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from pate_tf.transport.certificates import COORDINATOR
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.transport.limits import Limits
 
 CALL_SECONDS: Final = 60.0

@@ -7,6 +7,8 @@ import grpc
 
 from pate_tf.values.names import check_name
 
+COORDINATOR = "coordinator"  # name in its certificate
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TlsFiles:

@@ -24,8 +24,7 @@ from pate_tf.selective_sgd.transport.service import (
     serve_parameters,
 )
 from pate_tf.selective_sgd.turn_server import TurnServer
-from pate_tf.transport.certificates import COORDINATOR
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 
 REPORT = "selective_sgd_report.json"
 _LOOK_SECONDS = 1.0

@@ -21,8 +21,7 @@ from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.shares import dealt_shares
 from pate_tf.selective_sgd.store import Store
 from pate_tf.selective_sgd.transport.connection import ParameterConnection
-from pate_tf.transport.certificates import COORDINATOR
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.values.sensitive import PrivateExamples
 
 PAID_BEFORE = "paid_before"

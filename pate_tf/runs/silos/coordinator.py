@@ -25,8 +25,7 @@ from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordina
 from pate_tf.students import evaluation
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
-from pate_tf.transport.certificates import COORDINATOR
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.values.public import PublicSplit
 
 REPORT = "report.json"

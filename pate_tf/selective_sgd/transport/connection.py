@@ -14,9 +14,8 @@ from pate_tf.selective_sgd.transport.conversions import declared_to_wire, parame
 from pate_tf.selective_sgd.transport.service import message_limits
 from pate_tf.selective_sgd.upload import FloatArray
 from pate_tf.transport import arrays
-from pate_tf.transport.certificates import COORDINATOR
 from pate_tf.transport.channel import CALL_SECONDS, call, open_channel
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 
 
 class ParameterConnection:

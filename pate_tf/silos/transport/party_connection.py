@@ -16,9 +16,8 @@ from pate_tf.silos.transport.conversions import (
     party_message_to_wire,
     task_of_wire,
 )
-from pate_tf.transport.certificates import COORDINATOR
 from pate_tf.transport.channel import CALL_SECONDS, Backoff, call, open_channel
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.transport.limits import Limits
 
 # Shares of all silos come in one message.
