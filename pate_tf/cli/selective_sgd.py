@@ -100,9 +100,10 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "representation",
         None,
-        ["contrastive", "raw"],
-        "Train on features that are learnt from the public pool without labels, or on inputs of "
-        "length 1. With --model=linear the best that noise leaves.",
+        ["whitened", "contrastive", "raw"],
+        "Train on features that are learnt from the public pool without labels, whose directions "
+        "weigh more alike or not, or on inputs of length 1. With --model=linear whitened is the "
+        "best that noise leaves.",
     )
     flags.DEFINE_enum(
         "privacy",
