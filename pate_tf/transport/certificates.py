@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pate_tf import artifacts
-from pate_tf.silos.messages import check_name
 from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.values.names import check_name
 
 
 def write_demo_certificates(
