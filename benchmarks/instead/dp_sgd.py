@@ -11,6 +11,7 @@ A baseline to compare with, not a tool: its noise is floating-point.
 
 import dataclasses
 
+import dp_accounting
 import keras
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,18 @@ def noise_multiplier(epsilon: float, training: Training, num_records: int) -> fl
         rounds=training.steps,
     )
     return found.noise_multiplier
+
+
+def removal_epsilon(sigma: float, training: Training, num_records: int) -> float:
+    """What the same noise costs by the other custom, against removal or addition of a record."""
+    accountant = dp_accounting.pld.PLDAccountant(
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    step = dp_accounting.GaussianDpEvent(sigma)
+    if training.batch < num_records:
+        step = dp_accounting.PoissonSampledDpEvent(training.batch / num_records, step)
+    accountant.compose(step, training.steps)
+    return float(accountant.get_epsilon(DELTA))
 
 
 def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequential:
@@ -174,5 +187,6 @@ def run(problem: Problem, epsilon: float, noise: NoiseSource, repetition: int) -
     return {
         "accuracy": problem.accuracy(outputs(model, test).argmax(axis=1)),
         "sigma": sigma,
+        "epsilon_against_removal": removal_epsilon(sigma, training, len(private)),
         **dataclasses.asdict(training),
     }

@@ -8,6 +8,9 @@ import sys
 import pytest
 from script_processes import Ended, run_script
 
+from benchmarks.instead import reference
+from benchmarks.instead.__main__ import reference_line
+
 SCRIPT = "benchmarks/instead/__main__.py"
 FAST = ("no_privacy", "noisy_means", "linear_head", "dp_sgd", "private_knn")
 TABLE = """
@@ -103,3 +106,23 @@ def test_an_unknown_method_is_one_line(tmp_path):
     assert ended.code == 1
     assert "error: methods: expected some of no_privacy" in ended.err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_first_release_is_timed_beside_us(tmp_path, monkeypatch):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+        (folder / "analysis.py").write_text("")
+    (theirs / "train_teachers.py").write_text("raise ImportError('tensorflow.contrib')")
+    (ours / "train_teachers.py").write_text("")
+    monkeypatch.setattr(reference, "REPOSITORY", ours)
+    told = []
+    analysis, teacher = reference.compare(
+        theirs, sys.executable, dataset="mnist", data_dir=None, quick=True, report=told.append
+    )
+    assert analysis["ratio"] == pytest.approx(analysis["seconds"] / analysis["ours"])
+    assert "ratio" not in teacher
+    assert teacher["why"].endswith("ended with 1: ImportError: tensorflow.contrib")
+    assert "ratio " in reference_line(analysis)
+    assert "not timed, train_teachers.py" in reference_line(teacher)
+    assert len(told) == 2

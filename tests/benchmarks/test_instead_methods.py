@@ -97,6 +97,7 @@ def test_noise_keeps_to_epsilon_against_replacement():
         return NoisyTraining(sampling_rate=0.1, noise_multiplier=noise, rounds=20).epsilon(DELTA)
 
     assert paid(sigma) <= 1.0 < paid(0.98 * sigma)
+    assert 0.4 < dp_sgd.removal_epsilon(sigma, training, 5_000) < 0.7, "the laxer custom"
 
 
 def test_neighbours_without_drawing_cost_what_two_gaussians_cost():
