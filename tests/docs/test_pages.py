@@ -26,6 +26,8 @@ OF_OTHERS = {
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
     "only",  # of benchmarks.paper
+    # of benchmarks.instead
+    *("epsilons", "methods", "repetitions", "again", "strong", "reference", "output_dir"),
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }
