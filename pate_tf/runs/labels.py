@@ -31,6 +31,7 @@ from pate_tf.queries.rounds import ask_in_rounds, ask_with_students, check_queri
 from pate_tf.representations import catalogue, trust
 from pate_tf.runs.reporting import QUIET, Reporting
 from pate_tf.statement.guarantees import is_delta_large
+from pate_tf.teachers import counting
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.records import KnowsRecords
 from pate_tf.teachers.voters import Voter, covers
@@ -220,7 +221,7 @@ def ask(
     is_adaptive = find_strategy(queries.strategy).is_adaptive
     with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
         door = labeller.Labeller(
-            voter=lambda inputs: teachers.votes(inputs, advance),
+            voter=lambda inputs: counting.counts(teachers, inputs, advance),
             ledger=ledger,
             noise=request.noise,
             noisy_winners=_aggregation(num_classes).label,

@@ -216,8 +216,10 @@ def train(
         if are_classifiers:
             classifiers.save(target, config, read_finished(folder, config.num_teachers)[0])
         elif encoder is not None:
-            by_teacher, _ = read_finished(folder, config.num_teachers)
-            stacked = closed_form.stack(str(config.model), by_teacher)
+            # What is read is let go as soon as it is stacked.
+            stacked = closed_form.stack(
+                str(config.model), read_finished(folder, config.num_teachers)[0]
+            )
             ensembles.save(target, config, stacked, encoder=encoder)
         else:
             stacked, losses = load_finished(folder, config.num_teachers)

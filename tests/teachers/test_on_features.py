@@ -12,8 +12,9 @@ from pate_tf.partition import Partition, assigned_partition, owner_partition
 from pate_tf.representations.raw import RawPart
 from pate_tf.runs import teachers as runs
 from pate_tf.runs import teachers_accuracy
+from pate_tf.teachers import counting, on_features
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers import on_features
+from pate_tf.teachers.voters import KeptVotes
 from pate_tf.values.public import Pool, PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -85,6 +86,8 @@ def test_votes_of_a_saved_ensemble(tmp_path, monkeypatch, encoder, model, chunk)
     np.testing.assert_array_equal(
         counts(image=tf.constant(QUERIES))["counts"], votes.counts().values
     )
+    np.testing.assert_array_equal(ensemble.counts(QUERIES).values, votes.counts().values)
+    assert ensemble.counts(QUERIES[:0]).values.shape == (0, 3)
     with pytest.raises(ValueError, match=r"got .*, which answers with labels alone"):
         ensemble.probabilities(QUERIES, 1.0)
 
@@ -113,6 +116,27 @@ def test_evaluation_in_small_parts_is_the_same(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(teachers_accuracy, "VOTES_A_PART", 7)
     parts = teachers_accuracy.evaluate(loaded(tmp_path), helpers_public(), directory)
     np.testing.assert_array_equal(whole.values, parts.values)
+
+
+def test_thousands_of_teachers_are_measured_on_fewer_samples(monkeypatch):
+    public = helpers_public()
+    assert teachers_accuracy.enough(public, 250) is public
+    monkeypatch.setattr(teachers_accuracy, "FEWEST_SAMPLES", 8)
+    monkeypatch.setattr(teachers_accuracy, "MOST_VOTES", 1_000)
+    assert len(teachers_accuracy.enough(public, 50)) == 20
+    some = teachers_accuracy.enough(public, 10_000)
+    assert len(some) == 8
+    np.testing.assert_array_equal(some.inputs[[0, -1]], public.inputs[[0, -1]])
+    np.testing.assert_array_equal(some.labels[[0, -1]], public.labels[[0, -1]])
+
+
+def test_voters_that_cannot_count_are_counted(tmp_path, encoder):
+    train(tmp_path, closed_form.RIDGE, encoder)
+    ensemble = loaded(tmp_path)
+    kept = KeptVotes(ensemble.votes(QUERIES), Pool(helpers.BLOBS, QUERIES))
+    np.testing.assert_array_equal(
+        counting.counts(kept, QUERIES[3:7]).values, counting.counts(ensemble, QUERIES[3:7]).values
+    )
 
 
 def test_another_encoder_is_another_ensemble(tmp_path, encoder):
