@@ -104,8 +104,8 @@ def evaluate_finished(
     teachers = [by_teacher[teacher] for teacher in sorted(by_teacher)]
 
     def votes(inputs: npt.NDArray[Any]) -> Votes:
-        if encoder is None and classifier.is_classifier(config.model, config.dataset):
-            return classifiers.votes_of(config, teachers, inputs, progress)
+        if classifier.is_classifier(config.model, config.dataset):
+            return classifiers.votes_of(config, teachers, inputs, progress, encoder=encoder)
         return ensembles.votes_of(config, teachers, inputs, progress, encoder=encoder)
 
     return _measured(votes, public, len(teachers))[0]

@@ -1,18 +1,20 @@
 """Teachers on features: votes of the saved ensemble against votes worked out by hand."""
 
+import shutil
+
 import numpy as np
 import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.models import closed_form
+from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition, assigned_partition, owner_partition
 from pate_tf.representations.raw import RawPart
 from pate_tf.runs import teachers as runs
 from pate_tf.runs import teachers_accuracy
-from pate_tf.teachers import counting, on_features
+from pate_tf.teachers import classifiers, counting, on_features, saved_encoder
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.voters import KeptVotes
 from pate_tf.values.public import Pool, PublicExamples
@@ -38,7 +40,16 @@ def config(model, **changes):
     )
 
 
-def train(folder, model, encoder, *, partition: Partition = UNEVEN, teachers=None, **changes):
+def train(
+    folder,
+    model,
+    encoder,
+    *,
+    partition: Partition = UNEVEN,
+    teachers=None,
+    processes=None,
+    **changes,
+):
     return runs.train(
         config=config(model, unit=partition.unit, **changes),
         examples=PRIVATE,
@@ -46,6 +57,7 @@ def train(folder, model, encoder, *, partition: Partition = UNEVEN, teachers=Non
         teachers=range(NUM_TEACHERS) if teachers is None else teachers,
         run_directory=artifacts.RunDirectory(folder),
         devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
+        num_processes=processes,
         encoder=encoder,
         progress=lambda done: None,
     )
@@ -176,3 +188,47 @@ def test_the_ensemble_knows_its_encoder_by_its_weights(tmp_path, encoder):
         ).config.representation
         == "raw"
     )
+
+
+@pytest.mark.parametrize("model", ["random_forest", "classifiers_for_tests:scaled_logistic"])
+def test_classifiers_of_scikit_learn_on_features(tmp_path, monkeypatch, encoder, model):
+    monkeypatch.setattr(forest, "NUM_TREES", 5)
+    # Teacher 1 of 5 may have nothing: its owners are gone.
+    partition = Partition(np.where(UNEVEN.assignment == 1, 2, UNEVEN.assignment), 5, unit="owner")
+    assert not train(tmp_path, model, encoder, partition=partition, teachers=[3, 0], processes=1)
+    some = teachers_accuracy.evaluate_finished(
+        config(model), helpers_public(), artifacts.RunDirectory(tmp_path), encoder=encoder
+    )
+    assert some.values.shape == (2,)
+    assert train(tmp_path, model, encoder, partition=partition, processes=1)
+    ensemble = loaded(tmp_path)
+    features, queries = encoder.features(IMAGES), encoder.features(QUERIES)
+    slow = []
+    for teacher, own in enumerate(partition.all_records()):
+        seed = int(np.random.SeedSequence([config(model).seed, teacher]).generate_state(1)[0])
+        arrays = classifier.fit(model, encoder.feature_dataset, features[own], LABELS[own], seed)
+        slow.append(classifier.from_arrays(arrays).predict(queries))
+    votes = ensemble.votes(QUERIES)
+    assert (votes.labels == slow).mean() > 0.99  # features of other batches may round otherwise
+    assert set(votes.labels[1].tolist()) == {0}
+    with pytest.raises(ValueError, match="queries: expected"):
+        ensemble.votes(queries)
+
+
+def test_classifiers_on_features_know_their_encoder(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(forest, "NUM_TREES", 2)
+    train(tmp_path / "one", "random_forest", encoder, processes=1)
+    first = loaded(tmp_path / "one")
+    assert first.config.representation == "raw"
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    brighter = Encoder(
+        helpers.BLOBS, [RawPart(Pool(helpers.BLOBS, IMAGES))], {"representation": "raw"}
+    )
+    brighter.learnt[0].assign_add(tf.ones_like(brighter.learnt[0]))
+    folder = runs.ensemble_folder(artifacts.RunDirectory(tmp_path / "two"))
+    shutil.rmtree(folder / classifiers.ENCODER)
+    saved_encoder.save(folder / classifiers.ENCODER, brighter)
+    assert loaded(tmp_path / "two").digest != first.digest
+    shutil.rmtree(folder / classifiers.ENCODER)
+    with pytest.raises(ValueError, match="expected a complete ensemble"):
+        loaded(tmp_path / "two")
