@@ -138,8 +138,8 @@ def train(
     described = None
     if not by_formula:
         describe = fingerprint.estimator_of if are_classifiers else fingerprint.architecture_of
-        on_raw = encoder is None or not are_classifiers
-        described = describe(config.model, config.dataset if on_raw else encoder.feature_dataset)
+        learns_on = config.dataset if encoder is None else encoder.feature_dataset
+        described = describe(config.model, learns_on)
     built = None if by_formula or are_classifiers else models.build(config.model, config.dataset)
     by_fit = built is not None and bool(built.compiled)
     if built is not None:

@@ -74,7 +74,7 @@ def train(
     dataset = config.dataset
     if encoder is None:
         all_records = partition.all_records()
-        shares = (
+        shares = iter(
             (one, examples.inputs[all_records[one]], examples.labels[all_records[one]])
             for one in teachers
         )
