@@ -29,8 +29,11 @@ from pate_tf.accounting.calibration import least_noise
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
 from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import sources, teacher_settings, train_student, train_teachers
-from pate_tf.runs.labels import Budget, LabelRequest
+from pate_tf.runs import sources
+from pate_tf.runs.student import run as train_student
+from pate_tf.runs.student.labels import Budget, LabelRequest
+from pate_tf.runs.teachers import run as train_teachers
+from pate_tf.runs.teachers import settings as teacher_settings
 from pate_tf.students.config import StudentSettings
 
 DELTA = 1e-5

@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from pate_tf.runs.party import party_keys
+from pate_tf.runs.silos.party import party_keys
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.secure.party_list import read_parties
 from pate_tf.silos.secure.roles import PartySealer

@@ -34,7 +34,7 @@ from pate_tf.data import catalogue
 from pate_tf.labelling.graph import VoteAggregation
 from pate_tf.noise import SeededNoise
 from pate_tf.partition import Partition, random_partition
-from pate_tf.runs import teachers as run
+from pate_tf.runs.teachers import training as run
 from pate_tf.teachers import devices
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.ensemble import Ensemble

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pate_tf.front.student import Student
     from pate_tf.front.teachers import Teachers
     from pate_tf.ledger import BudgetExceeded, LedgerError, Spending
-    from pate_tf.runs.publishing import Published
+    from pate_tf.runs.student.publishing import Published
     from pate_tf.statement.privacy_statement import PrivacyStatement
     from pate_tf.values.dataset import Dataset
 
@@ -65,7 +65,7 @@ _HOMES = {
     "PermuteAndFlip": "accounting.mechanisms",
     "PlannedRelease": "accounting.planned_release",
     "PrivacyStatement": "statement.privacy_statement",
-    "Published": "runs.publishing",
+    "Published": "runs.student.publishing",
     "Recommendation": "accounting.recommendation",
     "Spending": "ledger",
     "StabilityGate": "accounting.mechanisms",

@@ -14,7 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
 os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
-os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
+# Features of public inputs may be shared: the processes of pytest-xdist inherit the folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
 
 # What tests of several rooms share, and models of the tests' own, by the name
 # `architectures_for_tests:<function>`.

@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
-        *("pate_tf.runs.train_teachers", "pate_tf.runs.train_student", "pate_tf.runs.analyse"),
+        *("pate_tf.runs.teachers.run", "pate_tf.runs.student.run", "pate_tf.runs.analysis.run"),
     ]
 )
 _numbers = itertools.count()
@@ -130,7 +130,7 @@ def limit_file_size(num_bytes: int) -> None:
 
 def save_all_the_time() -> None:
     """Teachers in training are saved after every call of the loop, not every ten seconds."""
-    from pate_tf.runs import going_on as run
+    from pate_tf.runs.teachers import going_on as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
     run.SECONDS_BETWEEN_SAVES = 0.0

@@ -57,10 +57,10 @@ RIGHT_OF_THE_DOOR = ("students", "representations", "queries", "serving")
 WITHOUT_TENSORFLOW = (*FLOOR_1, "records", "analysis", "silos")
 FILES_WITHOUT_TENSORFLOW = {
     *("pate_tf.labelling.labeller", "pate_tf.labelling.cost", "pate_tf.runs.reporting"),
-    *("pate_tf.runs.analysis", "pate_tf.runs.analyse", "pate_tf.runs.analysis_tables"),
-    "pate_tf.runs.calibration",
+    *("pate_tf.runs.analysis.accounting", "pate_tf.runs.analysis.run"),
+    *("pate_tf.runs.analysis.tables", "pate_tf.runs.analysis.calibration"),
     *("pate_tf.cli.command_line", "pate_tf.cli.analysis", "pate_tf.cli.analysis_flags"),
-    *("pate_tf.cli.party", "pate_tf.runs.party"),
+    *("pate_tf.cli.party", "pate_tf.runs.silos.party"),
 }
 HEAVY = {
     *("tensorflow", "keras", "tensorflow_datasets", "sklearn", "skops", "matplotlib", "absl"),

@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -5,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -358,3 +360,23 @@ def test_a_folder_is_durable_with_all_its_parts_before_it_appears(tmp_path, monk
         parts = {str(part) for part in (folder, *folder.rglob("*"))}
     assert parts <= synced
     assert str(tmp_path) in synced
+
+
+def test_those_who_wait_for_a_folder_work_in_it_one_at_a_time(tmp_path):
+    """Each deletes the folder when it is done, as who learns a representation does."""
+    inside, most = [], []
+
+    def work(number):
+        for _ in range(20):
+            with artifacts.one_at_a_time(tmp_path / "shared"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.001)
+                inside.remove(number)
+                (tmp_path / "shared").rmdir()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert (max(most), len(most)) == (1, 160)
+    with pytest.raises(FileNotFoundError), artifacts.one_at_a_time(tmp_path / "shared"):
+        (tmp_path / "nothing").read_bytes()

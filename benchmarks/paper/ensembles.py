@@ -13,8 +13,8 @@ from pate_tf import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.partition import random_partition
-from pate_tf.runs import teachers as run
-from pate_tf.runs.teacher_settings import TeacherSettings
+from pate_tf.runs.teachers import training as run
+from pate_tf.runs.teachers.settings import TeacherSettings
 from pate_tf.teachers import devices, voters
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import PublicExamples, PublicSplit

@@ -24,7 +24,7 @@ from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.releases.release import release_log_cost
-from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import PoolLabels
 from pate_tf.values.sensitive import VoteCounts

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from math import exp, log
 from typing import Final, TypeVar
+
+from scipy.optimize import brentq
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
@@ -14,6 +17,9 @@ from pate_tf.accounting.moved_teachers import several_teachers_epsilon
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
 TOLERANCE: Final = 1e-9
+
+_FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
+_SMALLEST_STEP: Final = 1e-14  # of a logarithm
 
 Kind = TypeVar("Kind", bound=Charge)
 
@@ -79,17 +85,27 @@ class Target:
         Raises:
             ValueError: if no scale between 2^-30 and 2^60 votes is affordable.
         """
-        too_little, enough = SCALE_RANGE[0], 1.0
-        while not self.affords(of_scale(enough)):
-            too_little, enough = enough, enough * 4.0
-            if enough > SCALE_RANGE[1]:
+        lowest, highest = (log(scale) for scale in SCALE_RANGE)
+
+        def excess(log_scale: float) -> float:
+            """By what factor too much is paid, as a logarithm; finite, for the search."""
+            spent = self.epsilon_of(of_scale(exp(log_scale))) / self.epsilon
+            return min(max(log(spent), -_FAR), _FAR) if spent > 0.0 else -_FAR
+
+        too_little, enough = lowest, 0.0
+        while (over := excess(enough)) > 0.0:
+            # Epsilon falls at least as fast as the scale grows: this one step is most often enough.
+            too_little, enough = enough, enough + min(max(over, log(2.0)), log(64.0))
+            if enough > highest:
                 raise ValueError(
                     f"expected a reachable epsilon, got {self.epsilon} at delta {self.delta}"
                 )
-        while enough > tolerance + too_little * (1.0 + tolerance):
-            middle = (too_little * enough) ** 0.5
-            if self.affords(of_scale(middle)):
-                enough = middle
-            else:
-                too_little = middle
-        return of_scale(enough)
+        if excess(too_little) > 0.0:
+            step = max(tolerance / 4.0, _SMALLEST_STEP)
+            enough = brentq(excess, too_little, enough, xtol=step, rtol=_SMALLEST_STEP)
+        else:
+            enough = too_little
+        # The search ends on either side of where the target is met.
+        while not self.affords(of_scale(exp(enough))):
+            enough += max(tolerance / 2.0, 2.0 * _SMALLEST_STEP)
+        return of_scale(exp(enough))

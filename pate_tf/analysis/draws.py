@@ -5,9 +5,7 @@ in the sensitive folder of the results. A roof room, without TensorFlow.
 """
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import pathlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -214,12 +212,8 @@ def in_files(folder: pathlib.Path, identity: str) -> Iterator[FileDraws]:
       ValueError: if a kept draw is damaged.
     """
     folder = artifacts.make_sensitive_folder(folder / FOLDER)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with artifacts.one_at_a_time(folder):
         yield FileDraws(folder, identity)
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -58,6 +58,32 @@ def only_writer(folder: pathlib.Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
+    """Creates a folder and waits until no other process of this kind is in it.
+
+    The block may delete the folder.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_still_there(descriptor, folder):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_still_there(descriptor: int, folder: pathlib.Path) -> bool:
+    """Whether a folder that was opened was not deleted, by who was there before, and made anew."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
 def remove_abandoned(root: pathlib.Path) -> None:
     """Deletes below `root` what writers on this host left half-written when they were killed."""
     for path in root.rglob(f"{_TEMPORARY}*"):

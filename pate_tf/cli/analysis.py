@@ -12,7 +12,8 @@ from pate_tf.accounting import moments
 from pate_tf.accounting.recommend import DEFAULT_DELTA
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.cli import analysis_flags, command_line, mechanism_flags, progress
-from pate_tf.runs import analyse, calibration
+from pate_tf.runs.analysis import calibration
+from pate_tf.runs.analysis import run as analyse
 from pate_tf.runs.reporting import Reporting
 
 FLAGS = flags.FLAGS

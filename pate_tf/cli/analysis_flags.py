@@ -4,7 +4,7 @@ from absl import flags
 
 from pate_tf.accounting.recommend import DEFAULT_DELTA
 from pate_tf.cli import mechanism_flags, plan_flags
-from pate_tf.runs import analyse
+from pate_tf.runs.analysis import run as analyse
 
 POSITIVE = (
     *("target_epsilon", "beta"),

@@ -90,7 +90,7 @@ def demonstrate(folder: pathlib.Path) -> int:
     listed.write_text(
         "\n".join(typed("party", f"--name={one}", f"--party_dir={folder / one}") for one in parties)
     )
-    from pate_tf.runs.silo import share_out
+    from pate_tf.runs.silos.silo import share_out
 
     share_out(folder, silos)
     for name in silos:

@@ -19,7 +19,7 @@ import pathlib
 from absl import flags
 
 from pate_tf.cli import command_line
-from pate_tf.runs import party
+from pate_tf.runs.silos import party
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = {"folder": "party_dir"}

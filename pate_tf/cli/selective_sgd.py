@@ -170,7 +170,7 @@ def main() -> None:
     check_flags()
     with command_line.quiet_start(FLAGS):
         from pate_tf import noise
-        from pate_tf.runs import selective_sgd as runs
+        from pate_tf.runs.selective_sgd import training as runs
         from pate_tf.runs.sources import DataSource
         from pate_tf.selective_sgd.privacy import Privacy
         from pate_tf.selective_sgd.settings import Settings

@@ -78,7 +78,7 @@ def define_certificates() -> None:
 
 def init() -> None:
     """Makes a silo's folder."""
-    from pate_tf.runs import silo
+    from pate_tf.runs.silos import silo
     from pate_tf.silos.policy import Policy
 
     for name in ("name", "silo_dir", "coordinator", "epsilon_budget"):
@@ -102,7 +102,7 @@ def init() -> None:
 
 def serve() -> None:
     """Works for a coordinator."""
-    from pate_tf.runs import silo
+    from pate_tf.runs.silos import silo
 
     if FLAGS.silo_dir is None:
         raise ValueError("silo_dir: expected the folder of the silo, got none")

@@ -117,9 +117,10 @@ def main() -> None:
     with command_line.quiet_start(FLAGS):
         from pate_tf import noise
         from pate_tf.queries.config import QueryConfig
-        from pate_tf.runs import sources, train_student
-        from pate_tf.runs.labels import Budget, LabelRequest
-        from pate_tf.runs.target import TargetRequest
+        from pate_tf.runs import sources
+        from pate_tf.runs.student import run as train_student
+        from pate_tf.runs.student.labels import Budget, LabelRequest
+        from pate_tf.runs.student.target import TargetRequest
         from pate_tf.students.config import StudentSettings
 
     asked = train_student.Sources(

@@ -203,7 +203,9 @@ def main() -> None:
     teachers = teachers_asked_for(FLAGS.teacher_id, FLAGS.nb_teachers or DEFAULT_NUM_TEACHERS)
     model = chosen_model()
     with command_line.quiet_start(FLAGS):
-        from pate_tf.runs import sources, teacher_settings, train_teachers
+        from pate_tf.runs import sources
+        from pate_tf.runs.teachers import run as train_teachers
+        from pate_tf.runs.teachers import settings as teacher_settings
 
     if FLAGS.worker:
         train_teachers.serve_worker()

@@ -18,8 +18,8 @@ from pate_tf.front.teachers import Teachers
 from pate_tf.ledger import Ledger, Spending
 from pate_tf.noise import NoiseSource, SeededNoise, SystemNoise, check_drawable
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.target import TargetRequest
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.target import TargetRequest
 from pate_tf.values.public import Pool
 
 

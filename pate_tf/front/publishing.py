@@ -16,9 +16,10 @@ from pate_tf.front.labels import Labels
 from pate_tf.front.student import Student
 from pate_tf.models import catalogue as models
 from pate_tf.models.draws import check_draws
-from pate_tf.runs import publishing, silos
-from pate_tf.runs.publishing import Published
-from pate_tf.runs.silos import PublishedOfSilos
+from pate_tf.runs.silos import publishing as silos
+from pate_tf.runs.silos.publishing import PublishedOfSilos
+from pate_tf.runs.student import publishing
+from pate_tf.runs.student.publishing import Published
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.values.dataset import Dataset
 

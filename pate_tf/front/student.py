@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pate_tf.front.data import as_inputs
 from pate_tf.front.labels import Labels
-from pate_tf.runs.student import learn
+from pate_tf.runs.student.making import learn
 from pate_tf.statement.html import to_html
 from pate_tf.students import outputs
 from pate_tf.students.catalogue import complete

@@ -20,9 +20,10 @@ from pate_tf.front.known_teachers import (
     known_models,
 )
 from pate_tf.front.progress import reporting
-from pate_tf.runs import teacher_settings, train_teachers
 from pate_tf.runs.sources import DEFAULT_NUM_TEACHERS
-from pate_tf.runs.teachers import ensemble_folder, load_ensemble
+from pate_tf.runs.teachers import run as train_teachers
+from pate_tf.runs.teachers import settings as teacher_settings
+from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
 from pate_tf.teachers.keras_fit import Callbacks
 from pate_tf.values.arrays import IntArray, whole_numbers
 from pate_tf.values.public import Pool, PublicExamples

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -125,17 +126,25 @@ class _Kept:
     description: dict[str, Any]
 
     def encoder(self, *, show_progress: bool) -> Encoder:
-        seed = self.description["seed"]
         parts = self._read()
         if parts is None:
             unfinished = self._path("unfinished")
-            parts = contrastive.learn(
-                self.pool, seed, folder=unfinished, show_progress=show_progress
-            )
-            self._write(parts)
-            if unfinished is not None:
-                shutil.rmtree(unfinished, ignore_errors=True)
+            waiting = artifacts.one_at_a_time(unfinished) if unfinished else nullcontext()
+            with waiting:
+                # Another process may have learnt it meanwhile.
+                parts = self._read() or self._learn(unfinished, show_progress=show_progress)
+                if unfinished is not None:
+                    shutil.rmtree(unfinished, ignore_errors=True)
         return Encoder(self.pool.dataset, parts, self.description)
+
+    def _learn(
+        self, unfinished: pathlib.Path | None, *, show_progress: bool
+    ) -> list[contrastive.ContrastivePart]:
+        parts = contrastive.learn(
+            self.pool, self.description["seed"], folder=unfinished, show_progress=show_progress
+        )
+        self._write(parts)
+        return parts
 
     def _path(self, suffix: str) -> pathlib.Path | None:
         """Where it is kept; None where nothing can be written."""

@@ -1,6 +1,5 @@
 """Whole runs as functions of plain values; the command line and programs call the same ones.
 
-What a command calls: `train_teachers`, `train_student`, `analyse`, `calibration`, `drafting`,
-`silo`, `party`, `coordinator`, `selective_sgd`. The steps of these: `teachers*`, `labels`,
-`target`, `student`, `publishing`, `analysis`, `silos` and the others.
+A folder for each kind of run. What they share: where data comes from (`sources`, `files`), drafts
+of schemas (`drafting`), and how a run tells how far it is (`reporting`).
 """

@@ -7,7 +7,7 @@ from pate_tf import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.runs.files import FileSource
 from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.teachers import ensemble_folder, load_ensemble
+from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
 from pate_tf.teachers.voters import Voter, load_voter
 from pate_tf.values.public import PublicExamples, PublicSplit
 from pate_tf.values.sensitive import PrivateExamples

@@ -20,7 +20,7 @@ from pate_tf.analysis.release import ReleaseStore
 from pate_tf.analysis.release_request import ReleaseRequest
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.noise import SeededNoise
-from pate_tf.runs import analysis as analysis_run
+from pate_tf.runs.analysis import accounting as analysis_run
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
@@ -312,7 +312,7 @@ CHILD = """
 import json, pathlib, sys
 from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
 from pate_tf.noise import SystemNoise
-from pate_tf.runs import analysis as run
+from pate_tf.runs.analysis import accounting as run
 folder = pathlib.Path(sys.argv[1])
 source = run.read_ledgers([folder]).source
 found = ReleaseStore(folder).release(

@@ -9,7 +9,7 @@ from pate_tf import artifacts
 from pate_tf.analysis.release import ReleaseStore
 from pate_tf.analysis.release_request import ReleaseRequest
 from pate_tf.ledger import Ledger
-from pate_tf.runs import analysis as analysis_run
+from pate_tf.runs.analysis import accounting as analysis_run
 from pate_tf.statement.released import add_release
 
 

@@ -68,17 +68,17 @@ def test_each_command_is_one_call_of_runs():
     # The comparison and the calibration are commands of their own behind the same scripts; a worker
     # only serves.
     assert sorted(runs_called(TREES["student"])) == [
-        "pate_tf.runs.train_student.compare",
-        "pate_tf.runs.train_student.run",
+        "pate_tf.runs.student.run.compare",
+        "pate_tf.runs.student.run.run",
     ]
     assert sorted(runs_called(TREES["teachers"])) == [
-        "pate_tf.runs.train_teachers.run",
-        "pate_tf.runs.train_teachers.serve_worker",
+        "pate_tf.runs.teachers.run.run",
+        "pate_tf.runs.teachers.run.serve_worker",
     ]
     assert sorted(runs_called(TREES["analysis"])) == [
-        "pate_tf.runs.analyse.run",
-        "pate_tf.runs.calibration.calibrate",
-        "pate_tf.runs.calibration.compare",
+        "pate_tf.runs.analysis.calibration.calibrate",
+        "pate_tf.runs.analysis.calibration.compare",
+        "pate_tf.runs.analysis.run.run",
     ]
 
 

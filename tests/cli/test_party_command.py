@@ -8,7 +8,7 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.local.secure_histogram import LATTICE
-from pate_tf.runs.party import PartyRun, serve
+from pate_tf.runs.silos.party import PartyRun, serve
 from pate_tf.silos.messages import QueryBatch, SealedShares
 from pate_tf.silos.secure.party_list import read_parties, write_parties
 from pate_tf.silos.secure.roles import PartySealer, PartySums

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.runs.silo import share_out
+from pate_tf.runs.silos.silo import share_out
 from pate_tf.silos import Member, Policy, Roster
 
 NAMES = ("clinic", "school")
@@ -143,7 +143,7 @@ def test_a_policy_is_not_overwritten_and_names_the_only_coordinator(tmp_path):
 
 
 def test_a_teacher_is_trained_once_and_records_are_checked(tmp_path):
-    from pate_tf.runs.silo import SiloRun, make_teacher
+    from pate_tf.runs.silos.silo import SiloRun, make_teacher
 
     share_out(tmp_path, ("clinic",))
     records = tmp_path / "clinic" / "sensitive" / "records.npz"

@@ -18,9 +18,9 @@ from pate_tf.data.tfds_images import SVHN
 from pate_tf.noise import SeededNoise
 from pate_tf.partition import random_partition
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import teachers as run
-from pate_tf.runs.labels import Budget, LabelRequest, open_ledger
-from pate_tf.runs.student import Output, make_student
+from pate_tf.runs.student.labels import Budget, LabelRequest, open_ledger
+from pate_tf.runs.student.making import Output, make_student
+from pate_tf.runs.teachers import training as run
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentSettings

@@ -11,8 +11,8 @@ from pate_tf.accounting import mechanisms
 from pate_tf.data import catalogue as data
 from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.labels import Budget, LabelRequest, open_ledger
-from pate_tf.runs.student import Output, make_student
+from pate_tf.runs.student.labels import Budget, LabelRequest, open_ledger
+from pate_tf.runs.student.making import Output, make_student
 from pate_tf.students.config import StudentConfig
 from pate_tf.values.sensitive import Votes
 

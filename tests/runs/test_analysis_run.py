@@ -254,7 +254,7 @@ def test_smooth_sensitivity_needs_one_mechanism():
 # Calibration
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from([LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism, GaussianNoisyMax]),
     st.floats(0.05, 20.0),

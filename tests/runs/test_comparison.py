@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from pate_tf.data import catalogue as data
-from pate_tf.runs.comparison import DistillationReport, compare_distillation
 from pate_tf.runs.reporting import Reporting
+from pate_tf.runs.student.comparison import DistillationReport, compare_distillation
 from pate_tf.students.config import StudentConfig
 from pate_tf.values.sensitive import Votes
 

@@ -13,9 +13,9 @@ from pate_tf.ledger import Ledger
 from pate_tf.noise import SystemNoise
 from pate_tf.queries import round_models
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import student_report
-from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student import Output, make_student
+from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.making import Output, make_student
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 

@@ -12,9 +12,9 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.noise import SeededNoise, SystemNoise
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.publishing import publish
-from pate_tf.runs.student import learn
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.making import learn
+from pate_tf.runs.student.publishing import publish
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
 from pate_tf.values.public import Pool

@@ -13,9 +13,13 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.data import catalogue as data
 from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import sources, student_report, teacher_settings, train_student, train_teachers
-from pate_tf.runs.comparison import compare_distillation
-from pate_tf.runs.labels import Budget, LabelRequest
+from pate_tf.runs import sources
+from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student import run as train_student
+from pate_tf.runs.student.comparison import compare_distillation
+from pate_tf.runs.student.labels import Budget, LabelRequest
+from pate_tf.runs.teachers import run as train_teachers
+from pate_tf.runs.teachers import settings as teacher_settings
 from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.values.public import PublicExamples
 

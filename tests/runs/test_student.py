@@ -24,7 +24,7 @@ from pate_tf.analysis.votes import read_ledgers
 from pate_tf.ledger import LedgerError
 from pate_tf.noise import SeededNoise, SystemNoise
 from pate_tf.queries import siamese
-from pate_tf.runs import analysis as analysis_run
+from pate_tf.runs.analysis import accounting as analysis_run
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.facts import Sanitised
 from pate_tf.values.sensitive import Votes

@@ -12,10 +12,10 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
 from pate_tf.ledger import Ledger
 from pate_tf.noise import SystemNoise
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs import train_student
-from pate_tf.runs.labels import Budget
 from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.target import TargetRequest
+from pate_tf.runs.student import run as train_student
+from pate_tf.runs.student.labels import Budget
+from pate_tf.runs.student.target import TargetRequest
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentSettings
 

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from pate_tf.data import catalogue as data
-from pate_tf.runs import features, sources, teacher_settings, train_student, train_teachers
-from pate_tf.runs import teachers as runs
+from pate_tf.runs import sources
 from pate_tf.runs.reporting import QUIET
+from pate_tf.runs.student import run as train_student
+from pate_tf.runs.teachers import features
+from pate_tf.runs.teachers import run as train_teachers
+from pate_tf.runs.teachers import settings as teacher_settings
+from pate_tf.runs.teachers import training as runs
 from pate_tf.students.config import StudentSettings
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import PrivateExamples

@@ -20,8 +20,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from pate_tf import artifacts
 from pate_tf.partition import random_partition
-from pate_tf.runs import going_on
-from pate_tf.runs import teachers as run
+from pate_tf.runs.teachers import going_on
+from pate_tf.runs.teachers import training as run
 from pate_tf.teachers import classifiers, processes
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.values.dataset import Dataset

@@ -12,7 +12,7 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf import artifacts
-from pate_tf.runs import teachers as run
+from pate_tf.runs.teachers import training as run
 from pate_tf.teachers import cluster
 from pate_tf.teachers.ensemble import Ensemble
 

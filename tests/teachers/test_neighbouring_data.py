@@ -19,7 +19,7 @@ from pate_tf.models import catalogue, classifier, closed_form
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition, owner_partition, random_partition
 from pate_tf.representations import contrastive
-from pate_tf.runs import teachers as run
+from pate_tf.runs.teachers import training as run
 from pate_tf.teachers import classifiers, logs, on_features, processes
 from pate_tf.teachers.config import FEWEST_STEPS
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData

@@ -12,8 +12,8 @@ from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition, assigned_partition, owner_partition
 from pate_tf.representations.raw import RawPart
-from pate_tf.runs import teachers as runs
-from pate_tf.runs import teachers_accuracy
+from pate_tf.runs.teachers import accuracy as teachers_accuracy
+from pate_tf.runs.teachers import training as runs
 from pate_tf.teachers import classifiers, counting, on_features, saved_encoder
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.voters import KeptVotes

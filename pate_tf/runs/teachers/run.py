@@ -11,19 +11,19 @@ import tensorflow as tf
 
 from pate_tf import artifacts, partition
 from pate_tf.models.encoder import Encoder
-from pate_tf.runs import features, teachers_accuracy
-from pate_tf.runs import teachers as runs
-from pate_tf.runs import teachers_report as report
 from pate_tf.runs.reporting import QUIET, Reporting, RunReport
 from pate_tf.runs.sources import DataSource, run_folder
-from pate_tf.runs.teacher_settings import PartitionSource, TeacherSettings
-from pate_tf.runs.teachers_checks import (
+from pate_tf.runs.teachers import accuracy as teachers_accuracy
+from pate_tf.runs.teachers import features, report
+from pate_tf.runs.teachers import training as runs
+from pate_tf.runs.teachers.checks import (
     REPORT,
     check_classes,
     check_data,
     check_places,
     wait_for_workers,
 )
+from pate_tf.runs.teachers.settings import PartitionSource, TeacherSettings
 from pate_tf.teachers import classifiers, cluster, devices, keras_fit
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.config import TeacherConfig
@@ -41,7 +41,7 @@ class TeachersRun:
       data: private records, and public samples that measure the teachers.
       num_classes: checked against the data set if given.
       num_teachers: how many share the private records; None for `DEFAULT_NUM_TEACHERS`, or what is
-        recommended where teachers learn from features (`runs.features`).
+        recommended where teachers learn from features (`runs.teachers.features`).
       pool_size: how many of the public samples, from the first, form the pool that representations
         are learnt from; None for the data set's own.
       teachers: the teachers to train in this process, from 0; None for all, or for none if those

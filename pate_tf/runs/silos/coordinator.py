@@ -12,9 +12,9 @@ from pate_tf import artifacts
 from pate_tf.data import catalogue
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.rounds import check_queries
-from pate_tf.runs import silos
-from pate_tf.runs.silos import PublishedOfSilos
-from pate_tf.runs.student import learn
+from pate_tf.runs.silos import publishing as silos
+from pate_tf.runs.silos.publishing import PublishedOfSilos
+from pate_tf.runs.student.making import learn
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos.asking import Asking
 from pate_tf.silos.coordinator import Coordinator

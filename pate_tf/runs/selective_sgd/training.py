@@ -15,11 +15,11 @@ from pate_tf import artifacts
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue, fingerprint
 from pate_tf.noise import NoiseSource, SystemNoise
-from pate_tf.runs import shared_model
-from pate_tf.runs.public_features import features_of
 from pate_tf.runs.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
+from pate_tf.runs.selective_sgd import publishing as shared_model
+from pate_tf.runs.selective_sgd.public_features import features_of
 from pate_tf.runs.sources import DataSource
-from pate_tf.runs.teachers_checks import check_data
+from pate_tf.runs.teachers.checks import check_data
 from pate_tf.selective_sgd import models, payment
 from pate_tf.selective_sgd.evaluation import Evaluation, calibrated_model
 from pate_tf.selective_sgd.logs import Logs

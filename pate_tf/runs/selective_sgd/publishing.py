@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.runs.publishing import library_versions
+from pate_tf.runs.student.publishing import library_versions
 from pate_tf.selective_sgd.payment import Payment
 from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.serving import digest, export

@@ -7,8 +7,8 @@ from typing import Any
 from pate_tf.data.named_function import name_of
 from pate_tf.models import classifier
 from pate_tf.runs.reporting import NOT_MEASURED, UNEVEN, Row
-from pate_tf.runs.teachers import is_compiled
-from pate_tf.runs.teachers_accuracy import Accuracies
+from pate_tf.runs.teachers.accuracy import Accuracies
+from pate_tf.runs.teachers.training import is_compiled
 from pate_tf.teachers.config import TeacherConfig
 
 AUGMENTATION_WORDS = {

@@ -6,9 +6,9 @@ from pate_tf.data.named_function import Named, name_of
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import trust
 from pate_tf.representations.catalogue import encoder_of
-from pate_tf.runs import teachers
 from pate_tf.runs.reporting import Reporting
 from pate_tf.runs.sources import DEFAULT_NUM_TEACHERS
+from pate_tf.runs.teachers import training as teachers
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
 from pate_tf.values.dataset import Dataset

@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from pate_tf.runs.labels import check_teachers
 from pate_tf.runs.reporting import QUIET, Reporting
+from pate_tf.runs.student.labels import check_teachers
 from pate_tf.students import evaluation
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.distillation import train_distilled

@@ -1,35 +1,12 @@
-"""What grows with what: a cost model fitted on small sizes and held against larger ones.
+"""What is measured: each function takes a size and an empty folder, and returns numbers by name."""
 
-`python -m benchmarks.scale [--only=teachers,ledger,pool,neighbours,hosts] [--folder=runs/scale]`
-
-- `teachers`: ridge teachers of ten records each on 64 numbers, trained, saved, and asked 1,000
-  queries through the labeller and its ledger; at most 100,000 of them, with a million records.
-- `ledger`: answers kept and verified, at most a million.
-- `pool`: a contrastive representation of up to 60,000 images of 28 x 28, and their features; the
-  networks do `STEPS` steps, as memory does not depend on how many, and seconds a step are constant.
-- `neighbours`: the graph that labels are spread over, which compares all inputs with all.
-- `hosts`: what the chief of a cluster does for each network that a worker trains, 240 images of
-  28 x 28 each, and what one worker does for one.
-- `approximate`: the ten nearest of each of up to a million inputs, whose features lie in shards, by
-  faiss (`pip install faiss-cpu`; no part of pate_tf). Asked for by `--only`.
-
-Each size runs in a process of its own. Seconds are those of all cores together, which other work
-on the machine changes little. The model is a constant and a power of the size (1 for most; 2 where
-all are compared with all, 1.5 for the inverted lists of faiss), fitted to the small sizes by least
-squares of relative errors. For larger sizes stands in brackets by how much it is off.
-"""
-
-import argparse
 import importlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import numpy.typing as npt
@@ -39,19 +16,7 @@ STEPS = 10  # of contrastive learning, where 450 are the default
 NEAREST, SHARD = 10, 2**17
 INNER = 12  # dimensions in which features that are searched really differ
 PART = 2**16  # records that are made at a time
-SPREAD = 1.6  # of records about the mean of their class: a teacher of ten is right half the time
-
-# Sizes that the model is fitted on, and those that it must predict.
-SIZES = {
-    "teachers": ((1_000, 4_000, 10_000), (30_000, 100_000)),
-    "ledger": ((20_000, 50_000, 100_000), (300_000, 1_000_000)),
-    "pool": ((2_000, 6_000, 12_000), (30_000, 60_000)),
-    "neighbours": ((2_000, 4_000, 8_000), (16_000,)),
-    "hosts": ((10, 20, 40), (100, 200)),
-    "approximate": ((30_000, 60_000, 120_000), (500_000, 1_000_000)),
-}
-UNITS = {"teachers": "teachers", "ledger": "answers", "hosts": "networks"}  # "inputs" for others
-POWERS = {"neighbours": 2.0, "approximate": 1.5}  # of seconds; 1 for others
+SPREAD = 3.2  # of records about the mean of their class: teachers of ten of them err often
 
 
 def synthetic(number: int, seed: int, path: pathlib.Path | None = None) -> tuple[npt.NDArray, ...]:
@@ -68,7 +33,7 @@ def synthetic(number: int, seed: int, path: pathlib.Path | None = None) -> tuple
     for start in range(0, number, PART):
         own = labels[start : start + PART]
         noise = random.standard_normal((len(own), FEATURES), np.float32)
-        inputs[start : start + PART] = centres[own] + SPREAD * 2.0 * noise
+        inputs[start : start + PART] = centres[own] + SPREAD * noise
     return inputs, labels
 
 
@@ -78,8 +43,9 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     from pate_tf.ledger.registry_file import STATE_VARIABLE
     from pate_tf.noise import SystemNoise
     from pate_tf.queries.config import QueryConfig
-    from pate_tf.runs import labels, train_teachers
-    from pate_tf.runs.teacher_settings import TeacherSettings
+    from pate_tf.runs.student import labels
+    from pate_tf.runs.teachers import run as train_teachers
+    from pate_tf.runs.teachers.settings import TeacherSettings
     from pate_tf.values.dataset import Dataset
     from pate_tf.values.public import Pool
     from pate_tf.values.sensitive import PrivateExamples
@@ -211,7 +177,7 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
 
     from pate_tf.data.tfds_images import MNIST
     from pate_tf.partition import random_partition
-    from pate_tf.runs.teacher_settings import TeacherSettings
+    from pate_tf.runs.teachers.settings import TeacherSettings
     from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
     from pate_tf.values.sensitive import PrivateExamples
 
@@ -242,100 +208,11 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     }
 
 
-def apart(what: str, number: int) -> dict[str, float]:
-    """Measures one size in a process of its own."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        flags = [f"--child={what}:{number}", f"--folder={folder}"]
-        child = subprocess.Popen([sys.executable, "-m", "benchmarks.scale", *flags])
-        _, status, used = os.wait4(child.pid, 0)
-        if status:
-            raise SystemExit(f"{what} of {number} ended with {os.waitstatus_to_exitcode(status)}")
-        found: dict[str, float] = json.loads((pathlib.Path(folder) / "found.json").read_text())
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss
-    found["seconds"] = used.ru_utime + used.ru_stime
-    found["MiB"] = used.ru_maxrss / unit
-    found["wall"] = time.monotonic() - began
-    return found
-
-
-def fitted(sizes: npt.ArrayLike, values: npt.ArrayLike, power: float) -> tuple[float, float]:
-    """Returns a constant and the factor of `size ** power`, by least squares of relative errors."""
-    x, y = np.asarray(sizes, np.float64) ** power, np.asarray(values, np.float64)
-    rows = np.stack([1.0 / y, x / y], axis=1)
-    fixed, each = np.linalg.lstsq(rows, np.ones(len(y)), rcond=None)[0]
-    return float(fixed), float(each)
-
-
-def report(what: str, found: dict[int, dict[str, float]]) -> str:
-    """Returns the part's table and its model, as Markdown."""
-    small, large = SIZES[what]
-    powers = {"seconds": POWERS.get(what, 1.0), "MiB": 1.0}
-    models = {
-        name: fitted(small, [found[size][name] for size in small], power)
-        for name, power in powers.items()
-    }
-    details = [name for name in found[small[0]] if name not in ("seconds", "MiB", "wall")]
-    heads = ["seconds", "predicted", "MiB", "predicted", *details]
-    lines = [
-        f"| {UNITS.get(what, 'inputs')} | {' | '.join(heads)} |",
-        "|---" * (len(heads) + 1) + "|",
-    ]
-    for number in (*small, *large):
-        if number not in found:
-            continue
-        cells = []
-        for name in ("seconds", "MiB"):
-            value, (fixed, each) = found[number][name], models[name]
-            predicted = fixed + each * number ** powers[name]
-            off = "" if number in small else f" ({predicted / value - 1.0:+.0%})"
-            cells += [f"{value:,.1f}", f"{predicted:,.1f}{off}"]
-        cells += [f"{found[number][name]:.4g}" for name in details]
-        lines.append(f"| {number:,} | {' | '.join(cells)} |")
-    model = "; ".join(
-        f"{name} = {fixed:.4g} + {each * 1e6 ** powers[name]:.4g} (size / 1,000,000)"
-        + ("" if powers[name] == 1.0 else f" ** {powers[name]:g}")
-        for name, (fixed, each) in models.items()
-    )
-    return "\n".join([*lines, "", model])
-
-
-def main() -> None:
-    """Reads the flags, measures, prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="teachers,ledger,pool,neighbours,hosts")
-    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/scale"))
-    parser.add_argument("--most", type=int, default=10**9, help="the largest size that is run")
-    parser.add_argument("--child", help="internal: PART:SIZE measured in this process")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    if asked.child:
-        what, _, number = asked.child.partition(":")
-        measure = {
-            "teachers": teachers,
-            "ledger": ledger,
-            "pool": pool,
-            "neighbours": neighbours,
-            "hosts": hosts,
-            "approximate": approximate,
-        }[what]
-        found = measure(int(number), asked.folder)
-        (asked.folder / "found.json").write_text(json.dumps(found))
-        return
-    for what in asked.only.split(","):
-        path = asked.folder / f"{what}.json"  # kept, so that a stopped run goes on
-        kept = (
-            {int(n): one for n, one in json.loads(path.read_text()).items()}
-            if path.exists()
-            else {}
-        )
-        for number in (size for sizes in SIZES[what] for size in sizes):
-            if number not in kept and number <= asked.most:
-                kept[number] = apart(what, number)
-                path.write_text(json.dumps(kept, indent=2) + "\n")
-        if all(size in kept for size in SIZES[what][0]):
-            print(f"\n{what}\n\n{report(what, kept)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+MEASURES = {
+    "teachers": teachers,
+    "ledger": ledger,
+    "pool": pool,
+    "neighbours": neighbours,
+    "hosts": hosts,
+    "approximate": approximate,
+}

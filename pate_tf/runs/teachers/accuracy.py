@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pate_tf import artifacts
 from pate_tf.models import classifier
 from pate_tf.models.encoder import Encoder
-from pate_tf.runs.going_on import Progress
+from pate_tf.runs.teachers.going_on import Progress
 from pate_tf.students.evaluation import true_labels
 from pate_tf.teachers import classifiers, logs
 from pate_tf.teachers import ensemble as ensembles

@@ -14,7 +14,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.labels import LabelRequest
+from pate_tf.runs.student.labels import LabelRequest
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import Pool
 

@@ -12,8 +12,8 @@ from pate_tf.ledger import Ledger
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.releases import kept as kept_release
-from pate_tf.runs.labels import check_teachers
-from pate_tf.runs.payment import check_paid
+from pate_tf.runs.student.labels import check_teachers
+from pate_tf.runs.student.payment import check_paid
 from pate_tf.serving import digest, export
 from pate_tf.statement import page as statement_page
 from pate_tf.statement.beyond_the_ledger import facts_beyond_the_ledger

@@ -9,12 +9,12 @@ from typing import Any
 
 from pate_tf import artifacts
 from pate_tf.accounting.recommendation import Recommendation
-from pate_tf.runs import student_report
-from pate_tf.runs.comparison import compare_distillation
-from pate_tf.runs.labels import Budget, LabelRequest, check_request, open_ledger
 from pate_tf.runs.reporting import QUIET, Reporting, Row, RunReport
 from pate_tf.runs.sources import DataSource, TeacherSource
-from pate_tf.runs.student import (
+from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student.comparison import compare_distillation
+from pate_tf.runs.student.labels import Budget, LabelRequest, check_request, open_ledger
+from pate_tf.runs.student.making import (
     REPORT,
     NothingAnsweredError,
     Output,
@@ -22,7 +22,7 @@ from pate_tf.runs.student import (
     check_student,
     make_student,
 )
-from pate_tf.runs.target import TargetRequest
+from pate_tf.runs.student.target import TargetRequest
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.voters import Voter

@@ -9,9 +9,9 @@ from typing import Any
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.comparison import DistillationReport
 from pate_tf.runs.reporting import NOT_MEASURED, UNEVEN, Row
-from pate_tf.runs.student import StudentReport
+from pate_tf.runs.student.comparison import DistillationReport
+from pate_tf.runs.student.making import StudentReport
 from pate_tf.students import evaluation
 from pate_tf.students.by_class import ByClass
 from pate_tf.teachers.voters import Voter

@@ -12,7 +12,7 @@ from pate_tf.models import classifier, closed_form, descriptions, fingerprint
 from pate_tf.models.draws import check_draws
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition
-from pate_tf.runs.going_on import Progress, going_on, save_all, train_here
+from pate_tf.runs.teachers.going_on import Progress, going_on, save_all, train_here
 from pate_tf.teachers import classifiers, keras_fit, logs, on_features, records
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.cluster import Cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 from pate_tf import artifacts
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.publishing import library_versions
+from pate_tf.runs.student.publishing import library_versions
 from pate_tf.serving import digest, export
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.statement.silos import SilosStatement

@@ -14,10 +14,10 @@ import keras
 from pate_tf import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.queried import COST_FILE, LABELS_FILE, QueriedLabels
-from pate_tf.runs.data_dependent import known_data_dependent_epsilon
-from pate_tf.runs.labels import LabelRequest, ask, check_request
-from pate_tf.runs.publishing import PAGE, STATEMENT, Published, publish
 from pate_tf.runs.reporting import QUIET, Reporting
+from pate_tf.runs.student.data_dependent import known_data_dependent_epsilon
+from pate_tf.runs.student.labels import LabelRequest, ask, check_request
+from pate_tf.runs.student.publishing import PAGE, STATEMENT, Published, publish
 from pate_tf.serving import formats
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue, evaluation, held_out_logs, training

@@ -22,7 +22,8 @@ from pate_tf.analysis.ledger import LedgerSummary
 from pate_tf.analysis.release_request import SANITISED, ReleaseRequest
 from pate_tf.analysis.votes import VoteSource
 from pate_tf.noise import NoiseSource, SystemNoise
-from pate_tf.runs import analysis, analysis_tables
+from pate_tf.runs.analysis import accounting as analysis
+from pate_tf.runs.analysis import tables as analysis_tables
 from pate_tf.runs.reporting import QUIET, Reporting, Row, Table, TablesReport
 from pate_tf.statement import check, released
 

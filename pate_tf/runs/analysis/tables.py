@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pate_tf.analysis import ledger_report
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.ledger import LedgerSummary
-from pate_tf.runs import analysis
+from pate_tf.runs.analysis import accounting as analysis
 from pate_tf.runs.reporting import Table
 
 

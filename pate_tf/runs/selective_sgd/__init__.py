@@ -1,0 +1,1 @@
+"""Runs of shared training, and what is published of them."""

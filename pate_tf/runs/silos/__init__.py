@@ -1,0 +1,1 @@
+"""Runs of many holders: one silo, one party of secure aggregation, their coordinator."""
