@@ -24,7 +24,7 @@ from pate_tf.values.dataset import Dataset
 
 LARGEST_IN_MEMORY = 2**28  # bytes of a split's inputs
 RETRIES = 3  # of a download; each waits twice as long as the one before, from 0.4 s on
-STREAMED_BATCH = 1_000  # examples
+STREAMED_BATCH = 250  # examples
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 
@@ -73,13 +73,16 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
         num_bytes *= np.dtype(source.dataset.input_type).itemsize
         if num_bytes > LARGEST_IN_MEMORY:
             return _mapped(source, builder, split)
-        # One order for everybody: partition and queries are positions in it.
-        examples = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-        inputs = examples[source.input_name].numpy()
-        return (
-            inputs.astype(source.dataset.input_type, copy=False),
-            examples[source.label_name].numpy().astype(np.int64),
-        )
+        number = builder.info.splits[split].num_examples
+        inputs = np.empty((number, *source.dataset.input_shape), source.dataset.input_type)
+        labels = np.empty(number, np.int64)
+        done = 0
+        for some_inputs, some_labels in _streamed(source, builder, split):
+            inputs[done : done + len(some_inputs)] = some_inputs
+            labels[done : done + len(some_inputs)] = some_labels
+            done += len(some_inputs)
+        _check_number(done, number, split)
+        return inputs, labels
 
 
 @contextlib.contextmanager
@@ -158,10 +161,33 @@ def _raw_data_error(error: BaseException | None) -> RawDataError | None:
     return error
 
 
-def _mapped(source: Source, builder: Any, split: str) -> Arrays:
-    """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
+def _streamed(source: Source, builder: Any, split: str) -> Iterator[Arrays]:
+    """Yields inputs and labels of a split, a batch at a time: all at once take three times as much.
+
+    In one order for everybody: partition and queries are positions in it.
+    """
     import tensorflow_datasets as tfds
 
+    # What is streamed once must not be cached by the way.
+    streamed = tfds.ReadConfig(try_autocache=False)
+    examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
+    for batch in examples.batch(STREAMED_BATCH).as_numpy_iterator():
+        inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
+        if inputs.shape[1:] != source.dataset.input_shape:
+            raise ValueError(
+                f"expected inputs of shape {list(source.dataset.input_shape)} in {split}, got "
+                f"{list(inputs.shape[1:])}"
+            )
+        yield inputs, np.asarray(batch[source.label_name], np.int64)
+
+
+def _check_number(found: int, expected: int, split: str) -> None:
+    if found != expected:
+        raise ValueError(f"expected {expected} examples in {split}, got {found}")
+
+
+def _mapped(source: Source, builder: Any, split: str) -> Arrays:
+    """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     folder = pathlib.Path(builder.data_dir)
@@ -169,9 +195,6 @@ def _mapped(source: Source, builder: Any, split: str) -> Arrays:
     if not labels_path.exists():  # it comes last
         shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
         labels = np.empty(shape[0], np.int64)
-        # What is streamed once must not be cached by the way.
-        streamed = tfds.ReadConfig(try_autocache=False)
-        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
         with artifacts.atomic_file(inputs_path, private=True) as file:
             np.lib.format.write_array_header_2_0(
                 file,
@@ -182,13 +205,11 @@ def _mapped(source: Source, builder: Any, split: str) -> Arrays:
                 },
             )
             done = 0
-            for batch in examples.batch(STREAMED_BATCH).as_numpy_iterator():
-                inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
+            for inputs, some_labels in _streamed(source, builder, split):
                 file.write(inputs.tobytes())
-                labels[done : done + len(inputs)] = batch[source.label_name]
+                labels[done : done + len(inputs)] = some_labels
                 done += len(inputs)
-            if done != len(labels):
-                raise ValueError(f"expected {len(labels)} examples in {split}, got {done}")
+            _check_number(done, len(labels), split)
         with artifacts.atomic_file(labels_path, private=True) as file:
             np.save(file, labels, allow_pickle=False)
     return (

@@ -4,6 +4,7 @@ Where an encoder comes from is told by `pate_tf.representations`; whoever uses o
 more than is written here.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -89,6 +90,19 @@ class Encoder(tf.Module):
     def num_views(self) -> int:
         """Number of views."""
         return len(self.widths)
+
+    @property
+    def feature_dataset(self) -> Dataset:
+        """What is publicly known of features as inputs: numbers, each from -1 to 1."""
+        return dataclasses.replace(
+            self.dataset,
+            kind="tabular",
+            input_shape=(self.num_features,),
+            value_range=(-1.0, 1.0),
+            augmentation="none",
+            input_type="float32",
+            num_categories=(),
+        )
 
     @functools.cached_property
     def digest(self) -> str:

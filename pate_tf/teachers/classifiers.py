@@ -7,6 +7,7 @@ which they can.
 import collections
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +19,10 @@ import numpy.typing as npt
 from pate_tf import artifacts
 from pate_tf.models import classifier
 from pate_tf.models.classifier import Classifier
+from pate_tf.models.encoder import Encoder
 from pate_tf.models.forest import Forest
 from pate_tf.partition import Partition
-from pate_tf.teachers import processes, records
+from pate_tf.teachers import on_features, processes, records, saved_encoder
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
@@ -29,6 +31,7 @@ from pate_tf.values.sensitive import PrivateExamples, Votes
 
 FILE = "classifiers.npz"
 FOREST_FILE = "forests.npz"  # its name when forests were the only ones
+ENCODER = "encoder"  # folder of a SavedModel, of classifiers on features
 
 
 def holds_classifiers(folder: pathlib.Path) -> bool:
@@ -48,8 +51,11 @@ def train(
     teachers: Sequence[int],
     *,
     num_processes: int | None = None,
+    encoder: Encoder | None = None,
 ) -> Iterator[tuple[int, TeacherState]]:
-    """Yields each teacher with its fitted classifier's arrays, in the order of `teachers`.
+    """Yields each teacher with its fitted classifier's arrays.
+
+    In the order of `teachers`, on features in ascending order.
 
     The result does not depend on how many processes there are.
 
@@ -60,21 +66,32 @@ def train(
       teachers: the teachers to train.
       num_processes: how many fit side by side; None for one a core. Beside this process there are
         others only for a model that they can import.
+      encoder: what makes features, for classifiers on them.
 
     Raises:
       ValueError: as `classifier.fit`, with the number of the teacher.
     """
-    shares = partition.all_records()
+    dataset = config.dataset
+    shares: Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[np.int64]]]
+    if encoder is None:
+        all_records = partition.all_records()
+        shares = (
+            (one, examples.inputs[all_records[one]], examples.labels[all_records[one]])
+            for one in teachers
+        )
+    else:
+        dataset, teachers = encoder.feature_dataset, sorted(teachers)
+        shares = on_features.features_of_shares(examples, partition, teachers, encoder)
 
-    def arguments(teacher: int) -> tuple[Any, ...]:
-        records = shares[teacher]
+    def arguments(
+        teacher: int, inputs: npt.NDArray[Any], labels: npt.NDArray[np.int64]
+    ) -> tuple[Any, ...]:
         seed = int(np.random.SeedSequence([config.seed, teacher]).generate_state(1)[0])
-        inputs, labels = examples.inputs[records], examples.labels[records]
-        return config.model, config.dataset, inputs, labels, seed
+        return config.model, dataset, inputs, labels, seed
 
     fitted = processes.in_order(
         classifier.fit,
-        map(arguments, teachers),
+        itertools.starmap(arguments, shares),
         num_processes=min(num_processes or processes.num_cores(), len(teachers)),
     )
     for teacher in teachers:
@@ -86,7 +103,11 @@ def train(
 
 
 def save(
-    folder: pathlib.Path, config: TeacherConfig, teachers: Sequence[Sequence[npt.NDArray[Any]]]
+    folder: pathlib.Path,
+    config: TeacherConfig,
+    teachers: Sequence[Sequence[npt.NDArray[Any]]],
+    *,
+    encoder: Encoder | None = None,
 ) -> None:
     """Writes an ensemble of classifiers at `folder`, whole or not at all.
 
@@ -94,6 +115,7 @@ def save(
       folder: its parent must exist.
       config: what the teachers were trained with.
       teachers: the arrays of each teacher's classifier.
+      encoder: what makes features, for classifiers on them; it is saved beside them.
 
     Raises:
       ValueError: if a teacher's arrays hold no classifier.
@@ -107,6 +129,8 @@ def save(
     with artifacts.atomic_folder(folder) as temporary:
         artifacts.write_arrays(temporary / FILE, arrays, private=True)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+        if encoder is not None:
+            saved_encoder.save(temporary / ENCODER, encoder)
         artifacts.make_private(temporary)
 
 
@@ -145,6 +169,11 @@ class ClassifierEnsemble:
             self.config = TeacherConfig.from_dict(description)
             arrays = artifacts.read_arrays(_file(folder))
             self._classifiers = _classifiers(arrays, self.config.num_teachers)
+            self._encoder = (
+                None
+                if self.config.representation is None
+                else saved_encoder.SavedEncoder(folder / ENCODER, self.config.dataset)
+            )
             self._check_forests()
         except FileNotFoundError as error:
             raise ValueError(
@@ -157,11 +186,14 @@ class ClassifierEnsemble:
             ) from error
         weights = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         text = json.dumps(description, sort_keys=True) + weights
+        text += "" if self._encoder is None else self._encoder.digest
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         self.records = records.beside(folder)
 
     def _check_forests(self) -> None:
         num_features = int(np.prod(self.dataset.input_shape))
+        if self._encoder is not None:
+            num_features = self._encoder.num_features
         for one in self._classifiers:
             if isinstance(one, Forest) and (one.num_features, one.num_classes) != (
                 num_features,
@@ -198,7 +230,10 @@ class ClassifierEnsemble:
         Raises:
           ValueError: if the inputs have another shape, or are not finite.
         """
-        return _votes(self._classifiers, self.dataset, inputs, progress)
+        _check_inputs(inputs, self.dataset)
+        if self._encoder is not None:
+            inputs = self._encoder.features(inputs)
+        return _votes(self._classifiers, self.dataset.num_classes, inputs, progress)
 
 
 def votes_of(
@@ -206,6 +241,8 @@ def votes_of(
     teachers: Sequence[Sequence[npt.NDArray[Any]]],
     inputs: npt.NDArray[Any],
     progress: Progress | None = None,
+    *,
+    encoder: Encoder | None = None,
 ) -> Votes:
     """Asks teachers that are saved in no ensemble yet, as `ClassifierEnsemble.votes` does.
 
@@ -214,25 +251,31 @@ def votes_of(
       teachers: the arrays of each of them, at least one.
       inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
       progress: called with the number of queries done since its last call.
+      encoder: what makes features, for classifiers on them.
 
     Raises:
       ValueError: if a teacher's arrays hold no classifier, or the inputs do not fit.
     """
+    _check_inputs(inputs, config.dataset)
     rebuilt = [classifier.from_arrays(arrays) for arrays in teachers]
-    return _votes(rebuilt, config.dataset, inputs, progress)
+    rows = inputs if encoder is None else encoder.features(inputs)
+    return _votes(rebuilt, config.dataset.num_classes, rows, progress)
 
 
-def _votes(
-    teachers: Sequence[Classifier],
-    dataset: Dataset,
-    inputs: npt.NDArray[Any],
-    progress: Progress | None,
-) -> Votes:
+def _check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     if inputs.shape[1:] != dataset.input_shape:
         raise ValueError(
             f"queries: expected [num_queries, {', '.join(map(str, dataset.input_shape))}],"
             f" got {list(inputs.shape)}"
         )
+
+
+def _votes(
+    teachers: Sequence[Classifier],
+    num_classes: int,
+    inputs: npt.NDArray[Any],
+    progress: Progress | None,
+) -> Votes:
     labels = np.empty((len(teachers), len(inputs)), np.int64)
     with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
         answers = threads.map(lambda one: one.predict(inputs), teachers)
@@ -244,4 +287,4 @@ def _votes(
             if progress is not None:
                 done = (teacher + 1) * len(inputs) // len(teachers)
                 progress(done - teacher * len(inputs) // len(teachers))
-    return Votes(labels, dataset.num_classes)
+    return Votes(labels, num_classes)

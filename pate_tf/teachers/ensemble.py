@@ -23,9 +23,9 @@ from pate_tf.models.encoder import Encoder
 from pate_tf.teachers import on_features, records
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import Votes
+from pate_tf.values.sensitive import VoteCounts, Votes
 
-VOTING_BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
+VOTING_BATCH = 256  # inputs; larger batches fall out of the cache and take longer an input
 
 Progress = Callable[[int], object]
 
@@ -206,6 +206,17 @@ class Ensemble:
         for batch in _batches(self.dataset, inputs, progress):
             parts.append(self._votes(**{self.dataset.input_name: batch})["votes"].numpy())
         return Votes(np.concatenate(parts, axis=1), self.dataset.num_classes)
+
+    def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
+        """Returns what `votes(inputs).counts()` does, counted where the votes are made.
+
+        Few teachers' votes on few inputs are in memory at a time.
+        """
+        parts = [np.empty((0, self.dataset.num_classes), np.int64)]
+        count = self._loaded.signatures["counts"]
+        for batch in _batches(self.dataset, inputs, progress):
+            parts.append(count(**{self.dataset.input_name: batch})["counts"].numpy())
+        return VoteCounts(np.concatenate(parts))
 
     def probabilities(
         self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None

@@ -31,9 +31,11 @@ COMMANDS = {"pate-schema": "pate_tf/cli/schema.py"}  # installed commands withou
 NOT_RUN = {
     "devices.md": 2,
     "instead.md": 1,
+    "many_teachers.md": 2,
     "model.md": 2,
     "noise.md": 2,
     "quickstart.md": 3,
+    "scale.md": 2,
     "selective_sgd.md": 4,
     "serving.md": 3,
     "silos.md": 5,
@@ -54,7 +56,9 @@ def run_command(words: list[str], folder: pathlib.Path) -> Ended:
     python, script, *flags = words
     assert python == "python"
     assert script in SCRIPTS
-    if script != "analysis.py" and not any(flag.startswith("--max_steps") for flag in flags):
+    # What learns from features is solved for, or is scikit-learn's, which knows no steps.
+    without = ("--max_steps", "--representation")
+    if script != "analysis.py" and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
     # A user's own module lies in the folder where the commands are typed.
     return run_script(

@@ -1,19 +1,22 @@
 """Teachers on features: votes of the saved ensemble against votes worked out by hand."""
 
+import shutil
+
 import numpy as np
 import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.models import closed_form
+from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition, assigned_partition, owner_partition
 from pate_tf.representations.raw import RawPart
 from pate_tf.runs.teachers import accuracy as teachers_accuracy
 from pate_tf.runs.teachers import training as runs
+from pate_tf.teachers import classifiers, counting, on_features, saved_encoder
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers import on_features
+from pate_tf.teachers.voters import KeptVotes
 from pate_tf.values.public import Pool, PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -37,7 +40,16 @@ def config(model, **changes):
     )
 
 
-def train(folder, model, encoder, *, partition: Partition = UNEVEN, teachers=None, **changes):
+def train(
+    folder,
+    model,
+    encoder,
+    *,
+    partition: Partition = UNEVEN,
+    teachers=None,
+    processes=None,
+    **changes,
+):
     return runs.train(
         config=config(model, unit=partition.unit, **changes),
         examples=PRIVATE,
@@ -45,6 +57,7 @@ def train(folder, model, encoder, *, partition: Partition = UNEVEN, teachers=Non
         teachers=range(NUM_TEACHERS) if teachers is None else teachers,
         run_directory=artifacts.RunDirectory(folder),
         devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
+        num_processes=processes,
         encoder=encoder,
         progress=lambda done: None,
     )
@@ -85,6 +98,8 @@ def test_votes_of_a_saved_ensemble(tmp_path, monkeypatch, encoder, model, chunk)
     np.testing.assert_array_equal(
         counts(image=tf.constant(QUERIES))["counts"], votes.counts().values
     )
+    np.testing.assert_array_equal(ensemble.counts(QUERIES).values, votes.counts().values)
+    assert ensemble.counts(QUERIES[:0]).values.shape == (0, 3)
     with pytest.raises(ValueError, match=r"got .*, which answers with labels alone"):
         ensemble.probabilities(QUERIES, 1.0)
 
@@ -113,6 +128,27 @@ def test_evaluation_in_small_parts_is_the_same(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(teachers_accuracy, "VOTES_A_PART", 7)
     parts = teachers_accuracy.evaluate(loaded(tmp_path), helpers_public(), directory)
     np.testing.assert_array_equal(whole.values, parts.values)
+
+
+def test_thousands_of_teachers_are_measured_on_fewer_samples(monkeypatch):
+    public = helpers_public()
+    assert teachers_accuracy.enough(public, 250) is public
+    monkeypatch.setattr(teachers_accuracy, "FEWEST_SAMPLES", 8)
+    monkeypatch.setattr(teachers_accuracy, "MOST_VOTES", 1_000)
+    assert len(teachers_accuracy.enough(public, 50)) == 20
+    some = teachers_accuracy.enough(public, 10_000)
+    assert len(some) == 8
+    np.testing.assert_array_equal(some.inputs[[0, -1]], public.inputs[[0, -1]])
+    np.testing.assert_array_equal(some.labels[[0, -1]], public.labels[[0, -1]])
+
+
+def test_voters_that_cannot_count_are_counted(tmp_path, encoder):
+    train(tmp_path, closed_form.RIDGE, encoder)
+    ensemble = loaded(tmp_path)
+    kept = KeptVotes(ensemble.votes(QUERIES), Pool(helpers.BLOBS, QUERIES))
+    np.testing.assert_array_equal(
+        counting.counts(kept, QUERIES[3:7]).values, counting.counts(ensemble, QUERIES[3:7]).values
+    )
 
 
 def test_another_encoder_is_another_ensemble(tmp_path, encoder):
@@ -152,3 +188,47 @@ def test_the_ensemble_knows_its_encoder_by_its_weights(tmp_path, encoder):
         ).config.representation
         == "raw"
     )
+
+
+@pytest.mark.parametrize("model", ["random_forest", "classifiers_for_tests:scaled_logistic"])
+def test_classifiers_of_scikit_learn_on_features(tmp_path, monkeypatch, encoder, model):
+    monkeypatch.setattr(forest, "NUM_TREES", 5)
+    # Teacher 1 of 5 may have nothing: its owners are gone.
+    partition = Partition(np.where(UNEVEN.assignment == 1, 2, UNEVEN.assignment), 5, unit="owner")
+    assert not train(tmp_path, model, encoder, partition=partition, teachers=[3, 0], processes=1)
+    some = teachers_accuracy.evaluate_finished(
+        config(model), helpers_public(), artifacts.RunDirectory(tmp_path), encoder=encoder
+    )
+    assert some.values.shape == (2,)
+    assert train(tmp_path, model, encoder, partition=partition, processes=1)
+    ensemble = loaded(tmp_path)
+    features, queries = encoder.features(IMAGES), encoder.features(QUERIES)
+    slow = []
+    for teacher, own in enumerate(partition.all_records()):
+        seed = int(np.random.SeedSequence([config(model).seed, teacher]).generate_state(1)[0])
+        arrays = classifier.fit(model, encoder.feature_dataset, features[own], LABELS[own], seed)
+        slow.append(classifier.from_arrays(arrays).predict(queries))
+    votes = ensemble.votes(QUERIES)
+    assert (votes.labels == slow).mean() > 0.99  # features of other batches may round otherwise
+    assert set(votes.labels[1].tolist()) == {0}
+    with pytest.raises(ValueError, match="queries: expected"):
+        ensemble.votes(queries)
+
+
+def test_classifiers_on_features_know_their_encoder(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(forest, "NUM_TREES", 2)
+    train(tmp_path / "one", "random_forest", encoder, processes=1)
+    first = loaded(tmp_path / "one")
+    assert first.config.representation == "raw"
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    brighter = Encoder(
+        helpers.BLOBS, [RawPart(Pool(helpers.BLOBS, IMAGES))], {"representation": "raw"}
+    )
+    brighter.learnt[0].assign_add(tf.ones_like(brighter.learnt[0]))
+    folder = runs.ensemble_folder(artifacts.RunDirectory(tmp_path / "two"))
+    shutil.rmtree(folder / classifiers.ENCODER)
+    saved_encoder.save(folder / classifiers.ENCODER, brighter)
+    assert loaded(tmp_path / "two").digest != first.digest
+    shutil.rmtree(folder / classifiers.ENCODER)
+    with pytest.raises(ValueError, match="expected a complete ensemble"):
+        loaded(tmp_path / "two")

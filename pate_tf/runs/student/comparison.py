@@ -15,7 +15,7 @@ from pate_tf.students import evaluation
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.distillation import train_distilled
 from pate_tf.students.outputs import outputs
-from pate_tf.teachers import voters
+from pate_tf.teachers import counting, voters
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import PoolLabels, PublicSplit
 
@@ -75,7 +75,7 @@ def compare_distillation(
     inputs = pool.inputs[:num_queries]
     with reporting.progress_bar("asking teachers", 2 * num_queries, "query") as advance:
         stated = voters.probabilities(teachers, inputs, temperature, advance)
-        winners = teachers.votes(inputs, advance).counts().values.argmax(axis=1)
+        winners = counting.counts(teachers, inputs, advance).values.argmax(axis=1)
     certain = np.eye(pool.dataset.num_classes, dtype=np.float32)[winners]
 
     def trained_accuracy(probabilities: np.ndarray, at: float) -> evaluation.Accuracy | None:

@@ -31,6 +31,8 @@ from pate_tf.queries.rounds import ask_in_rounds, ask_with_students, check_queri
 from pate_tf.representations import catalogue, trust
 from pate_tf.runs.reporting import QUIET, Reporting
 from pate_tf.statement.guarantees import is_delta_large
+from pate_tf.teachers import counting
+from pate_tf.teachers.classifiers import ClassifierEnsemble
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.records import KnowsRecords
 from pate_tf.teachers.voters import Voter, covers
@@ -178,7 +180,7 @@ def with_representation(queries: QueryConfig, teachers: Voter) -> QueryConfig:
 
     That of a function which is no longer known by a name is the data set's default.
     """
-    config = teachers.config if isinstance(teachers, Ensemble) else None
+    config = teachers.config if isinstance(teachers, Ensemble | ClassifierEnsemble) else None
     known = None if config is None else config.representation
     if queries.representation is not None or not isinstance(known, str):
         return queries
@@ -220,7 +222,7 @@ def ask(
     is_adaptive = find_strategy(queries.strategy).is_adaptive
     with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
         door = labeller.Labeller(
-            voter=lambda inputs: teachers.votes(inputs, advance),
+            voter=lambda inputs: counting.counts(teachers, inputs, advance),
             ledger=ledger,
             noise=request.noise,
             noisy_winners=_aggregation(num_classes).label,

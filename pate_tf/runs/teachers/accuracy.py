@@ -19,7 +19,11 @@ from pate_tf.teachers.store import read_all_finished
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import Votes
 
-VOTES_A_PART = 2**20  # that are in memory at a time
+VOTES_A_PART = 2**18  # that are in memory at a time
+# Of all teachers: asking thousands of them about all samples would take longer than training them,
+# and tell no more.
+MOST_VOTES = 2**22
+FEWEST_SAMPLES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,21 @@ class Accuracies:
     def mean(self) -> float:
         """Mean over the teachers."""
         return float(self.values.mean())
+
+
+def enough(public: PublicExamples, num_teachers: int) -> PublicExamples:
+    """Returns samples enough to measure teachers by: all, or fewer, evenly spaced among them.
+
+    Args:
+      public: samples with labels.
+      num_teachers: which together give `MOST_VOTES` votes at most, or on `FEWEST_SAMPLES` samples.
+    """
+    number = max(FEWEST_SAMPLES, MOST_VOTES // num_teachers)
+    if len(public) <= number:
+        return public
+    places = np.linspace(0, len(public) - 1, number).astype(np.int64)
+    labels = None if public.labels is None else public.labels[places]
+    return PublicExamples(public.dataset, public.inputs[places], labels)
 
 
 def evaluate(
@@ -85,8 +104,8 @@ def evaluate_finished(
     teachers = [by_teacher[teacher] for teacher in sorted(by_teacher)]
 
     def votes(inputs: npt.NDArray[Any]) -> Votes:
-        if encoder is None and classifier.is_classifier(config.model, config.dataset):
-            return classifiers.votes_of(config, teachers, inputs, progress)
+        if classifier.is_classifier(config.model, config.dataset):
+            return classifiers.votes_of(config, teachers, inputs, progress, encoder=encoder)
         return ensembles.votes_of(config, teachers, inputs, progress, encoder=encoder)
 
     return _measured(votes, public, len(teachers))[0]

@@ -204,6 +204,7 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
         )
     samples, accuracies = public.labelled(), None
     if samples is not None:
+        samples = teachers_accuracy.enough(samples, num_teachers)
         accuracies = _measure(
             config, samples, directory, encoder, complete=complete, reporting=reporting
         )

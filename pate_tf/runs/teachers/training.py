@@ -54,10 +54,11 @@ def check_representation(config: TeacherConfig) -> None:
     """Raises ValueError unless model and representation of a configuration fit each other."""
     if config.representation is None or is_on_features(config.model):
         return
-    raise ValueError(
-        f"representation: expected with {', '.join(closed_form.NAMES)} alone, got "
-        f"{name_of(config.representation)} with {name_of(config.model)}"
-    )
+    if not classifier.is_classifier(config.model, config.dataset):
+        raise ValueError(
+            f"representation: expected with {', '.join(closed_form.NAMES)} or a classifier of "
+            f"scikit-learn alone, got {name_of(config.representation)} with {name_of(config.model)}"
+        )
 
 
 def is_compiled(config: TeacherConfig) -> bool:
@@ -137,7 +138,8 @@ def train(
     described = None
     if not by_formula:
         describe = fingerprint.estimator_of if are_classifiers else fingerprint.architecture_of
-        described = describe(config.model, config.dataset)
+        learns_on = config.dataset if encoder is None else encoder.feature_dataset
+        described = describe(config.model, learns_on)
     built = None if by_formula or are_classifiers else models.build(config.model, config.dataset)
     by_fit = built is not None and bool(built.compiled)
     if built is not None:
@@ -187,7 +189,12 @@ def train(
             trained = on_features.train(config, examples, partition, missing, encoder)
         elif are_classifiers:
             trained = classifiers.train(
-                config, examples, partition, missing, num_processes=num_processes
+                config,
+                examples,
+                partition,
+                missing,
+                num_processes=num_processes,
+                encoder=encoder,
             )
         elif by_fit:
             trained = keras_fit.train(
@@ -214,10 +221,13 @@ def train(
     target = ensemble_folder(run_directory)
     if missing or not target.exists():
         if are_classifiers:
-            classifiers.save(target, config, read_finished(folder, config.num_teachers)[0])
-        elif encoder is not None:
             by_teacher, _ = read_finished(folder, config.num_teachers)
-            stacked = closed_form.stack(str(config.model), by_teacher)
+            classifiers.save(target, config, by_teacher, encoder=encoder)
+        elif encoder is not None:
+            # What is read is let go as soon as it is stacked.
+            stacked = closed_form.stack(
+                str(config.model), read_finished(folder, config.num_teachers)[0]
+            )
             ensembles.save(target, config, stacked, encoder=encoder)
         else:
             stacked, losses = load_finished(folder, config.num_teachers)

@@ -1,0 +1,1 @@
+"""What grows with what, and how far it goes: `python -m benchmarks.scale`."""

@@ -1,0 +1,218 @@
+"""What is measured: each function takes a size and an empty folder, and returns numbers by name."""
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+RECORDS, FEATURES, CLASSES, QUERIES = 10, 64, 10, 1_000
+STEPS = 10  # of contrastive learning, where 450 are the default
+NEAREST, SHARD = 10, 2**17
+INNER = 12  # dimensions in which features that are searched really differ
+PART = 2**16  # records that are made at a time
+SPREAD = 3.2  # of records about the mean of their class: teachers of ten of them err often
+
+
+def synthetic(number: int, seed: int, path: pathlib.Path | None = None) -> tuple[npt.NDArray, ...]:
+    """Returns records float32 `[number, FEATURES]` and labels; in a mapped file if one is named."""
+    centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)).astype(np.float32)
+    shape = (number, FEATURES)
+    inputs = (
+        np.empty(shape, np.float32)
+        if path is None
+        else np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    )
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, CLASSES, number)
+    for start in range(0, number, PART):
+        own = labels[start : start + PART]
+        noise = random.standard_normal((len(own), FEATURES), np.float32)
+        inputs[start : start + PART] = centres[own] + SPREAD * noise
+    return inputs, labels
+
+
+def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Trains so many, and buys labels of `QUERIES` queries: all of it by the library."""
+    from pate_tf.accounting.mechanisms import GaussianHistogram
+    from pate_tf.ledger.registry_file import STATE_VARIABLE
+    from pate_tf.noise import SystemNoise
+    from pate_tf.queries.config import QueryConfig
+    from pate_tf.runs.student import labels
+    from pate_tf.runs.teachers import run as train_teachers
+    from pate_tf.runs.teachers.settings import TeacherSettings
+    from pate_tf.values.dataset import Dataset
+    from pate_tf.values.public import Pool
+    from pate_tf.values.sensitive import PrivateExamples
+
+    os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user
+    dataset = Dataset(
+        name="synthetic",
+        kind="tabular",
+        input_shape=(FEATURES,),
+        value_range=(-20.0, 20.0),
+        num_classes=CLASSES,
+        pool_size=QUERIES,
+    )
+    queries, truth = synthetic(QUERIES, seed=1)
+    pool = Pool(dataset, queries)
+    examples = PrivateExamples(
+        dataset, *synthetic(number * RECORDS, seed=2, path=folder / "records.npy")
+    )
+    began = time.process_time()
+    run, ensemble = train_teachers.fit(
+        TeacherSettings(model="ridge"),
+        examples,
+        num_teachers=number,
+        pool=pool,
+        folder=folder / "run",
+        engine=train_teachers.Engine(),
+    )
+    trained = time.process_time()
+    request = labels.LabelRequest(
+        queries=QueryConfig(num_queries=QUERIES),
+        mechanism=GaussianHistogram(sigma=number / 50),
+        noise=SystemNoise(),
+    )
+    budget = labels.Budget(delta=1e-7)
+    with labels.open_ledger(run / "sensitive", teachers=ensemble, budget=budget) as ledger:
+        bought = labels.ask(request, pool, teachers=ensemble, ledger=ledger)
+    right = bought.released.labels == truth[bought.released.query_indices]
+    return {
+        "train, save, load": trained - began,
+        "votes, counted, and labels": time.process_time() - trained,
+        "labels right": float(right.mean()),
+    }
+
+
+def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Learns a little from so many images of 28 x 28, and works out their features."""
+    from pate_tf.data.tfds_images import MNIST
+    from pate_tf.models.encoder import Encoder
+    from pate_tf.representations import contrastive
+    from pate_tf.values.public import Pool
+
+    contrastive.STEPS = STEPS
+    images = np.random.default_rng(0).integers(0, 256, (number, 28, 28, 1), np.uint8)
+    public = Pool(MNIST, images)
+    began = time.process_time()
+    parts = contrastive.learn(public, seed=0, folder=folder)
+    learnt = time.process_time()
+    encoder = Encoder(MNIST, parts, {})
+    views = encoder.views(encoder.features(public.inputs))
+    return {
+        f"{STEPS} steps, directions": learnt - began,
+        "features": time.process_time() - learnt,
+        "bytes an input": sum(view.nbytes for view in views) / number,
+    }
+
+
+def neighbours(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Joins so many inputs to their nearest, in views as wide as those of MNIST."""
+    from pate_tf.representations.neighbours import neighbour_graph
+
+    del folder
+    random = np.random.default_rng(0)
+    views = [random.standard_normal((number, width), np.float32) for width in (256, 64, 256, 64)]
+    began = time.process_time()
+    graph = neighbour_graph(views)
+    return {"graph": time.process_time() - began, "bytes an input": 8 * graph.nnz / number}
+
+
+def approximate(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Finds neighbours by inverted lists: features lie in shards, numbers of one byte in memory."""
+    faiss = importlib.import_module("faiss")
+    directions = np.random.default_rng(0).normal(size=(INNER, FEATURES)).astype(np.float32)
+    shards = [folder / f"features-{first}.npy" for first in range(0, number, SHARD)]
+    for place, shard in enumerate(shards):
+        random = np.random.default_rng(1 + place)
+        inner = random.standard_normal((min(SHARD, number - place * SHARD), INNER), np.float32)
+        np.save(shard, np.tanh(inner @ directions).astype(np.float16))
+
+    def read(shard: pathlib.Path) -> npt.NDArray[np.float32]:
+        return np.load(shard, mmap_mode="r").astype(np.float32)
+
+    began = time.process_time()
+    lists = 4 * int(number**0.5)
+    index = faiss.index_factory(FEATURES, f"IVF{lists},SQ8")
+    index.train(read(shards[0])[: 40 * lists])
+    for shard in shards:
+        index.add(read(shard))
+    index.nprobe = 16
+    found = [index.search(read(shard), NEAREST + 1)[1] for shard in shards]
+    seconds = time.process_time() - began
+    exact, sample = faiss.IndexFlatL2(FEATURES), read(shards[0])[:200]
+    for shard in shards:
+        exact.add(read(shard))
+    _, truth = exact.search(sample, NEAREST + 1)
+    hits = [len({*one} & {*other}) - 1 for one, other in zip(found[0], truth, strict=False)]
+    return {"search": seconds, "found of the nearest ten": float(np.mean(hits)) / NEAREST}
+
+
+def ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Answers so many queries in batches of 1,000, as `benchmarks.ledger` does."""
+    flags = [f"--queries={number}", f"--output_dir={folder}"]
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.ledger", *flags],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    found = json.loads((folder / "ledger.json").read_text())
+    return {
+        "label": found["seconds to label"],
+        "verify on opening": found["seconds to verify on opening"],
+        "bytes an answer": 1e6 * (found["ledger, MB"] + found["counts, MB"]) / number,
+    }
+
+
+def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
+    """Prepares so many networks to be sent to workers, and trains the first two here."""
+    import tensorflow as tf
+
+    from pate_tf.data.tfds_images import MNIST
+    from pate_tf.partition import random_partition
+    from pate_tf.runs.teachers.settings import TeacherSettings
+    from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
+    from pate_tf.values.sensitive import PrivateExamples
+
+    del folder
+    random = np.random.default_rng(0)
+    records = 240 * number
+    images = random.integers(0, 256, (records, 28, 28, 1), np.uint8)
+    examples = PrivateExamples(MNIST, images, random.integers(0, 10, records))
+    shares = random_partition(num_records=records, num_teachers=number, seed=0)
+    data = TeacherData(TeacherSettings().complete(examples, shares), examples, shares)
+    began, sent = time.process_time(), 0
+    for teacher in range(number):
+        sent += sum(
+            one.numpy().nbytes
+            for one in tf.nest.flatten(data.arguments(teacher, data.initial_state(teacher)))
+        )
+    prepared = time.process_time()
+    trainer = EnsembleParallelTrainer(data, tf.distribute.OneDeviceStrategy("/CPU:0"))
+    steps, spent = data.num_steps(0), []
+    for teacher in range(2):  # the first one traces
+        begun = time.process_time()
+        trainer.advance([teacher], [data.initial_state(teacher)], steps)
+        spent.append(time.process_time() - begun)
+    return {
+        "chief, ms a network": 1e3 * (prepared - began) / number,
+        "KiB a network": sent / number / 1024,
+        "worker, s a network": spent[-1],
+    }
+
+
+MEASURES = {
+    "teachers": teachers,
+    "ledger": ledger,
+    "pool": pool,
+    "neighbours": neighbours,
+    "hosts": hosts,
+    "approximate": approximate,
+}
