@@ -55,8 +55,8 @@ FULL = Setting(
     sigmas=(20.0, 40.0, 80.0),
     few_queries=100,
     strategy="diverse",
-    student_epsilons=((0.25, 0.5, 1.0, 2.0), (0.25, 0.5, 1.0)),
-    student_sigmas=((20.0, 40.0, 80.0), (40.0, 80.0)),
+    student_epsilons=((0.5, 1.0, 2.0), (0.5, 1.0)),
+    student_sigmas=((20.0, 40.0, 80.0), (40.0,)),
     student_steps=400,
     repetitions=1,
 )
