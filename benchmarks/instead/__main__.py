@@ -41,6 +41,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=", ".join(METHODS))
     parser.add_argument("--strong", action="store_true", help="networks as teachers, too: long")
     parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="measure anew")
+    parser.add_argument("--kept", action="store_true", help="show what is kept, measure nothing")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=0, help="of training; not of the noise")
@@ -90,11 +91,12 @@ def compare(flags: argparse.Namespace) -> dict[str, object]:
             workshop=Workshop(folder=folder / artifacts.SENSITIVE, data_dirs={}, seed=flags.seed),
             folder=folder / "units",
             insecure_seed=flags.insecure_seed,
-            report=lambda line: print(f"  ... {line}", file=sys.stderr, flush=True),
+            report=lambda line: flags.kept or print(f"  ... {line}", file=sys.stderr, flush=True),
         ),
         epsilons=flags.epsilons,
         methods=methods,
         repetitions=flags.repetitions,
+        only_kept=flags.kept,
     )
     comparison.forget(flags.again)
     results: dict[str, object] = {

@@ -1,8 +1,10 @@
 """Runs methods cell by cell, and keeps what was found."""
 
+import contextlib
 import dataclasses
 import pathlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -17,6 +19,10 @@ MODELS = {WEAK: library.WEAK, STRONG: library.STRONG}
 Row = dict[str, object]
 
 
+class NotMeasuredError(Exception):
+    """A cell that is to be shown was never measured."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What is compared.
@@ -27,6 +33,7 @@ class Comparison:
       epsilons: at delta 1e-5, against replacement of a record.
       methods: names of `METHODS`.
       repetitions: of each cell.
+      only_kept: whether cells that were not measured before are left out.
     """
 
     problem: Problem
@@ -34,6 +41,7 @@ class Comparison:
     epsilons: Sequence[float]
     methods: Sequence[str]
     repetitions: int
+    only_kept: bool = False
 
     def forget(self, names: Sequence[str]) -> None:
         """Removes what was measured of methods before, and the teachers of ours."""
@@ -51,11 +59,15 @@ class Comparison:
         for name in self.methods:
             method = METHODS[name]
             for epsilon in self.epsilons if method.is_private else (None,):
-                yield self._row(name, method, epsilon)
+                with contextlib.suppress(NotMeasuredError):
+                    yield self._row(name, method, epsilon)
 
     def _unit(self, kind: str, config: Row, measure: Callable[[NoiseSource], Row]) -> Row:
+        def refuse(noise: NoiseSource) -> Row:
+            raise NotMeasuredError(kind)
+
         decided = {"dataset": self.problem.source.dataset, **config}
-        measured = self.bench.unit(kind, decided, measure)
+        measured = self.bench.unit(kind, decided, refuse if self.only_kept else measure)
         return {**measured.result, "seconds": measured.seconds}
 
     def _folder(self, kind: str) -> pathlib.Path:
@@ -85,8 +97,6 @@ class Comparison:
 
     def _row(self, name: str, method: Method, epsilon: float | None) -> Row:
         shared, teachers = self._shared(method)
-        if method.takes_features and method.teachers is None and not self._known(name, epsilon):
-            _ = self.problem.private_features  # taken up, if learnt before: not this cell's time
         cells = [self._cell(name, method, epsilon, number) for number in range(self.repetitions)]
         right = [cell["accuracy"] for cell in cells if cell["accuracy"] is not None]
         return {
@@ -100,20 +110,22 @@ class Comparison:
             "repetitions": cells,
         }
 
-    def _known(self, name: str, epsilon: float | None) -> bool:
-        return any(
-            f'"epsilon": {"null" if epsilon is None else epsilon}' in path.read_text()
-            for path in self.bench.folder.glob(f"{name}-*.json")
-        )
-
     def _cell(self, name: str, method: Method, epsilon: float | None, repetition: int) -> Row:
         def measure(noise: NoiseSource) -> Row:
+            began = time.monotonic()
+            if method.takes_features and method.teachers is None:
+                # Taken up from where they were kept: their time is that of the representation.
+                _ = self.problem.private_features, self.problem.pool_features
+            taken = time.monotonic() - began
             folder = self._folder(method.teachers) if method.teachers else self.bench.folder
             try:
-                return method.run(self.problem, epsilon or 0.0, noise, repetition, folder)
+                found = method.run(self.problem, epsilon or 0.0, noise, repetition, folder)
             except ValueError as error:
                 if "epsilon: expected" not in str(error):
                     raise
-                return {"accuracy": None, "why": str(error)}  # it buys nothing
+                found = {"accuracy": None, "why": str(error)}  # it buys nothing
+            return {**found, "seconds_taking_up": taken}
 
-        return self._unit(name, {"epsilon": epsilon, "repetition": repetition}, measure)
+        cell = self._unit(name, {"epsilon": epsilon, "repetition": repetition}, measure)
+        taken = float(cell.pop("seconds_taking_up", 0.0))
+        return {**cell, "seconds": float(cell["seconds"]) - taken}
