@@ -10,7 +10,7 @@ SIZES = {
     "pool": ((2_000, 6_000, 12_000), (30_000, 60_000)),
     "neighbours": ((2_000, 4_000, 8_000), (16_000,)),
     "hosts": ((10, 20, 40), (100, 200)),
-    "approximate": ((30_000, 60_000, 120_000), (500_000, 1_000_000)),
+    "approximate": ((30_000, 60_000, 120_000), (250_000, 1_000_000)),
 }
 UNITS = {"teachers": "teachers", "ledger": "answers", "hosts": "networks"}  # "inputs" for others
 POWERS = {"neighbours": 2.0, "approximate": 1.5}  # of seconds; 1 for others

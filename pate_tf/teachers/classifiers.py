@@ -26,6 +26,7 @@ from pate_tf.teachers import on_features, processes, records, saved_encoder
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
+from pate_tf.values.arrays import IntArray
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.sensitive import PrivateExamples, Votes
 
@@ -72,6 +73,7 @@ def train(
       ValueError: as `classifier.fit`, with the number of the teacher.
     """
     dataset = config.dataset
+<<<<<<< HEAD
     shares: Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[np.int64]]]
     if encoder is None:
         all_records = partition.all_records()
@@ -80,12 +82,14 @@ def train(
             for one in teachers
         )
     else:
+=======
+    shares = _shares(examples, partition, teachers)
+    if encoder is not None:
+>>>>>>> scale
         dataset, teachers = encoder.feature_dataset, sorted(teachers)
         shares = on_features.features_of_shares(examples, partition, teachers, encoder)
 
-    def arguments(
-        teacher: int, inputs: npt.NDArray[Any], labels: npt.NDArray[np.int64]
-    ) -> tuple[Any, ...]:
+    def arguments(teacher: int, inputs: npt.NDArray[Any], labels: IntArray) -> tuple[Any, ...]:
         seed = int(np.random.SeedSequence([config.seed, teacher]).generate_state(1)[0])
         return config.model, dataset, inputs, labels, seed
 
@@ -100,6 +104,15 @@ def train(
         except ValueError as error:
             raise ValueError(f"teacher {teacher}: {error}") from error
         yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
+
+
+def _shares(
+    examples: PrivateExamples, partition: Partition, teachers: Sequence[int]
+) -> Iterator[tuple[int, npt.NDArray[Any], IntArray]]:
+    """SENSITIVE: yields each teacher with inputs and labels of its share."""
+    records = partition.all_records()
+    for teacher in teachers:
+        yield teacher, examples.inputs[records[teacher]], examples.labels[records[teacher]]
 
 
 def save(
