@@ -73,19 +73,8 @@ def train(
       ValueError: as `classifier.fit`, with the number of the teacher.
     """
     dataset = config.dataset
-<<<<<<< HEAD
-    shares: Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[np.int64]]]
-    if encoder is None:
-        all_records = partition.all_records()
-        shares = (
-            (one, examples.inputs[all_records[one]], examples.labels[all_records[one]])
-            for one in teachers
-        )
-    else:
-=======
     shares = _shares(examples, partition, teachers)
     if encoder is not None:
->>>>>>> scale
         dataset, teachers = encoder.feature_dataset, sorted(teachers)
         shares = on_features.features_of_shares(examples, partition, teachers, encoder)
 
