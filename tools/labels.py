@@ -73,6 +73,7 @@ DATA_OF_TESTS = {path.name: path for path in data_in("tests")}
 FRONT_DOOR, INIT = label("pate_tf", "pate_tf"), label("pate_tf", "init")
 # The labels of modules by the names that imports give them.
 LABELS = {dotted_name(path): label("", path.stem) for path in SCRIPTS}
+LABELS |= {dotted_name(path): label("benchmarks", path.stem) for path in BENCHMARKS}
 LABELS |= {dotted_name(path): label(*library_of(path)) for path in LIBRARY}
 DATA_LABELS = {
     name: f"//{package_of(path)}:{path.relative_to(ROOT / package_of(path)).as_posix()}"
