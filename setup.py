@@ -20,7 +20,9 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.data": ["checksums.tsv"],
+        "pate_tf.selective_sgd.transport": ["parameters.proto"],
         "pate_tf.silos.transport": ["silos.proto"],
+        "pate_tf.transport": ["array.proto"],
     },
     entry_points={
         "console_scripts": [
@@ -58,7 +60,7 @@ setuptools.setup(
         "accounting": ["dp-accounting>=0.6,<0.7"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
         "onnx": ["tf2onnx>=1.17,<2"],
-        # Silos, parties and a coordinator in different processes.
+        # Silos, parties and a coordinator, or shared training, in different processes.
         "silos": [
             "cryptography>=50",
             "grpcio>=1.85",

@@ -10,20 +10,28 @@ import pathlib
 from collections.abc import Sequence
 
 from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
     GaussianHistogram,
     GaussianNoisyMax,
+    InteractiveGaussianNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
+    PermuteAndFlip,
     StabilityGate,
 )
 
 DELTA = 1e-5
 NUM_QUERIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MECHANISMS: Sequence[Mechanism] = (
+    PermuteAndFlip.of_scale(20.0),
     LaplaceNoisyMax.of_scale(20.0),
-    GaussianNoisyMax(40.0),
+    ExponentialMechanism.of_scale(20.0),
     GaussianHistogram(40.0),
-    StabilityGate(epsilon=0.25, delta=DELTA),
+    ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
+    GaussianNoisyMax(40.0),
+    InteractiveGaussianNoisyMax(threshold=50.0, sigma_threshold=150.0, sigma=40.0, label_share=0.1),
+    StabilityGate(epsilon=0.25, delta=DELTA / 3),
 )
 
 
@@ -39,14 +47,14 @@ def draw(path: pathlib.Path) -> None:
     """Writes the picture."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    figure = Figure(figsize=(8.0, 6.4), layout="constrained")
     axes = figure.subplots()
     for mechanism in MECHANISMS:
         axes.loglog(NUM_QUERIES, epsilons(mechanism), marker="o", label=mechanism.summary())
     axes.set_xlabel("queries")
     axes.set_ylabel(f"epsilon at delta {DELTA:g}, whatever the data")
     axes.grid(visible=True, which="both", alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", fontsize="x-small")
     figure.savefig(path, dpi=120, metadata={"Software": None})
 
 

@@ -1,6 +1,6 @@
 """Adds votes up among parties in this process and prints what it takes.
 
-`python -m benchmarks.secure_aggregation [--silos=250] [--queries=1000] [--classes=10]`
+`python -m benchmarks.secure_aggregation [--silos=250] [--queries 1000 9000] [--classes=10]`
 
 Compares with an aggregator that everybody trusts, who counts the votes and adds Gaussian noise.
 """
@@ -62,31 +62,24 @@ def processor_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--silos", type=int, default=250)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--parties", type=int, default=3)
-    flags = parser.parse_args(arguments)
-    labels = np.random.default_rng(0).integers(flags.classes, size=(flags.silos, flags.queries))
-    counts = np.stack([(labels == one).sum(axis=0) for one in range(flags.classes)], axis=1)
+def measured(silos: int, queries: int, classes: int, num_parties: int) -> tuple[float, float]:
+    """Prints what one batch takes; returns a party's seconds and a silo's bytes."""
+    labels = np.random.default_rng(0).integers(classes, size=(silos, queries))
+    counts = np.stack([(labels == one).sum(axis=0) for one in range(classes)], axis=1)
     trusted = processor_seconds(
         lambda: GaussianHistogram(SIGMA).draw(
-            np.stack([(labels == one).sum(axis=0) for one in range(flags.classes)], axis=1),
+            np.stack([(labels == one).sum(axis=0) for one in range(classes)], axis=1),
             SystemNoise(),
         )
     )
-    with parties(flags.parties) as asked:
-        threshold = (flags.parties - 1) // 2
+    with parties(num_parties) as asked:
         terms = BatchTerms(
             run_id="benchmark",
             batch_id="batch",
             queries_digest=hashlib.sha256(b"queries").digest(),
-            num_queries=flags.queries,
-            num_classes=flags.classes,
-            mechanism=SecureHistogram(SIGMA, flags.parties, threshold),
+            num_queries=queries,
+            num_classes=classes,
+            mechanism=SecureHistogram(SIGMA, num_parties, (num_parties - 1) // 2),
             parties=tuple(one.party.identity for one in asked),
         )
         sealed = {}
@@ -104,13 +97,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     deviations = (opened.noisy_counts - counts * LATTICE) / (LATTICE * total_sigma(terms.mechanism))
     size = max(sum(map(len, one)) for one in sealed.values())
     print(
-        f"{flags.silos} silos, {flags.queries} queries, {flags.classes} classes, "
-        f"{flags.parties} parties, {len(opened.left_out)} silos left out"
+        f"{silos} silos, {queries:,} queries, {classes} classes, {num_parties} parties, "
+        f"{len(opened.left_out)} silos left out"
     )
     print(f"{spent:8.2f} s of processor time a party ({steps})")
     print(f"{trusted:8.2f} s of a trusted aggregator: 1 / {spent / trusted:.0f} of it")
-    print(f"{1e3 * sealing / flags.silos:8.2f} ms a silo, {size / 1e6:.2f} MB sent by each")
+    print(
+        f"{1e3 * sealing / silos:8.2f} ms a silo, {size / 1e6:.2f} MB sent by each to all parties"
+    )
     print(f"{deviations.std():8.3f} standard deviations of noise as a part of what is expected")
+    return spent, size
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--silos", type=int, default=250)
+    parser.add_argument("--queries", type=int, nargs="+", default=[1000, 9000])
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--parties", type=int, default=3)
+    flags = parser.parse_args(arguments)
+    found = [measured(flags.silos, each, flags.classes, flags.parties) for each in flags.queries]
+    for queries, (seconds, size) in zip(flags.queries[1:], found[1:], strict=True):
+        print(
+            f"{queries / flags.queries[0]:g} times the queries: {seconds / found[0][0]:.1f} times "
+            f"the processor time, {size / found[0][1]:.2f} times the bytes"
+        )
 
 
 if __name__ == "__main__":

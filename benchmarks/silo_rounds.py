@@ -23,10 +23,10 @@ from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.secure.party_list import read_parties
 from pate_tf.silos.secure.roles import PartySealer
 from pate_tf.silos.secure.simulated import simulated_parties
-from pate_tf.silos.transport.certificates import write_demo_certificates
 from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.silos.transport.silo_connection import SiloConnection
+from pate_tf.transport.certificates import write_demo_certificates
+from pate_tf.transport.credentials import TlsFiles
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool
 

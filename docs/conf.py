@@ -32,6 +32,9 @@ napoleon_use_ivar = True  # `Attributes:` of a dataclass describes its fields
 napoleon_attr_annotations = False
 
 
+GENERATED = ("_pb2", "_pb2_grpc")
+
+
 class Room(SphinxDirective):
     """Documents a file of pate_tf, or all files of a folder: `{room} ledger`."""
 
@@ -41,7 +44,8 @@ class Room(SphinxDirective):
         """Puts a section for each file where the directive stands."""
         name = self.arguments[0]
         folder = PACKAGE / name
-        files = sorted(found.name for found in pkgutil.iter_modules([str(folder)]))
+        found = (one.name for one in pkgutil.iter_modules([str(folder)]))
+        files = sorted(one for one in found if not one.endswith(GENERATED))
         lines = [f".. automodule:: pate_tf.{name}", "   :no-members:" if files else "", ""]
         for file in files:
             full = f"pate_tf.{name}.{file}"

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "records": ["values"],
     "artifacts": ["values"],
     "partition": ["values", "artifacts"],
+    "transport": ["values", "artifacts"],
     "accounting": FLOOR_0,
     "releases": [*FLOOR_0, "accounting"],
     "ledger": [*FLOOR_0, "accounting"],
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "models": [*FLOOR_0, "data"],
     "teachers": FLOOR_2,
     "labelling": [*FLOOR_1],
-    "selective_sgd": FLOOR_2,
+    "selective_sgd": [*FLOOR_2, "transport"],
     # Right of the door: public values alone.
     "students": [*FLOOR_0, "accounting", "tensorboard", "data", "models"],
     "representations": [*FLOOR_0, "data", "models", "students"],
@@ -46,15 +47,18 @@ MAY_IMPORT = {
     "analysis": [*FLOOR_1, "labelling"],
     # A door for each silo. What is chosen from public values, and teachers from disk, are looked
     # up in the rooms that have them, when they are needed.
-    "silos": [*FLOOR_1, "models", "queries", "serving"],
-    "runs": [*INSIDE, "analysis", "silos"],
+    "silos": [*FLOOR_1, "transport", "models", "queries", "serving"],
+    "runs": [*INSIDE, "transport", "analysis", "silos"],
     "front": [*INSIDE, "runs", "silos"],
     # Of students and queries their settings alone: tests/cli/test_one_call.py.
-    "cli": [*FLOOR_1, "selective_sgd", "students", "queries", "analysis", "silos", "runs"],
+    "cli": [
+        *FLOOR_1,
+        *("transport", "selective_sgd", "students", "queries", "analysis", "silos", "runs"),
+    ],
 }
 RIGHT_OF_THE_DOOR = ("students", "representations", "queries", "serving")
 # Rooms and files that start without TensorFlow.
-WITHOUT_TENSORFLOW = (*FLOOR_1, "records", "analysis", "silos")
+WITHOUT_TENSORFLOW = (*FLOOR_1, "records", "transport", "analysis", "silos")
 FILES_WITHOUT_TENSORFLOW = {
     *("pate_tf.labelling.labeller", "pate_tf.labelling.cost", "pate_tf.runs.reporting"),
     *("pate_tf.runs.analysis.accounting", "pate_tf.runs.analysis.run"),

@@ -7,7 +7,11 @@ import pathlib
 import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-PROTOCOLS = ("pate_tf/silos/transport/silos.proto",)
+PROTOCOLS = (
+    "pate_tf/transport/array.proto",
+    "pate_tf/silos/transport/silos.proto",
+    "pate_tf/selective_sgd/transport/parameters.proto",
+)
 
 
 def generate(folder: pathlib.Path) -> None:

@@ -78,7 +78,7 @@ class Drawn:
     Attributes:
       queries: int64 `[num_queries]`, positions in the pool.
       labels: what a student learns from.
-      accuracy: share of right ones among the released labels.
+      accuracy: share of right ones among the released labels; 0 where none left.
       num_inferred: labels that came without a query; `num_inferred_right` of them are right.
       learnt_accuracy: share of right ones among all that a student learns from.
       epsilon: data-independent, of these queries alone, at `delta_of` the data set.
@@ -93,6 +93,11 @@ class Drawn:
     learnt_accuracy: float
     epsilon: float
     seconds: float
+
+    @property
+    def num_answered(self) -> int:
+        """How many labels left; of a stability gate all or none."""
+        return len(self.labels.labels) - self.num_inferred
 
 
 def draw(bench: Bench, asking: Asking) -> Drawn:
@@ -128,14 +133,17 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
         def right(labels: PoolLabels) -> npt.NDArray[np.bool_]:
             return labels.labels == truth[labels.query_indices]
 
+        def share(labels: PoolLabels) -> float:
+            return float(right(labels).mean()) if len(labels.labels) else 0.0
+
         return {
             "queries": queried.queries.tolist(),
             "query_indices": learnt.query_indices.tolist(),
             "labels": learnt.labels.tolist(),
             "num_inferred": queried.num_inferred,
             "num_inferred_right": int(right(queried.inferred).sum()),
-            "learnt_accuracy": float(right(learnt).mean()),
-            "accuracy": float(right(queried.released).mean()),
+            "learnt_accuracy": share(learnt),
+            "accuracy": share(queried.released),
             "epsilon": queried.released.cost.epsilon,
         }
 
@@ -187,7 +195,7 @@ def costs_of_counts(
     """Returns what `costs` describes for counts `[num_queries, num_classes]`."""
     source = VoteSource(
         groups=(AnsweredVotes(mechanism, VoteCounts(counts)),),
-        num_paid={mechanism: len(counts)},
+        num_paid={mechanism: mechanism.number_charged(len(counts))},
         identity=lambda: order_free_digest(counts),
     )
     independent = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent
@@ -200,8 +208,8 @@ def costs_of_counts(
             delta=delta, num_moments=8, conversion="classic", bounds=("paper",)
         )
         found["paper"] = analyse(source, as_paper).bounds["paper"].epsilon
-    if adaptive:
-        return found  # what depends on the votes does not hold for them
+    if adaptive or not mechanism.bounds:
+        return found  # what depends on the votes does not hold for them, or is not known
     exact = analyse(source, AnalysisConfig(delta=delta, bounds=("exact",))).bounds["exact"]
     found["tightest"] = min(exact.epsilon, independent.epsilon)
     for kind in (SANITISED, GATE):

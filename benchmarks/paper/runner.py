@@ -18,6 +18,8 @@ from benchmarks.paper import (
     forests,
     frontier,
     selective_sgd,
+    selective_sgd_attacks,
+    selective_sgd_private,
     students,
     teachers,
 )
@@ -39,6 +41,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         students,
         frontier,
         selective_sgd,
+        selective_sgd_attacks,
+        selective_sgd_private,
     )
 }
 RESULTS = "results.json"

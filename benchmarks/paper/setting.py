@@ -32,6 +32,16 @@ class Setting:
       frontier_teachers: of the ensembles whose labels alone are compared.
       frontier_queries: how many of these labels.
       student_steps: training steps of a student; None for each one's own.
+      shared_images: image data sets of shared training.
+      shared_tables: what the paper's table is measured for: participants, records of each, turns.
+      shared_numbers: numbers of participants that are compared at theta_u 0.1.
+      shared_records: records of each of these, and wherever nothing else is said.
+      shared_rounds: turns of each of these.
+      asynchronous_participants: of the comparison of remedies for stale uploads.
+      asynchronous_rounds: turns of each of these.
+      private_participants: of noisy training, who share all records.
+      private_epsilons: what it may cost.
+      attacked_rounds: turns of each participant of a run that is attacked.
     """
 
     name: str
@@ -58,10 +68,14 @@ class Setting:
     frontier_queries: tuple[int, ...]
     student_steps: int | None
     shared_images: tuple[str, ...]
-    shared_participants: int
+    shared_tables: tuple[tuple[int, int, int], ...]
+    shared_numbers: tuple[int, ...]
     shared_records: int
     shared_rounds: int
+    asynchronous_participants: int
     asynchronous_rounds: int
+    private_participants: int
+    private_epsilons: tuple[float, ...]
     attacked_rounds: int
 
 
@@ -95,10 +109,14 @@ FULL = Setting(
     frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
     student_steps=None,
     shared_images=("mnist",),
-    shared_participants=30,
+    shared_tables=((30, 2000, 5), (30, 600, 15)),
+    shared_numbers=(10, 30, 90, 150),
     shared_records=600,
-    shared_rounds=15,
+    shared_rounds=5,
+    asynchronous_participants=30,
     asynchronous_rounds=6,
+    private_participants=30,
+    private_epsilons=(8.0, 3.0, 1.0),
     attacked_rounds=5,
 )
 
@@ -127,9 +145,13 @@ QUICK = Setting(
     frontier_queries=(20,),
     student_steps=60,
     shared_images=("digits",),
-    shared_participants=4,
+    shared_tables=((4, 50, 1),),
+    shared_numbers=(4, 30),
     shared_records=50,
     shared_rounds=1,
+    asynchronous_participants=4,
     asynchronous_rounds=1,
+    private_participants=3,
+    private_epsilons=(8.0,),
     attacked_rounds=1,
 )

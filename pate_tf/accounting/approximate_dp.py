@@ -16,7 +16,6 @@ from math import expm1, fsum, inf, isfinite, log1p, nextafter
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaln
 
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
@@ -25,6 +24,7 @@ from pate_tf.accounting.conversions import (
     check_moments,
 )
 from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.special import betaln
 
 # Privacy losses beyond this number are merged into the largest of their neighbourhood.
 MOST_LOSSES = 2**13

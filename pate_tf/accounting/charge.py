@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, ClassVar
 
@@ -147,6 +147,8 @@ class Cost:
         epsilon: of all of them together, at `delta`.
         delta: what epsilon holds at.
         unit: what is protected, "record" or "owner".
+        before: other charges that `epsilon` counts too, and how often: batches of a mechanism that
+            is paid once for a batch, which led to these.
     """
 
     charge: Charge
@@ -154,18 +156,32 @@ class Cost:
     epsilon: float
     delta: float
     unit: str = "record"
+    before: tuple[tuple[Charge, int], ...] = ()
 
     def in_words(self) -> str:
         """Returns the cost as one line; epsilon is rounded up."""
         return (
             f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} for every {self.unit}, "
-            f"whatever the data: {self.charge.several(self.number)}"
+            f"whatever the data: {self.charge.several(self.number)}{self._before_in_words()}"
         )
+
+    def _before_in_words(self) -> str:
+        earlier = ", ".join(charge.several(number) for charge, number in self.before)
+        return f", after {earlier}" if earlier else ""
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "charge": self.charge.to_dict()}
+        return {
+            **fields,
+            "charge": self.charge.to_dict(),
+            "before": charges_to_list(self.before),
+        }
+
+
+def charges_to_list(charges: Iterable[tuple[Charge, int]]) -> list[dict[str, object]]:
+    """Returns charges and how often, as JSON values; `charges.charges_from_list` reads them."""
+    return [{"charge": charge.to_dict(), "number": number} for charge, number in charges]
 
 
 def rounded_up(value: float) -> str:

@@ -1,6 +1,6 @@
 """Reads any charge back from a record: the one list of families of charges."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pate_tf.accounting.charge import Charge
@@ -21,3 +21,15 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     if "release" in fields:
         return plan_from_dict(fields)
     return training_from_dict(fields) if "training" in fields else mechanism_from_dict(fields)
+
+
+def charges_from_list(listed: Iterable[Mapping[str, Any]]) -> tuple[tuple[Charge, int], ...]:
+    """Returns the charges that `charge.charges_to_list` described, and how often each.
+
+    Raises:
+        ValueError: if one is no charge, or its number is below 1.
+    """
+    found = tuple((charge_from_dict(one["charge"]), int(one["number"])) for one in listed)
+    if any(number < 1 for _, number in found):
+        raise ValueError("number: expected charges that were paid at least once, got others")
+    return found

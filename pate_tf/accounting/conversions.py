@@ -10,7 +10,8 @@ from math import exp, expm1, floor, inf, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, expit, log_ndtr
+
+from pate_tf.accounting.special import betainc, expit, log_ndtr
 
 FloatArray = NDArray[np.float64]
 

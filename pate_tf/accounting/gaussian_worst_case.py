@@ -12,9 +12,9 @@ from functools import lru_cache
 from math import ceil, floor, log2, sqrt
 
 import numpy as np
-from scipy.special import ndtr
 
 from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.special import ndtr
 from pate_tf.accounting.three_outcomes import Evaluated, Experiments, evaluated, largest_excess
 
 SMALLEST_SIGMA, LARGEST_SIGMA = 0.5, 2.0**14

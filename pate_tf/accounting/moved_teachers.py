@@ -30,7 +30,6 @@ from collections.abc import Callable, Mapping
 from math import inf, log, sqrt
 
 import numpy as np
-from scipy.special import logsumexp
 
 from pate_tf.accounting.approximate_dp import composed_epsilon
 from pate_tf.accounting.charge import Charge
@@ -50,6 +49,7 @@ from pate_tf.accounting.conversions import (
 )
 from pate_tf.accounting.divergences import FloatArray, pure_alpha
 from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.special import logsumexp
 
 
 def several_teachers_alpha(

@@ -14,7 +14,6 @@ from math import inf, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import logsumexp
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
@@ -24,6 +23,7 @@ from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
 )
 from pate_tf.accounting.divergences import FloatArray, pure_alpha
+from pate_tf.accounting.special import logsumexp
 
 UNITS = ("record", "participant")
 FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from scipy.special import erfc, softmax
 
 from pate_tf.accounting.quadrature import (
     AdditiveNoise,
@@ -19,6 +18,7 @@ from pate_tf.accounting.quadrature import (
     NeighbourOutcomes,
     group_outcomes,
 )
+from pate_tf.accounting.special import erfc, softmax
 
 SMALLEST_PROBABILITY = 1e-290
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+
+from pate_tf.accounting.special import log_ndtr
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pate_tf.accounting.assumed_votes import AssumedVotes
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms import Mechanism, Parameter
 from pate_tf.accounting.target import Target
 
 WIDTH: Final = 96
@@ -188,9 +188,14 @@ def mechanism_flags(mechanism: Mechanism, *, delta: float) -> tuple[str, ...]:
         *(
             f"--{one.flag.name}={one.flag.shown(fields[one.field])}"
             for one in mechanism.parameters
-            if fields[one.field] != (delta if one.flag.same_as else 0.0)
+            if fields[one.field] != _by_default(one, delta)
         ),
     )
+
+
+def _by_default(parameter: Parameter, delta: float) -> float:
+    # Flags that are not about delta are left out at 0, where they do nothing.
+    return parameter.flag.by_default({"delta": delta}) if parameter.flag.same_as else 0.0
 
 
 def _share(value: float) -> str:

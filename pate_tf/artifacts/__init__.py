@@ -33,6 +33,7 @@ from pate_tf.artifacts.formats import (
     write_json,
     write_text,
 )
+from pate_tf.artifacts.transactions import transaction
 
 __all__ = [
     "NEUTRAL_HOST",
@@ -56,6 +57,7 @@ __all__ = [
     "read_json",
     "remove_abandoned",
     "sync_folder",
+    "transaction",
     "write_arrays",
     "write_json",
     "write_text",

@@ -18,7 +18,7 @@ from pate_tf.cli import first_release
 from pate_tf.ledger import LedgerError, LedgerWarning
 from pate_tf.runs.reporting import Table
 
-LONGEST_WORD = 200  # of a message; what is longer, such as a path, is cut
+LONGEST_WORD = 400  # of a message; what is longer, such as a path, is cut
 USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
 
 

@@ -21,8 +21,7 @@ def define(*, default: str | None, help_text: str, in_analysis: bool = False) ->
     flags.DEFINE_enum("mechanism", default, list(registry.offered()), help_text)
     end = ", or what the ledger says" if in_analysis else ""
     for flag in _distinct(in_analysis):
-        default = f"that of --{flag.same_as}" if flag.same_as else f"{flag.default:g}"
-        help_of_flag = f"{flag.help} Default: {default}{end}."
+        help_of_flag = f"{flag.help} Default: {default_in_words(flag)}{end}."
         if flag.is_whole:
             flags.DEFINE_integer(flag.name, None, help_of_flag, lower_bound=0)
             continue
@@ -39,6 +38,14 @@ def define(*, default: str | None, help_text: str, in_analysis: bool = False) ->
                 lambda value: value is None or abs(value) < float("inf"),
                 message="expected a finite number",
             )
+
+
+def default_in_words(flag: Flag) -> str:
+    """Returns what a flag is where it is not given."""
+    if not flag.same_as:
+        return f"{flag.default:g}"
+    share = {1.0: "that", 1.0 / 3.0: "a third"}.get(flag.share, f"{flag.share:g} times that")
+    return f"{share} of --{flag.same_as}"
 
 
 def names(*, in_analysis: bool = False) -> list[str]:
@@ -83,9 +90,10 @@ def chosen(*, in_analysis: bool = False) -> Mechanism:
     for parameter in kind.parameters:
         flag = _flag(parameter, in_analysis)
         said = FLAGS[flag.name].value
-        if said is None and flag.same_as:
-            said = FLAGS[flag.same_as].value
-        values[parameter.field] = flag.to_field(flag.default if said is None else said)
+        if said is None:
+            others = {flag.same_as: FLAGS[flag.same_as].value} if flag.same_as else {}
+            said = flag.by_default(others)
+        values[parameter.field] = flag.to_field(said)
     return kind(**values)
 
 

@@ -3,11 +3,16 @@
 Distributed selective SGD: each participant trains on its own records and uploads a share of its
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
 and the statement beside the model says so. A stopped run goes on where it stopped.
+
+Across organisations, each on a machine of its own: `pate-dssgd serve` and `pate-dssgd join`, which
+have flags of their own (`pate-dssgd serve --help`).
 """
+
+import sys
 
 from absl import flags
 
-from pate_tf.cli import command_line, progress
+from pate_tf.cli import command_line, parameter_server, participant, progress
 from pate_tf.runs.reporting import Reporting
 
 FLAGS = flags.FLAGS
@@ -95,9 +100,10 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "representation",
         None,
-        ["contrastive", "raw"],
-        "Train on features that are learnt from the public pool without labels, or on inputs of "
-        "length 1. With --model=linear the best that noise leaves.",
+        ["whitened", "contrastive", "raw"],
+        "Train on features that are learnt from the public pool without labels, whose directions "
+        "weigh more alike or not, or on inputs of length 1. With --model=linear whitened is the "
+        "best that noise leaves.",
     )
     flags.DEFINE_enum(
         "privacy",
@@ -221,8 +227,14 @@ def main() -> None:
     command_line.write_report(FLAGS.report_file, report.values)
 
 
+COMMANDS = {"serve": parameter_server.run, "join": participant.run}
+
+
 def run() -> None:
-    """Runs the command with the flags of this process."""
+    """Runs the command with the flags of this process, or the one that the first argument names."""
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        COMMANDS[sys.argv.pop(1)]()
+        return
     command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define_flags, __doc__)
 
 

@@ -62,10 +62,19 @@ def define_serve() -> None:
     define_certificates_folder()
     flags.DEFINE_string("dataset", "digits", "Data set, as the coordinator has it.")
     flags.DEFINE_string("data", None, "A .npz file of inputs and labels to train a teacher on.")
-    flags.DEFINE_string("model", "random_forest", "What is trained: or module:function.")
-    flags.DEFINE_string("teacher", None, "A trained teacher: a SavedModel or a .skops file.")
+    flags.DEFINE_string("data_dir", None, "Where the data set lies; default: TFDS' own folder.")
+    flags.DEFINE_string(
+        "model", "random_forest", "What is trained, as by train_teachers.py, or module:function."
+    )
+    flags.DEFINE_string(
+        "teacher",
+        None,
+        "A trained teacher: a SavedModel, a .keras or .skops file, or module:function that takes "
+        "the Dataset and returns one.",
+    )
     flags.DEFINE_string("parties", None, "The list of parties, for secure aggregation.")
     flags.DEFINE_string("coordinator_name", "coordinator", "Name in the coordinator's certificate.")
+    flags.DEFINE_float("epsilon_budget", None, "Tighter than the policy's; default: the policy's.")
     flags.DEFINE_integer("seed", 0, "Fixes the teacher's training.")
 
 
@@ -103,21 +112,26 @@ def init() -> None:
 def serve() -> None:
     """Works for a coordinator."""
     from pate_tf.runs.silos import silo
+    from pate_tf.runs.silos import teacher as silo_teacher
 
     if FLAGS.silo_dir is None:
         raise ValueError("silo_dir: expected the folder of the silo, got none")
     silo.serve(
         silo.SiloRun(
             folder=pathlib.Path(FLAGS.silo_dir),
-            dataset=FLAGS.dataset,
             certificates=pathlib.Path(FLAGS.certificates),
-            teacher=command_line.path(FLAGS.teacher),
-            records=command_line.path(FLAGS.data),
-            model=FLAGS.model,
+            teacher=silo_teacher.TeacherRun(
+                dataset=FLAGS.dataset,
+                data_dir=command_line.path(FLAGS.data_dir),
+                teacher=FLAGS.teacher,
+                records=command_line.path(FLAGS.data),
+                model=FLAGS.model,
+                seed=FLAGS.seed,
+            ),
             parties=command_line.path(FLAGS.parties),
             coordinator=FLAGS.coordinator,
             coordinator_name=FLAGS.coordinator_name,
-            seed=FLAGS.seed,
+            epsilon_budget=FLAGS.epsilon_budget,
         ),
         on_event=lambda event: print(event, flush=True),
     )
@@ -125,7 +139,7 @@ def serve() -> None:
 
 def certificates() -> None:
     """Makes an authority for trying silos out."""
-    from pate_tf.silos.transport.certificates import write_demo_certificates
+    from pate_tf.transport.certificates import write_demo_certificates
 
     if not FLAGS.demo:
         raise ValueError("demo: expected --demo, as these certificates are to try out alone")

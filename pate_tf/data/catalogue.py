@@ -8,6 +8,7 @@ import pathlib
 from pate_tf.data import digits, tfds_images, user_data
 from pate_tf.data.named_function import is_named_function
 from pate_tf.data.tfds_source import Source, load_split
+from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -51,6 +52,20 @@ def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExa
         return user_data.load_public_from_function(name, data_dir)
     source = _source(name, data_dir)
     return PublicExamples(source.dataset, *load_split(source, source.public_split, data_dir))
+
+
+def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
+    """Returns what is publicly known of a data set; samples are loaded where nothing else tells.
+
+    Arguments and errors as of `load_public`.
+    """
+    if name == "digits":
+        return digits.DIGITS
+    if name in tfds_images.SOURCES:
+        return tfds_images.SOURCES[name].dataset
+    if is_named_function(name):
+        return load_public(name, data_dir=data_dir).dataset
+    return _source(name, data_dir).dataset
 
 
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:

@@ -1,13 +1,13 @@
 """What labels cost, whoever asks: the one place that counts how often a mechanism is charged."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pate_tf.accounting.charge import Charge, Cost
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.payments import PAYMENTS, payment
+from pate_tf.ledger.payments import batches_before
 
 
 def cost_of_labels(
@@ -25,7 +25,22 @@ def cost_of_labels(
     number = len(rows) if mechanism.is_paid_once else num_distinct
     charged = _charged(ledger, mechanism, number=number, rows=rows)
     epsilon, _ = smallest_epsilon(charged, ledger.delta)
-    return Cost(charge=mechanism, number=number, epsilon=epsilon, delta=ledger.delta, unit=unit)
+    return Cost(
+        charge=mechanism,
+        number=number,
+        epsilon=epsilon,
+        delta=ledger.delta,
+        unit=unit,
+        before=before(charged, mechanism, number),
+    )
+
+
+def before(
+    charged: Mapping[Charge, int], mechanism: Charge, number: int
+) -> tuple[tuple[Charge, int], ...]:
+    """Returns what was charged besides `number` of a mechanism, as `Cost.before` has it."""
+    rest = Counter(charged) - Counter({mechanism: number})
+    return tuple(rest.items())
 
 
 def _charged(
@@ -33,9 +48,8 @@ def _charged(
 ) -> dict[Charge, int]:
     """Returns what labels cost: their own charges, and whatever led to them.
 
-    A batch that stayed shut and made its user ask another one is a part of what the other one's
-    labels tell: with a mechanism that is paid once for a batch, every such payment up to theirs
-    counts.
+    A batch that stayed shut and made its user ask for these labels is a part of what they tell. Of
+    a mechanism that is paid once for a batch every batch counts, up to theirs.
 
     Args:
       ledger: what paid.
@@ -43,12 +57,5 @@ def _charged(
       number: how often it was charged for them.
       rows: sequences of the rows that paid for them.
     """
-    if not mechanism.is_paid_once:
-        return {mechanism: number}
-    together: Counter[Charge] = Counter()
-    for row in ledger.history():
-        if row.kind in PAYMENTS and row.sequence <= max(rows, default=0):
-            charge, times = payment(row)
-            if charge.is_paid_once:
-                together[charge] += times
-    return dict(together)
+    own: Counter[Charge] = Counter({} if mechanism.is_paid_once else {mechanism: number})
+    return own + batches_before(ledger.history(), mechanism, last=max(rows, default=0))

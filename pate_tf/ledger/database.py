@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pate_tf import artifacts
+from pate_tf.artifacts.transactions import transaction
 from pate_tf.ledger.rows import LedgerError
 
 DATABASE: Final = "ledger.sqlite3"
@@ -101,15 +102,8 @@ class Database:
         Raises:
           LedgerError: if the database can't be read or written.
         """
-        with self.reporting():
-            self.connection.execute("BEGIN" if self.read_only else "BEGIN IMMEDIATE")
-            try:
-                yield
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+        with self.reporting(), transaction(self.connection, read_only=self.read_only):
+            yield
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:

@@ -34,11 +34,10 @@ class Ledger(LedgerView):
     whichever processes write at once; only what left before it was recorded can exceed it.
 
     Assumptions. Mechanisms and numbers of queries are chosen without looking at earlier noisy
-    answers: the smallest epsilon over all moments is no privacy filter for mechanisms mixed
-    adaptively. If all debits name one mechanism, the budget holds all the same, though not what was
-    spent at a time that answers chose (docs/theory.md, Proposition S4). Whoever may write to the
-    folder is trusted not to rewrite it (see `pate_tf.ledger.chain`). The file system honours fsync
-    and file locks.
+    answers. If answers choose them, the budget holds all the same where all debits name one
+    mechanism, else at a larger delta; what was spent at a time that answers chose does not
+    (docs/theory.md, Proposition S4). Whoever may write to the folder is trusted not to rewrite it
+    (see `pate_tf.ledger.chain`). The file system honours fsync and file locks.
 
     Use one object per process, in the thread that made it.
     """

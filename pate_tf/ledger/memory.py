@@ -141,7 +141,7 @@ class Memory:
             return None
         return Missing(
             reason=(
-                f"{self._folder}: expected the ledger of these teachers, got none, but "
+                f"{self._folder}: expected the ledger that was here before, got none, but "
                 f"{' and '.join(reasons)}; put it back with all of its files; {ACKNOWLEDGE}"
             ),
             digests=tuple(seen | quoted),

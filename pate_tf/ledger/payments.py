@@ -47,6 +47,34 @@ def paid_by(rows: Iterable[LedgerRow]) -> Counter[Charge]:
     return paid
 
 
+def batches_before(
+    history: Iterable[LedgerRow], mechanism: Charge, *, last: int
+) -> Counter[Charge]:
+    """Returns the batches that were paid for once each and led to labels of a mechanism.
+
+    All of them if it is itself paid once for a batch, with its own; else those that stayed shut.
+
+    Args:
+      history: rows of a ledger.
+      mechanism: what drew the labels.
+      last: sequence of the last row that paid for them.
+    """
+    payments: dict[int, tuple[Charge, int]] = {}
+    shut: set[int] = set()
+    for row in history:
+        if row.kind in PAYMENTS and row.sequence <= last:
+            charge, times = payment(row)
+            if charge.is_paid_once:
+                payments[row.sequence] = (charge, times)
+        elif row.kind == "answers" and not row.details["num_answered"]:
+            shut.add(row.details["debit"])
+    together: Counter[Charge] = Counter()
+    for sequence, (charge, times) in payments.items():
+        if mechanism.is_paid_once or sequence in shut:
+            together[charge] += times
+    return together
+
+
 def payment_identity(row: LedgerRow) -> str:
     """Returns the digest of the row that paid first, where a row carries over another's payment."""
     return str(row.details.get("carried_from", row.digest))

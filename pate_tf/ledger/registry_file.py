@@ -9,6 +9,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
+from pate_tf.artifacts.transactions import transaction
+
 STATE_VARIABLE: Final = "PATE_TF_STATE"
 DATABASE: Final = "registry.sqlite3"
 WAIT_SECONDS: Final = 60.0
@@ -104,15 +106,8 @@ class RegistryFile:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Runs a transaction: all of it, or nothing."""
-        with self.reporting():
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+        with self.reporting(), transaction(self.connection):
+            yield
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:

@@ -126,8 +126,8 @@ def _open_first(
         if not missing.left_nothing:
             raise LedgerError(missing.reason)
         warn(
-            f"{account.folder}: these teachers had a ledger here, which was deleted with all that "
-            f"it paid for; what is known of it is charged again, and every statement says so"
+            f"{account.folder}: there was a ledger here, which was deleted with all that it paid "
+            f"for; what is known of it is charged again, and every statement says so"
         )
     # The published head is a hash of everything from here on; the salt keeps it from
     # confirming a guess at the ensemble, and so at the private data.

@@ -1,5 +1,7 @@
 """What a ledger tells: what was released, what it cost, what is left. Nothing here writes."""
 
+import hashlib
+import hmac
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +12,14 @@ from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.accounting.planned_release import PlannedRelease
 from pate_tf.ledger.account import Account
 from pate_tf.ledger.memory import AllEnsembles
-from pate_tf.ledger.rows import Head, LedgerError, LedgerRow, Spending, StoredAnswer
+from pate_tf.ledger.rows import (
+    Head,
+    LedgerError,
+    LedgerRow,
+    Spending,
+    StoredAnswer,
+    canonical_json,
+)
 from pate_tf.ledger.together import compose
 
 
@@ -177,6 +186,15 @@ class LedgerView:
           LedgerError: if the charge has no finite guarantee.
         """
         self._budget.check_affordable(charge, number)
+
+    def seal(self, content: Mapping[str, Any]) -> str:
+        """Returns a digest of JSON values that nobody can make without this ledger.
+
+        Keyed by the secret salt of the first row: what was given out can be recognised later.
+        """
+        salt = "" if self._account.opened is None else self._account.opened.details["salt"]
+        text = canonical_json(dict(content)).encode()
+        return hmac.new(salt.encode(), text, hashlib.sha256).hexdigest()
 
     def kept_release(self) -> Mapping[str, Any] | None:
         """Returns what `store_release` kept last; None if there was no draw."""

@@ -4,26 +4,26 @@ A forest of scikit-learn is Python objects around compiled trees, and reading su
 file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
 size, and `Forest` refuses any that do not form trees: a node index out of range would be a read
 out of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
+scikit-learn is imported where it is used: `forest_walk` answers without it.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
-from sklearn.tree._tree import NODE_DTYPE, Tree
 
 from pate_tf.data.named_function import Named, call_function, is_named_function, name_of
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.dataset import Dataset
 
+if TYPE_CHECKING:
+    from sklearn.tree._tree import Tree
+
 RANDOM_FOREST = "random_forest"
 NUM_TREES = 100  # the paper's, and scikit-learn's default
 LEAF = -1  # in place of a child
-FORESTS = (RandomForestClassifier, ExtraTreesClassifier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +143,10 @@ class Forest:
         # The division too: it can round two classes to equals, as it does in scikit-learn.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
-    def _compiled(self) -> list[Tree]:
+    def _compiled(self) -> list["Tree"]:
         """Gives the arrays to scikit-learn's compiled traversal; `__post_init__` checked them."""
+        from sklearn.tree._tree import NODE_DTYPE, Tree
+
         nodes = np.zeros(len(self.features), NODE_DTYPE)
         nodes["left_child"], nodes["right_child"] = self.children.T
         nodes["feature"], nodes["threshold"] = self.features, self.thresholds
@@ -180,9 +182,13 @@ def is_forest(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a forest: "random_forest", or a function that returns one."""
     if model == RANDOM_FOREST:
         return True
-    return is_named_function(model) and isinstance(
-        call_function(model, dataset, flag="model"), FORESTS
-    )
+    return is_named_function(model) and _is_forest(call_function(model, dataset, flag="model"))
+
+
+def _is_forest(estimator: Any) -> bool:
+    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+
+    return isinstance(estimator, RandomForestClassifier | ExtraTreesClassifier)
 
 
 def unfitted(model: Named, dataset: Dataset) -> Any:
@@ -192,6 +198,8 @@ def unfitted(model: Named, dataset: Dataset) -> Any:
       ValueError: if there is no such function.
     """
     if model == RANDOM_FOREST:
+        from sklearn.ensemble import RandomForestClassifier
+
         return RandomForestClassifier(n_estimators=NUM_TREES)
     return call_function(model, dataset, flag="model")
 
@@ -212,8 +220,10 @@ def fit(
     Raises:
       ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
     """
+    from sklearn.base import clone
+
     estimator = unfitted(model, dataset)
-    if not isinstance(estimator, FORESTS):
+    if not _is_forest(estimator):
         raise ValueError(
             f"model {name_of(model)}: expected a forest of scikit-learn, got "
             f"{type(estimator).__name__}"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pate_tf import artifacts
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.values.arrays import IntArray, frozen_view, whole_numbers
 from pate_tf.values.public import Pool, PoolLabels
@@ -35,6 +35,8 @@ class QueriedLabels:
       pool_digest: `artifacts.digest_array` of the pool's inputs, which the positions belong to.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
+      seal: of `record`, by the ledger that paid, so that what lay in a folder meanwhile is known
+        again; None where nobody sealed it.
     """
 
     queries: IntArray = dataclasses.field(repr=False)
@@ -43,6 +45,7 @@ class QueriedLabels:
     strategy: str
     pool_digest: str
     choice: str | None = None
+    seal: str | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         queries = whole_numbers(self.queries, "queries")
@@ -88,25 +91,31 @@ class QueriedLabels:
           OSError: if they can't be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        # The digest goes with the second file: a crash between both is seen when they are read.
+        artifacts.write_arrays(folder / LABELS_FILE, self._arrays())
+        artifacts.write_json(folder / COST_FILE, {**self.record(), "seal": self.seal})
+
+    def record(self) -> dict[str, Any]:
+        """Returns all that is known of these labels, as JSON values: what `seal` is of."""
+        return {
+            "strategy": self.strategy,
+            "pool_digest": self.pool_digest,
+            "choice": self.choice,
+            "labels_digest": _digest(self._arrays()),
+            "num_classes": self.released.num_classes,
+            "num_queries": self.released.num_queries,
+            "cost": self.released.cost.to_dict(),
+            "ledger_rows": list(self.released.ledger_rows),
+            "secure_noise": self.released.secure_noise,
+        }
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         arrays = {"queries": self.queries, **_arrays(self.released)}
         if self.released.noisy_counts is not None:
             arrays["noisy_counts"] = self.released.noisy_counts
         if self.labels is not self.released:
             arrays |= {f"learnt_{name}": array for name, array in _arrays(self.labels).items()}
-        # The digest goes with the second file: a crash between both is seen when they are read.
-        artifacts.write_arrays(folder / LABELS_FILE, arrays)
-        fields = {
-            "strategy": self.strategy,
-            "pool_digest": self.pool_digest,
-            "choice": self.choice,
-            "labels_digest": _digest(arrays),
-            "num_classes": self.released.num_classes,
-            "num_queries": self.released.num_queries,
-            "cost": self.released.cost.to_dict(),
-            "ledger_rows": self.released.ledger_rows,
-            "secure_noise": self.released.secure_noise,
-        }
-        artifacts.write_json(folder / COST_FILE, fields)
+        return arrays
 
     @classmethod
     def load(cls, folder: pathlib.Path) -> "QueriedLabels":
@@ -124,13 +133,15 @@ class QueriedLabels:
                     f"{folder}: expected the labels that {COST_FILE} was written for, got others"
                 )
             kept = {name: fields.pop(name) for name in ("strategy", "pool_digest")}
-            kept["choice"] = fields.pop("choice", None)
+            kept |= {name: fields.pop(name, None) for name in ("choice", "seal")}
             cost = fields.pop("cost")
+            cost["charge"] = charge_from_dict(cost["charge"])
+            cost["before"] = charges_from_list(cost.get("before", ()))
             released = ReleasedLabels(
                 query_indices=arrays["query_indices"],
                 labels=arrays["labels"],
                 noisy_counts=arrays.get("noisy_counts"),
-                cost=Cost(**{**cost, "charge": charge_from_dict(cost["charge"])}),
+                cost=Cost(**cost),
                 **{**fields, "ledger_rows": tuple(fields["ledger_rows"])},
             )
             learnt: PoolLabels = released

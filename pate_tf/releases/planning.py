@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from scipy.special import ndtri
 
 from pate_tf.accounting.assumed_votes import profile_counts
 from pate_tf.accounting.conversions import check_delta, epsilon_from_alphas
@@ -23,6 +22,7 @@ from pate_tf.accounting.release_plan import (
     integer_step,
     steps_above,
 )
+from pate_tf.accounting.special import ndtri
 from pate_tf.releases.neighbourhoods import ball_maxima, tail_table
 from pate_tf.releases.smooth_sensitivity import local_sensitivities
 from pate_tf.values.arrays import IntArray

@@ -1,11 +1,12 @@
 """How right a model is on public samples, in batches, by one traced graph."""
 
+from typing import Protocol
+
 import keras
 import numpy as np
 import tensorflow as tf
 
-from pate_tf.selective_sgd.flat_view import FlatView
-from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.selective_sgd.flat_view import Buffers, FlatView
 from pate_tf.values.public import PublicExamples
 
 BATCH = 500
@@ -43,7 +44,14 @@ class Evaluation:
         return tf.argmax(self._model(tf.cast(inputs, tf.float32), training=False), axis=1)
 
 
-def calibrated_model(training: SharedTraining, samples: PublicExamples | None) -> keras.Model:
+class HasGlobalModel(Protocol):
+    """Training in this process, or what came of it elsewhere."""
+
+    def global_model(self, buffers: Buffers | None = None) -> keras.Model:
+        """Returns the model with the parameters of all; see `SharedTraining.global_model`."""
+
+
+def calibrated_model(training: HasGlobalModel, samples: PublicExamples | None) -> keras.Model:
     """Returns the global model with buffers from public samples alone.
 
     The statistics of batch normalization stay with each participant; for the model that is shared

@@ -86,8 +86,10 @@ class Journal:
                 (self._folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._file)
+        """Closes the file; nothing can be kept any more."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _header(self) -> bytes:
         return b"SSGDLOG1" + self._run

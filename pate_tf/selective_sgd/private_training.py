@@ -1,5 +1,6 @@
 """Shared training with noise: what leaves a participant was paid for, and cost what was paid."""
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining
+from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining, Training
 from pate_tf.noise import NoiseSource
 from pate_tf.selective_sgd import selection, sparse_vector
 from pate_tf.selective_sgd.flat_view import FloatArray
@@ -37,19 +38,14 @@ def check_paid(
         raise ValueError("payments: expected one of every participant for this run, got others")
 
 
-class GaussianTraining(SharedTraining):
-    """SENSITIVE: synchronous rounds in which every participant adds Gaussian noise of its own.
-
-    Guarantee. What participant i uploads in all rounds is differentially private as its payment
-    says, against replacement of one of its records ("record") or of all of them ("participant"),
-    towards everybody, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
-    parameters are uploaded is chosen without private data. Which records are drawn stays secret.
+class PaidTraining(SharedTraining):
+    """SENSITIVE: shared training whose participants paid for what leaves them.
 
     Args:
-      settings: of the run; the protocol is "synchronous".
+      settings: of the run.
       model: see `SharedTraining`.
       shares: each participant's records.
-      privacy: of a Gaussian kind.
+      privacy: what protects uploads.
       payments: of every participant, for this run.
       noise: draws records and noise.
 
@@ -69,18 +65,39 @@ class GaussianTraining(SharedTraining):
     ) -> None:
         super().__init__(settings, model, shares)
         check_paid(settings, privacy, self.view.num_parameters, payments)
-        charge = payments[0].charge
+        self._privacy, self._noise = privacy, noise
+        self._prepare(payments[0].charge)
+
+    @abc.abstractmethod
+    def _prepare(self, charge: Training) -> None:
+        """Takes up what was paid for, before the first round.
+
+        Raises:
+          ValueError: if it is of another kind.
+        """
+
+
+class GaussianTraining(PaidTraining):
+    """SENSITIVE: synchronous rounds in which every participant adds Gaussian noise of its own.
+
+    Guarantee. What participant i uploads in all rounds is differentially private as its payment
+    says, against replacement of one of its records ("record") or of all of them ("participant"),
+    towards everybody, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
+    parameters are uploaded is chosen without private data. Which records are drawn stays secret.
+
+    Arguments as `PaidTraining`: the protocol is "synchronous", the privacy of a Gaussian kind.
+    """
+
+    def _prepare(self, charge: Training) -> None:
         if not isinstance(charge, NoisyTraining):
             raise ValueError("privacy: expected a Gaussian kind, got another")
-        self._privacy, self._noise = privacy, noise
         self._scale = noise_scale(charge)
-        self._momentum = np.zeros((settings.num_participants, self.view.num_parameters), np.float32)
-        self._history = np.zeros(self.view.num_parameters, np.float64)
-        self._average = np.zeros(self.view.num_parameters, np.float64)
+        num_participants, num_parameters = self.settings.num_participants, self.view.num_parameters
+        self._momentum = np.zeros((num_participants, num_parameters), np.float32)
+        self._history = np.zeros(num_parameters, np.float64)
+        self._average = np.zeros(num_parameters, np.float64)
         self._gradients = (
-            RecordGradients(self.view, settings.num_participants)
-            if privacy.kind == "record"
-            else None
+            RecordGradients(self.view, num_participants) if self._privacy.kind == "record" else None
         )
 
     def released_parameters(self) -> FloatArray:
@@ -198,25 +215,13 @@ def clipped_steps(values: FloatArray, clip: float) -> IntArray:
     return np.trunc(wide * (LATTICE * (1.0 - 1e-9) / max(length, clip))).astype(np.int64)
 
 
-class SparseVectorSharedTraining(SharedTraining):
-    """SENSITIVE: the paper's private uploads, for reproduction; arguments as `GaussianTraining`."""
+class SparseVectorSharedTraining(PaidTraining):
+    """SENSITIVE: the paper's private uploads, for reproduction; arguments as `PaidTraining`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        model: keras.Model,
-        shares: Sequence[PrivateExamples],
-        *,
-        privacy: Privacy,
-        payments: Sequence[Payment],
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(settings, model, shares)
-        check_paid(settings, privacy, self.view.num_parameters, payments)
-        charge = payments[0].charge
+    def _prepare(self, charge: Training) -> None:
         if not isinstance(charge, SparseVectorTraining):
             raise ValueError("privacy: expected sparse_vector, got another")
-        self._charge, self._privacy, self._noise = charge, privacy, noise
+        self._charge = charge
 
     def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
         return sparse_vector.uploaded(
@@ -237,8 +242,8 @@ def noisy_training(
     privacy: Privacy,
     payments: Sequence[Payment],
     noise: NoiseSource,
-) -> GaussianTraining | SparseVectorSharedTraining:
-    """Returns the training that the privacy asks for; arguments and errors as `GaussianTraining`.
+) -> PaidTraining:
+    """Returns the training that the privacy asks for; arguments and errors as `PaidTraining`.
 
     Raises:
       ValueError: if something does not fit, or a participant has not paid.

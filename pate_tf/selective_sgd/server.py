@@ -99,12 +99,7 @@ class Server:
                 f"participant: expected one from 0 to {self.settings.num_participants - 1}, got "
                 f"{participant}"
             )
-        # A function of what was applied: asking twice answers the same.
-        generator = np.random.default_rng([self.settings.seed, 1, participant, self.version])
-        indices = selection.most_updated(
-            self.counts, self.settings.num_downloaded(self.num_parameters), generator
-        )
-        return Parameters(version=self.version, indices=indices, values=self.values[indices])
+        return self._share(participant, self.version, self.values, self.counts)
 
     def push(self, content: bytes) -> str:
         """Applies an upload, unless it was applied before.
@@ -184,6 +179,20 @@ class Server:
             int(one): bytes(digest)
             for one, digest in zip(state["participants"], state["digests"], strict=True)
         }
+
+    def _share(
+        self,
+        participant: int,
+        version: int,
+        values: FloatArray,
+        counts: npt.NDArray[np.float64],
+    ) -> Parameters:
+        # A function of what was applied: asking twice answers the same.
+        generator = np.random.default_rng([self.settings.seed, 1, participant, version])
+        indices = selection.most_updated(
+            counts, self.settings.num_downloaded(self.num_parameters), generator
+        )
+        return Parameters(version=version, indices=indices, values=values[indices])
 
     def _decoded(self, content: bytes) -> Upload:
         most = self.settings.num_uploaded(self.num_parameters)

@@ -15,12 +15,13 @@ from pate_tf.selective_sgd.flat_view import Buffers, FlatView, FloatArray
 from pate_tf.selective_sgd.local_training import LocalState, LocalTraining
 from pate_tf.selective_sgd.server import Server
 from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.turns import order_of_turns
 from pate_tf.selective_sgd.upload import Upload, encode
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.sensitive import PrivateExamples
 
 # What draws: the first number of a seed says which.
-_ORDER, _SHUFFLE, _CHOICE = 2, 3, 4
+_SHUFFLE, _CHOICE = 3, 4  # 2: turns.py
 RUN_BYTES = 16
 TRAFFIC = ("upload_bytes", "fraction_uploaded", "staleness")
 
@@ -55,9 +56,14 @@ class SharedTraining:
       model: a Keras model from raw inputs to logits; its parameters are where all begin.
       shares: each participant's records.
 
+    Attributes:
+      first_number: number of the first participant here; not 0 where others train elsewhere.
+
     Raises:
       ValueError: if settings, model and shares do not fit each other.
     """
+
+    first_number = 0
 
     def __init__(
         self, settings: Settings, model: keras.Model, shares: Sequence[PrivateExamples]
@@ -163,9 +169,7 @@ class SharedTraining:
 
     def _take_turns(self) -> list[dict[str, float]]:
         settings = self.settings
-        turns = np.arange(settings.num_participants)
-        if settings.protocol in ("random", "asynchronous"):
-            turns = self._generator(_ORDER).permutation(turns)
+        turns = order_of_turns(settings, self.round)
         if settings.protocol == "synchronous":
             for participant in turns.tolist():
                 self._download(participant)
@@ -205,7 +209,7 @@ class SharedTraining:
         content = encode(
             Upload(
                 run=self.server.run,
-                participant=participant,
+                participant=self.first_number + participant,
                 round=self.round,
                 version=version,
                 num_parameters=self.view.num_parameters,
@@ -227,8 +231,9 @@ class SharedTraining:
         state.parameters[given.indices] = given.values
         state.version = given.version
 
-    def _generator(self, *what: int) -> np.random.Generator:
-        return np.random.default_rng([self.settings.seed, self.round, *what])
+    def _generator(self, what: int, *participant: int) -> np.random.Generator:
+        number = (self.first_number + one for one in participant)
+        return np.random.default_rng([self.settings.seed, self.round, what, *number])
 
 
 def _clipped(values: FloatArray, gamma: float) -> FloatArray:

@@ -1,8 +1,7 @@
-"""What messages are made of: names, queries and their digests, mechanisms with their parameters."""
+"""What messages are made of: queries and their digests, mechanisms with their parameters."""
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,22 +18,6 @@ MECHANISM_PARAMETERS: Final[Mapping[str, Mapping[str, bool]]] = {
     "truncated_geometric": {"epsilon": False},
     SECURE_HISTOGRAM: {"sigma": False, "num_parties": True, "threshold": True},
 }
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-def check_name(name: object, what: str) -> str:
-    """Returns a name that may stand in files and certificates.
-
-    Raises:
-      ValueError: unless it is 1 to 64 letters, digits, dots, hyphens or underscores and begins
-        with a letter or digit.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{what}: expected 1 to 64 letters, digits, dots, hyphens or underscores, got others"
-        )
-    return name
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:

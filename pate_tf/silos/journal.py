@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.artifacts.transactions import transaction
 from pate_tf.ledger.rows import LedgerError
 from pate_tf.silos.messages import (
     RandomisedVotes,
@@ -201,15 +202,8 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._reporting():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._reporting(), transaction(self._connection):
+            yield self._connection
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:

@@ -20,13 +20,13 @@ import numpy.typing as npt
 from pate_tf.silos.checks import (
     RANDOMISED_RESPONSE,
     SECURE_HISTOGRAM,
-    check_name,
     check_queries,
     checked_mechanism,
     query_digest,
     query_digests,
 )
 from pate_tf.values.arrays import IntArray, frozen_view, labels_array
+from pate_tf.values.names import check_name
 
 __all__ = [
     "RANDOMISED_RESPONSE",

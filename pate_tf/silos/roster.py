@@ -4,8 +4,8 @@ import dataclasses
 import pathlib
 
 from pate_tf import artifacts
-from pate_tf.silos.checks import check_name
-from pate_tf.silos.toml_fields import Fields, read_toml
+from pate_tf.values.names import check_name
+from pate_tf.values.toml_fields import Fields, read_toml
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -176,7 +177,6 @@ class Silo:
           sleep: waits for so many seconds.
           on_event: told what happens, in words without anything of the data.
         """
-        jitter = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
         wait = FIRST_WAIT
         while not until():
             try:
@@ -188,7 +188,7 @@ class Silo:
             else:
                 wait = FIRST_WAIT if answer is not None else min(1.2 * wait, 2.0)
             if answer is None:
-                sleep(wait * (0.5 + float(jitter.random())))
+                sleep(wait * (0.5 + secrets.randbelow(2**20) / 2**20))
             else:
                 on_event(f"a batch was answered: {answer.value}")
 

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from pate_tf.silos.messages import QueryBatch
 from pate_tf.values.arrays import IntArray
 
+BATCH = 500  # queries that a Keras model answers together
+
 
 class SiloTeacher(Protocol):
     """Sensitive: a trained teacher.
@@ -47,7 +49,7 @@ def is_fitting(teacher: SiloTeacher, batch: QueryBatch) -> bool:
 class OwnTeacher:
     """Sensitive: a function, or an object with `predict`, as a teacher.
 
-    Classifiers of scikit-learn get queries as rows of float32.
+    Classifiers of scikit-learn get queries as rows of float32, Keras models as float32.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class OwnTeacher:
             from pate_tf.models.classifier import Estimator
 
             predict = Estimator(model).predict
+        elif _is_of_keras(model):
+            predict = _called_in_batches(model)
         self._predict: Callable[[Any], Any] = predict
 
     def __repr__(self) -> str:
@@ -107,6 +111,23 @@ class OwnTeacher:
         return answer.astype(np.int64)
 
 
+def _is_of_keras(model: Any) -> bool:
+    """Whether something is a Keras model, told without an import of Keras."""
+    bases = {f"{base.__module__}.{base.__name__}" for base in type(model).__mro__}
+    return "keras.src.models.model.Model" in bases
+
+
+def _called_in_batches(model: Any) -> Callable[[Any], Any]:
+    def predict(queries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        parts = [
+            np.asarray(model(queries[start : start + BATCH].astype(np.float32), training=False))
+            for start in range(0, len(queries), BATCH)
+        ]
+        return np.concatenate(parts)
+
+    return predict
+
+
 def load_teacher(
     path: pathlib.Path,
     *,
@@ -118,7 +139,8 @@ def load_teacher(
 
     Args:
       path: a SavedModel's folder, as `pate_tf` exports students (signatures from raw inputs to
-        `label`); or a file `*.skops` of a classifier of scikit-learn.
+        `label`); a file `*.keras` of a Keras model from raw inputs, float32, to scores; or a file
+        `*.skops` of a classifier of scikit-learn.
       num_classes: number of classes.
       input_shape: shape of one query; None for any.
       input_type: "uint8" or "float32"; None for either.
@@ -135,8 +157,14 @@ def load_teacher(
         from pate_tf.models.classifier import from_arrays
 
         model = from_arrays([np.frombuffer(path.read_bytes(), np.uint8)])
+    elif path.suffix == ".keras":
+        from pate_tf.models.keras_file import load_keras_file
+
+        model = load_keras_file(path)
     else:
-        raise ValueError(f"{path}: expected a SavedModel's folder or a .skops file, got another")
+        raise ValueError(
+            f"{path}: expected a SavedModel's folder, a .skops or a .keras file, got another"
+        )
     return OwnTeacher(
         model, num_classes=num_classes, input_shape=input_shape, input_type=input_type
     )

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.ledger import Head, Ledger, LedgerRow
-from pate_tf.ledger.payments import PAYMENTS, paid_by, payment
+from pate_tf.ledger.payments import PAYMENTS, batches_before, paid_by, payment
 from pate_tf.releases.kept import sanitised_epsilon
 from pate_tf.statement.facts import Sanitised
 from pate_tf.statement.privacy_statement import PrivacyStatement
@@ -133,11 +134,24 @@ def _check_student(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> No
         )
     paid = sum(debits[sequence][1] for sequence in named)
     number = min(paid, statement.number_charged)
-    least, _ = smallest_epsilon({statement.mechanism: number}, statement.delta)
+    _check_before(statement, rows)
+    counted = Counter({statement.mechanism: number}) + Counter(dict(statement.paid_before))
+    least, _ = smallest_epsilon(counted, statement.delta)
     if not statement.epsilon >= least * (1.0 - ROUNDING):
         raise ValueError(
             f"statement: expected at least epsilon {least:.6g} for {asked} queries, got "
             f"{statement.epsilon}"
+        )
+
+
+def _check_before(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
+    """Checks that batches which led to these labels are counted with them."""
+    named = set(statement.ledger_rows)
+    led_here = batches_before(rows, statement.mechanism, last=max(named))
+    led_here -= Counter({statement.mechanism: len(named)})
+    if not Counter(dict(statement.paid_before)) >= led_here:
+        raise ValueError(
+            "statement: expected every batch that led to these labels among paid_before, got fewer"
         )
 
 

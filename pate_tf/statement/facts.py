@@ -1,14 +1,14 @@
 """The numbers of a privacy statement, as they are kept and read back."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charges import charges_from_list
 from pate_tf.accounting.mechanisms import mechanism_from_dict
-from pate_tf.accounting.moved_teachers import (
-    replaced_owner_epsilon,
-)
+from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.releases.results import SanitisedEpsilon
 from pate_tf.statement import words
@@ -84,6 +84,8 @@ class StatedFacts:
       num_ledgers: how many ledgers were counted for it.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
+      paid_before: other charges that `epsilon` counts too, and how often: batches of a mechanism
+        that is paid once for a batch, which led to these labels.
       records_are_known: whether the records could be compared with those of other ensembles; if
         not, only ensembles with equal teachers were counted.
 
@@ -118,6 +120,7 @@ class StatedFacts:
     delta_all_ensembles: float | None = None
     num_ledgers: int | None = None
     records_are_known: bool = False
+    paid_before: tuple[tuple[Charge, int], ...] = ()
     choice: str | None = None
 
     def __post_init__(self) -> None:
@@ -151,6 +154,7 @@ class StatedFacts:
             num_answered=released.num_answered,
             epsilon=released.cost.epsilon,
             delta=released.cost.delta,
+            paid_before=released.cost.before,
             ledger_rows=released.ledger_rows,
             secure_noise=released.secure_noise,
             **facts,
@@ -169,6 +173,7 @@ class StatedFacts:
             facts["mechanism"] = mechanism_from_dict(facts["mechanism"])
             if facts.get("sanitised") is not None:
                 facts["sanitised"] = Sanitised(**facts["sanitised"])
+            facts["paid_before"] = charges_from_list(facts.get("paid_before", ()))
             for name in ("ledger_rows", "ledger_head"):
                 facts[name] = tuple(facts[name])
             return cls(**facts)
@@ -189,8 +194,13 @@ class StatedFacts:
         return max(self.mechanism.number_charged(self.num_queries), len(set(self.ledger_rows)))
 
     @property
+    def paid(self) -> Mapping[Charge, int]:
+        """What `epsilon` counts, and how often: the mechanism, and what was paid before it."""
+        return Counter({self.mechanism: self.number_charged}) + Counter(dict(self.paid_before))
+
+    @property
     def epsilon_replaced(self) -> float | None:
         """As `epsilon`, against replacing one owner's records by another's; None for records."""
         if self.unit == "record":
             return None
-        return replaced_owner_epsilon({self.mechanism: self.number_charged}, self.delta)
+        return replaced_owner_epsilon(self.paid, self.delta)

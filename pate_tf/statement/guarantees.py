@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Final
 
-from scipy.special import expit
-
+from pate_tf.accounting.special import expit
 from pate_tf.statement import words
 from pate_tf.statement.facts import StatedFacts
 

@@ -5,10 +5,8 @@ import functools
 from math import isfinite
 from typing import Any, Final
 
-from pate_tf.accounting.charge import Charge, rounded_up
-from pate_tf.accounting.moved_teachers import (
-    several_teachers_epsilon,
-)
+from pate_tf.accounting.charge import Charge, charges_to_list, rounded_up
+from pate_tf.accounting.moved_teachers import several_teachers_epsilon
 from pate_tf.statement import words
 from pate_tf.statement.facts import StatedFacts
 from pate_tf.statement.guarantees import (
@@ -23,8 +21,8 @@ SEVERAL: Final = (2, 5)
 
 
 @functools.lru_cache(maxsize=64)
-def _several_epsilon(mechanism: Charge, number: int, delta: float, several: int) -> float:
-    return several_teachers_epsilon({mechanism: number}, delta=delta, num_teachers=several)
+def _several_epsilon(paid: tuple[tuple[Charge, int], ...], delta: float, several: int) -> float:
+    return several_teachers_epsilon(dict(paid), delta=delta, num_teachers=several)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ class PrivacyStatement(StatedFacts):
         From how many there are, 2 and 5, to an epsilon that protects all of them together.
         """
         return {
-            number: _several_epsilon(self.mechanism, self.number_charged, self.delta, number)
+            number: _several_epsilon(tuple(self.paid.items()), self.delta, number)
             for number in SEVERAL
         }
 
@@ -104,6 +102,7 @@ class PrivacyStatement(StatedFacts):
         return {
             **dataclasses.asdict(self),
             "mechanism": self.mechanism.to_dict(),
+            "paid_before": charges_to_list(self.paid_before),
             "ledger_rows": list(self.ledger_rows),
             "ledger_head": list(self.ledger_head),
             "kind": self.kind,

@@ -139,8 +139,10 @@ def test_expected_right_labels_of_a_tolerant_gate_by_enumerating_all_sets():
     assert gate.expected_right(counts) == pytest.approx(expected / sum(weights), rel=1e-9)
 
 
-def test_the_gate_takes_all_of_the_budget_and_withholds_what_is_assumed_divided():
-    assert plan(mechanism="stability_gate").mechanism == StabilityGate(epsilon=1.0, delta=1e-5)
+def test_the_gate_takes_all_of_epsilon_a_third_of_delta_and_withholds_what_is_assumed_divided():
+    assert plan(mechanism="stability_gate").mechanism == StabilityGate(
+        epsilon=1.0, delta=1e-5 * (1 / 3)
+    )
     tolerant = plan(mechanism="stability_gate", num_exceptions=3, target_epsilon=4.0).mechanism
     assert tolerant.num_withheld == 3
     assert 3.9999 < tolerant.epsilon + tolerant.selection_epsilon <= 4.0
@@ -149,7 +151,10 @@ def test_the_gate_takes_all_of_the_budget_and_withholds_what_is_assumed_divided(
     best = tolerant.expected_right(counts)
     for share in (0.1, 0.5, 0.9):
         other = StabilityGate(
-            epsilon=4.0 * (1 - share), delta=1e-5, num_withheld=3, selection_epsilon=4.0 * share
+            epsilon=4.0 * (1 - share),
+            delta=1e-5 * (1 / 3),
+            num_withheld=3,
+            selection_epsilon=4.0 * share,
         )
         assert other.expected_right(counts) <= best + 1e-9
 
@@ -172,7 +177,7 @@ def test_most_right_labels_win_and_equally_good_ones_are_ranked_at_half_the_marg
 def test_all_or_nothing_is_recommended_only_where_nothing_else_is_right():
     # 250 teachers at .25: nothing else labels even 60 % right. 2,000 at .1: the histogram does.
     found = recommend(target_epsilon=0.25, num_teachers=250, num_classes=10)
-    assert found.mechanism == StabilityGate(epsilon=0.25, delta=1e-5)
+    assert found.mechanism == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
     assert max(one.expected_right for one in found.candidates[1:]) < 0.6 * 50
     many = recommend(target_epsilon=0.1, num_teachers=2000, num_classes=10)
     assert not many.mechanism.is_paid_once

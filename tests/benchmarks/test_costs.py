@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks import costs as picture
 from benchmarks.paper.labels import costs_of_counts
 from benchmarks.paper.setting import delta_of
 from benchmarks.paper.trade_off import _offer, scale_of
@@ -11,6 +12,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
     Plurality,
+    registry,
 )
 from pate_tf.noise import SeededNoise
 
@@ -63,3 +65,18 @@ def test_scales_are_in_votes():
 
 def test_delta_is_the_papers():
     assert (delta_of("mnist"), delta_of("svhn"), delta_of("adult")) == (1e-5, 1e-6, 1e-5)
+
+
+def test_the_picture_of_the_guide_has_every_mechanism_that_is_offered():
+    drawn = {one.name: one for one in picture.MECHANISMS}
+    assert drawn.keys() == registry.offered().keys()
+    for mechanism in picture.MECHANISMS:
+        found = picture.epsilons(mechanism)
+        assert sorted(found) == found and np.isfinite(found).all()
+    gate = picture.epsilons(drawn["stability_gate"])
+    assert max(gate) <= 0.25 and max(gate) - min(gate) < 1e-9
+    # Golden values of docs/theory_worst_case.md.
+    laplace = dict(
+        zip(picture.NUM_QUERIES, picture.epsilons(drawn["laplace_noisy_max"]), strict=True)
+    )
+    assert (round(laplace[100], 2), round(laplace[1000], 2)) == (2.14, 8.07)

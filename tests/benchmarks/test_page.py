@@ -11,6 +11,7 @@ from benchmarks.paper.figure4 import THEIRS
 from benchmarks.paper.forests import WHY, _falls_short
 from benchmarks.paper.rows import Row, spread, with_interval
 from benchmarks.paper.teachers import _row
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.students.evaluation import Accuracy
 
 
@@ -63,16 +64,31 @@ def test_a_gain_is_that_of_distillation_over_plurality(right, gain, short):
     assert bool(row.why) == short
 
 
+@pytest.mark.parametrize("kind", ["epsilon", "worst_case"])
 @pytest.mark.parametrize(("accuracy", "epsilon", "best"), [(0.98, 1.0, "b"), (0.98, 0.4, "a")])
-def test_a_goal_is_compared_with_what_it_pays_for(accuracy, epsilon, best):
+def test_a_goal_is_compared_with_what_it_pays_for(accuracy, epsilon, best, kind):
+    other = {"epsilon": "worst_case", "worst_case": "epsilon"}[kind]
     rows = [
-        Row(what=name, cells={"name": name}, numbers={"epsilon": cost, "accuracy": right})
+        Row(what=name, cells={"name": name}, numbers={kind: cost, other: 0, "accuracy": right})
         for name, cost, right in (("a", 0.4, 0.97), ("b", 1.0, 0.98), ("c", 1.1, 0.99))
     ]
-    row = frontier._goal_row(accuracy, epsilon, rows)
+    rows.append(Row(what="a gate that stayed shut", cells={}))
+    row = frontier._goal_row(accuracy, epsilon, rows, kind=kind)
     assert row.cells["name"] == best
-    assert row.cells["which"] == ("reached" if best == "b" else "not reached")
+    assert row.what.endswith(": reached" if best == "b" else ": not reached")
     assert bool(row.why) == (best == "a")
+    assert frontier._goal_row(accuracy, 0.1, rows, kind=kind).why.startswith("No labels left")
+
+
+def test_points_of_the_frontier_take_their_mechanisms_from_the_plan():
+    points = {
+        (one.num_teachers, one.num_queries, one.target): one for one in frontier.POINTS["full"]
+    }
+    gate = points[250, 50, 0.25].planned(10, 1e-5)
+    assert gate == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
+    assert points[250, 100, None].planned(10, 1e-5) == LaplaceNoisyMax(1 / 20)
+    with pytest.raises(ValueError, match="expected a mechanism or a target"):
+        frontier.Point(20, 5).planned(10, 1e-5)
 
 
 def test_a_spread_names_the_range_where_there_is_one():

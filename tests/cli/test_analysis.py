@@ -930,7 +930,10 @@ def test_all_mechanisms_are_compared_and_one_is_recommended(succeed):
     ended = succeed(*asked)
     report = ended.report
     assert report["mechanism"]["name"] == "stability_gate"
-    assert (report["queries"], report["epsilon_data_independent"]) == (50, 0.25)
+    assert report["queries"] == 50 and 0.2499 < report["epsilon_data_independent"] <= 0.25
+    assert report["mechanism"]["delta"] == pytest.approx(
+        1e-5 / 3
+    )  # the rest is for what comes later
     assert report["expected_right_labels"] > 49.9
     names = [one["mechanism"]["name"] for one in report["plan"]["candidates"]]
     offered = registry.offered()

@@ -8,6 +8,8 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
+from pate_tf.accounting.mechanisms import registry, stability_gate
+from pate_tf.cli import mechanism_flags
 from pate_tf.ledger import Ledger
 
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -193,3 +195,18 @@ def test_the_ledger_contradicts_what_was_said_of_any_parameter(teachers):
     assert "mechanism: the ledger has threshold 9.0" in refused.err
     with Ledger.read(teachers / "run/sensitive") as ledger:
         assert ledger.num_queries == 20
+
+
+def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
+    flag = stability_gate.DELTA.flag
+    assert flag.by_default({"delta": 3e-6}) == pytest.approx(1e-6)
+    assert mechanism_flags.default_in_words(flag) == "a third of --delta"
+    assert mechanism_flags.default_in_words(stability_gate.EPSILON.flag) == "0.25"
+
+
+def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
+    shown = run_script("train_student.py", "--help", folder=tmp_path).out
+    for name, kind in registry.offered().items():
+        assert name in shown
+        assert all(f"--{flag.name}:" in shown for one in kind.parameters for flag in one.flags[:1])
+    assert "a third of --delta" in " ".join(shown.split())

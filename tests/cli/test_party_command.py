@@ -13,8 +13,8 @@ from pate_tf.silos.messages import QueryBatch, SealedShares
 from pate_tf.silos.secure.party_list import read_parties, write_parties
 from pate_tf.silos.secure.roles import PartySealer, PartySums
 from pate_tf.silos.transport import party_service
-from pate_tf.silos.transport.certificates import write_demo_certificates
-from pate_tf.silos.transport.server import Server
+from pate_tf.transport.certificates import write_demo_certificates
+from pate_tf.transport.server import Server
 
 NAMES = ("party-1", "party-2", "party-3")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")

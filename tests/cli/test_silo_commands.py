@@ -1,15 +1,16 @@
 """`pate-silo` and `pate-coordinator` as somebody types them: processes on loopback, over TLS."""
 
+import dataclasses
 import json
 import socket
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.runs.silos.silo import share_out
+from pate_tf.runs.silos.silo import SiloRun, policy_in_force, share_out
+from pate_tf.runs.silos.teacher import TeacherRun
 from pate_tf.silos import Member, Policy, Roster
 
 NAMES = ("clinic", "school")
@@ -142,28 +143,22 @@ def test_a_policy_is_not_overwritten_and_names_the_only_coordinator(tmp_path):
     assert "coordinator: expected localhost:1, which the policy allows" in error
 
 
-def test_a_teacher_is_trained_once_and_records_are_checked(tmp_path):
-    from pate_tf.runs.silos.silo import SiloRun, make_teacher
-
-    share_out(tmp_path, ("clinic",))
-    records = tmp_path / "clinic" / "sensitive" / "records.npz"
-    run = {"folder": tmp_path / "clinic", "dataset": "digits", "certificates": tmp_path}
-    queries = np.load(records)["inputs"][:50]
-    first = make_teacher(SiloRun(records=records, **run)).votes(queries)
-    again = make_teacher(SiloRun(records=records, seed=9, **run)).votes(queries)
-    assert np.array_equal(first, again)
-    assert (first == np.load(records)["labels"][:50]).mean() > 0.9
-    kept = tmp_path / "clinic" / "sensitive" / "teacher.npz"
-    assert kept.stat().st_mode & 0o077 == 0
-    kept.unlink()
-    np.savez(tmp_path / "bad.npz", inputs=queries, targets=first)
-    for fields, match in (
-        ({"records": tmp_path / "bad.npz"}, "expected the arrays inputs and labels"),
-        ({}, "teacher: expected a teacher or records"),
-        ({"records": records, "model": "mlp"}, "model: expected random_forest"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            make_teacher(SiloRun(**run, **fields))
+def test_the_tighter_of_flag_and_policy_is_the_budget_in_force(tmp_path):
+    said("silo", *init_flags(tmp_path, "clinic", "localhost:1"))
+    run = SiloRun(
+        folder=tmp_path / "clinic", certificates=tmp_path, teacher=TeacherRun(dataset="digits")
+    )
+    asked = [dataclasses.replace(run, epsilon_budget=one) for one in (None, 200.0, 7.5)]
+    budgets = [policy_in_force(one) for one in asked]
+    assert [one.epsilon_budget for one in budgets] == [200.0, 200.0, 7.5]
+    assert dataclasses.replace(budgets[2], epsilon_budget=200.0) == budgets[0]
+    flags = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--data=x.npz")
+    error = said("silo", *flags, "--epsilon_budget=200.1", code=1)
+    assert (
+        error == "error: epsilon_budget: expected at most 200, which the policy allows, got 200.1\n"
+    )
+    assert "expected above 0" in said("silo", *flags, "--epsilon_budget=nan", code=1)
+    assert not list((tmp_path / "clinic" / "sensitive").iterdir()), "nothing was opened"
 
 
 @pytest.mark.long

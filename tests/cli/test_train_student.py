@@ -651,7 +651,7 @@ def test_a_gate_labels_all_or_says_what_was_paid(teachers):
     # The gate that stayed shut before is a part of what these labels tell.
     assert report["queries_answered"] == 1 and 20 < report["epsilon_worst_case"] <= 20.001
     assert report["mechanism"]["delta"] == 5e-6
-    # The rest of delta is not enough for a gate that takes --delta.
+    # The rest of delta is not enough for a gate that takes a third of --delta.
     ended = run_script(SCRIPT, *flags, "--queries=2", "--epsilon=20", folder=teachers)
     assert_one_line(ended)
     assert "delta: expected" in ended.err

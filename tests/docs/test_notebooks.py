@@ -1,6 +1,7 @@
 """The notebooks run from the first cell to the last, as a user runs them."""
 
 import os
+import re
 
 import nbclient
 import nbformat
@@ -47,6 +48,16 @@ def test_own_data_runs_without_public_labels(tmp_path, monkeypatch):
     assert kinds.count("image/png") == 1
     assert "for every owner" in text
     assert "owner" in pages
+
+
+def test_ten_silos_answer_refuse_and_teach_a_student(tmp_path, monkeypatch):
+    kinds, text, _ = shown(executed("silos.ipynb", tmp_path, monkeypatch))
+    assert kinds.count("image/png") == 1  # what survives
+    assert "hospital-2: epsilon" in text
+    assert "0 answers: query_too_dear" in text
+    spent, after = re.search(r"before and after: ([\d.]+) ([\d.]+)", text).groups()
+    assert spent == after and float(spent) > 0
+    assert "# Privacy statement: digits, 10 silos" in text
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)

@@ -18,7 +18,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student_flags", "analysis_flags", "plan_flags", "data_flags"),
-        *("selective_sgd", "silo", "party", "coordinator"),
+        *("selective_sgd", "parameter_server", "participant", "silo", "party", "coordinator"),
     )
 ]
 OF_OTHERS = {
@@ -26,6 +26,8 @@ OF_OTHERS = {
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
     *("only", "numbers", "rows"),  # of benchmarks
+    # of benchmarks.instead
+    *("epsilons", "methods", "repetitions", "again", "strong", "reference", "output_dir", "kept"),
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }

@@ -1,9 +1,19 @@
-"""Audits the whole labeller from outside: what it releases, against what it claims."""
+"""Audits the whole labeller from outside: what it releases, against what it claims.
+
+A million draws of each mechanism are audited in `test_million_runs.py`.
+"""
 
 import math
 
 import numpy as np
 import pytest
+from audits import (
+    FALSE_ALARM,
+    WORST_CASE,
+    audited_distance,
+    audited_epsilon,
+    audited_probability,
+)
 from scipy import stats
 
 from pate_tf.accounting.mechanisms import (
@@ -22,14 +32,10 @@ from pate_tf.ledger import Ledger
 from pate_tf.noise import SystemNoise
 from pate_tf.values.sensitive import VoteCounts
 
-FALSE_ALARM = 1e-7
 DELTA = 1e-5
 COUNTS = np.array([9, 3, 2, 0])
 KINDS = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism]
 MECHANISMS = [kind(0.5) for kind in KINDS] + [GaussianNoisyMax(2.0), GaussianHistogram(2.0)]
-
-# One record was replaced: the second class gained the vote that the first one lost.
-WORST_CASE = (np.array([5, 0]), np.array([4, 1]))
 
 
 def released_labels(folder, mechanism, counts, num_queries):
@@ -92,20 +98,6 @@ def test_answers_before_there_is_a_student_are_withheld_and_limited_as_their_law
         assert stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue > FALSE_ALARM
 
 
-def audited_epsilon(first, second, delta):
-    """A lower bound on epsilon from two histograms, wrong with probability FALSE_ALARM at most."""
-    alternatives = 2 * 2 * len(first)
-    tail = FALSE_ALARM / alternatives
-    bounds = [0.0]
-    for events, others in ((first, second), (second, first)):
-        for event, other in zip(events, others, strict=True):
-            low = stats.beta.ppf(tail, event, events.sum() - event + 1) if event else 0.0
-            high = stats.beta.isf(tail, other + 1, others.sum() - other)
-            if low > delta:
-                bounds.append(math.log((low - delta) / high))
-    return max(bounds)
-
-
 def audit(folder, mechanism, num_queries):
     first, second = (
         histogram(folder / str(place), mechanism, counts, num_queries)
@@ -121,45 +113,28 @@ def test_the_audit_finds_no_more_loss_than_is_claimed_and_most_of_it(tmp_path, m
     assert 0.2 * claimed <= found <= claimed
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_million_runs_find_no_more_loss_than_is_claimed(tmp_path, mechanism):
-    claimed, _ = mechanism.data_independent_epsilon(num_queries=1, delta=DELTA)
-    found = audit(tmp_path, mechanism, 1_000_000)
-    assert 0.2 * claimed <= found <= claimed
-
-
 def test_the_audit_catches_noise_of_half_the_scale(tmp_path):
     claimed, _ = PermuteAndFlip(0.5).data_independent_epsilon(num_queries=1, delta=DELTA)
     assert audit(tmp_path, PermuteAndFlip(1.0), 50_000) > claimed
 
 
-def audited_distance(folder, mechanism, num_queries):
-    """A lower bound on how far apart two Gaussians must be that release these noisy counts.
-
-    Wrong with probability FALSE_ALARM at most: whoever tells them apart at the middle errs less
-    often, both ways, than Gaussian differential privacy of that distance allows.
-    """
-    errors = []
-    for place, (counts, sign) in enumerate(zip(WORST_CASE, (-1, 1), strict=True)):
+def found_distance(folder, mechanism, num_queries):
+    """A lower bound on how far apart two Gaussians must be that release these noisy counts."""
+    found = []
+    for place, counts in enumerate(WORST_CASE):
         batches = released_labels(folder / str(place), mechanism, counts, num_queries)
-        drawn = np.concatenate([batch.noisy_counts for batch in batches])
-        middle = sum(int(one[0] - one[1]) for one in WORST_CASE) / 2 * LATTICE
-        wrong = int((sign * (drawn[:, 0] - drawn[:, 1] - middle) >= 0).sum())
-        errors.append(stats.beta.isf(FALSE_ALARM / 2, wrong + 1, num_queries - wrong))
-    return -sum(stats.norm.ppf(errors))
+        found.append(np.concatenate([batch.noisy_counts for batch in batches]))
+    return audited_distance(*found)
 
 
-@pytest.mark.parametrize("num_queries", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-def test_the_audit_of_a_histogram_finds_its_distance_and_no_more(tmp_path, num_queries):
+def test_the_audit_of_a_histogram_finds_its_distance_and_no_more(tmp_path):
     claimed = math.sqrt(2.0) / 2.0
-    assert 0.8 * claimed <= audited_distance(tmp_path, GaussianHistogram(2.0), num_queries)
-    assert audited_distance(tmp_path / "again", GaussianHistogram(2.0), num_queries) <= claimed
+    assert 0.8 * claimed <= found_distance(tmp_path, GaussianHistogram(2.0), 20_000) <= claimed
 
 
 def test_the_audit_catches_a_histogram_of_half_the_noise(tmp_path):
     claimed = math.sqrt(2.0) / 2.0
-    assert audited_distance(tmp_path, GaussianHistogram(1.0), 20_000) > claimed
+    assert found_distance(tmp_path, GaussianHistogram(1.0), 20_000) > claimed
 
 
 # Large enough that openings are counted by the hundred.
@@ -179,7 +154,7 @@ def openings(gate, distance, num_runs):
 def gate_audit(gate, num_runs):
     """Lower bounds on delta, from labels that a neighbour can't have, and on epsilon at GATE's."""
     unheard = openings(gate, 1, num_runs)
-    delta = stats.beta.ppf(FALSE_ALARM / 2, unheard, num_runs - unheard + 1)
+    delta = audited_probability(unheard, num_runs)
     pairs = [
         np.array([opened, num_runs - opened])
         for opened in (openings(gate, distance, num_runs) for distance in (4, 5))
@@ -187,9 +162,8 @@ def gate_audit(gate, num_runs):
     return delta, audited_epsilon(*pairs, GATE.delta)
 
 
-@pytest.mark.parametrize("num_runs", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-def test_the_audit_of_a_gate_finds_no_more_than_is_claimed_and_most_of_it(num_runs):
-    delta, epsilon = gate_audit(GATE, num_runs)
+def test_the_audit_of_a_gate_finds_no_more_than_is_claimed_and_most_of_it():
+    delta, epsilon = gate_audit(GATE, 20_000)
     assert 0.5 * GATE.delta <= delta <= GATE.delta
     assert 0.2 * GATE.epsilon <= epsilon <= GATE.epsilon
 

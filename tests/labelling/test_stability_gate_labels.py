@@ -1,6 +1,7 @@
 """The stability gate behind the door: paid first, drawn once, kept for good."""
 
 import dataclasses
+import json
 import logging
 
 import numpy as np
@@ -10,6 +11,7 @@ from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, StabilityGate
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
+from pate_tf.accounting.moved_teachers import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.labelling.labeller import Labeller
 from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.noise import SystemNoise
@@ -50,23 +52,32 @@ def labeller_on(ledger, *, tied=(), unit="record"):
     )
 
 
+def stated(released, ledger, **changes):
+    """The statement on labels of these teachers."""
+    return PrivacyStatement.of(
+        released,
+        dataset="digits",
+        num_teachers=1000,
+        epsilon_ensemble=ledger.spent().epsilon,
+        epsilon_ensemble_replaced=(
+            ledger.replaced_owner_epsilon() if released.cost.unit == "owner" else None
+        ),
+        epsilon_budget=None,
+        budget_was_raised=False,
+        ledger_head=(ledger.head.sequence, ledger.head.digest),
+        student_digest="cd" * 32,
+        versions={"python": "3"},
+        **changes,
+    )
+
+
 @pytest.mark.parametrize("num_queries", [1, 300])
 def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
     released = labeller_on(ledger).label(pool(*range(num_queries)), mechanism=GATE)
     assert released.labels.tolist() == [number % 3 for number in range(num_queries)]
     assert released.cost == Cost(charge=GATE, number=1, epsilon=0.25, delta=DELTA)
     assert (ledger.paid(), ledger.spent().epsilon) == ({GATE: 1}, 0.25)
-    statement = PrivacyStatement.of(
-        released,
-        dataset="digits",
-        num_teachers=1000,
-        epsilon_ensemble=ledger.spent().epsilon,
-        epsilon_budget=None,
-        budget_was_raised=False,
-        ledger_head=(ledger.head.sequence, ledger.head.digest),
-        student_digest="cd" * 32,
-        versions={"python": "3"},
-    )
+    statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
     assert "left together and without noise" in statement.to_dict()["mechanism_in_words"]
 
@@ -108,6 +119,51 @@ def test_a_batch_that_stayed_shut_before_is_a_part_of_what_later_labels_cost(led
     released = labeller.label(pool(*range(20, 30)), mechanism=HALF)
     assert released.num_answered == 10
     assert released.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0] == ledger.spent().epsilon
+
+
+@pytest.mark.parametrize("unit", ["record", "owner"])
+def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledger, unit):
+    """They led to these labels for somebody with several records, too."""
+    shut = StabilityGate(epsilon=0.2, delta=1e-6)
+    gate = StabilityGate(epsilon=0.25, delta=2e-6)
+    labeller = labeller_on(ledger, tied=[3], unit=unit)
+    for batch in (range(10), range(10, 19)):
+        assert labeller.label(pool(*batch, 3), mechanism=shut).num_answered in (0, len(batch))
+    released = labeller.label(pool(*range(20, 30)), mechanism=gate)
+    assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
+    statement = stated(released, ledger)
+    paid = {gate: 1, shut: 2}
+    assert ledger.paid() == statement.paid == paid
+    assert statement.several == {
+        number: several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
+        for number in (2, 5)
+    }
+    assert statement.several[2] > 2 * 0.25 + 0.1
+    if unit == "owner":
+        assert statement.epsilon_replaced == statement.epsilon_ensemble_replaced
+        assert statement.epsilon_replaced == replaced_owner_epsilon(paid, DELTA) > 0.6
+    check_statement(statement.to_dict(), ledger)
+    again = PrivacyStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
+    assert again == statement
+    with pytest.raises(ValueError, match="paid_before, got fewer"):
+        check_statement({**statement.to_dict(), "paid_before": []}, ledger)
+
+
+def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
+    gate, noisy = StabilityGate(epsilon=0.25, delta=DELTA / 3), LaplaceNoisyMax(0.05)
+    labeller = labeller_on(ledger, tied=[3])
+    assert labeller.label(pool(1, 2), mechanism=gate).num_answered == 2
+    released = labeller.label(pool(1, 2), mechanism=noisy)
+    assert released.cost.before == ()  # they did not wait for it
+    assert labeller.label(pool(3, 4), mechanism=gate).num_answered == 0
+    released = labeller.label(pool(3, 4), mechanism=noisy)
+    assert released.cost.before == ((gate, 1),)
+    assert released.cost.epsilon == smallest_epsilon({gate: 1, noisy: 2}, DELTA)[0]
+    assert released.cost.in_words().endswith(f", after {gate.several(1)}")
+    statement = stated(released, ledger)
+    check_statement(statement.to_dict(), ledger)
+    with pytest.raises(ValueError, match="paid_before, got fewer"):
+        check_statement({**statement.to_dict(), "paid_before": []}, ledger)
 
 
 def test_a_whole_float_is_a_number_of_queries():

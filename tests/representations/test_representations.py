@@ -8,7 +8,10 @@ import pytest
 
 from pate_tf.data import adult
 from pate_tf.data import catalogue as data
-from pate_tf.representations import catalogue, contrastive, trust
+from pate_tf.representations import catalogue, contrastive, trust, whitened
+from pate_tf.runs import public_features
+from pate_tf.runs.reporting import QUIET
+from pate_tf.selective_sgd import models
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool
 
@@ -145,3 +148,49 @@ def test_networks_that_learn_from_noise_are_doubted():
 def test_a_user_s_own_representation_and_small_pools_are_not_doubted():
     assert trust.doubts(POOL, doubled) is None
     assert trust.doubts(Pool(POOL.dataset, POOL.inputs[:20])) is None
+
+
+def test_whitened_features_are_of_length_one_and_differ_less_between_directions():
+    plain = catalogue.encoder_of(POOL, "raw")
+    half = whitened.whitened(plain, POOL)
+    features = half.features(POOL.inputs)
+    assert features.shape == (300, half.num_features) == (300, 65)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(half.features(POOL.inputs[7:9]), features[7:9], atol=1e-6)
+
+    def tenths(rows: np.ndarray) -> float:
+        """The tenth largest deviation of a direction, in those of the first."""
+        variances = np.linalg.eigvalsh(np.cov(rows, rowvar=False))[::-1]
+        return float(np.sqrt(variances[9] / variances[0]))
+
+    assert tenths(features) > 1.3 * tenths(plain.features(POOL.inputs))
+    # Another pool weighs directions otherwise, and is another encoder's.
+    assert half.digest != whitened.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
+
+
+def test_only_the_foremost_directions_are_kept(monkeypatch):
+    monkeypatch.setattr(whitened, "MOST_DIRECTIONS", 5)
+    plain = catalogue.encoder_of(POOL, "raw")
+    features = whitened.whitened(plain, POOL).features(POOL.inputs)
+    rows = plain.features(POOL.inputs).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    _, values, directions = np.linalg.svd(rows, full_matrices=False)
+    expected = rows @ directions[:5].T / np.sqrt(values[:5])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    # Up to order and signs.
+    np.testing.assert_allclose(np.abs(features[:, ::-1]), np.abs(expected), atol=1e-3)
+
+
+def test_a_small_model_learns_on_whitened_features_and_is_served_from_raw_inputs():
+    public = data.load_public("digits")
+    features = public_features.features_of("whitened", public, QUIET, seed=0)
+    samples = features.samples(public)
+    assert features.dataset.value_range == (-1.0, 1.0)
+    assert samples.inputs.shape == (len(public), *features.dataset.input_shape)
+    assert np.abs(np.linalg.norm(samples.inputs, axis=1) - 1.0).max() < 1e-4
+    head = models.linear(features.dataset)
+    head.set_weights(
+        [np.random.default_rng(0).normal(size=one.shape) for one in head.get_weights()]
+    )
+    served = features.served(head)(public.inputs[:5].astype(np.float32))
+    np.testing.assert_allclose(served, head(samples.inputs[:5]), atol=1e-4)

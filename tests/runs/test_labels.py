@@ -134,6 +134,33 @@ def test_nothing_is_published_that_the_ledger_did_not_pay_for(tmp_path, change, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [("strategy", "first"), ("choice", "Chosen from a plan."), ("secure_noise", True)],
+)
+def test_how_kept_labels_were_chosen_is_held_against_the_ledger(tmp_path, field, said):
+    teachers = FakeEnsemble(table(95))
+    noise = SeededNoise(1) if field == "secure_noise" else None
+    bought(tmp_path, teachers, strategy="random", noise=noise).save(tmp_path / "kept")
+    path = tmp_path / "kept" / "labels.json"
+    fields = json.loads(path.read_text())
+    assert fields[field] != said
+    path.write_text(json.dumps({**fields, field: said}))
+    with (
+        opened(tmp_path, teachers) as ledger,
+        pytest.raises(ValueError, match="how it was chosen, got something that was changed") as no,
+    ):
+        publish(
+            None,
+            QueriedLabels.load(tmp_path / "kept"),
+            SPLIT.pool,
+            teachers=teachers,
+            ledger=ledger,
+            folder=tmp_path / "out",
+        )
+    assert "\n" not in str(no.value) and not (tmp_path / "out").exists()
+
+
 def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
     labels = bought(tmp_path / "one", FakeEnsemble(table(95)))
     other = FakeEnsemble(table(95), "cd" * 32)

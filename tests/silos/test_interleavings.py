@@ -1,4 +1,8 @@
-"""Random interleavings of asking, replying, replaying, altering, killing and clocks going by."""
+"""Random interleavings of asking, replying, replaying, altering, killing, and clocks that disagree.
+
+A kill is an error at a point where a real one strikes, and a new object on the same folder:
+`test_silo_crashes` kills processes at the same points.
+"""
 
 import itertools
 import pathlib
@@ -6,28 +10,39 @@ import shutil
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from silo_helpers import NUM_CLASSES, RANDOMISED, queries, silo
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, queries, silo
 
+import pate_tf.silos.silo
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.silos import Member, Roster
 from pate_tf.silos.core import Core
 from pate_tf.silos.journal import Journal, Round
-from pate_tf.silos.messages import Answer, RandomisedVotes, Refusal
+from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
-BUDGET = 30.0
+BUDGET, A_DAY = 9.0, 13
 NAMES = ("a", "b")
+POINTS = ("silo_debited", "silo_drawn", "silo_stored")
+
+
+class KilledError(Exception):
+    """Strikes where a process is killed."""
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Two silos, two coordinators with a run each, and a clock that jumps."""
+    """Two silos, two coordinators with a run each, and clocks that jump, each silo's by itself."""
 
     def __init__(self):
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.now = 1_000.0
+        self.ahead = dict.fromkeys(NAMES, 0.0)  # of a silo's clock
+        self.sealers = {name: FakeSealer() for name in NAMES}
+        self.sealed = {name: {} for name in NAMES}  # sealed shares that ever left, by batch
+        self.sealed_in = {name: {} for name in NAMES}  # the one batch that a query is sealed in
         self.silos = {name: self.open_silo(name) for name in NAMES}
         self.cores = {run: self.open_core(run) for run in ("r1", "r2")}
         self.numbers = itertools.count(1)
@@ -36,7 +51,14 @@ class Interleavings(RuleBasedStateMachine):
         self.unsent = []
 
     def open_silo(self, name):
-        return silo(self.folder / name, silo=name, epsilon_budget=BUDGET, clock=lambda: self.now)
+        return silo(
+            self.folder / name,
+            silo=name,
+            sealer=self.sealers[name],
+            epsilon_budget=BUDGET,
+            queries_per_day=A_DAY,
+            clock=lambda: self.now + self.ahead[name],
+        )
 
     def open_core(self, run):
         members = tuple(Member(name=name, epsilon=1.0, queries=500) for name in NAMES)
@@ -50,18 +72,29 @@ class Interleavings(RuleBasedStateMachine):
             core.journal.close()
         shutil.rmtree(self.folder)
 
-    @rule(run=st.sampled_from(("r1", "r2")), first=st.integers(0, 30), size=st.integers(1, 9))
-    def ask(self, run, first, size):
+    @rule(
+        run=st.sampled_from(("r1", "r2")),
+        first=st.integers(0, 12),  # queries meet in many batches
+        size=st.integers(1, 5),
+        mechanism=st.sampled_from((RANDOMISED, SECURE)),
+    )
+    def ask(self, run, first, size, mechanism):
         self.cores[run].open_round(
             Round(
                 number=next(self.numbers),
                 queries=queries(first, first + size),
                 asked=np.ones((2, size), bool),
-                mechanisms={name: RANDOMISED for name in NAMES},
+                mechanisms={name: mechanism for name in NAMES},
                 num_classes=NUM_CLASSES,
                 deadline=self.now + 50.0,
             )
         )
+
+    @rule(run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES))
+    def reply_to_all(self, run, name):
+        for one in self.cores[run].rounds():
+            if self.cores[run].is_open(one.number):
+                self.reply(run, name, True)
 
     @rule(run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES), sends=st.booleans())
     def reply(self, run, name, sends):
@@ -74,16 +107,54 @@ class Interleavings(RuleBasedStateMachine):
             assert self.cores[run].submit(name, answer) is Answer.OK
         self.unsent.append((run, name, batch, answer, sends))
 
+    @rule(
+        run=st.sampled_from(("r1", "r2")), name=st.sampled_from(NAMES), at=st.sampled_from(POINTS)
+    )
+    def reply_and_be_killed(self, run, name, at):
+        batch = self.cores[run].poll(name)
+        if batch is None:
+            return
+
+        def strike(point):
+            if point == at:
+                raise KilledError
+
+        honest = pate_tf.silos.silo.fault_point
+        pate_tf.silos.silo.fault_point = strike
+        try:
+            answer = self.silos[name].answer(batch)
+        except KilledError:
+            self.restart_silo(name)
+            # What became durable binds, although nobody has heard it.
+            for query, label in self.silos[name].account.labels(batch.digests).items():
+                assert self.left[name].setdefault(query, label) == label
+            assert all(
+                self.silos[name].account.charge_of(query) is not None for query in batch.digests
+            )
+        else:  # a refusal, or an answer that was stored before
+            self.note(name, batch, answer)
+        finally:
+            pate_tf.silos.silo.fault_point = honest
+
     def note(self, name, batch, answer):
         if isinstance(answer, Refusal):
+            if answer.reason is Reason.TOO_LATE:
+                assert self.now + self.ahead[name] >= batch.deadline, "by the silo's own clock"
             return
+        if isinstance(answer, SealedShares):
+            key = (batch.run_id, batch.batch_id)
+            assert self.sealed[name].setdefault(key, answer.sealed) == answer.sealed
+            for query in batch.digests:
+                assert self.sealed_in[name].setdefault(query, key) == key
+                assert query not in self.left[name]
+            return
+        assert not set(batch.digests) & set(self.sealed_in[name])
         for query, label in zip(batch.digests, answer.labels.tolist(), strict=True):
             assert self.left[name].setdefault(query, label) == label
 
+    @precondition(lambda self: self.unsent)
     @rule(data=st.data())
     def replay(self, data):
-        if not self.unsent:
-            return
         run, name, batch, answer, was_sent = data.draw(st.sampled_from(self.unsent))
         said = self.cores[run].submit(name, answer)
         if was_sent:
@@ -100,12 +171,11 @@ class Interleavings(RuleBasedStateMachine):
         (one,) = [one for one in core.rounds() if one.batch_id == batch.batch_id]
         return isinstance(core.replies(one)[name], Refusal)
 
+    @precondition(lambda self: self.unsent)
     @rule(data=st.data())
     def alter(self, data):
-        if not self.unsent:
-            return
         run, name, _, answer, was_sent = data.draw(st.sampled_from(self.unsent))
-        if isinstance(answer, Refusal):
+        if not isinstance(answer, RandomisedVotes):
             return
         other = RandomisedVotes(
             run_id=answer.run_id,
@@ -134,6 +204,10 @@ class Interleavings(RuleBasedStateMachine):
     def clock_jumps(self, seconds):
         self.now += seconds
 
+    @rule(name=st.sampled_from(NAMES), seconds=st.sampled_from((-40.0, 0.0, 70.0)))
+    def a_silo_s_clock_is_wrong(self, name, seconds):
+        self.ahead[name] = seconds
+
     @rule(run=st.sampled_from(("r1", "r2")))
     def close_round(self, run):
         core = self.cores[run]
@@ -145,14 +219,20 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def nothing_left_that_was_not_paid(self):
         for name, one in self.silos.items():
-            assert one.account.num_queries >= len(self.left[name])
+            released = len(self.left[name]) + len(self.sealed_in[name])
+            assert released <= one.account.num_queries <= A_DAY
             assert smallest_epsilon(one.account.paid(), 1e-6)[0] <= BUDGET
 
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
     max_examples=60,
-    stateful_step_count=25,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.long
+class TestTwoHundredInterleavings(Interleavings.TestCase):
+    settings = settings(TestInterleavings.settings, max_examples=200, stateful_step_count=50)

@@ -198,7 +198,7 @@ def test_a_teacher_from_disk_is_a_skops_file_or_a_saved_model(tmp_path):
     one = Silo(policy(), tmp_path / "tree.skops", folder=None, num_classes=NUM_CLASSES)
     assert isinstance(one.answer(batch(0, 10)), RandomisedVotes)
     (tmp_path / "wrong.pkl").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"SavedModel's folder or a \.skops"):
+    with pytest.raises(ValueError, match=r"SavedModel's folder, a \.skops"):
         Silo(policy(), tmp_path / "wrong.pkl", folder=None, num_classes=NUM_CLASSES)
     with pytest.raises(ValueError, match="num_classes"):
         Silo(policy(), tree, folder=None)

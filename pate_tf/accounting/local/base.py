@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -132,7 +132,10 @@ class LocalRandomiser(Charge):
         """
         pair = self.worst_pair()
         exact = composed_epsilon(pair.step, pair.multiples, pair.here, number=number, delta=delta)
-        return min(exact, super().composed_epsilon(number, delta=delta))
+        # But for rounding, what holds for all mechanisms of this pure epsilon is no less.
+        if exact < inf:
+            return min(exact, number * self.epsilon)
+        return super().composed_epsilon(number, delta=delta)
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields with the name."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import ndtr
 
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.lattice import LATTICE
@@ -25,6 +24,7 @@ from pate_tf.accounting.mechanisms.gaussian_noisy_max import GaussianNoisyMax, g
 from pate_tf.accounting.mechanisms.parameters import SIGMA, Flag, Parameter
 from pate_tf.accounting.mechanisms.registry import register
 from pate_tf.accounting.quadrature import IntArray
+from pate_tf.accounting.special import ndtr
 from pate_tf.accounting.target import Target
 
 THRESHOLD = Parameter(

@@ -1,6 +1,7 @@
 """How the parameters of mechanisms are given on a command line and shown."""
 
 import decimal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -14,6 +15,7 @@ class Flag:
         default: what is taken where the flag is not given.
         same_as: name of a flag of the same command whose value is taken before `default`, if it
             has one.
+        share: how much of that value.
         is_whole: whether it is a whole number, at least 0.
         is_inverse: whether the parameter is one over it.
         is_positive: whether it must be above 0; else it must only be finite.
@@ -25,11 +27,20 @@ class Flag:
     help: str
     default: float
     same_as: str = ""
+    share: float = 1.0
     is_whole: bool = False
     is_inverse: bool = False
     is_positive: bool = True
     more_is_noisier: bool = True
     unit: str = "votes"
+
+    def by_default(self, values: Mapping[str, float]) -> float:
+        """Returns the flag's value where it is not given: `share` of `same_as`, or `default`.
+
+        Args:
+            values: of other flags of the same command.
+        """
+        return self.share * values[self.same_as] if self.same_as else self.default
 
     def to_field(self, value: float) -> float:
         """Returns the parameter that a value of the flag stands for."""

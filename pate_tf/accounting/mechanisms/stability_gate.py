@@ -27,6 +27,10 @@ from pate_tf.accounting.stability_distances import stability_distances
 from pate_tf.accounting.stability_gate import StabilityGateLaw
 from pate_tf.accounting.target import Target
 
+# A batch that leaves as often needs an epsilon of some 9 % more than with all of delta, which would
+# leave nothing to anything else; and two changed teachers, of a replaced owner or of two records of
+# one person, use up 1 + exp(epsilon) times as much.
+SHARE_OF_DELTA: Final = 1.0 / 3.0
 EPSILON = Parameter(
     field="epsilon",
     flag=Flag(
@@ -41,11 +45,11 @@ DELTA = Parameter(
     field="delta",
     flag=Flag(
         name="gate_delta",
-        help="Delta that a stability gate uses up. The whole --delta leaves nothing to anything "
-        "else that the ensemble ever releases: give a half for a second batch, or less to mix a "
-        "gate with other mechanisms.",
-        default=1e-5,
+        help="Delta that a stability gate uses up. What it leaves of --delta is for whatever else "
+        "the ensemble ever releases: a second batch, or labels of another mechanism.",
+        default=SHARE_OF_DELTA * 1e-5,
         same_as="delta",
+        share=SHARE_OF_DELTA,
         more_is_noisier=False,
         unit="",
     ),
@@ -135,11 +139,12 @@ class StabilityGate(StabilityGateLaw, Mechanism):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the gate with all of the target's epsilon and delta.
+        """Returns the gate with all of the target's epsilon, and a third of its delta.
 
-        Queries on which assumed votes are divided are withheld, as many as there are; the share of
-        epsilon that chooses them is the one that lets most labels out. Where owners are protected
-        delta is so much smaller that replacing an owner keeps a finite epsilon.
+        The rest is for whatever else the ensemble will release. Queries on which assumed votes are
+        divided are withheld, as many as there are; the share of epsilon that chooses them is the
+        one that lets most labels out. Where owners are protected, or several teachers may change,
+        delta is smaller if it must be to keep their epsilon finite.
         """
         divided = int((stability_distances(counts) <= 1).sum())
         withheld = divided if divided < len(counts) else 0
@@ -149,7 +154,7 @@ class StabilityGate(StabilityGateLaw, Mechanism):
         protected = max(changed, 2 if target.unit == "owner" else 1)
         with np.errstate(over="ignore"):
             spread = float(np.exp(total * np.arange(protected)).sum()) * (1.0 + 1e-8)
-        delta = target.delta if protected == 1 else target.delta / spread
+        delta = min(SHARE_OF_DELTA * target.delta, target.delta / spread)
         if not delta > 0.0:
             raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
         gates = [

@@ -1,6 +1,7 @@
 """Features of public inputs that a small private model learns on."""
 
 import dataclasses
+from math import sqrt
 from typing import Any
 
 import keras
@@ -8,13 +9,18 @@ import tensorflow as tf
 
 from pate_tf.data.named_function import Named
 from pate_tf.models.encoder import Encoder
-from pate_tf.representations.catalogue import check_representation, encoder_of
+from pate_tf.representations.catalogue import (
+    check_representation,
+    default_representation,
+    encoder_of,
+)
+from pate_tf.representations.whitened import whitened
 from pate_tf.runs.reporting import Reporting
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
-LARGEST = 2.0  # features are about 1 at most; the range scales them
+WHITENED = "whitened"  # contrastive where inputs are images, else raw; then partly whitened
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +72,8 @@ def features_of(
     """Learns features of the data set's public pool, without labels.
 
     Args:
-      name: as of `representations.catalogue.encoder_of`; None for inputs as they are.
+      name: as of `representations.catalogue.encoder_of`; "whitened" for the data set's default,
+        partly whitened; None for inputs as they are.
       public: public samples; the first of them are the pool.
       reporting: how progress is shown.
       seed: of the learning.
@@ -77,17 +84,20 @@ def features_of(
     dataset = public.dataset
     if name is None:
         return Features(dataset=dataset)
-    check_representation(name, dataset)
+    plain = default_representation(dataset) if name == WHITENED else name
+    check_representation(plain, dataset)
     with reporting.clock("learning a representation of the pool"):
-        encoder = encoder_of(
-            public.split(dataset.pool_size).pool, name, seed, show_progress=reporting.verbose
-        )
+        pool = public.split(dataset.pool_size).pool
+        encoder = encoder_of(pool, plain, seed, show_progress=reporting.verbose)
+        if name == WHITENED:
+            encoder = whitened(encoder, pool)
+    length = sqrt(encoder.num_views)  # each view's is 1
     return Features(
         dataset=dataclasses.replace(
             dataset,
             kind="tabular",
             input_shape=(encoder.num_features,),
-            value_range=(-LARGEST, LARGEST),
+            value_range=(-length, length),
             augmentation="none",
             input_type="float32",
         ),

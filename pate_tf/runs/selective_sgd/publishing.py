@@ -9,7 +9,7 @@ import tensorflow as tf
 from pate_tf import artifacts
 from pate_tf.runs.student.publishing import library_versions
 from pate_tf.selective_sgd.payment import Payment
-from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.selective_sgd.settings import Settings
 from pate_tf.serving import digest, export
 from pate_tf.statement.shared_training import SharedTrainingStatement
 from pate_tf.values.dataset import Dataset
@@ -18,9 +18,10 @@ from pate_tf.values.dataset import Dataset
 def publish(
     model: keras.Model | tf.Module,
     dataset: Dataset,
-    training: SharedTraining,
+    settings: Settings,
     payments: Sequence[Payment],
     *,
+    num_parameters: int,
     holders: int,
     fewest_records: int,
     directory: artifacts.RunDirectory,
@@ -33,8 +34,9 @@ def publish(
     Args:
       model: from raw inputs to logits.
       dataset: of the raw inputs.
-      training: that it comes from.
+      settings: of the run that it comes from.
       payments: of every participant; none without noise.
+      num_parameters: how many were trained.
       holders: how many participants hold one record at most.
       fewest_records: of a participant.
       directory: of the run.
@@ -42,13 +44,12 @@ def publish(
     Returns:
       The exported version's folder.
     """
-    settings = training.settings
     charge = payments[0].charge if payments else None
     unit = getattr(charge, "unit", "participant") if charge else None
     statement = SharedTrainingStatement(
         dataset=dataset.name,
         num_participants=settings.num_participants,
-        num_parameters=training.view.num_parameters,
+        num_parameters=num_parameters,
         upload=settings.upload,
         rounds=settings.rounds,
         protocol=settings.protocol,

@@ -50,8 +50,8 @@ class SharedRun:
       privacy: what protects uploads.
       model: "cnn" or "mlp" for the paper's, "linear", another name or function that
         `models.catalogue` takes; None for "cnn" where inputs are images, else "mlp".
-      representation: features of the public pool that "linear" learns on: "contrastive" or "raw";
-        None for inputs as they are.
+      representation: features of the public pool that "linear" learns on: "whitened",
+        "contrastive" or "raw"; None for inputs as they are.
       records_each: records of each participant; None if all are dealt out evenly. Where there are
         not enough, shares overlap.
       folder: of the run; None for `runs/selective_sgd-DATASET-NUM_PARTICIPANTS`.
@@ -137,8 +137,9 @@ def train_on(
         published = shared_model.publish(
             features.served(calibrated_model(training, samples)),
             examples.dataset,
-            training,
+            settings,
             payments,
+            num_parameters=training.view.num_parameters,
             holders=most_holders(rows),
             fewest_records=int(min(map(len, rows))),
             directory=directory,

@@ -21,12 +21,11 @@ from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.roster import Roster
 from pate_tf.silos.secure.opening import OpenedHistogram
 from pate_tf.silos.secure.party_list import read_parties
-from pate_tf.silos.transport.certificates import COORDINATOR
 from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.students import evaluation
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.values.public import PublicSplit
 
 REPORT = "report.json"

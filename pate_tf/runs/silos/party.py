@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.party_list import party_entry, read_parties
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.silos.transport.party_connection import PartyConnection
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 
 KEYS, JOURNAL = "keys.json", "journal"
 

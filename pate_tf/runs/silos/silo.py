@@ -3,23 +3,16 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from pate_tf import artifacts
 from pate_tf.data import catalogue
-from pate_tf.models import classifier
+from pate_tf.runs.silos.teacher import TeacherRun, make_teacher
 from pate_tf.silos.policy import Policy
-from pate_tf.silos.secure.party_list import read_parties
-from pate_tf.silos.secure.roles import PartySealer
-from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import OwnTeacher, load_teacher
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.credentials import TlsFiles
+from pate_tf.silos.silo import Sealer, Silo
 from pate_tf.silos.transport.silo_connection import SiloConnection
-from pate_tf.values.dataset import Dataset, to_input_type
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 
 POLICY = "policy.toml"
 
@@ -30,27 +23,22 @@ class SiloRun:
 
     Attributes:
       folder: holds `policy.toml`, and the sensitive account and teacher.
-      dataset: name that `data.catalogue` knows, or `module:function`: shapes and classes.
       certificates: folder with `authority.pem`, and `NAME.pem` and `NAME.key` of the silo.
-      teacher: a SavedModel's folder, or a `.skops` file; None to train one on `records`.
-      records: a `.npz` file of `inputs` and `labels`; None with a teacher.
-      model: what is trained: "random_forest", or `module:function` of a classifier.
+      teacher: which one it is, or how it is trained.
       parties: the list of parties; None if the silo takes no part in secure aggregation.
       coordinator: address; None for the policy's, which it must be.
       coordinator_name: in the coordinator's certificate.
-      seed: fixes the teacher's training.
+      epsilon_budget: for everything that the silo ever answers, at most the policy's; None for
+        that.
     """
 
     folder: pathlib.Path
-    dataset: str
     certificates: pathlib.Path
-    teacher: pathlib.Path | None = None
-    records: pathlib.Path | None = None
-    model: str = "random_forest"
+    teacher: TeacherRun
     parties: pathlib.Path | None = None
     coordinator: str | None = None
     coordinator_name: str = COORDINATOR
-    seed: int = 0
+    epsilon_budget: float | None = None
 
 
 def initialise(folder: pathlib.Path, policy: Policy) -> pathlib.Path:
@@ -104,14 +92,9 @@ def serve(
       LedgerError: if the account can't be used.
       OSError: if a file can't be read.
     """
-    policy = Policy.read(run.folder / POLICY)
-    if run.coordinator not in (None, policy.coordinator):
-        raise ValueError(
-            f"coordinator: expected {policy.coordinator}, which the policy allows, got "
-            f"{run.coordinator}"
-        )
-    sealer = None if run.parties is None else PartySealer(read_parties(run.parties))
-    teacher = make_teacher(run)
+    policy = policy_in_force(run)
+    sealer = None if run.parties is None else _sealer(run.parties)
+    teacher = make_teacher(run.teacher, _sensitive(run))
     on_event(f"{policy.silo}: the teacher is ready")
     connection = SiloConnection(
         policy.coordinator,
@@ -125,47 +108,38 @@ def serve(
         )
 
 
-def make_teacher(run: SiloRun) -> OwnTeacher:
-    """Returns the silo's teacher; one that was trained before is taken up again.
+def policy_in_force(run: SiloRun) -> Policy:
+    """Returns the policy's file, with the budget that was asked for if that is tighter.
+
+    The account records every budget in force, so that a run without the tighter one counts as a
+    raise of the budget.
 
     Raises:
-      ValueError: if there is neither a teacher nor records, or they do not fit the data set.
-      OSError: if a file can't be read.
+      ValueError: if the file holds no policy, or the run goes beyond it.
+      OSError: if it can't be read.
     """
-    dataset = catalogue.load_public(run.dataset).dataset
-    facts: dict[str, Any] = {
-        "num_classes": dataset.num_classes,
-        "input_shape": dataset.input_shape,
-        "input_type": dataset.input_type,
-    }
-    if (run.teacher is None) == (run.records is None):
-        raise ValueError("teacher: expected a teacher or records to train one on, got both or none")
-    if run.teacher is not None:
-        return load_teacher(run.teacher, **facts)
-    kept = _sensitive(run) / "teacher.npz"
-    if kept.exists():
-        arrays = artifacts.read_arrays(kept)
-        found = [arrays[f"part_{place}"] for place in range(len(arrays))]
-    else:
-        found = _trained(run, dataset)
-        parts = {f"part_{place}": array for place, array in enumerate(found)}
-        artifacts.write_arrays(kept, parts, private=True)
-    return OwnTeacher(classifier.from_arrays(found), **facts)
-
-
-def _trained(run: SiloRun, dataset: Dataset) -> list[np.ndarray]:
-    path = run.records or pathlib.Path()
-    arrays = artifacts.read_arrays(path)
-    if set(arrays) != {"inputs", "labels"}:
-        raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
-    inputs = to_input_type(arrays["inputs"], dataset, str(path))
-    records = PrivateExamples(dataset, inputs, arrays["labels"])
-    if not classifier.is_classifier(run.model, dataset):
+    policy = Policy.read(run.folder / POLICY)
+    if run.coordinator not in (None, policy.coordinator):
         raise ValueError(
-            f"model: expected random_forest or module:function of a classifier of scikit-learn, "
-            f"got {run.model}; a Keras model comes as a SavedModel"
+            f"coordinator: expected {policy.coordinator}, which the policy allows, got "
+            f"{run.coordinator}"
         )
-    return list(classifier.fit(run.model, dataset, records.inputs, records.labels, run.seed))
+    if run.epsilon_budget is None:
+        return policy
+    if run.epsilon_budget > policy.epsilon_budget:
+        raise ValueError(
+            f"epsilon_budget: expected at most {policy.epsilon_budget:g}, which the policy allows, "
+            f"got {run.epsilon_budget:g}"
+        )
+    return dataclasses.replace(policy, epsilon_budget=run.epsilon_budget)
+
+
+def _sealer(path: pathlib.Path) -> Sealer:
+    # `cryptography` comes with it, which a silo that randomises its own votes does not need.
+    from pate_tf.silos.secure.party_list import read_parties
+    from pate_tf.silos.secure.roles import PartySealer
+
+    return PartySealer(read_parties(path))
 
 
 def _sensitive(run: SiloRun) -> pathlib.Path:

@@ -246,7 +246,8 @@ def ask(
         queried = in_rounds(
             queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
         )
-    return dataclasses.replace(queried, choice=request.choice)
+    queried = dataclasses.replace(queried, choice=request.choice)
+    return dataclasses.replace(queried, seal=ledger.seal(queried.record()))
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """Labels that were kept meanwhile are held against the ledger that paid for them."""
 
+import hmac
+
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.labelling import labeller
 from pate_tf.labelling.cost import cost_of_labels
@@ -12,8 +14,8 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
     """Checks that a ledger paid for labels, whoever kept them meanwhile.
 
     Raises:
-      ValueError: if they are of another pool, or the ledger did not give these answers or holds
-        them at another delta.
+      ValueError: if they are of another pool, the ledger did not give these answers or holds them
+        at another delta, or anything about them was changed, such as how queries were chosen.
     """
     labels.check_pool(pool)
     released = labels.released
@@ -45,10 +47,16 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
         num_distinct=len(set(digests)),
         rows=rows,
         unit=released.cost.unit,
-    ).epsilon
+    )
     cost = released.cost
-    if cost.delta != ledger.delta or not cost.epsilon >= expected:
+    if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
         raise ValueError(
-            f"labels: expected epsilon {expected:g} at the ledger's delta {ledger.delta:g}, got "
-            f"{cost.epsilon:g} at {cost.delta:g}: ask again, what was paid for is free"
+            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
+            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: ask again, what was paid "
+            f"for is free"
+        )
+    if not hmac.compare_digest(labels.seal or "", ledger.seal(labels.record())):
+        raise ValueError(
+            "labels: expected what this ledger gave out, and how it was chosen, got something that "
+            "was changed since: ask again, what was paid for is free"
         )

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
-from pate_tf.silos.messages import check_name
 from pate_tf.silos.secure import checks, field
 from pate_tf.silos.secure.field import Elements
 from pate_tf.silos.secure.messages import (
@@ -22,6 +21,7 @@ from pate_tf.silos.secure.messages import (
     split,
 )
 from pate_tf.silos.secure.terms import BatchTerms, joined
+from pate_tf.values.names import check_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

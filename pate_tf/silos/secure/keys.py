@@ -1,16 +1,21 @@
-"""A party's two keys: one that shares are sealed to, one that it signs with."""
+"""A party's two keys: one that shares are sealed to, one that it signs with.
+
+`cryptography` is imported with the first key that is used: a silo that randomises its own votes
+uses none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from typing import TYPE_CHECKING
 
 from pate_tf import artifacts
-from pate_tf.silos.messages import check_name
+from pate_tf.values.names import check_name
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 _KEY_BYTES = 32
 
@@ -38,6 +43,9 @@ class PartyIdentity:
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether this party signed a message."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
         try:
             Ed25519PublicKey.from_public_bytes(self.signing_key).verify(signature, message)
         except (InvalidSignature, ValueError):
@@ -86,6 +94,9 @@ class PartyKeys:
     @classmethod
     def generate(cls, name: str) -> PartyKeys:
         """Returns new keys from the operating system's entropy."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
         return cls(name, X25519PrivateKey.generate(), Ed25519PrivateKey.generate())
 
     @classmethod
@@ -95,6 +106,9 @@ class PartyKeys:
         Raises:
           ValueError: if the file holds something else, or another party's keys.
         """
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
         if not path.exists():
             keys = cls.generate(name)
             private = keys.sealing.private_bytes_raw() + keys._signing.private_bytes_raw()

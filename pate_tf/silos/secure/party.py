@@ -15,7 +15,6 @@ import numpy as np
 
 from pate_tf.accounting.local.secure_histogram import LATTICE
 from pate_tf.noise import NoiseSource, SystemNoise
-from pate_tf.silos.messages import check_name
 from pate_tf.silos.secure import checks, contents, field, sealing, shamir
 from pate_tf.silos.secure.field import Elements
 from pate_tf.silos.secure.journal import Arrays, Journal
@@ -30,6 +29,7 @@ from pate_tf.silos.secure.messages import (
 )
 from pate_tf.silos.secure.terms import MOST_SILOS, BatchTerms, party_scale
 from pate_tf.silos.secure.votes import NUM_MASKS
+from pate_tf.values.names import check_name
 
 SEED_BYTES = 32
 

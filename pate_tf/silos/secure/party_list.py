@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Sequence
 
 from pate_tf import artifacts
-from pate_tf.silos.messages import check_name
 from pate_tf.silos.secure.keys import PartyIdentity
-from pate_tf.silos.toml_fields import Fields, read_toml
+from pate_tf.values.names import check_name
+from pate_tf.values.toml_fields import Fields, read_toml
 
 
 def party_entry(party: PartyIdentity) -> str:

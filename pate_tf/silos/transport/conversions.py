@@ -16,8 +16,8 @@ from pate_tf.silos.messages import (
 from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.messages import PartyMessage, PartyTask, Step
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.silos.transport import arrays
 from pate_tf.silos.transport import silos_pb2 as wire
+from pate_tf.transport import arrays
 
 _ANSWERS: Final = {answer: wire.Answer.Value(answer.name) for answer in Answer}
 _QUERY_DTYPES: Final = ("|u1", "<f4")

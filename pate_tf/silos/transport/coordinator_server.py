@@ -9,9 +9,9 @@ from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.opening import OpenedHistogram
 from pate_tf.silos.secure.roles import PartySums
 from pate_tf.silos.transport import party_service, silo_service
-from pate_tf.silos.transport.credentials import TlsFiles
-from pate_tf.silos.transport.limits import Limits
-from pate_tf.silos.transport.server import Server
+from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.limits import Limits
+from pate_tf.transport.server import Server
 
 
 class PartyLine:

@@ -11,15 +11,14 @@ from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.transport import silos_pb2 as wire
 from pate_tf.silos.transport import silos_pb2_grpc
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.channel import CALL_SECONDS, Backoff, call, open_channel
 from pate_tf.silos.transport.conversions import (
     answer_of_wire,
     party_message_to_wire,
     task_of_wire,
 )
-from pate_tf.silos.transport.credentials import TlsFiles
-from pate_tf.silos.transport.limits import Limits
+from pate_tf.transport.channel import CALL_SECONDS, Backoff, call, open_channel
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.transport.limits import Limits
 
 # Shares of all silos come in one message.
 PARTY_LIMITS: Final = Limits(message_bytes=2**30)

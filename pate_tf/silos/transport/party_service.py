@@ -14,9 +14,9 @@ from pate_tf.silos.secure.opening import Ask
 from pate_tf.silos.transport import silos_pb2 as wire
 from pate_tf.silos.transport import silos_pb2_grpc
 from pate_tf.silos.transport.conversions import answer_to_wire, party_message_of_wire, task_to_wire
-from pate_tf.silos.transport.credentials import caller_name
-from pate_tf.silos.transport.limits import Limits
-from pate_tf.silos.transport.waiting import wait_for
+from pate_tf.transport.credentials import caller_name
+from pate_tf.transport.limits import Limits
+from pate_tf.transport.waiting import wait_for
 
 SERVICE: Final = "pate_tf.silos.v1.Parties"
 

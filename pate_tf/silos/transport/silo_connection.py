@@ -5,11 +5,10 @@ from __future__ import annotations
 from pate_tf.silos.messages import Answer, QueryBatch, Reply
 from pate_tf.silos.transport import silos_pb2 as wire
 from pate_tf.silos.transport import silos_pb2_grpc
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.channel import CALL_SECONDS, call, open_channel
 from pate_tf.silos.transport.conversions import answer_of_wire, batch_of_wire, reply_to_wire
-from pate_tf.silos.transport.credentials import TlsFiles
-from pate_tf.silos.transport.limits import Limits
+from pate_tf.transport.channel import CALL_SECONDS, call, open_channel
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.transport.limits import Limits
 
 
 class SiloConnection:

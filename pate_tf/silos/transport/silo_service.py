@@ -8,9 +8,9 @@ from pate_tf.silos.messages import CoordinatorCore
 from pate_tf.silos.transport import silos_pb2 as wire
 from pate_tf.silos.transport import silos_pb2_grpc
 from pate_tf.silos.transport.conversions import answer_to_wire, batch_to_wire, reply_of_wire
-from pate_tf.silos.transport.credentials import caller_name
-from pate_tf.silos.transport.limits import Limits
-from pate_tf.silos.transport.waiting import wait_for
+from pate_tf.transport.credentials import caller_name
+from pate_tf.transport.limits import Limits
+from pate_tf.transport.waiting import wait_for
 
 SERVICE = "pate_tf.silos.v1.Silos"
 

@@ -1,3 +1,4 @@
+from pate_tf.transport import array_pb2 as _array_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -22,16 +23,6 @@ CONFLICT: Answer
 LATE: Answer
 UNKNOWN: Answer
 
-class Array(_message.Message):
-    __slots__ = ("dtype", "shape", "data")
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    SHAPE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    dtype: str
-    shape: _containers.RepeatedScalarFieldContainer[int]
-    data: bytes
-    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
-
 class PollRequest(_message.Message):
     __slots__ = ("wait_seconds",)
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -55,12 +46,12 @@ class QueryBatch(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_id: str
-    queries: Array
+    queries: _array_pb2.Array
     digests: _containers.RepeatedScalarFieldContainer[bytes]
     num_classes: int
     mechanism: Mechanism
     deadline: float
-    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries: _Optional[_Union[Array, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ..., num_classes: _Optional[int] = ..., mechanism: _Optional[_Union[Mechanism, _Mapping]] = ..., deadline: _Optional[float] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ..., num_classes: _Optional[int] = ..., mechanism: _Optional[_Union[Mechanism, _Mapping]] = ..., deadline: _Optional[float] = ...) -> None: ...
 
 class Mechanism(_message.Message):
     __slots__ = ("name", "parameters")
@@ -88,10 +79,10 @@ class Reply(_message.Message):
     run_id: str
     batch_id: str
     silo: str
-    votes: Array
+    votes: _array_pb2.Array
     sealed: SealedShares
     refusal: str
-    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., silo: _Optional[str] = ..., votes: _Optional[_Union[Array, _Mapping]] = ..., sealed: _Optional[_Union[SealedShares, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., silo: _Optional[str] = ..., votes: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., sealed: _Optional[_Union[SealedShares, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class SealedShares(_message.Message):
     __slots__ = ("sealed",)

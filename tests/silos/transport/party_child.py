@@ -8,8 +8,8 @@ import sys
 
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.party import Party
-from pate_tf.silos.transport.credentials import TlsFiles
 from pate_tf.silos.transport.party_connection import PartyConnection
+from pate_tf.transport.credentials import TlsFiles
 
 if __name__ == "__main__":
     certificates, folder, port, name, keys = sys.argv[1:]

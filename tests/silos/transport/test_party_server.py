@@ -18,9 +18,9 @@ from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.roles import PartySealer, PartySums
 from pate_tf.silos.secure.terms import BatchTerms
 from pate_tf.silos.transport import silos_pb2 as wire
-from pate_tf.silos.transport.channel import call
 from pate_tf.silos.transport.party_connection import PartyConnection
 from pate_tf.silos.transport.party_service import PartyService
+from pate_tf.transport.channel import call
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = 60.0

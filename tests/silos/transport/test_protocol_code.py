@@ -10,15 +10,21 @@ from script_processes import REPOSITORY
 from pate_tf.silos.transport import silos_pb2 as wire
 
 TOOL = REPOSITORY / "tools" / "protocol_code.py"
-TRANSPORT = pathlib.Path("pate_tf", "silos", "transport")
+PROTOCOLS = (
+    pathlib.Path("pate_tf", "transport", "array"),
+    pathlib.Path("pate_tf", "silos", "transport", "silos"),
+    pathlib.Path("pate_tf", "selective_sgd", "transport", "parameters"),
+)
 
 
 def test_generated_code_is_that_of_the_protocol(tmp_path):
     pytest.importorskip("grpc_tools")
     subprocess.run([sys.executable, TOOL, tmp_path], check=True, timeout=120)
-    for name in ("silos_pb2.py", "silos_pb2.pyi", "silos_pb2_grpc.py"):
-        generated = (tmp_path / TRANSPORT / name).read_text()
-        assert generated == (REPOSITORY / TRANSPORT / name).read_text(), f"run: python {TOOL.name}"
+    for protocol in PROTOCOLS:
+        for ending in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py"):
+            path = protocol.with_name(protocol.name + ending)
+            generated = (tmp_path / path).read_text()
+            assert generated == (REPOSITORY / path).read_text(), f"run: python {TOOL.name}"
 
 
 def test_the_protocol_is_the_one_that_strangers_rely_on():

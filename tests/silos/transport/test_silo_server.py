@@ -26,8 +26,9 @@ from transport_helpers import (
 from pate_tf.silos.messages import Answer, Reason, Refusal, query_digest
 from pate_tf.silos.transport import silo_service, silos_pb2_grpc
 from pate_tf.silos.transport import silos_pb2 as wire
-from pate_tf.silos.transport.channel import Backoff, call, open_channel
-from pate_tf.silos.transport.limits import CallLimiter, Limits, TooManyCallsError
+from pate_tf.transport import array_pb2
+from pate_tf.transport.channel import Backoff, call, open_channel
+from pate_tf.transport.limits import CallLimiter, Limits, TooManyCallsError
 
 HERE = pathlib.Path(__file__).parent
 
@@ -161,7 +162,7 @@ def test_a_stranger_s_client_of_the_protocol_works(server, certificates):
             run_id=batch.run_id,
             batch_id=batch.batch_id,
             silo="silo-2",
-            votes=wire.Array(dtype="<i8", shape=[len(queries)], data=bytes(8 * len(queries))),
+            votes=array_pb2.Array(dtype="<i8", shape=[len(queries)], data=bytes(8 * len(queries))),
         )
         assert stub.Submit(reply, timeout=10.0).answer == wire.OK
         reply.votes.shape[0] = 2**60
@@ -224,7 +225,7 @@ def test_errors_of_the_coordinator_stay_with_it(server, silo, core, caplog, monk
 def test_a_coordinator_that_sends_nonsense_does_not_stop_a_silo(server, silo, core, monkeypatch):
     def nonsense(batch):
         message = wire.QueryBatch(run_id="run", batch_id="b", num_classes=2)
-        message.queries.CopyFrom(wire.Array(dtype="|O", shape=[1], data=bytes(8)))
+        message.queries.CopyFrom(array_pb2.Array(dtype="|O", shape=[1], data=bytes(8)))
         return message
 
     monkeypatch.setattr(silo_service, "batch_to_wire", nonsense)

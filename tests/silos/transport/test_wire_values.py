@@ -17,8 +17,10 @@ from pate_tf.silos.messages import (
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.messages import PartyTask, Step, signed
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.silos.transport import arrays, conversions
+from pate_tf.silos.transport import conversions
 from pate_tf.silos.transport import silos_pb2 as wire
+from pate_tf.transport import arrays
+from pate_tf.transport.array_pb2 import Array
 
 MECHANISMS = [
     {"name": "randomised_response", "epsilon": 0.1},
@@ -37,7 +39,7 @@ MECHANISMS = [
     ],
 )
 def test_arrays_come_back(array):
-    message = wire.Array.FromString(arrays.pack(array).SerializeToString())
+    message = Array.FromString(arrays.pack(array).SerializeToString())
     back = arrays.unpack(message, "x")
     assert back.shape == array.shape
     assert np.array_equal(back, array)
@@ -58,23 +60,26 @@ HUGE = 2**62
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (wire.Array(dtype="|O", shape=[1], data=bytes(8)), "a type of"),
-        (wire.Array(dtype="O", shape=[1], data=bytes(8)), "a type of"),
-        (wire.Array(dtype=">f4", shape=[1], data=bytes(4)), "a type of"),
-        (wire.Array(dtype="f4,f4", shape=[1], data=bytes(8)), "a type of"),
-        (wire.Array(dtype="<U4", shape=[1], data=bytes(16)), "a type of"),
-        (wire.Array(dtype="", shape=[1], data=bytes(16)), "a type of"),
-        (wire.Array(dtype="<f4", shape=[], data=bytes(4)), "axes"),
-        (wire.Array(dtype="<f4", shape=[1] * 9, data=bytes(4)), "axes"),
-        (wire.Array(dtype="<f4", shape=[2], data=bytes(4)), "as many bytes"),
-        (wire.Array(dtype="<f4", shape=[1], data=bytes(5)), "as many bytes"),
-        (wire.Array(dtype="<f4", shape=[0], data=b""), "as many bytes"),
-        (wire.Array(dtype="<f4", shape=[HUGE], data=bytes(4)), "as many bytes"),
+        (Array(dtype="|O", shape=[1], data=bytes(8)), "a type of"),
+        (Array(dtype="O", shape=[1], data=bytes(8)), "a type of"),
+        (Array(dtype=">f4", shape=[1], data=bytes(4)), "a type of"),
+        (Array(dtype="f4,f4", shape=[1], data=bytes(8)), "a type of"),
+        (Array(dtype="<U4", shape=[1], data=bytes(16)), "a type of"),
+        (Array(dtype="", shape=[1], data=bytes(16)), "a type of"),
+        (Array(dtype="<f4", shape=[], data=bytes(4)), "axes"),
+        (Array(dtype="<f4", shape=[1] * 9, data=bytes(4)), "axes"),
+        (Array(dtype="<f4", shape=[2], data=bytes(4)), "as many bytes"),
+        (Array(dtype="<f4", shape=[1], data=bytes(5)), "as many bytes"),
+        (Array(dtype="<f4", shape=[0], data=b""), "as many bytes"),
+        (Array(dtype="<f4", shape=[HUGE], data=bytes(4)), "as many bytes"),
         # Products that wrap around at 64 bits: 0 and 4 bytes.
-        (wire.Array(dtype="<f4", shape=[HUGE, HUGE], data=b""), "as many bytes"),
-        (wire.Array(dtype="<f4", shape=[2**32 + 1, 2**32 - 1, 2**63], data=b""), "as many bytes"),
-        (wire.Array(dtype="<f4", shape=[1], data=np.float32(np.nan).tobytes()), "finite"),
-        (wire.Array(dtype="<f8", shape=[1], data=np.float64(-np.inf).tobytes()), "finite"),
+        (Array(dtype="<f4", shape=[HUGE, HUGE], data=b""), "as many bytes"),
+        (
+            Array(dtype="<f4", shape=[2**32 + 1, 2**32 - 1, 2**63], data=b""),
+            "as many bytes",
+        ),
+        (Array(dtype="<f4", shape=[1], data=np.float32(np.nan).tobytes()), "finite"),
+        (Array(dtype="<f8", shape=[1], data=np.float64(-np.inf).tobytes()), "finite"),
     ],
 )
 def test_malformed_arrays_are_refused_in_one_line(message, expected):

@@ -10,9 +10,9 @@ from pate_tf.silos.journal import Journal, Round
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
 from pate_tf.silos.roster import Member, Roster
 from pate_tf.silos.transport import party_service, silo_service
-from pate_tf.silos.transport.limits import Limits
-from pate_tf.silos.transport.server import Server
 from pate_tf.silos.transport.silo_connection import SiloConnection
+from pate_tf.transport.limits import Limits
+from pate_tf.transport.server import Server
 
 SILOS = ("silo-1", "silo-2")
 PARTIES = ("party-1", "party-2", "party-3")

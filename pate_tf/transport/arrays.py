@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.silos.transport.silos_pb2 import Array
+from pate_tf.transport.array_pb2 import Array
 
-DTYPES: Final = ("|u1", "<f4", "<f8", "<i8")
+DTYPES: Final = ("|u1", "<u4", "<f4", "<f8", "<i8")
 MOST_AXES: Final = 8
 
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import grpc
 
-from pate_tf.silos.transport.certificates import COORDINATOR
-from pate_tf.silos.transport.credentials import TlsFiles
-from pate_tf.silos.transport.limits import Limits
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.transport.limits import Limits
 
 CALL_SECONDS: Final = 60.0
 
@@ -49,8 +48,20 @@ def open_channel(
     )
 
 
-def call(method: Callable[..., Any], request: Any, *, seconds: float = CALL_SECONDS) -> Any:
+def call(
+    method: Callable[..., Any],
+    request: Any,
+    *,
+    seconds: float = CALL_SECONDS,
+    server: str = COORDINATOR,
+) -> Any:
     """Calls a server.
+
+    Args:
+      method: of a stub.
+      request: its message.
+      seconds: how long it may take.
+      server: what errors call it.
 
     Raises:
       PermissionError: if it doesn't know this end.
@@ -63,10 +74,10 @@ def call(method: Callable[..., Any], request: Any, *, seconds: float = CALL_SECO
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
     if code in _DENIED:
-        raise PermissionError(f"the coordinator denied the call: {details}")
+        raise PermissionError(f"the {server} denied the call: {details}")
     if code in _WRONG:
-        raise ValueError(f"the coordinator refused the call: {details}")
-    raise ConnectionError(f"the coordinator could not be reached ({code.name.lower()}): {details}")
+        raise ValueError(f"the {server} refused the call: {details}")
+    raise ConnectionError(f"the {server} could not be reached ({code.name.lower()}): {details}")
 
 
 class Backoff:

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from pate_tf.silos.transport.credentials import caller_name
-from pate_tf.silos.transport.limits import CallLimiter, Limits, TooManyCallsError
+from pate_tf.transport.credentials import caller_name
+from pate_tf.transport.limits import CallLimiter, Limits, TooManyCallsError
 
 HEALTH = "grpc.health.v1.Health"
 
@@ -60,7 +60,7 @@ class Gate(grpc.ServerInterceptor):
                 if context.code() is not None:
                     raise  # a service's own abort
                 _log.error("a call to %s failed", details.method, exc_info=error)
-                context.abort(grpc.StatusCode.INTERNAL, "the coordinator failed; its log says why")
+                context.abort(grpc.StatusCode.INTERNAL, "the server failed; its log says why")
 
         return grpc.unary_unary_rpc_method_handler(
             guarded, handler.request_deserializer, handler.response_serializer

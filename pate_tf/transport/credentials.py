@@ -5,7 +5,9 @@ import pathlib
 
 import grpc
 
-from pate_tf.silos.messages import check_name
+from pate_tf.values.names import check_name
+
+COORDINATOR = "coordinator"  # name in its certificate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A certificate authority for trying silos out on one machine. Not for real ones.
+"""A certificate authority for trying things out on one machine. Not for real organisations.
 
 Its key is thrown away once it has signed a certificate for every name.
 """
@@ -13,10 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pate_tf import artifacts
-from pate_tf.silos.messages import check_name
-from pate_tf.silos.transport.credentials import TlsFiles
-
-COORDINATOR = "coordinator"
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.values.names import check_name
 
 
 def write_demo_certificates(

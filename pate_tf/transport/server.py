@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pate_tf.silos.transport.credentials import TlsFiles
-from pate_tf.silos.transport.gate import Gate
-from pate_tf.silos.transport.limits import Limits
+from pate_tf.transport.credentials import TlsFiles
+from pate_tf.transport.gate import Gate
+from pate_tf.transport.limits import Limits
 
 # A poll holds a thread while it waits; so many calls of a name may run, and some for health.
 _SPARE_THREADS = 16

@@ -1,0 +1,110 @@
+"""This library: teachers vote, labels are bought for an epsilon, a student learns from them.
+
+By the front doors that the two scripts use, with their defaults, so that a better recipe is
+measured by running this again (`--again=library`).
+"""
+
+import contextlib
+import pathlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+
+from pate_tf.runs.labels import Budget
+from pate_tf.runs.target import TargetRequest
+from pate_tf.runs.teacher_settings import TeacherSettings
+
+from benchmarks.instead.problem import DELTA, Problem
+from benchmarks.paper.labels import registry_in
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.noise import NoiseSource
+from pate_tf.runs import train_student, train_teachers
+from pate_tf.runs.sources import TeacherSource
+
+WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default network
+NUM_STRONG = 250
+
+
+def train(problem: Problem, folder: pathlib.Path, model: str | None) -> dict[str, object]:
+    """Trains teachers into a folder: as many weak ones as are recommended, or `NUM_STRONG`."""
+    num_strong = 5 if problem.quick else NUM_STRONG
+    quick = problem.quick and model is None
+    with registry_in(folder.parent / "state"):
+        report = train_teachers.run(
+            train_teachers.TeachersRun(
+                data=problem.source,
+                num_teachers=None if model == WEAK else num_strong,
+                settings=TeacherSettings(
+                    model=model, seed=problem.seed, max_steps=5 if quick else None
+                ),
+                folder=folder,
+            )
+        )
+    return {
+        "teachers": report.values["nb_teachers"],
+        "teacher_accuracy": report.values["teacher_accuracy_mean"],
+    }
+
+
+@contextlib.contextmanager
+def copied(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A copy of the teachers, with a ledger of its own that nobody else pays from."""
+    with tempfile.TemporaryDirectory() as place:
+        copy = pathlib.Path(place) / "run"
+        shutil.copytree(folder, copy)
+        with registry_in(pathlib.Path(place) / "state"):
+            yield copy
+
+
+def run(
+    problem: Problem,
+    epsilon: float,
+    noise: NoiseSource,
+    repetition: int,
+    *,
+    folder: pathlib.Path,
+    mechanism: type[Mechanism] | None,
+) -> dict[str, object]:
+    """Buys labels as `train_student.py --target_epsilon` does, and trains the student.
+
+    Args:
+      problem: the data.
+      epsilon: what labels may cost, whatever the data.
+      noise: where it comes from.
+      repetition: which one.
+      folder: of trained teachers.
+      mechanism: the only one to find the noise of; None for the recommended one.
+    """
+    with copied(folder) as copy:
+        began = time.monotonic()
+        report = train_student.run(
+            train_student.StudentRun(
+                sources=train_student.Sources(
+                    data=problem.source, teachers=TeacherSource(folder=copy)
+                ),
+                settings=problem.student_settings(repetition),
+                request=TargetRequest(
+                    target_epsilon=epsilon,
+                    noise=noise,
+                    mechanism=mechanism,
+                    seed=problem.seed + repetition,
+                ),
+                budget=Budget(delta=DELTA),
+            )
+        )
+        seconds = time.monotonic() - began
+    values = report.values
+    found = {
+        "epsilon": values["epsilon_worst_case"],
+        "labels": values["plan"]["queries"],
+        "mechanism": values["plan"]["candidates"][0]["mechanism"]["name"],
+        "seconds_without_copying": seconds,
+    }
+    if report.failure is not None:
+        return {**found, "accuracy": None, "why": "all was paid, and no label left"}
+    return {
+        **found,
+        "accuracy": values["student_accuracy"],
+        "labels_right": values["label_accuracy"],
+    }

@@ -1,0 +1,155 @@
+"""One participant of shared training across organisations, from plain values to its last turn."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from pate_tf import artifacts
+from pate_tf.data import catalogue as data
+from pate_tf.models import catalogue, fingerprint
+from pate_tf.noise import NoiseSource, SystemNoise
+from pate_tf.runs.own_records import read_records
+from pate_tf.selective_sgd import models, payment
+from pate_tf.selective_sgd.declared import Declared
+from pate_tf.selective_sgd.flat_view import FlatView
+from pate_tf.selective_sgd.joined import JoinedParticipant, patiently
+from pate_tf.selective_sgd.payment import Payment
+from pate_tf.selective_sgd.record_gradients import RecordGradients
+from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.shares import dealt_shares
+from pate_tf.selective_sgd.store import Store
+from pate_tf.selective_sgd.transport.connection import ParameterConnection
+from pate_tf.transport.credentials import COORDINATOR, TlsFiles
+from pate_tf.values.sensitive import PrivateExamples
+
+PAID_BEFORE = "paid_before"
+DEALT = "dealt"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParticipantRun:
+    """What a participant needs to work.
+
+    Attributes:
+      roster: file with the terms of the run.
+      participant: its name, on the roster and in its certificate.
+      server: address, `host:port`.
+      records: a `.npz` file of `inputs` and `labels`; "dealt" for the share of the data set that
+        training in one process would deal to it, to try things out.
+      certificates: folder with `authority.pem`, and `NAME.pem` and `NAME.key` of the participant.
+      folder: of the participant: its state and its ledger.
+      data_dir: where the data set lies; None for the default.
+      server_name: in the server's certificate.
+      noise: draws noise and records; predictable noise is for tests.
+    """
+
+    roster: pathlib.Path
+    participant: str
+    server: str
+    records: str
+    certificates: pathlib.Path
+    folder: pathlib.Path
+    data_dir: pathlib.Path | None = None
+    server_name: str = COORDINATOR
+    noise: NoiseSource = dataclasses.field(default_factory=SystemNoise)
+
+
+def take_part(
+    run: ParticipantRun, *, on_event: Callable[[str], None] = lambda event: None
+) -> pathlib.Path:
+    """Takes all turns of a participant, and returns the file with the parameters of all.
+
+    Killed and started again with the same arguments it goes on where it was.
+
+    Raises:
+      ValueError: if roster, records and server do not fit each other; nothing was paid then,
+        unless the server refuses an upload.
+      PermissionError: if the server does not know the participant.
+      LedgerError: if the participant can't pay.
+      OSError: if a file can't be read or written.
+    """
+    roster = Roster.read(run.roster)
+    number = roster.number(run.participant)
+    share = _share(run, roster, number)
+    settings, privacy = roster.settings, roster.privacy
+    builder = models.network(roster.model, share.dataset)
+    model = catalogue.build(builder, share.dataset, seed=settings.seed)
+    view = FlatView(model)
+    charge = privacy.training(settings, view.num_parameters)
+    if privacy.kind == "record":
+        RecordGradients(view, 1)  # refuses models that mix records, before anybody pays
+    sensitive = artifacts.RunDirectory(run.folder).sensitive
+    folder = artifacts.make_sensitive_folder(sensitive / "participant")
+    artifacts.remove_abandoned(run.folder)
+    with artifacts.only_writer(folder):
+        identity = {
+            "run": roster.run_id.hex(),
+            "participant": run.participant,
+            "architecture": fingerprint.architecture_of(builder, share.dataset),
+            "records": artifacts.digest_arrays([share.inputs]),
+            "labels": artifacts.digest_arrays([share.labels]),
+        }
+        store = Store(folder, identity)
+        connection = ParameterConnection(
+            run.server,
+            files=TlsFiles.of(run.certificates, run.participant),
+            run=roster.run_id,
+            num_parameters=view.num_parameters,
+            server=run.server_name,
+        )
+        with connection as line:
+            on_event(f"{run.participant} dials {run.server}")
+            initial = patiently(line.join, on_event=on_event)
+            saved: dict[str, Any] = store.load() or {}
+            payments: list[Payment] = []
+            kept: dict[str, Any] = {}
+            if charge is not None:
+                ledgers = sensitive / "participants"
+                if PAID_BEFORE not in saved:
+                    before = payment.times_paid(ledgers, [share], charge, privacy)
+                    saved = {PAID_BEFORE: before}
+                    store.save(saved, at_once=True)
+                kept = {PAID_BEFORE: saved[PAID_BEFORE]}
+                payments = payment.pay(
+                    ledgers,
+                    [share],
+                    charge,
+                    privacy,
+                    paid_before=saved[PAID_BEFORE],
+                    secure_noise=run.noise.is_secure,
+                    holders=roster.holders,
+                )
+                is_record = privacy.kind == "record"
+                declared = Declared.of(payments[0], len(share) if is_record else None)
+                patiently(functools.partial(line.join, declared), on_event=on_event)
+            participant = JoinedParticipant(
+                roster,
+                run.participant,
+                model,
+                share,
+                initial=initial,
+                payments=payments,
+                noise=run.noise,
+            )
+            if "round" in saved:
+                participant.restore(saved)
+            on_event(f"joined {roster.run}, round {participant.round} of {settings.rounds}")
+            found = participant.take_part(
+                line,
+                save=lambda state: store.save({**state, **kept}, at_once=True),
+                on_event=on_event,
+            )
+        path = folder / "global_parameters.npz"
+        artifacts.write_arrays(path, {"values": found.values}, private=True)
+    return path
+
+
+def _share(run: ParticipantRun, roster: Roster, number: int) -> PrivateExamples:
+    if run.records != DEALT:
+        dataset = data.load_public(roster.dataset, data_dir=run.data_dir).dataset
+        return read_records(pathlib.Path(run.records), dataset)
+    private = data.load_private(roster.dataset, data_dir=run.data_dir)
+    rows = dealt_shares(len(private), len(roster.names), None, seed=roster.settings.seed)[number]
+    return PrivateExamples(private.dataset, private.inputs[rows], private.labels[rows])

@@ -1,0 +1,229 @@
+"""One participant that trains with others elsewhere: its own records, its own ledger, its turns."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.noise import NoiseSource
+from pate_tf.selective_sgd.flat_view import FlatView, FloatArray
+from pate_tf.selective_sgd.payment import Payment
+from pate_tf.selective_sgd.private_training import noisy_training
+from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.server import OK, Parameters, Server
+from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.transport.channel import Backoff
+from pate_tf.values.sensitive import PrivateExamples
+
+UPLOAD = "upload"
+Found = TypeVar("Found")
+
+
+class Line(Protocol):
+    """What a participant needs of its parameter server."""
+
+    def pull(self, round_number: int) -> Parameters | None:
+        """Returns the parameters of its turn; None if it has not come yet.
+
+        Raises:
+          ConnectionError: if the server can't be reached; worth another try.
+          PermissionError: if it does not know the participant.
+          ValueError: if it refuses.
+        """
+
+    def push(self, content: bytes) -> bool:
+        """Hands over an upload; returns whether it is applied. Errors as `pull`."""
+
+
+class StandIn(Server):
+    """Stands where the server would in one process: hands out what came, keeps what is to go."""
+
+    pushed: bytes | None = None
+    _given: Parameters | None = None
+
+    def give(self, parameters: Parameters) -> None:
+        """Takes what the server elsewhere gave."""
+        self._given = parameters
+        self.values[parameters.indices] = parameters.values
+        self.version = parameters.version
+
+    def pull(self, participant: int) -> Parameters:
+        """Returns what was given."""
+        del participant
+        if self._given is None:
+            raise ValueError("participant: expected parameters before its turn, got none")
+        return self._given
+
+    def push(self, content: bytes) -> str:
+        """Keeps an upload."""
+        self.pushed = content
+        return OK
+
+
+class JoinedParticipant:
+    """SENSITIVE: a participant's records, local model, optimizer and noise.
+
+    What it does in a turn is what it does where all train in one process: the code is the same,
+    with one participant in it.
+
+    Args:
+      roster: terms of the run.
+      name: of the participant, on the roster.
+      model: a Keras model from raw inputs to logits.
+      share: its records.
+      initial: float32 `[num_parameters]`, where all begin.
+      payments: what it paid; none without privacy.
+      noise: draws records and noise.
+
+    Raises:
+      ValueError: if something does not fit, or the participant has not paid.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        name: str,
+        model: keras.Model,
+        share: PrivateExamples,
+        *,
+        initial: FloatArray,
+        payments: Sequence[Payment] = (),
+        noise: NoiseSource,
+    ) -> None:
+        view = FlatView(model)
+        if initial.shape != (view.num_parameters,):
+            raise ValueError(
+                f"model: expected {len(initial)} parameters, as the server has, got "
+                f"{view.num_parameters}"
+            )
+        view.assign(initial, view.buffers())
+        settings = alone(roster)
+        self._training = (
+            SharedTraining(settings, model, [share])
+            if roster.privacy.kind == "none"
+            else noisy_training(
+                settings,
+                model,
+                [share],
+                privacy=roster.privacy,
+                payments=payments,
+                noise=noise,
+            )
+        )
+        self._training.first_number = roster.number(name)
+        self._server = StandIn(settings, initial, run=roster.run_id)
+        self._training.server = self._server
+        self._rounds = roster.settings.rounds
+        self._pending: bytes | None = None
+
+    @property
+    def round(self) -> int:
+        """The round that comes next, from 0."""
+        return self._training.round
+
+    def take_turn(self, given: Parameters) -> bytes:
+        """Trains on what the server gave and returns the upload; the next round comes next.
+
+        Raises:
+          ValueError: if the loss is not finite.
+        """
+        self._server.give(given)
+        self._training.run_round()
+        self._pending, self._server.pushed = self._server.pushed, None
+        if self._pending is None:
+            raise ValueError("participant: expected an upload in every round, got none")
+        return self._pending
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns all that the participant goes on from, the last upload with it."""
+        upload = np.frombuffer(self._pending or b"", np.uint8)
+        return {**self._training.state(), UPLOAD: upload}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Goes on from what `state` returned.
+
+        Raises:
+          ValueError: if it is not the state of such a participant.
+        """
+        self._training.restore(arrays)
+        self._pending = arrays[UPLOAD].tobytes() or None
+
+    def take_part(
+        self,
+        line: Line,
+        *,
+        save: Callable[[Mapping[str, npt.NDArray[Any]]], None],
+        sleep: Callable[[float], None] = time.sleep,
+        on_event: Callable[[str], None] = lambda event: None,
+    ) -> Parameters:
+        """Takes all turns that are left, and returns what came of all.
+
+        What a turn came to is saved before anything of it leaves. Killed at any point, the
+        participant sends the very same bytes again, and the server applies them once; noise is
+        never drawn anew for what may have left.
+
+        Args:
+          line: to the server.
+          save: makes a state durable.
+          sleep: waits for so many seconds.
+          on_event: told what happens, in words without anything sensitive.
+
+        Raises:
+          PermissionError: if the server does not know the participant.
+          ValueError: if the server refuses an upload, or training fails.
+        """
+
+        def until(ask: Callable[[], Found | None]) -> Found:
+            return patiently(ask, sleep=sleep, on_event=on_event)
+
+        if self._pending is not None:
+            until(functools.partial(_pushed, line, self._pending))
+        while self.round < self._rounds:
+            given = until(functools.partial(line.pull, self.round))
+            upload = self.take_turn(given)
+            save(self.state())
+            until(functools.partial(_pushed, line, upload))
+            on_event(f"round {self.round} of {self._rounds}: {len(upload):,} bytes uploaded")
+        on_event("all rounds are done; waiting for the others")
+        return until(functools.partial(line.pull, self._rounds))
+
+
+def _pushed(line: Line, content: bytes) -> bool | None:
+    return line.push(content) or None
+
+
+def alone(roster: Roster) -> Settings:
+    """Returns the settings of a participant that trains in a process of its own."""
+    is_synchronous = roster.settings.protocol == "synchronous"
+    return dataclasses.replace(
+        roster.settings,
+        num_participants=1,
+        # It downloads at the beginning of its turn; when that is, the server knows.
+        protocol="synchronous" if is_synchronous else "round_robin",
+    )
+
+
+def patiently(
+    ask: Callable[[], Found | None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    on_event: Callable[[str], None] = lambda event: None,
+) -> Found:
+    """Asks until there is an answer; where nobody answers, after longer and longer waits."""
+    backoff = Backoff()
+    while True:
+        try:
+            found = ask()
+        except ConnectionError as error:
+            on_event(f"{error}; trying again")
+            sleep(backoff.failed())
+            continue
+        backoff.succeeded()
+        if found is not None:
+            return found

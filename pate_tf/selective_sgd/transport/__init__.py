@@ -1,0 +1,1 @@
+"""Shared training across organisations: gRPC with mutual TLS."""

@@ -1,0 +1,1 @@
+"""Calls between organisations: mutual TLS, rosters, limits, arrays as checked bytes."""

@@ -1,0 +1,124 @@
+"""Payments that earlier answers chose: what a limit still promises (docs/theory.md, Prop. S4)."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pate_tf.accounting.conversions import epsilon_from_alphas
+
+MOMENTS = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
+DELTA, DEPTH = 0.02, 6
+
+
+def randomised_response(epsilon):
+    share = 1.0 / (1.0 + math.exp(-epsilon))
+    return np.array([share, 1.0 - share]), np.array([1.0 - share, share])
+
+
+# Pairs of laws, both ways round; the last two are best at other moments than the first ones.
+PAIRS = [
+    *(randomised_response(epsilon) for epsilon in (0.1, 0.3)),
+    (np.array([0.998, 0.002]), np.array([0.9999, 0.0001])),
+    (np.array([0.97, 0.03]), np.array([0.99, 0.01])),
+]
+
+
+def cost(pair):
+    """At each moment, the larger of both directions."""
+    both = (pair, pair[::-1])
+    return np.max(
+        [np.log((p[:, None] ** (MOMENTS + 1) * q[:, None] ** -MOMENTS).sum(0)) for p, q in both],
+        axis=0,
+    )
+
+
+COSTS = [cost(pair) for pair in PAIRS]
+# (epsilon_j, delta_j) private: with delta_j everything is told.
+GATES = [(0.2, 0.004), (0.05, 0.008)]
+
+
+def gate_pair(epsilon, delta):
+    p, q = randomised_response(epsilon)
+    return (
+        np.array([delta, 0.0, *((1.0 - delta) * p)]),
+        np.array([0.0, delta, *((1.0 - delta) * q)]),
+    )
+
+
+def laws(choose, fits, p=1.0, q=1.0, spent=None, depth=DEPTH, history=()):
+    """All outputs' probabilities in both worlds, payments chosen by what came out before."""
+    spent = (np.zeros_like(MOMENTS), 0.0) if spent is None else spent
+    place = choose(history)
+    if place < len(PAIRS):
+        pair, after = PAIRS[place], (spent[0] + COSTS[place], spent[1])
+    else:
+        epsilon, delta = GATES[place - len(PAIRS)]
+        pair = gate_pair(epsilon, delta)
+        after = (spent[0] + epsilon * MOMENTS, spent[1] + delta)
+    if depth == 0 or not fits(after):
+        return [(p, q)]
+    found = []
+    for output, (one, other) in enumerate(zip(*pair, strict=True)):
+        found += laws(
+            choose, fits, p * one, q * other, after, depth - 1, (*history, (place, output))
+        )
+    return found
+
+
+def divergence(outputs, epsilon):
+    p, q = np.array(outputs).T
+    grown = math.exp(epsilon)
+    return max(np.maximum(0.0, p - grown * q).sum(), np.maximum(0.0, q - grown * p).sum())
+
+
+def chooser(seed, number):
+    """Some rule from outputs to the next payment."""
+    return lambda history: int(np.random.default_rng([seed, *map(sum, history)]).integers(number))
+
+
+def test_the_least_epsilon_over_moments_is_a_filter_at_a_larger_delta():
+    worst = []
+    for seed in range(30):
+        limit = 1.2 + 0.2 * (seed % 4)
+
+        def fits(spent, limit=limit):
+            return epsilon_from_alphas(spent[0], MOMENTS, DELTA)[0] <= limit
+
+        outputs = laws(chooser(seed, len(PAIRS)), fits)
+        assert sum(p for p, _ in outputs) == pytest.approx(1.0)
+        assert divergence(outputs, limit) <= len(MOMENTS) * DELTA
+        worst.append(divergence(outputs, 0.0))
+    assert np.median(worst) > DELTA, "hardly anything was paid for"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_moment_and_a_share_of_delta_fixed_beforehand_hold_batches_too(seed):
+    moment, limit, most = seed % len(MOMENTS), 0.8, 0.013
+
+    def epsilon(spent):
+        return epsilon_from_alphas(
+            spent[0][[moment]], MOMENTS[[moment]], DELTA - most, conversion="improved"
+        )[0]
+
+    def fits(spent):
+        return epsilon(spent) <= limit and spent[1] <= most
+
+    outputs = laws(chooser(seed, len(PAIRS) + len(GATES)), fits)
+    assert divergence(outputs, limit) <= DELTA
+    if len(outputs) > 1:
+        # What is claimed is not empty: with little of it nothing would hold.
+        assert divergence(outputs, 0.0) > 0.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_batches_alone_add_up_under_limits_fixed_beforehand(seed):
+    def fits(spent):
+        return spent[0][1] <= 0.45 * MOMENTS[1] and spent[1] <= 0.02
+
+    def choose(history):
+        return len(PAIRS) + chooser(seed, len(GATES))(history)
+
+    outputs = laws(choose, fits)
+    assert len(outputs) > 3
+    assert 0.001 < divergence(outputs, 0.45) <= 0.02

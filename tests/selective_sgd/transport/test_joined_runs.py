@@ -1,0 +1,128 @@
+"""Real processes over TLS come, bit for bit, to what one process does, though some are killed."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from joined_processes import (
+    COMMAND,
+    PARTICIPANT_DIES,
+    SERVER_DIES,
+    dying,
+    run_together,
+    write_roster,
+)
+from script_processes import run_script
+
+from pate_tf import artifacts
+from pate_tf.data import catalogue
+from pate_tf.selective_sgd.door import train
+from pate_tf.selective_sgd.roster import Roster
+from pate_tf.serving.digest import matches_statement
+
+
+def in_one_process(folder: pathlib.Path) -> bytes:
+    """What the same roster comes to in this process."""
+    roster = Roster.read(folder / "roster.toml")
+    private = catalogue.load_private(roster.dataset)
+    return train(private, roster.settings, model=roster.model).released_parameters().tobytes()
+
+
+def check(folder: pathlib.Path, names) -> None:
+    """All ends have the same parameters, and one process has them too."""
+    expected = in_one_process(folder)
+    for name in names:
+        found = artifacts.read_arrays(
+            folder / name / "sensitive" / "participant" / "global_parameters.npz"
+        )
+        assert found["values"].tobytes() == expected
+    journal = folder / "server" / "sensitive" / "server" / "journal"
+    (snapshot,) = journal.glob("*.npz")
+    assert artifacts.read_arrays(snapshot)["values"].tobytes() == expected
+    exported = folder / "server" / "sensitive" / "shared_model" / "1"
+    assert matches_statement(exported)
+    assert not (folder / "server" / "released").exists()
+
+
+def test_two_participants_and_a_server_that_are_killed(tmp_path):
+    names = ("clinic", "hospital")
+    write_roster(tmp_path, names, rounds=3)
+    ended = run_together(
+        tmp_path,
+        names,
+        dies={
+            "hospital": [dying(PARTICIPANT_DIES["before it uploads"], 1)],
+            "server": [dying(SERVER_DIES["before it is answered"], 4)],
+        },
+    )
+    assert {name: len(lives) for name, lives in ended.items()} == {
+        **{"server": 2, "clinic": 1, "hospital": 2}
+    }
+    assert "could not be reached" in ended["clinic"][0].out
+    check(tmp_path, names)
+    report = json.loads(
+        (tmp_path / "server" / "sensitive" / "selective_sgd_report.json").read_text()
+    )
+    assert report["accuracy_global"] > 0.3 and report["epsilon"] is None
+
+
+@pytest.mark.long
+def test_five_participants_killed_everywhere(tmp_path):
+    names = ("a", "b", "c", "d", "e")
+    write_roster(tmp_path, names, rounds=5, model="mlp")
+    # Each place of the server's, one life after another: those of the journal come once a round.
+    dies = {
+        "server": [dying(place, 0 if "begin" in place[0] else 1) for place in SERVER_DIES.values()]
+    }
+    for name, place in zip(names, PARTICIPANT_DIES.values(), strict=True):
+        dies[name] = [dying(place, 1)]
+    dies["a"] = [dying(place, 0) for place in PARTICIPANT_DIES.values()]
+    ended = run_together(tmp_path, names, dies=dies)
+    lives = {name: len(each) for name, each in ended.items()}
+    assert lives == {name: 1 + len(setups) for name, setups in dies.items()}
+    check(tmp_path, names)
+
+
+@pytest.mark.long
+def test_participants_pay_their_own_ledgers_before_they_upload(tmp_path):
+    names = ("clinic", "hospital")
+    write_roster(tmp_path, names, rounds=3)
+    with open(tmp_path / "roster.toml", "a") as file:
+        file.write('\n[privacy]\nkind = "record"\ntarget_epsilon = 20.0\n')
+    text = (tmp_path / "roster.toml").read_text().replace("upload = 0.1\n", "")
+    (tmp_path / "roster.toml").write_text(text)
+    ended = run_together(
+        tmp_path, names, dies={"clinic": [dying(PARTICIPANT_DIES["before it uploads"], 0)]}
+    )
+    assert len(ended["clinic"]) == 2
+    statement = json.loads(
+        (tmp_path / "server" / "released" / "shared_model_statement.json").read_text()
+    )
+    assert 15.0 < statement["epsilon"] <= 20.0
+    # The ledger opened and one debit, although the participant was killed.
+    assert [sequence for sequence, _ in statement["ledger_heads"]] == [2, 2]
+    values = [
+        artifacts.read_arrays(
+            tmp_path / name / "sensitive" / "participant" / "global_parameters.npz"
+        )["values"]
+        for name in names
+    ]
+    assert values[0].tobytes() == values[1].tobytes() and np.isfinite(values[0]).all()
+
+
+def test_mistakes_end_in_one_line(tmp_path):
+    write_roster(tmp_path, ("clinic",), rounds=1)
+    (tmp_path / "other.toml").write_text('run = "x"\n')
+    for flags, expected in (
+        (("join",), "server: expected it to take part"),
+        (("join", "--server=localhost:1", "--participant=x", "--data=dealt"), "on the roster"),
+        (("serve", "--roster=no.toml"), "no.toml: No such file"),
+        (("serve", "--roster=other.toml"), "other.toml: expected participant"),
+        (("serve", "--participants=3"), "Unknown command line flag 'participants'"),
+        (("serve", "--certificates=nowhere"), "nowhere/coordinator.key: No such file"),
+    ):
+        ended = run_script(COMMAND, *flags, folder=tmp_path)
+        assert ended.code in (1, 2), flags
+        assert expected in ended.err and ended.err.count("\n") == 1, ended.err
+        assert ended.err.startswith("error: ")

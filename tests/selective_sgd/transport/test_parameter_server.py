@@ -1,0 +1,377 @@
+"""A parameter server on a real port: who gets in, what is said to what they send, and kill -9."""
+
+import dataclasses
+import logging
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from parameter_helpers import (
+    INITIAL,
+    LIMITS,
+    NAMES,
+    ROSTER,
+    connect,
+    content,
+    made_up_roster,
+    made_up_server,
+    serve,
+)
+from parameter_server_child import PLACES
+from uploads_for_tests import SIZE, malformed
+
+from pate_tf.selective_sgd.declared import Declarations, Declared
+from pate_tf.selective_sgd.joined import patiently
+from pate_tf.selective_sgd.privacy import Privacy
+from pate_tf.selective_sgd.transport import parameters_pb2 as wire
+from pate_tf.selective_sgd.transport import parameters_pb2_grpc
+from pate_tf.selective_sgd.transport.connection import ParameterConnection
+from pate_tf.selective_sgd.transport.conversions import parameters_of_wire
+from pate_tf.selective_sgd.transport.service import ParameterService, serve_parameters
+from pate_tf.transport import arrays
+from pate_tf.transport.channel import open_channel
+
+HERE = pathlib.Path(__file__).parent
+DECLARED = Declared(
+    epsilon=1.5,
+    delta=1e-5,
+    ledger_head=(2, "a" * 64),
+    secure_noise=True,
+    was_reset=False,
+    num_records=20,
+)
+
+
+@pytest.fixture
+def made(tmp_path):
+    one = made_up_server(tmp_path / "journal")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def server(made, certificates):
+    with serve(made, certificates["coordinator"]) as running:
+        yield running
+
+
+@pytest.fixture
+def lines(server, certificates):
+    found = [connect(server, certificates[name]) for name in NAMES]
+    yield found
+    for one in found:
+        one.close()
+
+
+def test_turns_go_round(lines, made):
+    assert all(line.join().tolist() == INITIAL.tolist() for line in lines)
+    assert [line.pull(0) is not None for line in lines] == [True, False, False]
+    expected = INITIAL.copy()
+    for turn in range(2):
+        for number, line in enumerate(lines):
+            given = line.pull(turn)
+            assert given.version == made.version
+            assert given.values.tolist() == made.values[given.indices].tolist()
+            assert len(given.indices) == SIZE // 2  # theta_d
+            assert line.push(content(number, turn, given.version))
+            assert line.push(content(number, turn, given.version))  # the same: applied once
+            expected[[3, 7]] += np.array([0.5, -1.0], np.float32)
+            assert made.values.tolist() == expected.tolist()
+
+
+def test_a_pull_waits_for_its_turn(server, certificates, lines):
+    lines[0].pull(0)
+    with connect(server, certificates[NAMES[1]], wait_seconds=25.0) as second:
+        later = threading.Timer(0.3, lines[0].push, [content(0, 0, 0)])
+        later.start()
+        assert second.pull(0).version == 1
+        later.join()
+
+
+def refusal(line, what: bytes) -> str:
+    """What a server says to an upload that it does not apply."""
+    with pytest.raises((ValueError, PermissionError)) as caught:
+        line.push(what)
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 300
+    return said
+
+
+def test_a_hundred_malformed_uploads_are_refused_in_one_line_and_the_server_goes_on(lines, made):
+    contents = malformed(ROSTER.run_id)
+    assert len(contents) >= 100
+    before = made.values.tobytes()
+    for one in contents:
+        assert "upload: expected" in refusal(lines[0], one)
+    assert (made.version, made.values.tobytes()) == (0, before)
+    assert lines[0].push(content(0, 0, 0))
+    # Repeated it is the same; altered, of a wrong round, from another version it is refused.
+    assert lines[0].push(content(0, 0, 0))
+    altered = np.array([0.5, -1.5], np.float32)
+    assert "with other content" in refusal(lines[0], content(0, 0, 0, values=altered))
+    assert "expected round 1" in refusal(lines[0], content(0, 2, 1))
+    assert "expected one of round 0" in refusal(lines[0], content(0, 1, 1))
+    assert "whose turn it is" in refusal(lines[2], content(2, 0, 1))
+    assert "expected one from version 1" in refusal(lines[1], content(1, 0, 0))
+    assert "expected one from version 1" in refusal(lines[1], content(1, 0, 2))
+    assert lines[1].push(content(1, 0, 1))
+    assert made.version == 2
+
+
+def test_what_is_too_large_never_reaches_the_server(lines, made):
+    with pytest.raises(ConnectionError, match="resource_exhausted"):
+        lines[0].push(bytes(LIMITS.message_bytes + 1))
+    assert lines[0].push(content(0, 0, 0))
+
+
+def test_pulls_and_joins_that_make_no_sense_are_refused(server, certificates, lines):
+    with pytest.raises(ValueError, match="round: expected one from 0 to 50, got 51"):
+        lines[0].pull(51)
+    lines[0].push(content(0, 0, 0))
+    with pytest.raises(ValueError, match="was applied already; go on in the folder"):
+        lines[0].pull(0)
+    for run in (b"", bytes(16), made_up_roster(seed=1).run_id):
+        with connect(server, certificates[NAMES[0]], run=run) as other:
+            for ask in (other.join, lambda line=other: line.pull(1)):
+                with pytest.raises(ValueError, match="the roster must be the same file"):
+                    ask()
+    with (
+        connect(server, certificates[NAMES[0]], num_parameters=SIZE + 1) as other,
+        pytest.raises(ValueError, match="its model is another one"),
+    ):
+        other.join()
+
+
+def test_nobody_uploads_for_another(lines, made):
+    assert "certificate's participant" in refusal(lines[1], content(0, 0, 0))
+    assert "expected a participant from 0 to 2" in refusal(lines[1], content(9, 0, 0))
+    assert made.version == 0
+
+
+def test_only_the_roster_gets_in(server, certificates, caplog):
+    with connect(server, certificates["stranger"]) as stranger:
+        for ask in (stranger.join, lambda: stranger.pull(0), lambda: stranger.push(b"x")):
+            with caplog.at_level(logging.WARNING), pytest.raises(PermissionError, match="roster"):
+                ask()
+    assert "denied" in caplog.text
+
+
+def test_another_authority_is_not_trusted_either_way(
+    server, made, certificates, other_certificates
+):
+    with (
+        connect(server, other_certificates[NAMES[0]]) as line,
+        pytest.raises(ConnectionError, match="could not be reached"),
+    ):
+        line.join()
+    with (
+        serve(made, other_certificates["coordinator"]) as impostor,
+        connect(impostor, certificates[NAMES[0]]) as line,
+        pytest.raises(ConnectionError, match="could not be reached"),
+    ):
+        line.join()
+
+
+def test_a_participant_can_t_pose_as_the_server(made, certificates):
+    with (
+        serve(made, certificates[NAMES[1]]) as impostor,
+        connect(impostor, certificates[NAMES[0]]) as line,
+        pytest.raises(ConnectionError, match="could not be reached"),
+    ):
+        line.join()
+
+
+def test_no_certificate_and_no_encryption_get_nothing(server, certificates):
+    address = f"localhost:{server.port}"
+    nameless = grpc.ssl_channel_credentials(certificates[NAMES[0]].authority.read_bytes())
+    name = (("grpc.ssl_target_name_override", "coordinator"),)
+    for channel in (
+        grpc.insecure_channel(address),
+        grpc.secure_channel(address, nameless, options=name),
+    ):
+        with channel, pytest.raises(grpc.RpcError) as caught:
+            stub = parameters_pb2_grpc.ParameterServerStub(channel)
+            stub.Join(wire.JoinRequest(run=ROSTER.run_id), timeout=5.0)
+        assert caught.value.code() in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+        )
+
+
+def test_health_is_told_to_everybody_with_a_certificate(server, certificates):
+    channel = open_channel(f"localhost:{server.port}", files=certificates["stranger"])
+    with channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="pate_tf.selective_sgd.v1.ParameterServer")
+        assert stub.Check(request, timeout=10.0).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_errors_of_the_server_stay_with_it(lines, made, caplog, monkeypatch):
+    def fails(*_):
+        raise OSError(28, "No space left on device 918273")
+
+    monkeypatch.setattr(made, "push_in_turn", fails)
+    with caplog.at_level(logging.ERROR), pytest.raises(ConnectionError) as caught:
+        lines[0].push(content(0, 0, 0))
+    assert "918273" not in str(caught.value) and "its log says why" in str(caught.value)
+
+
+def test_a_server_that_ends_takes_nothing_any_more(made, certificates):
+    service = ParameterService(made, ROSTER, limits=LIMITS)
+    files = certificates["coordinator"]
+    with (
+        serve_parameters(
+            "localhost:0", service, files=files, roster=ROSTER, limits=LIMITS
+        ) as server,
+        connect(server, certificates[NAMES[0]]) as line,
+        connect(server, certificates[NAMES[1]], wait_seconds=25.0) as second,
+    ):
+        later = threading.Timer(0.3, service.close)
+        later.start()
+        with pytest.raises(ConnectionError, match="the server ends"):
+            second.pull(0)  # was waiting
+        with pytest.raises(ConnectionError, match="the server ends"):
+            line.push(content(0, 0, 0))
+        later.join()
+    assert made.version == 0
+
+
+def array(values, dtype="<f4") -> arrays.Array:
+    return arrays.pack(np.array(values, dtype))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (wire.Parameters(version=1), "values: expected a type"),
+        (wire.Parameters(values=array([np.nan] * SIZE)), "values: expected finite"),
+        (wire.Parameters(values=array([[1.0] * SIZE])), "values: expected one for each"),
+        (wire.Parameters(values=array([1.0])), "values: expected one for each"),
+        (wire.Parameters(values=array([1.0] * SIZE, "<f8")), "values: expected a type"),
+        (
+            wire.Parameters(values=array([1.0] * 2), indices=array([1, SIZE], "<u4")),
+            "indices: expected ascending ones",
+        ),
+        (
+            wire.Parameters(values=array([1.0] * 2), indices=array([2, 1], "<u4")),
+            "indices: expected ascending ones",
+        ),
+        (
+            wire.Parameters(values=array([1.0] * 2), indices=array([1, 2], "<i8")),
+            "indices: expected a type",
+        ),
+    ],
+)
+def test_a_participant_takes_no_nonsense_from_a_server(message, expected):
+    with pytest.raises(ValueError, match=expected):
+        parameters_of_wire(message, SIZE)
+
+
+def test_synchronous_uploads_are_applied_in_order_whoever_is_first(certificates):
+    roster = made_up_roster(protocol="synchronous", download=1.0)
+    made = made_up_server(roster=roster)
+    with serve(made, certificates["coordinator"], roster=roster) as server:
+        lines = [connect(server, certificates[name], run=roster.run_id) for name in NAMES]
+        assert {line.pull(0).version for line in lines} == {0}
+        first, second, third = (content(number, 0, 0, run=roster.run_id) for number in range(3))
+        assert not lines[2].push(third)
+        lines[2]._wait_seconds = 25.0
+        waiting = threading.Thread(target=lines[2].push, args=[third])
+        waiting.start()
+        assert lines[0].push(first)
+        assert lines[1].pull(0).values.tolist() == INITIAL.tolist()  # as the round began
+        assert lines[1].push(second)
+        waiting.join(60.0)
+        assert made.version == 3
+        for line in lines:
+            line.close()
+
+
+def test_with_privacy_nothing_is_taken_before_it_was_paid_for(tmp_path, certificates):
+    privacy = Privacy(kind="record", target_epsilon=2.0)
+    roster = made_up_roster(privacy=privacy, protocol="synchronous")
+    made, paid = made_up_server(roster=roster), tmp_path / "paid"
+    with (
+        serve(made, certificates["coordinator"], roster=roster, paid=paid) as server,
+        connect(server, certificates[NAMES[0]], run=roster.run_id) as line,
+    ):
+        one = content(0, 0, 0, run=roster.run_id)
+        line.join()
+        assert "one that was paid for" in refusal(line, one)
+        with pytest.raises(ValueError, match=r"paid: expected delta 1e-05"):
+            line.join(dataclasses.replace(DECLARED, delta=0.5))
+        for wrong in ({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}):
+            given = {"epsilon": 1.0, "delta": 1e-5, "ledger_sequence": 1, "ledger_digest": "a" * 64}
+            request = wire.JoinRequest(run=roster.run_id, paid=wire.Paid(**{**given, **wrong}))
+            with pytest.raises(grpc.RpcError) as caught:
+                line._stub.Join(request, timeout=10.0)
+            assert caught.value.details().startswith("paid: expected")
+        line.join(DECLARED)
+        assert line.push(one)
+    assert Declarations(paid).of(0) == DECLARED
+    assert Declarations(paid).of(1) is None
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
+
+
+def start(folder, certificates, port, dies="never"):
+    child = subprocess.Popen(
+        [
+            *(sys.executable, HERE / "parameter_server_child.py"),
+            *(certificates[NAMES[0]].authority.parent, folder, str(port), dies),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def end(child) -> None:
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+QUICK = ("before it is applied", "before it is answered", "before the journal is begun anew")
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.long]) for one in PLACES],
+)
+def test_a_killed_server_goes_on_and_applies_each_upload_once(dies, tmp_path, certificates):
+    port, expected = free_port(), made_up_server()
+    child = start(tmp_path, certificates, port, dies)
+    try:
+        lines: list[ParameterConnection] = [connect(port, certificates[name]) for name in NAMES]
+        for number in range(2):
+            assert lines[number].push(content(number, 0, number))
+        with pytest.raises(ConnectionError):
+            lines[2].push(content(2, 0, 2))
+        child.wait(60)
+        child.stdout.close()
+        child = start(tmp_path, certificates, port)
+        for number in range(3):  # the last was never answered, the others are sent again
+            what = content(number, 0, number)
+            assert patiently(lambda line=lines[number], what=what: line.push(what))
+            assert expected.push_in_turn(what) == "ok"
+        given = lines[0].pull(1)
+        assert given.version == 3
+        wanted = expected.parameters_for(0, 1)
+        assert given.indices.tolist() == wanted.indices.tolist()
+        assert given.values.tobytes() == wanted.values.tobytes()
+        for line in lines:
+            line.close()
+    finally:
+        end(child)

@@ -1,0 +1,48 @@
+"""What a silo that randomises its own votes does not import: `benchmarks.silo_memory` weighs it."""
+
+import subprocess
+import sys
+
+from script_processes import REPOSITORY
+
+PROGRAM = """
+import pathlib, sys, tempfile, time
+import numpy as np
+import pate_tf.cli.silo, pate_tf.runs.silo
+from pate_tf.models.forest import Forest
+from pate_tf.models.forest_walk import WalkedForest
+from pate_tf.silos import Policy, Silo
+from pate_tf.silos.messages import QueryBatch, RandomisedVotes
+
+leaf = Forest(
+    starts=np.array([0, 1]), children=np.full((1, 2), -1, np.int32), features=np.zeros(1, np.int32),
+    thresholds=np.zeros(1), probabilities=np.eye(1, 3), num_features=2,
+)
+policy = Policy(silo="clinic", epsilon_budget=30.0, delta=1e-6)
+with tempfile.TemporaryDirectory() as name:
+    with Silo(policy, WalkedForest(leaf), folder=pathlib.Path(name), num_classes=3) as silo:
+        for first in (0, 20):  # the second batch is near the budget
+            batch = QueryBatch.of(
+                np.arange(first, first + 40, dtype=np.float32).reshape(20, 2),
+                run_id="r", batch_id=f"b{first}", num_classes=3,
+                mechanism={"name": "randomised_response", "epsilon": 1.0},
+                deadline=time.time() + 600,
+            )
+            assert isinstance(silo.answer(batch), RandomisedVotes)
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+def test_it_imports_nothing_large_before_something_needs_it():
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    imported = set(ended.stdout.split())
+    large = {"tensorflow", "keras", "sklearn", "scipy", "pandas", "skops", "cryptography"}
+    assert imported & large == set()
+    assert {"grpc", "numpy", "sqlite3"} <= imported
