@@ -90,6 +90,14 @@ SETTINGS = (
     Setting(dataset="fashion_mnist", num_teachers=1_000, epsilon=0.25, num_queries=200),
     Setting(
         dataset="adult",
+        num_teachers=1_000,
+        epsilon=1.0,
+        num_queries=2_000,
+        strategy="first",
+        student="supervised",
+    ),
+    Setting(
+        dataset="adult",
         # Both chosen on labels made up for Adult's public inputs (`benchmarks.tables`): more
         # teachers lean to the commoner class, all in the same way.
         num_teachers=250,

@@ -25,7 +25,7 @@ OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
-    *("only", "numbers"),  # of benchmarks
+    *("only", "numbers", "rows"),  # of benchmarks
     # of benchmarks.instead
     *("epsilons", "methods", "repetitions", "again", "strong", "reference", "output_dir", "kept"),
     # of absl, TensorBoard and saved_model_cli
