@@ -105,7 +105,6 @@ def compare(flags: argparse.Namespace) -> dict[str, object]:
         "insecure_seed": flags.insecure_seed,
         "quick": flags.quick,
         "versions": versions(),
-        "machine": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%d"),
         "rows": [],
     }
@@ -184,9 +183,13 @@ def publish(results: dict[str, object], docs_dir: pathlib.Path) -> None:
         raise ValueError(f"docs_dir: expected {begin.strip()} and {end.strip()} in {page}")
     file = f"pictures/instead_{name}.png"
     draw(docs_dir / file, results)
+    shown = {row["method"] for row in results["rows"]}
+    missing = [one.title for key, one in METHODS.items() if one.by_default and key not in shown]
+    unmeasured = f"Not measured yet: {'; '.join(missing)}.\n\n" if missing else ""
     measured = (
-        f"\n{picture.table(results['rows'])}\n`{results['command']}`, {results['date']}, "
-        f"{results['machine']}, beside other work.\n\n![error against epsilon, {name}]({file})\n\n"
+        f"\n{picture.table(results['rows'])}\n`{results['command']}`, {results['date']}; "
+        f"seconds beside other work.\n\n![error against epsilon, {name}]({file})\n\n"
+        f"{unmeasured}"
     )
     before, after = text.split(begin)[0], text.split(end)[1]
     artifacts.write_text(page, before + begin + measured + end + after)

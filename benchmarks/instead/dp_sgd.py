@@ -50,7 +50,7 @@ class Training:
 
 # Steps by the largest epsilon that they are for, and the rate: see `tune`.
 STEPS = ((0.1, 60), (0.25, 90), (1.0, 150), (3.0, 250), (float("inf"), 350))
-BATCH, LEARNING_RATE = 2_048, 0.25
+BATCH, LEARNING_RATE = 2_048, 1.5
 
 
 def training_for(epsilon: float, *, num_records: int, quick: bool = False) -> Training:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import shutil
 import time
@@ -124,7 +125,8 @@ class Comparison:
                 if "epsilon: expected" not in str(error):
                     raise
                 found = {"accuracy": None, "why": str(error)}  # it buys nothing
-            return {**found, "seconds_taking_up": taken}
+            cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
+            return {**found, "seconds_taking_up": taken, "cores": cores}
 
         cell = self._unit(name, {"epsilon": epsilon, "repetition": repetition}, measure)
         taken = float(cell.pop("seconds_taking_up", 0.0))

@@ -27,7 +27,17 @@ OF_OTHERS = {
     "log_device_placement",
     *("only", "numbers", "rows"),  # of benchmarks
     # of benchmarks.instead
-    *("epsilons", "methods", "repetitions", "again", "strong", "reference", "output_dir", "kept"),
+    *(
+        "epsilons",
+        "methods",
+        "repetitions",
+        "again",
+        "strong",
+        "reference",
+        "output_dir",
+        "kept",
+        "rates",
+    ),
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }
