@@ -17,7 +17,7 @@ from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.server import OK, Parameters, Server
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.training import SharedTraining
+from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
 from pate_tf.transport.channel import Backoff
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -121,6 +121,7 @@ class JoinedParticipant:
         self._training.server = self._server
         self._rounds = roster.settings.rounds
         self._pending: bytes | None = None
+        self._last: RoundStatistics | None = None
 
     @property
     def round(self) -> int:
@@ -134,7 +135,7 @@ class JoinedParticipant:
           ValueError: if the loss is not finite.
         """
         self._server.give(given)
-        self._training.run_round()
+        self._last = self._training.run_round()
         self._pending, self._server.pushed = self._server.pushed, None
         if self._pending is None:
             raise ValueError("participant: expected an upload in every round, got none")
@@ -161,6 +162,7 @@ class JoinedParticipant:
         save: Callable[[Mapping[str, npt.NDArray[Any]]], None],
         sleep: Callable[[float], None] = time.sleep,
         on_event: Callable[[str], None] = lambda event: None,
+        on_round: Callable[[RoundStatistics], object] = lambda statistics: None,
     ) -> Parameters:
         """Takes all turns that are left, and returns what came of all.
 
@@ -173,6 +175,7 @@ class JoinedParticipant:
           save: makes a state durable.
           sleep: waits for so many seconds.
           on_event: told what happens, in words without anything sensitive.
+          on_round: told what each turn was like. SENSITIVE.
 
         Raises:
           PermissionError: if the server does not know the participant.
@@ -188,6 +191,8 @@ class JoinedParticipant:
             given = until(functools.partial(line.pull, self.round))
             upload = self.take_turn(given)
             save(self.state())
+            if self._last is not None:
+                on_round(self._last)
             until(functools.partial(_pushed, line, upload))
             on_event(f"round {self.round} of {self._rounds}: {len(upload):,} bytes uploaded")
         on_event("all rounds are done; waiting for the others")

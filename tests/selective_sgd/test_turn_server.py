@@ -125,6 +125,20 @@ class TurnMachine(RuleBasedStateMachine):
         self.last[participant] = (turn, content)
         del self.held[participant]
 
+    @rule(number=st.integers(1, 5), changes=CHANGES)
+    def take_turns(self, number, changes):
+        """Several turns one after another, so that runs come to their end."""
+        for _ in range(number):
+            if self.version == ROUNDS * PARTICIPANTS:
+                return
+            if self.protocol == "asynchronous":
+                participant = min(range(PARTICIPANTS), key=self.next_round)
+            else:
+                participant = next(filter(self.is_next, range(PARTICIPANTS)))
+            if participant not in self.held:
+                self.pull(participant)
+            self.push(participant, changes)
+
     @precondition(lambda self: self.last)
     @rule(participant=PARTICIPANT, altered=st.booleans())
     def push_again(self, participant, altered):
@@ -212,6 +226,26 @@ def test_a_whole_run_is_over_when_everybody_is_done(protocol, tmp_path):
     # The journal is begun anew after each round: it does not grow with the run.
     (log,) = (tmp_path / "journal").glob("*.log")
     assert log.stat().st_size < 100
+
+
+@pytest.mark.parametrize("protocol", ["synchronous", "round_robin"])
+def test_a_server_that_is_killed_all_the_time_goes_on_in_the_middle_of_rounds(protocol, tmp_path):
+    steady = TurnServer(settings_of(protocol), INITIAL, run=RUN, privacy=GAUSSIAN)
+    for number in range(ROUNDS):
+        for participant in range(PARTICIPANTS):
+            killed = TurnServer(
+                settings_of(protocol), INITIAL, run=RUN, privacy=GAUSSIAN, folder=tmp_path
+            )
+            found = killed.parameters_for(participant, number)
+            expected = steady.parameters_for(participant, number)
+            assert found.version == expected.version
+            assert found.values.tobytes() == expected.values.tobytes()
+            content = encode(upload(participant, number, found.version))
+            assert steady.push_in_turn(content) == killed.push_in_turn(content) == OK
+    assert killed.released().tobytes() == steady.released().tobytes()
+    # Both uploads of a round move parameter 3; the mean of the last two rounds of four.
+    each = 0.5 if protocol == "synchronous" else 0.5 * PARTICIPANTS
+    assert steady.released()[3] == pytest.approx(3.0 + 3.5 * each)
 
 
 def test_a_participant_that_lost_its_folder_is_told():

@@ -15,6 +15,7 @@ from pate_tf.selective_sgd import models, payment
 from pate_tf.selective_sgd.declared import Declared
 from pate_tf.selective_sgd.flat_view import FlatView
 from pate_tf.selective_sgd.joined import JoinedParticipant, patiently
+from pate_tf.selective_sgd.logs import Logs
 from pate_tf.selective_sgd.payment import Payment
 from pate_tf.selective_sgd.record_gradients import RecordGradients
 from pate_tf.selective_sgd.roster import Roster
@@ -80,7 +81,8 @@ def take_part(
     charge = privacy.training(settings, view.num_parameters)
     if privacy.kind == "record":
         RecordGradients(view, 1)  # refuses models that mix records, before anybody pays
-    sensitive = artifacts.RunDirectory(run.folder).sensitive
+    directory = artifacts.RunDirectory(run.folder)
+    sensitive = directory.sensitive
     folder = artifacts.make_sensitive_folder(sensitive / "participant")
     artifacts.remove_abandoned(run.folder)
     with artifacts.only_writer(folder):
@@ -136,11 +138,14 @@ def take_part(
             if "round" in saved:
                 participant.restore(saved)
             on_event(f"joined {roster.run}, round {participant.round} of {settings.rounds}")
+            logs = Logs(directory)
             found = participant.take_part(
                 line,
                 save=lambda state: store.save({**state, **kept}, at_once=True),
                 on_event=on_event,
+                on_round=lambda statistics: logs.write_round(statistics, None, payments),
             )
+            logs.close()
         path = folder / "global_parameters.npz"
         artifacts.write_arrays(path, {"values": found.values}, private=True)
     return path

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import event_files
 import numpy as np
 import pytest
 from joined_processes import (
@@ -61,6 +62,9 @@ def test_two_participants_and_a_server_that_are_killed(tmp_path):
     }
     assert "could not be reached" in ended["clinic"][0].out
     check(tmp_path, names)
+    for name in names:
+        logs = tmp_path / name / "sensitive" / "logs" / "selective_sgd"
+        assert {step for step, _ in event_files.scalars(logs)["upload/bytes"]} == {1, 2, 3}
     report = json.loads(
         (tmp_path / "server" / "sensitive" / "selective_sgd_report.json").read_text()
     )
