@@ -25,7 +25,7 @@ OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
-    "only",  # of benchmarks.paper
+    *("only", "quick", "folder"),  # of benchmarks.paper and benchmarks.silos
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }
