@@ -3,6 +3,7 @@
 import dataclasses
 
 FOREST, BALANCED, RIDGE = "random_forest", "balanced_forest", "ridge"
+TEACHERS = (FOREST, RIDGE)
 EVEN, SKEWED = "even", "skewed"
 
 
@@ -49,7 +50,7 @@ FULL = Setting(
     dataset="mnist",
     num_silos=250,
     groups=(10, 50, 250),
-    teachers=(FOREST, RIDGE),
+    teachers=(FOREST,),
     epsilons=(0.5, 1.0, 2.0, 4.0),
     num_queries=1_000,
     sigmas=(20.0, 40.0, 80.0),

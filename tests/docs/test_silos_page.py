@@ -80,6 +80,21 @@ def test_the_table_of_what_survives(row):
             assert abs(float(shown) - found.probability[0]) < 6 * error + 0.005
 
 
+@pytest.mark.parametrize("row", rows("| queries | sigma"), ids=lambda row: " ".join(row[:2]))
+def test_the_epsilons_of_secure_aggregation_as_measured(row):
+    number, sigma, shown = int(row[0].replace(",", "")), float(row[1]), float(row[2])
+    found, _ = smallest_epsilon({SecureHistogram(sigma, 3, 1): number}, 1e-5)
+    assert found <= shown < found + 0.01
+
+
+def test_what_was_measured_of_randomised_response_is_within_its_error():
+    measured = rows("| silos | epsilon of one answer")
+    assert len(measured) == 12
+    for row in measured:
+        expected, error = map(float, row[3].split(" ± "))
+        assert abs(float(row[2]) - expected) < 3 * error
+
+
 @pytest.mark.parametrize("row", rows("| epsilon of one"), ids=lambda row: row[0])
 def test_the_table_of_what_answers_cost(row):
     for number, shown in zip((10, 100, 1_000), row[1:], strict=True):
