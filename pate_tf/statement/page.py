@@ -31,6 +31,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
             ("", ""),
             ("protected", words.PROTECTED[statement.unit]),
             ("mechanism", _mechanism(statement)),
+            *[("counted too", charge.several(number)) for charge, number in statement.paid_before],
             ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
             ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
             *([("how chosen", _cell(statement.choice))] if statement.choice else []),

@@ -101,7 +101,7 @@ _ASSUMPTIONS = (
     "Models, settings, noise and numbers of queries were not chosen by looking at the private "
     "data, nor by how accurate the teachers were that learnt from them.",
     "Where several mechanisms were paid for, which ones and how often each was fixed without "
-    "looking at earlier noisy answers.",
+    "looking at earlier answers; or all that could be paid for was, and all of it is counted.",
 )
 _ENTROPY = "The noise came from the operating system's entropy source."
 _NOT_COVERED = (

@@ -16,6 +16,7 @@ from pate_tf.labelling.labeller import Labeller
 from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.noise import SystemNoise
 from pate_tf.statement.check import check_statement
+from pate_tf.statement.page import to_markdown
 from pate_tf.statement.privacy_statement import PrivacyStatement
 from pate_tf.values.sensitive import VoteCounts
 
@@ -162,6 +163,7 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
     assert released.cost.in_words().endswith(f", after {gate.several(1)}")
     statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
+    assert f"| counted too | {gate.several(1)} |" in to_markdown(statement)
     with pytest.raises(ValueError, match="paid_before, got fewer"):
         check_statement({**statement.to_dict(), "paid_before": []}, ledger)
 
