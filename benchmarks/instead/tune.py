@@ -35,7 +35,9 @@ def main() -> None:
     asked = parser.parse_args()
     source = DataSource(dataset=asked.dataset, data_dir=data_dir_of(asked.dataset, asked.data_dir))
     problem = Problem(source=source)
-    inputs, labels = problem.pool.inputs, problem.public.pool_labels
+    is_image = problem.dataset.kind == "image"
+    inputs = problem.pool.inputs if is_image else problem.pool_features
+    labels = problem.public.pool_labels
     first = len(inputs) * 8 // 9
     sigma_of = {}
     for batch in asked.batches:
