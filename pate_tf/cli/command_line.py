@@ -20,6 +20,8 @@ from pate_tf.runs.reporting import Table
 
 LONGEST_WORD = 400  # of a message; what is longer, such as a path, is cut
 USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
+# Packages that come with an extra, and which.
+EXTRAS = {"cryptography": "silos", "grpc": "silos", "grpc_health": "silos"}
 
 
 def run(
@@ -106,6 +108,15 @@ def guarded(
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)
             _fail(in_flags(_in_words(error), flag_of_argument), USER_ERROR)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            _fail(
+                f"expected the package {package} to be installed: pip install "
+                f"'pate_tf[{EXTRAS[package]}]'",
+                USER_ERROR,
+            )
         except MemoryError:
             _fail("out of memory", USER_ERROR)
         except Exception as error:

@@ -19,7 +19,6 @@ import pathlib
 from absl import flags
 
 from pate_tf.cli import command_line
-from pate_tf.runs.silos import party
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = {"folder": "party_dir"}
@@ -42,6 +41,8 @@ def define_flags() -> None:
 
 def main() -> None:
     """Reads the flags; makes keys, or works."""
+    from pate_tf.runs.silos import party
+
     if not FLAGS.party_dir:
         raise ValueError("party_dir: expected the folder of the party, got none")
     folder = pathlib.Path(FLAGS.party_dir)

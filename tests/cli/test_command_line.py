@@ -1,6 +1,8 @@
 import io
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 
@@ -62,6 +64,23 @@ def test_stopping_says_how_to_go_on(capsys):
 
     assert end(command_line.guarded(main, flag_values()), ["script"]) == 130
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_package_of_an_extra_is_named_with_the_extra(capsys):
+    def main() -> None:
+        raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
+
+    assert end(command_line.guarded(main, flag_values()), ["script"]) == 1
+    expected = "error: expected the package grpc to be installed: pip install 'pate_tf[silos]'\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("module", ["party", "silo", "coordinator", "selective_sgd", "schema"])
+def test_commands_define_their_flags_without_the_packages_of_an_extra(module):
+    hidden = dict.fromkeys(command_line.EXTRAS)
+    code = f"import sys; sys.modules.update({hidden!r}); import pate_tf.cli.{module}"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_a_bug_is_not_hidden():
