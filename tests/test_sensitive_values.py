@@ -98,6 +98,7 @@ PUBLIC = {
     *("runs.teacher_settings.TeacherSettings", "runs.train_teachers.TeachersRun"),
     *("runs.analyse.VotesFile", "runs.analyse.PaidVotes", "runs.analyse.AskedRelease"),
     *("runs.features.Recommendation", "representations.catalogue._Kept"),
+    "representations.regression.Regression",
     *("runs.analyse.AnalysisRun", "runs.calibration.CalibrationRun"),
 }
 ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nature
