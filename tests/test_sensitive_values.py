@@ -123,6 +123,7 @@ PUBLIC = {
     ),
     *("runs.teachers.features.Recommendation", "representations.catalogue._Kept"),
     *("runs.analysis.run.AnalysisRun", "runs.analysis.calibration.CalibrationRun"),
+    "representations.regression.Regression",
 }
 ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nature
 

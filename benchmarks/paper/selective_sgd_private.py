@@ -5,14 +5,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pate_tf.runs.public_features import features_of
-
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.rows import Experiment, Row, not_run, percent
 from benchmarks.paper.selective_sgd import data_of
 from pate_tf.ledger import LedgerWarning
 from pate_tf.noise import NoiseSource
 from pate_tf.runs.reporting import QUIET
+from pate_tf.runs.selective_sgd.public_features import features_of
 from pate_tf.selective_sgd import door
 from pate_tf.selective_sgd.evaluation import Evaluation
 from pate_tf.selective_sgd.privacy import Privacy

@@ -45,12 +45,14 @@ class Recommendation:
         assumed: the votes that are assumed.
         candidates: at least one; the first is recommended.
         is_num_queries_planned: whether the number of queries is a part of the recommendation.
+        purpose: what the labels are for, if single labels need not be right; in sentences.
     """
 
     target: Target
     assumed: AssumedVotes
     candidates: tuple[Candidate, ...]
     is_num_queries_planned: bool = False
+    purpose: str = ""
 
     @property
     def mechanism(self) -> Mechanism:
@@ -87,6 +89,7 @@ class Recommendation:
             f"queries, assuming that {self.assumed.in_words()}. Under that assumption "
             f"{self.mechanism.name} labels {_share(self.expected_share)} of the queries right. The "
             f"assumption is from public values; what the labels cost does not depend on it."
+            f"{' ' if self.purpose else ''}{self.purpose}"
         )
 
     def in_words(self) -> str:
@@ -130,7 +133,9 @@ class Recommendation:
                 f"Labels of {self.mechanism.name} leave together or not at all, and the query that "
                 f"teachers agree on least decides: ask typical ones."
             )
-        if self.expected_share < 0.9:
+        if self.purpose:
+            found.append(self.purpose)
+        elif self.expected_share < 0.9:
             found.append(
                 "No mechanism labels nine in ten queries right: take more teachers, a larger "
                 "epsilon or fewer queries."

@@ -7,6 +7,7 @@ form.
 - `ridge`: the linear functions with the least squared error to targets of +1 and -1, held small
   (Hoerl and Kennard 1970). With fewer records than features it is solved between records
   (Saunders et al. 1998), with fewer features than records between features: the same functions.
+  Where it is known how much features vary in the pool they are scaled to vary alike.
 - `nearest_mean`: the class whose records' mean is nearest (Snell et al. 2017 by learnt features).
 - `nearest_neighbour`: the class of the nearest record (Cover and Hart 1967).
 """
@@ -25,6 +26,9 @@ NAMES = (RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR)
 # Of a feature vector's mean square length. Chosen on Fashion-MNIST, where three times as much or a
 # third gives the same labels.
 RIDGE_SHARE = 0.075
+# The same where the pool's variances are known, and the least variance that a feature counts with,
+# as a share of their mean. Chosen on the pools of Fashion-MNIST and MNIST (docs/many_teachers.md).
+SCALED_SHARE, LEAST_VARIANCE = 1.0, 0.3
 ABSENT = -1e4  # what a class without a record scores; float16 can hold it
 STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and halves the memory
 
@@ -43,6 +47,7 @@ def fit(
     *,
     num_classes: int,
     num_views: int,
+    variances: npt.NDArray[np.float32] | None = None,
 ) -> Arrays:
     """Fits a classifier. SENSITIVE if the records are.
 
@@ -54,6 +59,8 @@ def fit(
       labels: `[num_records]`.
       num_classes: number of classes; some may have no record.
       num_views: of length 1 each in the features, public.
+      variances: of the features in the pool, `[num_features]`, public; None where nobody knows.
+        `ridge` then holds a weight the smaller, the more its feature varies.
 
     Returns:
       Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
@@ -63,31 +70,45 @@ def fit(
         return [features.astype(STORED), labels.astype(np.int16)]
     is_absent = np.bincount(labels, minlength=num_classes) == 0
     rows = features.astype(np.float64)
-    solve = _ridge if name == RIDGE else _nearest_mean
-    weights, offsets = solve(rows, labels, num_classes, num_views)
+    if name == RIDGE:
+        weights = _ridge(rows, labels, num_classes, num_views, variances)
+        offsets = np.zeros(num_classes)
+    else:
+        weights, offsets = _nearest_mean(rows, labels, num_classes)
     weights[:, is_absent] = 0.0
     offsets[is_absent] = ABSENT
     return [weights.astype(STORED), offsets.astype(STORED)]
 
 
 def _ridge(
-    rows: npt.NDArray[np.float64], labels: IntArray, num_classes: int, num_views: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    rows: npt.NDArray[np.float64],
+    labels: IntArray,
+    num_classes: int,
+    num_views: int,
+    variances: npt.NDArray[np.float32] | None,
+) -> npt.NDArray[np.float64]:
     targets = 2.0 * np.eye(num_classes)[labels] - 1.0
-    penalty = RIDGE_SHARE * num_views
+    scale, penalty = np.ones((rows.shape[1], 1)), RIDGE_SHARE * num_views
+    if variances is not None and variances.any():
+        # Few records show little but the directions in which all inputs differ most, and teachers
+        # that heed those alone err alike. With all directions scaled to about one variance a
+        # teacher errs more, but each in a way of its own, which other teachers outvote.
+        known = variances.astype(np.float64)
+        scale = 1.0 / np.sqrt(known + LEAST_VARIANCE * known.mean())[:, None]
+        penalty = SCALED_SHARE * float(known @ np.square(scale[:, 0]))
+        rows = rows * scale.T
     num_records, num_features = rows.shape
     between_records = num_records <= num_features
     gram = rows @ rows.T if between_records else rows.T @ rows
     gram[np.diag_indices_from(gram)] += penalty
     right = targets if between_records else rows.T @ targets
     solved = scipy.linalg.solve(gram, right, assume_a="pos") if len(gram) else right
-    return rows.T @ solved if between_records else solved, np.zeros(num_classes)
+    return scale * (rows.T @ solved if between_records else solved)
 
 
 def _nearest_mean(
-    rows: npt.NDArray[np.float64], labels: IntArray, num_classes: int, num_views: int
+    rows: npt.NDArray[np.float64], labels: IntArray, num_classes: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    del num_views
     one_hot = np.eye(num_classes)[labels]
     means = (rows.T @ one_hot) / np.maximum(one_hot.sum(axis=0), 1.0)
     # |x - m|^2 = |x|^2 - (2 x m - |m|^2), of which |x|^2 is the same for all classes.

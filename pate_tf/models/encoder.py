@@ -33,6 +33,11 @@ class Part(tf.Module):
     widths: tuple[int, ...]
 
     @property
+    def variances(self) -> list[Any] | None:
+        """How much features vary in the pool, `[width]` of each view; None if nobody knows."""
+        return None
+
+    @property
     def learnt(self) -> list[Any]:
         """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
         raise NotImplementedError
@@ -103,6 +108,14 @@ class Encoder(tf.Module):
             input_type="float32",
             num_categories=(),
         )
+
+    @functools.cached_property
+    def variances(self) -> npt.NDArray[np.float32] | None:
+        """How much features vary in the pool, `[num_features]`; None if nobody knows."""
+        found = [view for part in self._parts for view in part.variances or ()]
+        if len(found) != self.num_views:
+            return None
+        return np.concatenate([np.asarray(one, np.float32) for one in found])
 
     @functools.cached_property
     def digest(self) -> str:

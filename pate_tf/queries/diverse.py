@@ -6,16 +6,19 @@ labels are right more often. What is inferred from released labels is post-proce
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 import sklearn.cluster
 
+from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features
 from pate_tf.representations.neighbours import neighbour_graph, spread_counts, spread_labels
+from pate_tf.representations.regression import MOST_QUERIES, labels_by_regression
 from pate_tf.representations.student_features import student_features
 from pate_tf.students.consistency import learns_by_augmentation
 from pate_tf.students.outputs import FloatArray
@@ -117,8 +120,9 @@ def infer(
 
     They are spread twice: among inputs whose features are alike, and, with features that a network
     learnt from what that yielded, once more. Labels that their surroundings clearly contradict are
-    left out, for they are partly wrong. Of labels with noisy counts those are spread instead. Where
-    features could not be learnt, likeness means too little: the released labels are returned.
+    left out, for they are partly wrong. Of labels with noisy counts of the Gaussian histogram those
+    are learnt from together instead, each input getting weights of the classes. Where features
+    could not be learnt, likeness means too little: the released labels are returned.
 
     Inputs of a class that no released label names are taken for those of other classes. There is
     no second time then: a network that was taught so finds it clear.
@@ -135,18 +139,21 @@ def infer(
     released.check_pool(pool)
     if not learns_by_augmentation(pool.dataset):
         return released
-    once = _spread(neighbour_graph(pool_features(pool, representation, seed)), released)
+    once = _inferred(pool_features(pool, representation, seed), released)
     if len(np.unique(once.labels)) < released.num_classes:
         return once if len(once.labels) else released
     try:
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    twice = _spread(neighbour_graph([learnt]), released)
+    twice = _inferred([learnt], released)
     return twice if len(twice.labels) else once
 
 
-def _spread(graph: scipy.sparse.csr_array, released: ReleasedLabels) -> PoolLabels:
-    if released.noisy_counts is None:
+def _inferred(views: Sequence[npt.NDArray[np.floating]], released: ReleasedLabels) -> PoolLabels:
+    graph, counts, charge = neighbour_graph(views), released.noisy_counts, released.cost.charge
+    if counts is None:
         return spread_labels(graph, released)
-    return spread_counts(graph, released, released.noisy_counts)
+    if isinstance(charge, GaussianHistogram) and released.num_answered <= MOST_QUERIES:
+        return labels_by_regression(views, graph, released, counts, charge.sigma * LATTICE)
+    return spread_counts(graph, released, counts)

@@ -30,7 +30,7 @@ from pate_tf.values.public import Pool
 
 CONTRASTIVE, RAW = "contrastive", "raw"
 NAMES = (CONTRASTIVE, RAW)
-VERSION = 1  # of the rules by which a pool becomes a representation
+VERSION = 2  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 

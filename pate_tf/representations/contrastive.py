@@ -96,15 +96,22 @@ class ContrastivePart(encoder.Part):
             tf.Variable(tf.zeros(shape), trainable=False)
             for shape in zip(lengths, self.widths, strict=True)
         ]
+        self._variances = [tf.Variable(tf.zeros([width]), trainable=False) for width in self.widths]
+
+    @property
+    def variances(self) -> list[Any]:
+        """The pool's in each direction, as shares of those in all directions together."""
+        return self._variances
 
     @property
     def learnt(self) -> list[Any]:
-        """Weights of the network, of the projection, means and directions."""
+        """Weights of the network, of the projection, means, directions and variances."""
         return [
             *self.body.variables,
             *self.projection.variables,
             *self.means,
             *self.directions,
+            *self._variances,
         ]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -135,7 +142,10 @@ class ContrastivePart(encoder.Part):
         for place, width in enumerate(self.widths):
             mean = sums[place] / len(pool)
             covariance = squares[place] / len(pool) - np.outer(mean, mean)
-            _, vectors = np.linalg.eigh(covariance)  # ascending
+            spread, vectors = np.linalg.eigh(covariance)  # ascending
+            along = np.maximum(spread[::-1], 0.0)
+            along /= max(float(along.sum()), np.finfo(np.float64).tiny)
+            self._variances[place].assign(along[:width].astype(np.float32))
             self.means[place].assign(mean.astype(np.float32))
             self.directions[place].assign(vectors[:, ::-1][:, :width].astype(np.float32))
 

@@ -60,10 +60,23 @@ def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
     """How much of what arrives at each input began at each source, `[num_inputs, num_sources]`."""
     start = np.zeros((graph.shape[0], len(sources)), np.float32)
     start[sources, np.arange(len(sources))] = 1.0
-    spread = start
+    return spread(graph, start)
+
+
+def spread(
+    graph: scipy.sparse.csr_array, start: npt.NDArray[Any], *, kept: float = KEPT
+) -> npt.NDArray[Any]:
+    """Returns what arrives at each input of values that begin at all, `[num_inputs, ...]` both.
+
+    Args:
+      graph: of `neighbour_graph`.
+      start: what each input adds.
+      kept: of what arrives, the share that comes from neighbours.
+    """
+    found = start
     for _ in range(PASSES):
-        spread = KEPT * (graph @ spread) + (1.0 - KEPT) * start
-    return spread
+        found = kept * (graph @ found) + (1.0 - kept) * start
+    return found
 
 
 def spread_counts(

@@ -9,7 +9,8 @@ For other inputs, virtual adversarial training with entropy minimisation (Miyato
 
 The released labels are partly wrong, hence the generalised cross-entropy (Zhang and Sabuncu 2018,
 arXiv 1805.07836), which lets go of a label that the rest of the data contradicts. It begins as
-cross-entropy: let go of too early, right labels of a class take the class with them.
+cross-entropy: let go of too early, right labels of a class take the class with them. Labels with
+weights keep cross-entropy: they say themselves how sure they are.
 """
 
 import math
@@ -93,8 +94,11 @@ class ConsistencyStudent(AveragedStudent):
         own_loss = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
         labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
         share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        # Weights say themselves how sure a label is; robust to them, a student would let go of
+        # whatever is not sure, and end below its labels.
+        robustness = 0.0 if data["labels"].dtype.is_floating else ROBUSTNESS * share
         labelled_loss = generalized_cross_entropy(
-            data["labels"], labelled_logits, robustness=ROBUSTNESS * share
+            data["labels"], labelled_logits, robustness=robustness
         )
         if by_augmentation:
             agreement = agreement_loss(self.averaged_logits(unlabelled), other_logits)
@@ -131,7 +135,7 @@ def learns_by_augmentation(dataset: Dataset) -> bool:
 
 
 def generalized_cross_entropy(
-    labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor
+    labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
     """Mean of (1 - p^q) / q, p being the probability of the label.
 

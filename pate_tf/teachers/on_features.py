@@ -54,6 +54,7 @@ def train(
             labels,
             num_classes=config.dataset.num_classes,
             num_views=encoder.num_views,
+            variances=encoder.variances,
         )
         yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
 

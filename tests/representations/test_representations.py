@@ -9,8 +9,8 @@ import pytest
 from pate_tf.data import adult
 from pate_tf.data import catalogue as data
 from pate_tf.representations import catalogue, contrastive, trust, whitened
-from pate_tf.runs import public_features
 from pate_tf.runs.reporting import QUIET
+from pate_tf.runs.selective_sgd import public_features
 from pate_tf.selective_sgd import models
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool

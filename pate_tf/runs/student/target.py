@@ -7,13 +7,15 @@ assumed of votes that nobody has looked at (`pate_tf.accounting.recommend`).
 import dataclasses
 
 from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
 from pate_tf.accounting.recommend import recommend
 from pate_tf.accounting.recommendation import Recommendation
+from pate_tf.accounting.target import Target
 from pate_tf.data.named_function import Named
 from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
+from pate_tf.runs.student.joint_counts import are_joined, planned_number
 from pate_tf.runs.student.labels import LabelRequest
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import Pool
@@ -21,6 +23,13 @@ from pate_tf.values.public import Pool
 # A plan that expects fewer right labels than this share is not worth its epsilon.
 LEAST_SHARE = 0.5
 PLANNED_STRATEGY = "typical"
+JOINT_STRATEGY = "diverse"
+JOINT = (
+    "All noisy counts leave, of one input of each group of look-alikes, and what a student learns "
+    "is worked out from all of them together. So single labels need not be right, and that noise "
+    "drowns many of them is no loss: of teachers that are linear on features of the pool, more "
+    "inputs with more noise tell more than few with little."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +41,8 @@ class TargetRequest:
       noise: where privacy noise comes from.
       mechanism: the only one to find the noise of; None for the best one.
       num_queries: how many; None for the planned number.
-      strategy: how queries are chosen; None for typical ones, which the plan's margin is about.
+      strategy: how queries are chosen; None for typical ones, which the plan's margin is about, or
+        diverse ones where noisy counts are learnt from together (`joint_counts`).
       rounds: as `QueryConfig` takes it.
       seed: likewise.
       representation: likewise.
@@ -51,7 +61,9 @@ class TargetRequest:
     margin: float = DEFAULT_MARGIN
     num_exceptions: int = 0
 
-    def plan(self, *, num_teachers: int, unit: str, pool: Pool, delta: float) -> Recommendation:
+    def plan(
+        self, *, num_teachers: int, unit: str, pool: Pool, delta: float, joined: bool = False
+    ) -> Recommendation:
         """Returns the comparison of all mechanisms that may be chosen.
 
         Args:
@@ -59,10 +71,25 @@ class TargetRequest:
           unit: what they protect, "record" or "owner".
           pool: that queries are chosen from.
           delta: what epsilon holds at.
+          joined: whether noisy counts may be learnt from together.
 
         Raises:
           ValueError: if a number is out of range, or nothing worth its cost can be had for it.
         """
+        if joined and self.mechanism is None and self.strategy in (None, JOINT_STRATEGY):
+            number = self.num_queries or planned_number(
+                Target(epsilon=self.target_epsilon, delta=delta, num_queries=1, unit=unit),
+                num_teachers=num_teachers,
+                num_classes=pool.dataset.num_classes,
+                pool_size=len(pool),
+            )
+            if number is not None:
+                joint = dataclasses.replace(self, mechanism=GaussianHistogram, num_queries=number)
+                return dataclasses.replace(
+                    joint.plan(num_teachers=num_teachers, unit=unit, pool=pool, delta=delta),
+                    is_num_queries_planned=self.num_queries is None,
+                    purpose=JOINT,
+                )
         adaptive = self.strategy is not None and find_strategy(self.strategy).is_adaptive
         found = recommend(
             target_epsilon=self.target_epsilon,
@@ -90,7 +117,7 @@ class TargetRequest:
         """Returns what a plan asks for, with the reason that goes into the statement."""
         return LabelRequest(
             queries=QueryConfig(
-                strategy=self.strategy or PLANNED_STRATEGY,
+                strategy=self.strategy or (JOINT_STRATEGY if plan.purpose else PLANNED_STRATEGY),
                 num_queries=plan.num_queries,
                 rounds=self.rounds,
                 seed=self.seed,
@@ -108,5 +135,9 @@ class TargetRequest:
           ValueError: as `plan`.
         """
         return self.plan(
-            num_teachers=teachers.num_teachers, unit=teachers.unit, pool=pool, delta=delta
+            num_teachers=teachers.num_teachers,
+            unit=teachers.unit,
+            pool=pool,
+            delta=delta,
+            joined=are_joined(teachers, pool),
         )

@@ -1,0 +1,153 @@
+"""What noisy counts of some inputs say of the whole pool: Gaussian process regression.
+
+Each class's number of votes is taken for a linear function of the pool's features with independent
+weights (Rasmussen and Williams 2006, chapter 2): nearly what votes of linear teachers are, and few
+numbers beside all the counts that they are found from. The noise is known, for a mechanism drew it;
+how large the function is, is what makes the counts that were released most likely. Inputs that look
+alike most often are of one class, so each input is answered by the mean over its surroundings: a
+linear function too, of their mean features.
+
+All of it is post-processing of what was paid for.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import scipy.special
+
+from pate_tf.representations.neighbours import spread
+from pate_tf.students.outputs import FloatArray
+from pate_tf.values.public import PoolLabels
+
+MOST_QUERIES = 1_000  # that are learnt from together; it takes their cube
+LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
+# Of an input's surroundings, the share that is not itself. A little less suits Fashion-MNIST, a
+# little more MNIST (docs/many_teachers.md).
+SMOOTHED = 0.7
+AMPLITUDES = np.geomspace(0.01, 100.0, 60)  # standard deviations of the noise
+STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
+PART = 4_096  # inputs at a time
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression:
+    """What counts are expected at inputs, after noisy ones at some.
+
+    Attributes:
+      means: `[num_inputs, num_classes]`, in the unit of the counts.
+      deviations: standard deviations, the same for all classes: `[num_inputs]`.
+    """
+
+    means: FloatArray
+    deviations: FloatArray
+
+
+def regress(
+    features: npt.NDArray[np.floating],
+    queried: npt.NDArray[np.floating],
+    counts: FloatArray,
+    noise: float,
+) -> Regression:
+    """Returns what counts are to be expected, at the amplitude with most evidence.
+
+    Args:
+      features: of all inputs, `[num_inputs, num_features]`, of about length 1.
+      queried: of those with counts, at least one, `[num_queries, num_features]`.
+      counts: noisy ones, `[num_queries, num_classes]`.
+      noise: standard deviation of their noise, in the same unit.
+    """
+    own = queried.astype(np.float64)
+    values, vectors = np.linalg.eigh(own @ own.T)
+    values = np.maximum(values, 0.0)
+    num_classes, middle = counts.shape[1], counts.mean()
+    rotated = vectors.T @ ((counts - middle) / noise)
+    squares = np.square(rotated).sum(axis=1)
+
+    def evidence(amplitude: float) -> float:
+        total = amplitude**2 * values + 1.0
+        return -0.5 * float((squares / total).sum() + num_classes * np.log(total).sum())
+
+    amplitude = float(max(AMPLITUDES, key=evidence))
+    known = values + amplitude**-2.0
+    along = features @ (own.T @ vectors)  # [num_inputs, num_queries]
+    left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / known)
+    least = np.finfo(np.float32).eps  # where rounding left nothing
+    return Regression(
+        means=middle + noise * (along @ (rotated / known[:, None])),
+        deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
+    )
+
+
+def scaled(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Returns features that vary about alike, of length 1 in the mean square."""
+    centred = features - features.mean(axis=0, dtype=np.float64)
+    spread_out = np.square(centred).mean(axis=0)
+    tiny = np.finfo(np.float64).tiny
+    found = centred / np.sqrt(spread_out + max(LEAST_VARIANCE * float(spread_out.mean()), tiny))
+    length = np.sqrt(max(float(np.square(found).sum(axis=1).mean()), tiny))
+    return (found / length).astype(np.float32)
+
+
+def surroundings(
+    graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Returns the mean features of each input and what is near it, `[num_inputs, num_features]`."""
+    weights = spread(graph, np.ones((len(features), 1), np.float32), kept=SMOOTHED)
+    return np.asarray(spread(graph, features, kept=SMOOTHED) / weights, np.float32)
+
+
+def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
+    """Returns how probable it is that each class has the most votes, `[num_inputs, num_classes]`.
+
+    Counts of the classes are taken for independent; the integral over the largest one is a sum.
+    """
+    result = np.empty(found.means.shape, np.float32)
+    for start in range(0, len(result), PART):
+        part = slice(start, start + PART)
+        scores = found.means[part] / found.deviations[part, None]
+        scores -= scores.max(axis=1, keepdims=True)
+        total = np.zeros_like(scores)
+        for step in STEPS:
+            below = scipy.special.log_ndtr(step - scores)
+            density = -0.5 * np.square(step - scores)
+            total += np.exp(density + below.sum(axis=1, keepdims=True) - below)
+        result[part] = total / total.sum(axis=1, keepdims=True)
+    return result
+
+
+def labels_by_regression(
+    views: Sequence[npt.NDArray[np.floating]],
+    graph: scipy.sparse.csr_array,
+    labels: PoolLabels,
+    counts: npt.ArrayLike,
+    noise: float,
+) -> PoolLabels:
+    """Returns a label with weights for every input of the pool.
+
+    Args:
+      views: features `[num_inputs, num_features]` each.
+      graph: their neighbours, of `neighbours.neighbour_graph`.
+      labels: of some inputs.
+      counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
+      noise: standard deviation of the noise, in the same unit; above 0.
+
+    Returns:
+      Labels whose weights are probabilities that a class has most votes in an input's surroundings.
+    """
+    features = scaled(np.concatenate(views, axis=1))
+    found = regress(
+        surroundings(graph, features),
+        features[labels.query_indices],
+        np.asarray(counts, np.float64),
+        noise,
+    )
+    weights = class_probabilities(found)
+    return PoolLabels(
+        query_indices=np.arange(len(weights)),
+        labels=weights.argmax(axis=1),
+        num_classes=labels.num_classes,
+        weights=weights,
+    )

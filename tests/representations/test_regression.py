@@ -1,0 +1,122 @@
+"""Counts learnt from together, held against slow twins."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.representations import neighbours, regression
+from pate_tf.values.public import PoolLabels
+
+
+def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
+    """Inputs about one centre a class, some of them asked, and counts with noise."""
+    random = np.random.default_rng(seed)
+    truth = np.arange(num_inputs) % num_classes
+    centres = 4.0 * np.eye(num_classes, num_features)
+    features = centres[truth] + random.normal(size=(num_inputs, num_features))
+    asked = random.permutation(num_inputs)[:40]
+    counts = 100.0 * np.eye(num_classes)[truth[asked]] + random.normal(0.0, 60.0, (40, num_classes))
+    return features, truth, asked, counts
+
+
+def slowly_scaled(features):
+    """A feature at a time."""
+    columns = []
+    mean = np.mean([column.var() for column in features.T])
+    for column in features.T:
+        columns.append((column - column.mean()) / np.sqrt(column.var() + mean))
+    found = np.stack(columns, axis=1)
+    return found / np.sqrt((found**2).sum(axis=1).mean())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**20), st.floats(1.0, 300.0))
+def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
+    features, _, asked, counts = problem(seed)
+    rows = slowly_scaled(features)
+    np.testing.assert_allclose(regression.scaled(features), rows, atol=1e-5)
+    found = regression.regress(rows, rows[asked], counts, noise)
+    kernel = rows @ rows.T
+    residuals = counts - counts.mean()
+
+    def covariance(amplitude):
+        prior = (amplitude * noise) ** 2 * kernel[np.ix_(asked, asked)]
+        return prior + noise**2 * np.eye(len(asked))
+
+    def evidence(amplitude):
+        law = scipy.stats.multivariate_normal(np.zeros(len(asked)), covariance(amplitude))
+        return sum(law.logpdf(column) for column in residuals.T)
+
+    best = max(regression.AMPLITUDES, key=evidence)
+    across = (best * noise) ** 2 * kernel[:, asked]
+    solved = np.linalg.solve(covariance(best), across.T)
+    np.testing.assert_allclose(
+        found.means, counts.mean() + solved.T @ residuals, rtol=1e-5, atol=1e-4
+    )
+    left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
+    np.testing.assert_allclose(found.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
+
+
+def test_a_probability_is_the_share_of_draws_in_which_a_class_leads():
+    means = np.array([[10.0, 9.0, 2.0], [0.0, 0.0, 0.0], [5.0, -90.0, 5.5]])
+    deviations = np.array([1.0, 3.0, 0.5])
+    found = regression.class_probabilities(
+        regression.Regression(means=means, deviations=deviations)
+    )
+    draws = np.random.default_rng(0).normal(means, deviations[:, None], (200_000, 3, 3))
+    shares = np.stack([(draws.argmax(axis=2) == one).mean(axis=0) for one in range(3)], axis=1)
+    np.testing.assert_allclose(found, shares, atol=0.005)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
+
+
+def test_many_drowned_counts_tell_more_than_each():
+    features, truth, asked, counts = problem(3, num_inputs=600)
+    asked = np.arange(600)
+    counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
+    given_labels = PoolLabels(query_indices=asked, labels=counts.argmax(axis=1), num_classes=3)
+    assert (given_labels.labels == truth).mean() < 0.6
+    graph = neighbours.neighbour_graph([features])
+    found = regression.labels_by_regression([features], graph, given_labels, counts, 200.0)
+    assert (found.labels == truth[found.query_indices]).mean() > 0.95
+    assert len(found.labels) == 600
+    np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
+    # Whatever unit counts and noise have.
+    other = regression.labels_by_regression(
+        [features], graph, given_labels, 2.0**20 * counts, 2.0**20 * 200.0
+    )
+    np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
+
+
+def test_more_noise_leaves_less_sure():
+    features, _, asked, counts = problem(5)
+    features = regression.scaled(features)
+    sure = [
+        regression.class_probabilities(regression.regress(features, features[asked], counts, noise))
+        .max(axis=1)
+        .mean()
+        for noise in (30.0, 300.0)
+    ]
+    assert sure[1] < sure[0]
+
+
+def test_an_input_s_surroundings_are_a_mean():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(50, 3)).astype(np.float32)
+    graph = neighbours.neighbour_graph([features])
+    same = regression.surroundings(graph, np.ones((50, 2), np.float32))
+    np.testing.assert_allclose(same, 1.0, rtol=1e-5)
+    inverse = np.linalg.inv(np.eye(50) - regression.SMOOTHED * graph.toarray())
+    slow = inverse @ features / inverse.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(regression.surroundings(graph, features), slow, atol=1e-4)
+
+
+@pytest.mark.parametrize("asked", [[0], [0, 0, 3]])
+def test_copies_and_the_fewest_queries_have_probabilities(asked):
+    features = np.ones((4, 2))
+    labels = PoolLabels(query_indices=asked, labels=[1] * len(asked), num_classes=2)
+    found = regression.labels_by_regression(
+        [features], neighbours.neighbour_graph([features]), labels, [[0, 9]] * len(asked), 1.0
+    )
+    assert np.isfinite(found.weights).all() and len(found.labels) == 4
