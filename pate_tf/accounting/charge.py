@@ -73,6 +73,14 @@ class Charge(ABC):
         """
         return ()
 
+    @property
+    def gaussian_noise_on_counts(self) -> float | None:
+        """Standard deviation of the Gaussian noise on counts that leave with labels, in votes.
+
+        None where no counts leave, or noise of another law.
+        """
+        return None
+
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon of `number` of these alone, by another theorem than moments.
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from math import exp, log
 from typing import Final, TypeVar
 
-from scipy.optimize import brentq
-
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import check_delta, check_num_queries
@@ -85,6 +83,8 @@ class Target:
         Raises:
             ValueError: if no scale between 2^-30 and 2^60 votes is affordable.
         """
+        from scipy.optimize import brentq  # a silo plans nothing, and stays small without it
+
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
 
         def excess(log_scale: float) -> float:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import sklearn.cluster
 
 from pate_tf.accounting.lattice import LATTICE
-from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features
@@ -151,9 +150,10 @@ def infer(
 
 
 def _inferred(views: Sequence[npt.NDArray[np.floating]], released: ReleasedLabels) -> PoolLabels:
-    graph, counts, charge = neighbour_graph(views), released.noisy_counts, released.cost.charge
+    graph, counts = neighbour_graph(views), released.noisy_counts
     if counts is None:
         return spread_labels(graph, released)
-    if isinstance(charge, GaussianHistogram) and released.num_answered <= MOST_QUERIES:
-        return labels_by_regression(views, graph, released, counts, charge.sigma * LATTICE)
+    sigma = released.cost.charge.gaussian_noise_on_counts
+    if sigma is not None and released.num_answered <= MOST_QUERIES:
+        return labels_by_regression(views, graph, released, counts, sigma * LATTICE)
     return spread_counts(graph, released, counts)

@@ -176,6 +176,7 @@ def test_a_cost_tells_what_was_paid_for():
         "epsilon": 4.30612,
         "delta": DELTA,
         "unit": "owner",
+        "before": [],
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         cost.epsilon = 0.0

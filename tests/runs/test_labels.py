@@ -50,6 +50,7 @@ def as_arrays(labels: QueriedLabels) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("strategy", ["random", "diverse"])
 def test_labels_are_bought_without_a_student_and_survive_a_folder(tmp_path, strategy):
     labels = bought(tmp_path, FakeEnsemble(table(95)), strategy=strategy)

@@ -64,7 +64,7 @@ def test_probabilities_are_the_mean_of_one_keras_model_after_another(ensemble, t
     done = []
     found = ensembles.Ensemble(folder).probabilities(inputs, temperature, done.append)
     assert found.shape == (502, config.dataset.num_classes)
-    assert done == [500, 2]
+    assert sum(done) == 502 and len(done) > 1
     logits = helpers.slow_logits(config, stacked, inputs)
     expected = scipy.special.softmax(logits / temperature, axis=2).mean(axis=0)
     np.testing.assert_allclose(found, expected, atol=1e-4)

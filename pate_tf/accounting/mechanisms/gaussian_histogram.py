@@ -63,6 +63,11 @@ class GaussianHistogram(Mechanism):
         return {"sigma": self.sigma}
 
     @property
+    def gaussian_noise_on_counts(self) -> float:
+        """Sigma."""
+        return self.sigma
+
+    @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
         return (self.sigma / sqrt(2.0),)
