@@ -122,6 +122,13 @@ def _run(
     runpy.run_path(path, run_name="__main__")
 
 
+def learn_little() -> None:
+    """A setup: what is learnt between labels and a student takes few steps."""
+    from pate_tf.representations import student_features
+
+    student_features.STEPS = 30
+
+
 def limit_file_size(num_bytes: int) -> None:
     """A full disk: no file grows beyond `num_bytes`."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -6,7 +6,7 @@ import pathlib
 import signal
 
 import pytest
-from script_processes import Ended, run_script
+from script_processes import Ended, learn_little, run_script
 
 SCRIPT = "benchmarks/paper/__main__.py"
 FIGURES = ("figure2", "figure3", "figure4")
@@ -20,6 +20,7 @@ def run(folder: pathlib.Path, *flags: str, name: str = "out", **options) -> Ende
 
 
 def quick(folder: pathlib.Path, names, *flags: str, **options) -> Ended:
+    options = {"setup": learn_little, **options}
     return run(folder, "--quick", "--insecure_seed=7", *flags, "--only", *names, **options)
 
 
@@ -90,6 +91,7 @@ def quick_and_published(folder: pathlib.Path, names) -> dict:
     return found
 
 
+@pytest.mark.long
 def test_quick_compares_with_other_labels_and_other_queries(tmp_path):
     found = quick_and_published(tmp_path, SLOW[:2])
     assert (tmp_path / "docs/pictures/results_figure5.png").stat().st_size > 1000

@@ -2,7 +2,7 @@
 
 import json
 
-from script_processes import run_script
+from script_processes import learn_little, run_script
 
 
 def test_teachers_on_features_and_their_student(tmp_path):
@@ -29,6 +29,7 @@ def test_teachers_on_features_and_their_student(tmp_path):
         "--max_steps=100",
         "--report_file=s.json",
         folder=tmp_path,
+        setup=learn_little,
     )
     assert ended.code == 0, ended.err
     report = json.loads((tmp_path / "s.json").read_text())

@@ -19,7 +19,7 @@ import site
 
 import pytest
 from code_blocks import DOCS, blocks
-from script_processes import Ended, run_script
+from script_processes import Ended, learn_little, run_script
 
 RESULTS = "results.md"  # made by benchmarks/paper, of commands that take hours
 PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name != RESULTS)
@@ -60,16 +60,19 @@ def run_command(words: list[str], folder: pathlib.Path) -> Ended:
     without = ("--max_steps", "--representation")
     if script != "analysis.py" and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
-    # A user's own module lies in the folder where the commands are typed.
-    return run_script(
-        script, *flags, folder=folder, setup=functools.partial(site.addsitedir, str(folder))
-    )
+    return run_script(script, *flags, folder=folder, setup=functools.partial(set_up, str(folder)))
+
+
+def set_up(folder: str) -> None:
+    """A user's own module lies in the folder where the commands are typed."""
+    site.addsitedir(folder)
+    learn_little()
 
 
 def run_python(text: str, folder: pathlib.Path) -> Ended:
     block = folder / "block.py"
     block.write_text(text)
-    return run_script(str(block), folder=folder)
+    return run_script(str(block), folder=folder, setup=learn_little)
 
 
 def run_page(page: str, folder: pathlib.Path) -> None:
