@@ -375,7 +375,10 @@ def test_those_who_wait_for_a_folder_work_in_it_one_at_a_time(tmp_path):
                 inside.remove(number)
                 (tmp_path / "shared").rmdir()
 
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with (
+        pytest.warns(UserWarning, match="shared: waiting for another process at work there"),
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
         list(pool.map(work, range(8)))
     assert (max(most), len(most)) == (1, 160)
     with pytest.raises(FileNotFoundError), artifacts.one_at_a_time(tmp_path / "shared"):

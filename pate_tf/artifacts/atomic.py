@@ -10,10 +10,12 @@ import secrets
 import shutil
 import socket
 import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import IO
 
 _TEMPORARY = ".writing-"
+_TRIES = 100
 
 
 def check_can_hold_files(folder: pathlib.Path) -> None:
@@ -62,18 +64,32 @@ def only_writer(folder: pathlib.Path) -> Iterator[None]:
 def one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
     """Creates a folder and waits until no other process of this kind is in it.
 
-    The block may delete the folder.
+    The block may delete the folder. Who has to wait is told so by a warning.
     """
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = _made_and_opened(folder)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                warnings.warn(f"{folder}: waiting for another process at work there", stacklevel=3)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still_there(descriptor, folder):
                 yield
                 return
         finally:
             os.close(descriptor)
+
+
+def _made_and_opened(folder: pathlib.Path) -> int:
+    """Returns a descriptor of a folder, which others may delete at any moment."""
+    for _ in range(_TRIES):
+        # Deleted in the middle of either call, it is neither made nor there.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.open(folder, os.O_RDONLY)
+    folder.mkdir(parents=True, exist_ok=True)
+    return os.open(folder, os.O_RDONLY)
 
 
 def _is_still_there(descriptor: int, folder: pathlib.Path) -> bool:

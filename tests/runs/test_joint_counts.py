@@ -12,12 +12,13 @@ from pate_tf.runs.student.target import JOINT, TargetRequest
 POOL = PUBLIC.split(250).pool
 
 
-def number(epsilon, num_teachers=2_000, pool_size=9_000):
+def number(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None):
     return joint_counts.planned_number(
         Target(epsilon=epsilon, delta=1e-5, num_queries=1),
         num_teachers=num_teachers,
         num_classes=10,
         pool_size=pool_size,
+        num_queries=num_queries,
     )
 
 
@@ -32,6 +33,13 @@ def test_never_more_than_the_pool_has():
 
 def test_few_teachers_are_drowned():
     assert number(0.1, num_teachers=250) is None
+
+
+def test_a_number_that_somebody_asked_for_must_not_be_drowned_or_too_large_either():
+    assert number(0.1, num_queries=100) == 100
+    assert number(0.02, num_queries=200) is None
+    assert number(8.0, num_queries=1_000) == 1_000
+    assert number(8.0, num_queries=1_001) is None
 
 
 def request(**changes):
@@ -56,6 +64,8 @@ def test_the_plan_buys_a_histogram_of_diverse_queries_and_says_why():
 def test_what_the_user_says_goes_first():
     _, asked = planned(request(num_queries=50))
     assert isinstance(asked.mechanism, GaussianHistogram) and asked.queries.num_queries == 50
+    with pytest.raises(ValueError, match="target_epsilon: expected one that labels at least half"):
+        planned(request(num_queries=200, target_epsilon=0.001))
     _, asked = planned(request(mechanism=GaussianNoisyMax))
     assert isinstance(asked.mechanism, GaussianNoisyMax) and JOINT not in asked.choice
     _, asked = planned(request(strategy="first"))

@@ -37,17 +37,27 @@ def are_joined(teachers: Voter, pool: Pool) -> bool:
 
 
 def planned_number(
-    target: Target, *, num_teachers: int, num_classes: int, pool_size: int
+    target: Target,
+    *,
+    num_teachers: int,
+    num_classes: int,
+    pool_size: int,
+    num_queries: int | None = None,
 ) -> int | None:
-    """Returns how many inputs are asked about; None where noise would drown the counts of all.
+    """Returns how many inputs are asked about; None where counts are not learnt from together.
+
+    That is where noise would drown the counts of all, or there are too many.
 
     Args:
       target: what they may cost; its own number of queries is not read.
       num_teachers: who vote.
       num_classes: that they choose from.
       pool_size: the most that can be asked.
+      num_queries: the number that somebody asked for; None for the planned one.
     """
-    number = min(QUERIES_A_CLASS * num_classes, pool_size, MOST_QUERIES)
+    number = num_queries or min(QUERIES_A_CLASS * num_classes, pool_size, MOST_QUERIES)
+    if number > MOST_QUERIES:
+        return None
     needed = dataclasses.replace(target, num_queries=number)
     sigma = needed.least_noise(GaussianHistogram.of_scale).noise_scales["sigma"]
     return number if sigma <= LOUD * num_teachers else None

@@ -77,11 +77,12 @@ class TargetRequest:
           ValueError: if a number is out of range, or nothing worth its cost can be had for it.
         """
         if joined and self.mechanism is None and self.strategy in (None, JOINT_STRATEGY):
-            number = self.num_queries or planned_number(
+            number = planned_number(
                 Target(epsilon=self.target_epsilon, delta=delta, num_queries=1, unit=unit),
                 num_teachers=num_teachers,
                 num_classes=pool.dataset.num_classes,
                 pool_size=len(pool),
+                num_queries=self.num_queries,
             )
             if number is not None:
                 joint = dataclasses.replace(self, mechanism=GaussianHistogram, num_queries=number)
