@@ -12,6 +12,11 @@ import pytest
 # Before TensorFlow starts, here and in every process that inherits this environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+# Processes of pytest-xdist share the cores; threads of each would wait for those of the others.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        os.environ.setdefault(name, "1")
+
 # Nothing that a test does may be noted in the home of who runs it, by what it starts neither.
 os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
 # Features of public inputs may be shared: the processes of pytest-xdist inherit the folder.

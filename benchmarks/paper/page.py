@@ -45,11 +45,14 @@ def publish(
 
     Args:
       results: of the experiments.
-      benchmarks_dir: JSON files of the other benchmarks; what is not there is left out.
-      docs_dir: where to write.
+      benchmarks_dir: JSON files of the other benchmarks.
+      docs_dir: where to write. What is there and was not measured anew stays.
     """
     docs_dir.mkdir(parents=True, exist_ok=True)
-    everything = {**results, "benchmarks": dict(_others(benchmarks_dir))}
+    path = docs_dir / JSON
+    old = artifacts.read_json(path) if path.exists() else {}
+    new = {"experiments": results["experiments"], "benchmarks": dict(_others(benchmarks_dir))}
+    everything = {part: {**old.get(part, {}), **found} for part, found in new.items()}
     artifacts.write_json(docs_dir / JSON, everything)
     drawn = pictures.draw(everything, docs_dir)
     artifacts.write_text(docs_dir / PAGE, markdown(everything, drawn))

@@ -44,6 +44,17 @@ def test_columns_stand_in_order_and_nothing_is_lost(tmp_path):
     assert "`python -m benchmarks.paper --only=teachers`: 1 s, seed 3, 2 cores; python 3.11" in text
 
 
+def test_what_was_not_measured_anew_stays_on_the_page(tmp_path):
+    (tmp_path / "ledger.json").write_text(json.dumps({"rows": []}))
+    page.publish({"experiments": {"teachers": experiment(cells={"ours": "2"})}}, tmp_path, tmp_path)
+    (tmp_path / "ledger.json").unlink()
+    page.publish({"experiments": {"figure2": experiment(cells={"ours": "5"})}}, tmp_path, tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    assert "| w | 2 | 1.2 |" in text and "| w | 5 | 1.2 |" in text
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert set(kept["experiments"]) == {"teachers", "figure2"} and "ledger" in kept["benchmarks"]
+
+
 def test_ours_stands_first_where_the_paper_has_no_column(tmp_path):
     text = published(tmp_path, experiment(cells={"more": "3", "ours": "2"}))
     assert "|  | ours | more | seconds |" in text
