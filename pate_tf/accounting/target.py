@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from math import exp, log
 from typing import Final, TypeVar
@@ -34,6 +35,7 @@ class Target:
         num_changed_teachers: how many teachers the change may reach that epsilon protects against:
             1 (default) for one record replaced, or one owner added or removed; 2 for one owner
             replaced by another; k for k records of one person.
+        before: what may have been paid before within the same epsilon, and how often.
 
     Raises:
         ValueError: if a value is out of range.
@@ -44,6 +46,7 @@ class Target:
     num_queries: int
     unit: str = "record"
     num_changed_teachers: int = 1
+    before: tuple[tuple[Charge, int], ...] = ()
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -58,8 +61,12 @@ class Target:
             raise ValueError(f"num_changed_teachers: expected at least 1, got {number}")
 
     def epsilon_of(self, charge: Charge) -> float:
-        """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
-        paid = {charge: charge.number_charged(self.num_queries)}
+        """Returns what `num_queries` of a charge cost at delta with all that may have been before.
+
+        Infinite where nothing is known.
+        """
+        paid = Counter({charge: charge.number_charged(self.num_queries)})
+        paid.update(dict(self.before))
         if self.num_changed_teachers == 1:
             return smallest_epsilon(paid, self.delta)[0]
         return several_teachers_epsilon(

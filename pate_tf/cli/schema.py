@@ -23,14 +23,13 @@ def define_flags() -> None:
     flags.DEFINE_string("label", None, "The label's column, which the public file need not have.")
     flags.DEFINE_string("owner", None, "The column that says whose a private record is, if any.")
     flags.DEFINE_string("schema", "schema.toml", "Where the draft goes; never over another file.")
-    flags.mark_flag_as_required("public")
 
 
 def main() -> None:
     """Reads the flags, drafts, writes."""
     target = pathlib.Path(FLAGS.schema)
     text = drafting.draft_schema(
-        pathlib.Path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
+        command_line.path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
     )
     print(text, end="")
     print(f"\nWritten to {target}: look it through before you use it.")

@@ -1,10 +1,12 @@
 """Asks for inputs that everybody agrees on: the most typical ones of the denser groups.
 
 With a stability gate the query that teachers agree on least decides about all others. So the pool
-falls into twice as many groups as there are queries. The half with more inputs for their distance
-from the centre is asked about, each group by the input nearest to its centre; the other half, where
-odd inputs end up, is not. No label, true or noisy, plays a part.
+falls into a quarter more groups than there are queries. Those with most inputs for their distance
+from the centre are asked about, each group by the input nearest to its centre; the others, where
+odd inputs end up, are not. No label, true or noisy, plays a part.
 """
+
+import math
 
 import numpy as np
 
@@ -13,7 +15,9 @@ from pate_tf.queries.diverse import groups_of_look_alikes
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import Pool
 
-GROUPS_A_QUERY = 2
+# Chosen by votes of 250 networks and of 2,000 ridge teachers on MNIST's pool: the least stable of
+# 50 queries, and of 100, is as stable as with twice as many groups, and more kinds are asked about.
+GROUPS_A_QUERY = 1.25
 
 
 def choose(
@@ -30,7 +34,7 @@ def choose(
     Returns:
       Positions in the pool, int64 `[num_queries]`, distinct.
     """
-    number = min(GROUPS_A_QUERY * num_queries, len(pool))
+    number = min(math.ceil(GROUPS_A_QUERY * num_queries), len(pool))
     groups = groups_of_look_alikes(pool, number, seed, representation=representation)
     densest = np.argsort(-groups.densities, kind="stable")[:num_queries]
     return groups.filled_up(groups.most_typical[densest], num_queries)

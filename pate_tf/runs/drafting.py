@@ -7,7 +7,7 @@ from pate_tf.data import schema_files, tables
 
 
 def draft_schema(
-    public: pathlib.Path,
+    public: pathlib.Path | None,
     target: pathlib.Path,
     *,
     label: str | None = None,
@@ -16,15 +16,20 @@ def draft_schema(
     """Writes a draft of a schema, and returns it.
 
     Args:
-      public: a file of PUBLIC records.
+      public: a file of PUBLIC records; None, which is refused, where nobody named one.
       target: where the draft goes.
       label: name of the label's column, which public records need not have.
       owner: name of the owner's column.
 
     Raises:
-      ValueError: if there is a file at `target` already, it can't be written, or the records can't
-        be read.
+      ValueError: if no records are named or they can't be read, there is a file at `target`
+        already, or it can't be written.
     """
+    if public is None:
+        raise ValueError(
+            "public: expected a file of public records, of comma-separated values or Parquet, got "
+            "none"
+        )
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)

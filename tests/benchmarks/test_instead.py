@@ -89,7 +89,8 @@ def test_every_cell_is_there_and_kept(tmp_path):
     assert "not timed, analysis.py ended with 2" in again.out
     unchanged = [row for row in rows if row["method"] != "noisy_means"]
     assert [row for row in results(tmp_path)["rows"] if row in unchanged] == unchanged
-    kept = run(tmp_path, "--epsilons", "0.5", "8", "--kept", "--methods", "linear_head", "library")
+    shown = ("--epsilons", "0.5", "8", "--repetitions=2", "--kept")
+    kept = run(tmp_path, *shown, "--methods", "linear_head", "library")
     assert kept.code == 0, kept.err
     assert not measured(kept)
     rows_kept = results(tmp_path)["rows"]

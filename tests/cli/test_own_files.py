@@ -155,6 +155,10 @@ def test_a_draft_is_written_once(clinic, tmp_path):
     again = run_script("pate_tf/cli/schema.py", *flags, folder=tmp_path)
     assert again.code == 1
     assert again.err == "error: schema: expected a file that is not there yet, got new.toml\n"
+    of_nothing = run_script("pate_tf/cli/schema.py", "--schema=other.toml", folder=tmp_path)
+    assert of_nothing.code == 1 and not (tmp_path / "other.toml").exists()
+    assert of_nothing.err.startswith("error: public: expected a file of public records")
+    assert of_nothing.err.count("\n") == 1
 
 
 def test_images_in_folders_become_teachers(tmp_path):
