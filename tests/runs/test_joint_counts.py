@@ -32,14 +32,6 @@ def test_never_more_than_the_pool_has():
     assert number(1.0, pool_size=120) == 120
 
 
-def test_fewer_are_asked_where_fewer_will_do():
-    target = Target(epsilon=0.05, delta=1e-5, num_queries=1)
-    numbers = {"num_teachers": 2_000, "num_classes": 10, "pool_size": 9_000}
-    assert joint_counts.planned_number(target, **numbers) is None
-    assert joint_counts.planned_number(target, **numbers, fewest_a_class=5) == 100
-    assert joint_counts.planned_number(target, **numbers, fewest_a_class=20) is None
-
-
 def test_few_teachers_are_drowned():
     assert number(0.1, num_teachers=250) is None
 
@@ -62,16 +54,16 @@ def planned(asked, joined=True, num_teachers=2_000):
     return plan, asked.planned(plan)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.25, 1.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
 def test_a_gate_is_tried_for_a_part_and_the_rest_would_buy_a_histogram(epsilon):
     plan, asked = planned(request(target_epsilon=epsilon))
     assert isinstance(asked.mechanism, StabilityGate)
     assert (asked.queries.strategy, asked.queries.num_queries) == ("typical", 50)
-    assert asked.mechanism.epsilon < 0.6 * epsilon and asked.mechanism.epsilon < 0.06
+    assert asked.mechanism.epsilon < 0.2 * epsilon and asked.mechanism.epsilon < 0.06
     then = asked.otherwise
     assert isinstance(then.mechanism, GaussianHistogram) and then.otherwise is None
     number = then.queries.num_queries
-    assert then.queries.strategy == "diverse" and number == (100 if epsilon == 0.1 else 200)
+    assert then.queries.strategy == "diverse" and number == 200
     both, _ = smallest_epsilon({asked.mechanism: 1, then.mechanism: number}, 1e-5)
     assert 0.99 * epsilon < both <= epsilon
     assert plan.is_num_queries_planned and plan.otherwise.is_num_queries_planned
@@ -86,14 +78,16 @@ def test_a_gate_opens_where_a_quarter_of_the_teachers_lead():
     epsilon = gate_first.gate_epsilon(1.0, num_teachers=2_000, delta=1e-5)
     gate = StabilityGate(epsilon=epsilon, delta=1e-5 / 3)
     assert gate.pass_probability(250) >= 0.99 > gate.pass_probability(249)
-    assert gate_first.gate_epsilon(0.05, num_teachers=2_000, delta=1e-5) == 0.6 * 0.05
+    assert gate_first.gate_epsilon(0.25, num_teachers=2_000, delta=1e-5) is None
 
 
-def test_no_gate_is_tried_where_nothing_would_be_left_for_a_histogram():
-    plan, asked = planned(request(target_epsilon=0.1), num_teachers=1_000)
+def test_a_small_budget_buys_a_histogram_of_diverse_queries_and_says_why():
+    plan, asked = planned(request())
+    assert isinstance(asked.mechanism, GaussianHistogram)
     assert asked.otherwise is None and plan.otherwise is None
-    # Noise drowns the counts of so few teachers: mechanisms are compared as for any.
-    assert isinstance(asked.mechanism, StabilityGate) and asked.mechanism.epsilon == 0.1
+    assert (asked.queries.strategy, asked.queries.num_queries) == ("diverse", 200)
+    assert plan.target.epsilon_of(asked.mechanism) <= 0.1
+    assert JOINT in asked.choice and JOINT in plan.sentences()
 
 
 def test_owners_get_a_gate_with_a_smaller_delta_and_the_rest_of_it():

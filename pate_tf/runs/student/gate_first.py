@@ -17,11 +17,12 @@ from pate_tf.accounting.pass_function import least_epsilon
 # next to none, and no part of a budget opens the gate.
 LEAD: Final = 0.25
 OPENS: Final = 0.99
-LARGEST_SHARE: Final = 0.6  # of the budget
+# Of the budget: where more would be needed, teachers that don't agree would cost too much.
+LARGEST_SHARE: Final = 0.2
 
 
-def gate_epsilon(target_epsilon: float, *, num_teachers: int, delta: float) -> float:
-    """Returns what a gate may cost, at most `LARGEST_SHARE` of the budget.
+def gate_epsilon(target_epsilon: float, *, num_teachers: int, delta: float) -> float | None:
+    """Returns what a gate may cost; None where that is more than `LARGEST_SHARE` of the budget.
 
     Args:
       target_epsilon: what all labels may cost together.
@@ -30,4 +31,4 @@ def gate_epsilon(target_epsilon: float, *, num_teachers: int, delta: float) -> f
     """
     distance = int(LEAD * num_teachers / 2)  # teachers that would have to change
     enough = least_epsilon(distance=distance, delta=SHARE_OF_DELTA * delta, pass_probability=OPENS)
-    return min(enough, LARGEST_SHARE * target_epsilon)
+    return enough if enough <= LARGEST_SHARE * target_epsilon else None

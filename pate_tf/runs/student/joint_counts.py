@@ -20,8 +20,6 @@ from pate_tf.values.public import Pool
 
 # On the pool of Fashion-MNIST two and five times as many told no more, at epsilons from .1 to 1.
 QUERIES_A_CLASS: Final = 20
-# After a gate that stayed shut there is less to spend, and there may be as few.
-FEWEST_A_CLASS: Final = 5
 # Of the teachers, standard deviations of the noise: beyond it counts say too little, and other
 # mechanisms are compared.
 LOUD: Final = 1 / 2
@@ -45,7 +43,6 @@ def planned_number(
     num_classes: int,
     pool_size: int,
     num_queries: int | None = None,
-    fewest_a_class: int | None = None,
 ) -> int | None:
     """Returns how many inputs are asked about; None where counts are not learnt from together.
 
@@ -57,17 +54,10 @@ def planned_number(
       num_classes: that they choose from.
       pool_size: the most that can be asked.
       num_queries: the number that somebody asked for; None for the planned one.
-      fewest_a_class: how few of each class will do, if noise drowns more; None for no fewer.
     """
-    a_class = QUERIES_A_CLASS
-    while True:
-        number = num_queries or min(a_class * num_classes, pool_size, MOST_QUERIES)
-        if number > MOST_QUERIES:
-            return None
-        needed = dataclasses.replace(target, num_queries=number)
-        sigma = needed.least_noise(GaussianHistogram.of_scale).noise_scales["sigma"]
-        if sigma <= LOUD * num_teachers:
-            return number
-        a_class //= 2
-        if num_queries or a_class < (fewest_a_class or QUERIES_A_CLASS):
-            return None
+    number = num_queries or min(QUERIES_A_CLASS * num_classes, pool_size, MOST_QUERIES)
+    if number > MOST_QUERIES:
+        return None
+    needed = dataclasses.replace(target, num_queries=number)
+    sigma = needed.least_noise(GaussianHistogram.of_scale).noise_scales["sigma"]
+    return number if sigma <= LOUD * num_teachers else None

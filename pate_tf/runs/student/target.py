@@ -20,7 +20,7 @@ from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.runs.student.gate_first import gate_epsilon
-from pate_tf.runs.student.joint_counts import FEWEST_A_CLASS, are_joined, planned_number
+from pate_tf.runs.student.joint_counts import are_joined, planned_number
 from pate_tf.runs.student.labels import LabelRequest
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import Pool
@@ -108,17 +108,19 @@ class TargetRequest:
     def _gate_first(self, budget: Target, num_teachers: int, pool: Pool) -> Recommendation | None:
         """Returns the plan for a gate, and for noisy counts if it stays shut.
 
-        None where somebody said what to ask, a part of the budget opens no gate even if teachers
-        agree as is assumed, or the rest buys nothing.
+        None where somebody said what to ask, a small part of the budget opens no gate even if
+        teachers agree as is assumed, or the rest buys nothing.
         """
         if self.strategy is not None or self.num_queries is not None:
             return None
         epsilon = gate_epsilon(budget.epsilon, num_teachers=num_teachers, delta=budget.delta)
+        if epsilon is None:
+            return None
         gate = dataclasses.replace(self, mechanism=StabilityGate)._compared(
             dataclasses.replace(budget, epsilon=epsilon), num_teachers, pool
         )
         rest = dataclasses.replace(budget, before=((gate.mechanism, 1),))
-        joint = self._joint(rest, num_teachers, pool, fewest_a_class=FEWEST_A_CLASS)
+        joint = self._joint(rest, num_teachers, pool)
         if joint is None or gate.expected_share < GOOD_SHARE:
             return None
         return dataclasses.replace(
@@ -127,9 +129,7 @@ class TargetRequest:
             otherwise=dataclasses.replace(joint, purpose=f"{AFTER_GATE} {JOINT}"),
         )
 
-    def _joint(
-        self, budget: Target, num_teachers: int, pool: Pool, *, fewest_a_class: int | None = None
-    ) -> Recommendation | None:
+    def _joint(self, budget: Target, num_teachers: int, pool: Pool) -> Recommendation | None:
         """Returns the plan for noisy counts; None where they are not learnt from together."""
         number = planned_number(
             budget,
@@ -137,7 +137,6 @@ class TargetRequest:
             num_classes=pool.dataset.num_classes,
             pool_size=len(pool),
             num_queries=self.num_queries,
-            fewest_a_class=fewest_a_class,
         )
         if number is None:
             return None
