@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN, AssumedVotes
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism, registry
 from pate_tf.accounting.planned_queries import GOOD_SHARE, largest_batch, planned_num_queries
 from pate_tf.accounting.recommendation import Candidate, Recommendation
@@ -32,7 +31,6 @@ def recommend(
     num_exceptions: int = 0,
     mechanism: type[Mechanism] | str | None = None,
     adaptive: bool = False,
-    before: tuple[tuple[Charge, int], ...] = (),
 ) -> Recommendation:
     """Compares all mechanisms within a budget, and recommends one. Reads no votes.
 
@@ -67,8 +65,6 @@ def recommend(
         mechanism: the only one to calibrate, by class or name. Default: all.
         adaptive: whether queries will be chosen by earlier noisy labels, which leaves out whatever
             labels a batch that was fixed beforehand.
-        before: what may have been paid before within the same budget, and how often; nothing by
-            default.
 
     Raises:
         ValueError: if a number is out of range, or no mechanism can be planned for.
@@ -86,7 +82,6 @@ def recommend(
         num_queries=1 if num_queries is None else num_queries,
         unit=unit,
         num_changed_teachers=num_changed_teachers,
-        before=before,
     )
     if num_queries is None:
         number = planned_num_queries(

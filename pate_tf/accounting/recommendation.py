@@ -45,8 +45,7 @@ class Recommendation:
         assumed: the votes that are assumed.
         candidates: at least one; the first is recommended.
         is_num_queries_planned: whether the number of queries is a part of the recommendation.
-        purpose: what the labels are for, or why they are bought first; in sentences.
-        otherwise: what is bought besides if no label of these leaves; None for nothing.
+        purpose: what the labels are for, if single labels need not be right; in sentences.
     """
 
     target: Target
@@ -54,7 +53,6 @@ class Recommendation:
     candidates: tuple[Candidate, ...]
     is_num_queries_planned: bool = False
     purpose: str = ""
-    otherwise: Recommendation | None = None
 
     @property
     def mechanism(self) -> Mechanism:
@@ -116,7 +114,6 @@ class Recommendation:
                 "",
                 f"Recommended: {self.mechanism.name}",
                 f"  {' '.join(self.flags)}",
-                *self._otherwise_in_words(),
                 "",
                 *(textwrap.fill(sentence, WIDTH) for sentence in self.sentences()),
             ]
@@ -160,17 +157,7 @@ class Recommendation:
             ],
             "flags": list(self.flags),
             "reason": self.reason,
-            "otherwise": None if self.otherwise is None else self.otherwise.to_dict(),
         }
-
-    def _otherwise_in_words(self) -> list[str]:
-        if self.otherwise is None:
-            return []
-        more = self.otherwise
-        return [
-            f"If no label leaves: {more.mechanism.name}, {more.num_queries:,} queries, both "
-            f"together for epsilon {more.target.epsilon:g}"
-        ]
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.in_words())}</pre>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from math import exp, log
 from typing import Final, TypeVar
@@ -35,7 +34,6 @@ class Target:
         num_changed_teachers: how many teachers the change may reach that epsilon protects against:
             1 (default) for one record replaced, or one owner added or removed; 2 for one owner
             replaced by another; k for k records of one person.
-        before: what may have been paid before within the same epsilon, and how often.
 
     Raises:
         ValueError: if a value is out of range.
@@ -46,7 +44,6 @@ class Target:
     num_queries: int
     unit: str = "record"
     num_changed_teachers: int = 1
-    before: tuple[tuple[Charge, int], ...] = ()
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -61,12 +58,8 @@ class Target:
             raise ValueError(f"num_changed_teachers: expected at least 1, got {number}")
 
     def epsilon_of(self, charge: Charge) -> float:
-        """Returns what `num_queries` of a charge cost at delta with all that may have been before.
-
-        Infinite where nothing is known.
-        """
-        paid = Counter({charge: charge.number_charged(self.num_queries)})
-        paid.update(dict(self.before))
+        """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
+        paid = {charge: charge.number_charged(self.num_queries)}
         if self.num_changed_teachers == 1:
             return smallest_epsilon(paid, self.delta)[0]
         return several_teachers_epsilon(

@@ -6,13 +6,12 @@ Nothing here knows teachers or TensorFlow: who votes and what picks noisy winner
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism, NoisyWinners
 from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.accounting.released_labels import ReleasedLabels
@@ -91,7 +90,6 @@ class Labeller:
         query_indices: npt.ArrayLike | None = None,
         adaptive: bool = False,
         num_later: int = 0,
-        otherwise: Mapping[Mechanism, int] | None = None,
         predictions: npt.NDArray[np.float64] | None = None,
     ) -> ReleasedLabels:
         """Pays for the queries that were never answered, answers them, and returns all answers.
@@ -103,8 +101,6 @@ class Labeller:
           adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
             holds for them too; no data-dependent one does, and the votes are kept as such.
           num_later: how many queries are yet to come, which must be affordable after these.
-          otherwise: how many queries of which mechanism will be asked if no label of these leaves;
-            they must be affordable beside these before anything is paid.
           predictions: what a student of earlier labels says of the queries, its probabilities
             `[num_queries, num_classes]`, for a mechanism that heeds them. Such queries count as
             adaptive.
@@ -148,10 +144,7 @@ class Labeller:
         new = [digest for digest in distinct if digest not in answers]
         if new:
             number = mechanism.number_charged(len(new) + num_later)
-            later: dict[Charge, int] = {
-                one: one.number_charged(times) for one, times in (otherwise or {}).items()
-            }
-            self.ledger.check_affordable(mechanism, number, later=later)
+            self.ledger.check_affordable(mechanism, number)
             self._check_owners(mechanism, number)
             places = [first_place[digest] for digest in new]
             counts = self._count(queries[places])

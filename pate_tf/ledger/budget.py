@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
@@ -102,11 +101,10 @@ class Budget:
                 f"{charge.several(1)}: nothing private may be released through it"
             )
 
-    def check_affordable(self, charge: Charge, number: int, *, later: Mapping[Charge, int]) -> None:
+    def check_affordable(self, charge: Charge, number: int) -> None:
         """Checks that `number` more fit in the worst case; see `Ledger.check_affordable`."""
         self.check_finite(charge)
         if self._fits(charge, number):
-            self._check_later(charge, number, later)
             return
         self._check_delta(charge, number)
         affordable = self.affordable(charge) or 0
@@ -118,21 +116,6 @@ class Budget:
             f"{self.epsilon_budget} at delta {self.delta} is spent",
             num_affordable=affordable,
         )
-
-    def _check_later(self, charge: Charge, number: int, later: Mapping[Charge, int]) -> None:
-        """Raises BudgetExceeded if what may follow a payment does not fit beside it."""
-        if not later:
-            return
-        together = self._with(charge, number) + Counter(later)
-        epsilon, _ = composition.smallest_epsilon(together, self.delta)
-        if epsilon > (self.epsilon_budget or math.inf) or math.isinf(epsilon):
-            following = " and ".join(one.several(times) for one, times in later.items())
-            raise BudgetExceeded(
-                f"epsilon_budget: expected to afford {charge.several(number)} and, should none of "
-                f"its labels leave, {following}, with what is spent epsilon {epsilon:.4g} at delta "
-                f"{self.delta}, got {self.epsilon_budget}",
-                num_affordable=0,
-            )
 
     def _check_delta(self, charge: Charge, number: int) -> None:
         """Raises BudgetExceeded if what has no moments would leave too little of delta."""

@@ -178,21 +178,14 @@ class LedgerView:
         """Returns the answers that exist already, by query digest."""
         return self._chain.stored_answers(queries)
 
-    def check_affordable(
-        self, charge: Charge, number: int, *, later: Mapping[Charge, int] | None = None
-    ) -> None:
+    def check_affordable(self, charge: Charge, number: int) -> None:
         """Checks that `number` more of `charge` fit in the worst case.
-
-        Args:
-          charge: what is to be paid.
-          number: how often.
-          later: what may have to be paid after it, and must fit beside it.
 
         Raises:
           BudgetExceeded: if they don't; the message says how many would.
           LedgerError: if the charge has no finite guarantee.
         """
-        self._budget.check_affordable(charge, number, later=later or {})
+        self._budget.check_affordable(charge, number)
 
     def seal(self, content: Mapping[str, Any]) -> str:
         """Returns a digest of JSON values that nobody can make without this ledger.

@@ -25,7 +25,7 @@ OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
-    *("only", "numbers", "rows", "quick", "folder"),  # of benchmarks
+    *("only", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
     # of benchmarks.instead
     *(
         "epsilons",

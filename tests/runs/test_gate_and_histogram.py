@@ -9,27 +9,23 @@ import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
 
 from pate_tf import artifacts
-from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import LATTICE, GaussianHistogram, Mechanism, StabilityGate
 from pate_tf.accounting.released_labels import shares
 from pate_tf.analysis.guarantees import AnalysisConfig
-from pate_tf.ledger import BudgetExceeded, Ledger
+from pate_tf.ledger import Ledger
 from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.runs.analysis import accounting as analysis_run
-from pate_tf.runs.reporting import Reporting
 from pate_tf.runs.student import report as student_report
 from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
 from pate_tf.runs.student.making import NothingAnsweredError, Output, make_student
-from pate_tf.runs.student.payment import check_paid
 from pate_tf.runs.student.publishing import publish
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 
 SPLIT = PUBLIC.split(POOL)
 GATE = StabilityGate(epsilon=1.0, delta=1e-5)
-DIVIDED = np.tile(np.arange(100)[:, None] % 2, (1, POOL))  # votes: no query has a plurality
 
 
 def request(mechanism: Mechanism, strategy: str = "first") -> LabelRequest:
@@ -78,14 +74,15 @@ def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
 
 
 def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
+    divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
     with pytest.raises(NothingAnsweredError) as refusal:
-        run(tmp_path, FakeEnsemble(DIVIDED), mechanism=GATE)
+        run(tmp_path, FakeEnsemble(divided), mechanism=GATE)
     message = str(refusal.value)
     assert "at least one label of 40, got none" in message and "\n" not in message
     assert "epsilon 1 at delta 1e-05" in message and "was paid" in message
     assert "fewer queries" in message and "paid for again" in message
     values = student_report.unanswered_values(
-        refusal.value.labels, FakeEnsemble(DIVIDED), epsilon_ensemble=1.0, seconds=1.0
+        refusal.value.labels, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
     )
     assert (values["epsilon_worst_case"], values["queries_answered"]) == (1.0, 0)
     assert "NONE answered" in dict(student_report.unanswered_rows(values))["queries"]
@@ -93,55 +90,6 @@ def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
     found = analysed(tmp_path)
     assert found.publishable["epsilon_worst_case"] == 1.0
     assert found.publishable["queries_answered"] == 0
-
-
-def with_otherwise() -> LabelRequest:
-    return dataclasses.replace(request(GATE), otherwise=request(GaussianHistogram(40.0)))
-
-
-def asked(folder, teachers, wanted, told=None, **budget) -> QueriedLabels:
-    note = [].append if told is None else told.append
-    with open_ledger(
-        folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-4, **budget)
-    ) as ledger:
-        labels = ask(
-            wanted, SPLIT.pool, teachers=teachers, ledger=ledger, reporting=Reporting(note=note)
-        )
-        check_paid(labels, SPLIT.pool, ledger)
-        return labels
-
-
-def test_what_is_planned_for_a_shut_gate_is_asked_and_both_are_paid_once(tmp_path):
-    teachers, told = FakeEnsemble(DIVIDED), []
-    labels = asked(tmp_path, teachers, with_otherwise(), told)
-    cost, histogram = labels.released.cost, GaussianHistogram(40.0)
-    assert labels.released.num_answered == NUM_QUERIES
-    assert (cost.charge, cost.before) == (histogram, ((GATE, 1),))
-    both, _ = smallest_epsilon({GATE: 1, histogram: NUM_QUERIES}, 1e-4)
-    assert cost.epsilon == both
-    assert len(told) == 1 and "No label of stability_gate left" in told[0]
-    again = asked(tmp_path, teachers, with_otherwise())
-    assert again.released.cost.epsilon == both
-    np.testing.assert_array_equal(again.released.noisy_counts, labels.released.noisy_counts)
-    with Ledger.read(tmp_path / "sensitive") as ledger:
-        assert ledger.spent().epsilon == both
-
-
-def test_nothing_more_is_asked_where_a_gate_opens(tmp_path):
-    labels = asked(tmp_path, FakeEnsemble(table(100)), with_otherwise())
-    assert (labels.released.cost.charge, labels.released.cost.before) == (GATE, ())
-    with Ledger.read(tmp_path / "sensitive") as ledger:
-        assert ledger.spent().epsilon <= 1.0
-
-
-def test_a_budget_for_the_gate_alone_is_refused_before_it_is_paid(tmp_path):
-    teachers = FakeEnsemble(DIVIDED)
-    with pytest.raises(BudgetExceeded, match="should none of its labels leave, 40 ") as refusal:
-        asked(tmp_path, teachers, with_otherwise(), epsilon_budget=1.5)
-    assert "\n" not in str(refusal.value)
-    with Ledger.read(tmp_path / "sensitive") as ledger:
-        assert ledger.spent().epsilon == 0.0
-    asked(tmp_path / "enough", teachers, with_otherwise(), epsilon_budget=50.0)
 
 
 def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_path):

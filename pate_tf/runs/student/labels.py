@@ -50,14 +50,12 @@ class LabelRequest:
       noise: where privacy noise comes from.
       choice: how mechanism, noise and number of queries were chosen, in sentences that every
         statement of these labels repeats; None if nobody said.
-      otherwise: what is asked for, and paid besides, if no label of these leaves; None for nothing.
     """
 
     queries: QueryConfig
     mechanism: Mechanism
     noise: NoiseSource
     choice: str | None = None
-    otherwise: "LabelRequest | None" = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,8 +199,7 @@ def ask(
 ) -> QueriedLabels:
     """Chooses queries of a pool, pays for them, and returns their noisy labels.
 
-    What was answered before is answered again from the ledger, for nothing. Where no label leaves
-    and the request says what is asked for then, that is paid for and returned.
+    What was answered before is answered again from the ledger, for nothing.
 
     Args:
       request: which labels.
@@ -215,27 +212,7 @@ def ask(
       ValueError: if something does not fit; nothing was charged then.
       LedgerError: if the budget does not suffice or the ledger can't be used.
     """
-    labels = _asked(request, pool, teachers=teachers, ledger=ledger, reporting=reporting)
-    if labels.released.num_answered or request.otherwise is None:
-        return labels
-    cost = labels.released.cost
-    reporting.note(
-        f"No label of {cost.charge.name} left, and {cost.in_words()} was paid: "
-        f"{request.otherwise.mechanism.name} is asked now, as was planned."
-    )
-    return ask(request.otherwise, pool, teachers=teachers, ledger=ledger, reporting=reporting)
-
-
-def _asked(
-    request: LabelRequest,
-    pool: Pool,
-    *,
-    teachers: Voter,
-    ledger: Ledger,
-    reporting: Reporting,
-) -> QueriedLabels:
     check_request(request, pool, teachers)
-    then = request.otherwise
     queries, num_classes = with_representation(request.queries, teachers), pool.dataset.num_classes
     if find_strategy(queries.strategy).by_likeness:
         with reporting.clock("learning what is alike"):
@@ -262,7 +239,6 @@ def _asked(
                 query_indices=indices,
                 adaptive=is_adaptive,
                 num_later=queries.num_queries - len(indices),
-                otherwise={then.mechanism: then.queries.num_queries} if then else None,
                 predictions=predictions,
             )
 

@@ -161,12 +161,10 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
                 seconds=reporting.seconds,
             )
             rows = student_report.unanswered_rows(values)
-            choice = error.labels.choice
-            return _kept(values, rows, directory, plan=plan, choice=choice, failure=str(error))
+            return _kept(values, rows, directory, plan=plan, failure=str(error))
     seconds = reporting.seconds
     values = student_report.student_values(result, seconds=seconds)
-    rows = student_report.student_rows(result, seconds=seconds)
-    return _kept(values, rows, directory, plan=plan, choice=result.queried.choice)
+    return _kept(values, student_report.student_rows(result, seconds=seconds), directory, plan=plan)
 
 
 def _kept(
@@ -175,12 +173,11 @@ def _kept(
     directory: artifacts.RunDirectory,
     *,
     plan: Recommendation | None,
-    choice: str | None,
     failure: str | None = None,
 ) -> RunReport:
     """SENSITIVE: writes what a run found out below `sensitive/`, and returns it."""
     if plan is not None:
-        values, rows = {**values, "plan": plan.to_dict()}, [*rows, ("how chosen", choice or "")]
+        values, rows = {**values, "plan": plan.to_dict()}, [*rows, ("how chosen", plan.reason)]
     artifacts.write_json(directory.sensitive / REPORT, values, private=True)
     return RunReport(values=values, rows=rows, failure=failure)
 
