@@ -48,6 +48,7 @@ class Point:
       target: worst-case epsilon that the plan of `analysis.py --calibrate` chooses a mechanism for,
         at the data set's delta; it reads no votes.
       mechanism: what draws the labels where nothing is planned.
+      strategy: how queries are chosen; None for `typical` of a gate and `diverse` of all else.
       students: which learn from them.
     """
 
@@ -55,6 +56,7 @@ class Point:
     num_queries: int
     target: float | None = None
     mechanism: Mechanism | None = None
+    strategy: str | None = None
     students: tuple[str, ...] = ("consistency",)
 
     def planned(self, num_classes: int, delta: float) -> Mechanism:
@@ -81,6 +83,7 @@ LAPLACE = LaplaceNoisyMax(1 / 20)  # labels and students of `students`
 POINTS = {
     "full": (
         Point(250, 50, 0.25),
+        Point(250, 50, 0.25, strategy="diverse"),
         Point(250, 100, 0.25),
         Point(250, 150, 0.25),
         Point(500, 50, 0.1),
@@ -125,14 +128,16 @@ def _rows(bench: Bench) -> Iterator[Row]:
 def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
     num_classes = bench.workshop.split(dataset).dataset.num_classes
     mechanism = point.planned(num_classes, delta_of(dataset))
+    strategy = mechanism.query_strategy if mechanism.is_paid_once else "diverse"
     askings = Asking(
         ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
         mechanism=mechanism,
         num_queries=point.num_queries,
-        strategy=mechanism.query_strategy if mechanism.is_paid_once else "diverse",
+        strategy=point.strategy or strategy,
     ).repeated(bench.setting.repetitions)
+    chosen = f" {point.strategy}" if point.strategy else ""
     what = (
-        f"{point.num_queries} queries of {point.num_teachers} teachers, "
+        f"{point.num_queries}{chosen} queries of {point.num_teachers} teachers, "
         f"{_in_words(mechanism)}, {student}"
     )
     drawn = [draw(bench, asking) for asking in askings]
@@ -347,8 +352,9 @@ EXPERIMENT = Experiment(
         "its own; a goal is compared with the best median that it pays for. Mechanisms and scales "
         "come of the plan (`analysis.py --calibrate --target_epsilon --queries --nb_teachers`), "
         "which reads no votes, but for the paper's Laplace noise of scale 20. A stability gate "
-        "asks `typical` queries, all else `diverse` ones. The rows of teachers to change and of "
-        "labels alone look at these votes, and choose nothing. Architecture and steps of the "
+        "asks `typical` queries where nothing else is said, all else `diverse` ones. The rows of "
+        "teachers to change and of labels alone look at these votes, and choose nothing. "
+        "Architecture and steps of the "
         "student were chosen on MNIST, with a look at the held-out samples."
     ),
     rows=_rows,
