@@ -102,6 +102,7 @@ class Labeller:
         self.teachers = teachers
         self.mechanism = mechanism
         self.plan: Recommendation | None = None
+        self._strategy = mechanism.query_strategy
         self._noise: NoiseSource = (
             SystemNoise() if insecure_seed is None else SeededNoise(insecure_seed)
         )
@@ -170,14 +171,10 @@ class Labeller:
             margin=margin,
             num_exceptions=num_exceptions,
         )
-        plan = asked.plan(num_teachers=len(teachers), unit=teachers.unit, pool=pool, delta=delta)
-        labeller = cls(
-            teachers,
-            plan.mechanism,
-            delta=delta,
-            **settings,
-        )
+        plan = asked.plan_for(teachers.known.voter(pool), pool, delta=delta)
+        labeller = cls(teachers, plan.mechanism, delta=delta, **settings)
         labeller.plan = plan
+        labeller._strategy = asked.planned(plan).queries.strategy
         return labeller
 
     @contextlib.contextmanager
@@ -207,9 +204,9 @@ class Labeller:
           num_queries: how many of its inputs are put to the teachers; needed but where the
             labeller has a plan, which says how many at most.
           strategy: how they are chosen: "first", "random", "diverse" and others of
-            `pate_tf.queries.catalogue`; None for the mechanism's own, "typical" for a stability
-            gate and "first" for the others. Strategies that look at earlier noisy labels are as
-            private; no data-dependent cost is known for them.
+            `pate_tf.queries.catalogue`; None for the planned one, and without a plan for the
+            mechanism's own, "typical" for a stability gate and "first" for others. Strategies that
+            look at earlier noisy labels are as private; no data-dependent cost is known for them.
           rounds: in how many parts the queries are chosen; None for the strategy's own number.
           seed: of the choice. Another seed asks other queries, which are paid for.
 
@@ -225,7 +222,7 @@ class Labeller:
             raise ValueError("labeller: expected an open one, got one that was closed")
         request = LabelRequest(
             queries=QueryConfig(
-                strategy=strategy or self.mechanism.query_strategy,
+                strategy=strategy or self._strategy,
                 num_queries=self._number(num_queries),
                 rounds=rounds,
                 seed=seed,

@@ -1,0 +1,48 @@
+"""A budget by the front door is planned as `train_student.py --target_epsilon` plans it."""
+
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.noise import SystemNoise
+from pate_tf.runs.student.target import TargetRequest
+
+DATA = pate_tf.datasets.load("digits")
+
+
+@pytest.fixture(scope="module")
+def ridge(tmp_path_factory):
+    teachers = pate_tf.Teachers(
+        "ridge", num_teachers=60, directory=tmp_path_factory.mktemp("ridge") / "run"
+    )
+    return teachers.fit(DATA.private, DATA.pool)
+
+
+def planned(teachers, epsilon):
+    asked = TargetRequest(target_epsilon=epsilon, noise=SystemNoise())
+    plan = asked.plan_for(teachers.known.voter(DATA.pool), DATA.pool, delta=1e-5)
+    return plan, asked.planned(plan)
+
+
+def test_ridge_teachers_sell_noisy_counts_of_diverse_queries(ridge):
+    plan, asked = planned(ridge, 8.0)
+    with pate_tf.Labeller.for_target(ridge, DATA.pool, target_epsilon=8.0, delta=1e-5) as labeller:
+        assert labeller.plan == plan and isinstance(labeller.mechanism, GaussianHistogram)
+        labels = labeller.label(DATA.pool)
+        assert labels.queried.strategy == asked.queries.strategy == "diverse"
+        assert len(labels.query_indices) == plan.num_queries
+        assert labels.cost.epsilon <= 8.0
+
+
+def test_others_answer_typical_queries(tmp_path):
+    teachers = pate_tf.Teachers.from_votes(np.full((300, 400), 3), directory=tmp_path)
+    plan, asked = planned(teachers, 1.0)
+    with pate_tf.Labeller.for_target(
+        teachers, DATA.pool, target_epsilon=1.0, delta=1e-5
+    ) as labeller:
+        assert labeller.plan == plan
+        labels = labeller.label(DATA.pool)
+        assert labels.queried.strategy == asked.queries.strategy == "typical"
+        first = labeller.label(DATA.pool, strategy="first")
+        assert first.queried.strategy == "first"
