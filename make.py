@@ -20,8 +20,7 @@ DEMO = ("-m pate_tf.cli.demo",)
 DEMO_SILOS = ("-m pate_tf.cli.demo_silos",)
 DOCS = ("-m sphinx --quiet --fail-on-warning --keep-going docs build/docs",)
 LINT = ("-m ruff check .", "-m ruff format --check .", "-m mypy")
-# Of three processes on two cores one mostly waits for what it has started.
-TEST = ("-m pytest -n 3 --dist=worksteal",)
+TEST = ("-m pytest -n 2 --dist=worksteal",)
 LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {
