@@ -85,7 +85,7 @@ def markdown(everything: Mapping[str, Any], drawn: Mapping[str, str]) -> str:
 
 def _experiment(name: str, result: Mapping[str, Any], picture: str | None) -> Iterator[str]:
     experiment = EXPERIMENTS[name]
-    yield f"## {experiment.title}\n\n{experiment.about}\n"
+    yield f"## {experiment.title}\n\n{result.get('about', experiment.about)}\n"
     seeds = f"seed {result['seed']}"
     if result["insecure_seed"] is not None:
         seeds += f", NOISE SEEDED with {result['insecure_seed']}: not private"

@@ -85,6 +85,8 @@ def run(
         rows.append(dataclasses.asdict(row))
     results["experiments"][name] = {
         "command": f"python -m benchmarks.paper --only={name}{flags}",
+        # How these rows were measured, whatever later rows will be.
+        "about": EXPERIMENTS[name].about,
         "seed": bench.seed,
         "insecure_seed": bench.insecure_seed,
         "setting": bench.setting.name,

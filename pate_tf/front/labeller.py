@@ -86,11 +86,7 @@ class Labeller:
           LedgerError: if the ledger is damaged, belongs to other teachers or other numbers, or is
             not the one that was here.
         """
-        if not isinstance(teachers, Teachers):
-            raise ValueError(
-                f"teachers: expected pate_tf.Teachers, got {type(teachers).__name__}; "
-                f"Teachers.from_votes and from_models take others"
-            )
+        _check_teachers(teachers)
         registry.check_mechanism(mechanism)
         check_drawable(mechanism)
         known = teachers.known
@@ -171,6 +167,8 @@ class Labeller:
             margin=margin,
             num_exceptions=num_exceptions,
         )
+        _check_teachers(teachers)
+        _check_pool(pool)
         plan = asked.plan_for(teachers.known.voter(pool), pool, delta=delta)
         labeller = cls(teachers, plan.mechanism, delta=delta, **settings)
         labeller.plan = plan
@@ -216,8 +214,7 @@ class Labeller:
             answered, and the message says how many would fit.
           LedgerError: if the ledger can't be used.
         """
-        if not isinstance(pool, Pool):
-            raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
+        _check_pool(pool)
         if self._ledger is None:
             raise ValueError("labeller: expected an open one, got one that was closed")
         request = LabelRequest(
@@ -287,3 +284,16 @@ class Labeller:
 
     def __repr__(self) -> str:
         return f"Labeller(<{len(self.teachers)} teachers, {self.mechanism.summary()}>)"
+
+
+def _check_teachers(teachers: Any) -> None:
+    if not isinstance(teachers, Teachers):
+        raise ValueError(
+            f"teachers: expected pate_tf.Teachers, got {type(teachers).__name__}; "
+            f"Teachers.from_votes and from_models take others"
+        )
+
+
+def _check_pool(pool: Any) -> None:
+    if not isinstance(pool, Pool):
+        raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks.paper import figure5, frontier, page
@@ -100,6 +101,32 @@ def test_points_of_the_frontier_take_their_mechanisms_from_the_plan():
     assert points[250, 100, None].planned(10, 1e-5) == LaplaceNoisyMax(1 / 20)
     with pytest.raises(ValueError, match="expected a mechanism or a target"):
         frontier.Point(20, 5).planned(10, 1e-5)
+
+
+def test_rows_keep_the_words_that_they_were_measured_by(tmp_path):
+    assert "As it was done then." in published(
+        tmp_path, experiment() | {"about": "As it was done then."}
+    )
+
+
+def test_a_gate_that_stayed_shut_reaches_no_goal():
+    rows = [
+        Row(
+            what="w",
+            cells={},
+            numbers={
+                "worst_case": 0.25,
+                "accuracy": float(np.median(frontier.counted(accuracies, of=3))),
+            },
+        )
+        for accuracies in ([0.99], [0.98, 0.98, 0.985])
+    ]
+    assert frontier.counted([0.99], of=3) == [0.99, 0.0, 0.0]
+    goals = [
+        frontier._goal_row(one, 0.25, rows, kind="worst_case").what.split(": ")[1]
+        for one in (0.985, 0.98)
+    ]
+    assert goals == ["not reached", "reached"]
 
 
 def test_a_spread_names_the_range_where_there_is_one():

@@ -35,6 +35,15 @@ def test_ridge_teachers_sell_noisy_counts_of_diverse_queries(ridge):
         assert labels.cost.epsilon <= 8.0
 
 
+def test_what_are_no_teachers_and_no_pool_is_one_line(ridge):
+    for teachers, pool, said in (
+        (3, DATA.pool, "teachers: expected pate_tf.Teachers, got int"),
+        (ridge, DATA.pool.inputs, "pool: expected data.pool, got ndarray"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            pate_tf.Labeller.for_target(teachers, pool, target_epsilon=8.0, delta=1e-5)
+
+
 def test_others_answer_typical_queries(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((300, 400), 3), directory=tmp_path)
     plan, asked = planned(teachers, 1.0)
