@@ -12,6 +12,9 @@ import pytest
 # Before TensorFlow starts, here and in every process that inherits this environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+# Every process that a test starts would compile the library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Processes of pytest-xdist share the cores; threads of each would wait for those of the others.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import math
 import pathlib
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.models.encoder import Encoder
-from pate_tf.representations.catalogue import encoder_of
+from pate_tf.representations.catalogue import default_of_teachers, encoder_of
 from pate_tf.runs.reporting import QUIET
 from pate_tf.runs.sources import DataSource
 from pate_tf.students.catalogue import STUDENTS, complete
@@ -60,12 +59,18 @@ class Problem:
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The data set's default representation, learnt from the pool alone."""
-        return encoder_of(self.pool, None, self.seed)
+        """What the library's own teachers learn from, learnt from the pool alone."""
+        return encoder_of(self.pool, default_of_teachers(self.dataset), self.seed)
 
     def features(self, inputs: npt.NDArray) -> npt.NDArray[np.float32]:
-        """Returns features of length at most 1, `[num_inputs, num_features]`."""
-        found = self.encoder.features(inputs) / math.sqrt(self.encoder.num_views)
+        """Returns features of length at most 1, `[num_inputs, num_features]`.
+
+        Representations that were joined count as they do in the library's own teachers.
+        """
+        parts = self.encoder.parts
+        weights = np.repeat([part.weight for part in parts], [sum(part.widths) for part in parts])
+        total = sum(part.weight * len(part.widths) for part in parts)
+        found = self.encoder.features(inputs) * np.sqrt(weights / total, dtype=np.float32)
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1.0)
 
     @functools.cached_property

@@ -76,10 +76,10 @@ def define() -> None:
     flags.DEFINE_string(
         "representation",
         None,
-        "What diverse and typical take for likeness: contrastive, learnt from the pool alone and "
-        "kept in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw; or module:function for a Keras "
-        "model from raw inputs to features. Default: that of the teachers, if they have one; else "
-        "contrastive for images, raw otherwise.",
+        "What diverse and typical take for likeness: contrastive or patches, learnt from the pool "
+        "alone and kept in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw; several of them joined by +; "
+        "or module:function for a Keras model from raw inputs to features. Default: that of the "
+        "teachers, if they have one; else contrastive for images, raw otherwise.",
     )
     mechanism_flags.define(
         default="laplace_noisy_max",

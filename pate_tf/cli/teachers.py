@@ -93,11 +93,12 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "representation",
         None,
-        "What ridge and its like, or a classifier of scikit-learn, take for an input: contrastive, "
-        "learnt from the public pool alone and kept in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw, "
-        "scaled by the pool; or module:function for a Keras model of your own from raw inputs to "
-        "features, none of whose weights depends on private records. Default, for ridge and its "
-        "like alone: contrastive for images, raw otherwise.",
+        "What ridge and its like, or a classifier of scikit-learn, take for an input: contrastive "
+        "or patches, learnt from the public pool alone and kept in ~/.cache/pate_tf (or "
+        "$PATE_TF_CACHE); raw, scaled by the pool; several of them joined by +; or module:function "
+        "for a Keras model of your own from raw inputs to features, none of whose weights depends "
+        "on private records. Default, for ridge and its like alone: contrastive+patches for "
+        "images, raw otherwise.",
     )
     flags.DEFINE_integer(
         "stdnt_share",

@@ -26,9 +26,8 @@ NAMES = (RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR)
 # Of a feature vector's mean square length. Chosen on Fashion-MNIST, where three times as much or a
 # third gives the same labels.
 RIDGE_SHARE = 0.075
-# The same where the pool's variances are known, and the least variance that a feature counts with,
-# as a share of their mean. Chosen on the pools of Fashion-MNIST and MNIST (docs/many_teachers.md).
-SCALED_SHARE, LEAST_VARIANCE = 1.0, 0.3
+# The same of features that are scaled to vary alike. Chosen on pools of Fashion-MNIST and MNIST.
+SCALED_SHARE = 1.0
 ABSENT = -1e4  # what a class without a record scores; float16 can hold it
 STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and halves the memory
 
@@ -47,7 +46,7 @@ def fit(
     *,
     num_classes: int,
     num_views: int,
-    variances: npt.NDArray[np.float32] | None = None,
+    scale: npt.NDArray[np.float64] | None = None,
 ) -> Arrays:
     """Fits a classifier. SENSITIVE if the records are.
 
@@ -59,8 +58,9 @@ def fit(
       labels: `[num_records]`.
       num_classes: number of classes; some may have no record.
       num_views: of length 1 each in the features, public.
-      variances: of the features in the pool, `[num_features]`, public; None where nobody knows.
-        `ridge` then holds a weight the smaller, the more its feature varies.
+      scale: factors by which features vary alike in the pool, `[num_features]`, public, as
+        `Encoder.scale`; None where nobody knows. `ridge` heeds it: it holds a weight the smaller,
+        the more its feature varies.
 
     Returns:
       Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
@@ -71,7 +71,7 @@ def fit(
     is_absent = np.bincount(labels, minlength=num_classes) == 0
     rows = features.astype(np.float64)
     if name == RIDGE:
-        weights = _ridge(rows, labels, num_classes, num_views, variances)
+        weights = _ridge(rows, labels, num_classes, num_views, scale)
         offsets = np.zeros(num_classes)
     else:
         weights, offsets = _nearest_mean(rows, labels, num_classes)
@@ -85,25 +85,23 @@ def _ridge(
     labels: IntArray,
     num_classes: int,
     num_views: int,
-    variances: npt.NDArray[np.float32] | None,
+    scale: npt.NDArray[np.float64] | None,
 ) -> npt.NDArray[np.float64]:
     targets = 2.0 * np.eye(num_classes)[labels] - 1.0
-    scale, penalty = np.ones((rows.shape[1], 1)), RIDGE_SHARE * num_views
-    if variances is not None and variances.any():
+    penalty = RIDGE_SHARE * num_views
+    if scale is not None and scale.any():
         # Few records show little but the directions in which all inputs differ most, and teachers
         # that heed those alone err alike. With all directions scaled to about one variance a
         # teacher errs more, but each in a way of its own, which other teachers outvote.
-        known = variances.astype(np.float64)
-        scale = 1.0 / np.sqrt(known + LEAST_VARIANCE * known.mean())[:, None]
-        penalty = SCALED_SHARE * float(known @ np.square(scale[:, 0]))
-        rows = rows * scale.T
+        rows, penalty = rows * scale, SCALED_SHARE
     num_records, num_features = rows.shape
     between_records = num_records <= num_features
     gram = rows @ rows.T if between_records else rows.T @ rows
     gram[np.diag_indices_from(gram)] += penalty
     right = targets if between_records else rows.T @ targets
     solved = scipy.linalg.solve(gram, right, assume_a="pos") if len(gram) else right
-    return scale * (rows.T @ solved if between_records else solved)
+    weights: npt.NDArray[np.float64] = rows.T @ solved if between_records else solved
+    return weights if scale is None else scale[:, None] * weights
 
 
 def _nearest_mean(

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ import tensorflow as tf
 from pate_tf import artifacts
 from pate_tf.values.dataset import Dataset, check_inputs
 
+# The least variance that a feature counts with, as a share of its view's mean one. Chosen on the
+# pool of Fashion-MNIST (docs/many_teachers.md).
+LEAST_VARIANCE = 0.1
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
 
 Advance = Callable[[int], object]
@@ -28,9 +32,11 @@ class Part(tf.Module):
 
     Attributes:
       widths: number of features of each view.
+      weight: of each view, where features of several parts are weighed against each other.
     """
 
     widths: tuple[int, ...]
+    weight: float = 1.0
 
     @property
     def variances(self) -> list[Any] | None:
@@ -56,6 +62,7 @@ class Encoder(tf.Module):
     Attributes:
       dataset: the data whose inputs it takes.
       description: what it is, JSON; another text is another encoder's.
+      parts: what it was joined from, in the order of their views.
       widths: number of features of each view.
       learnt: variables with all that was learnt.
     """
@@ -74,7 +81,7 @@ class Encoder(tf.Module):
         self.dataset = dataset
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
-        self._parts = list(parts)
+        self.parts = list(parts)
         self.learnt = [_tensorflows(variable) for part in parts for variable in part.learnt]
         self._graph = tf.function(
             self.__call__,
@@ -84,7 +91,7 @@ class Encoder(tf.Module):
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
-        return tf.concat([view for part in self._parts for view in part(inputs)], axis=1)
+        return tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
 
     @property
     def num_features(self) -> int:
@@ -110,12 +117,24 @@ class Encoder(tf.Module):
         )
 
     @functools.cached_property
-    def variances(self) -> npt.NDArray[np.float32] | None:
-        """How much features vary in the pool, `[num_features]`; None if nobody knows."""
-        found = [view for part in self._parts for view in part.variances or ()]
+    def scale(self) -> npt.NDArray[np.float64] | None:
+        """Factors by which features vary about alike, `[num_features]`; None if nobody knows.
+
+        The directions in which a pool's inputs hardly differ are not lifted all the way. Each
+        view's part of an input's squared length is its weight then, of all together 1 in the mean.
+        """
+        found, weights = [], []
+        for part in self.parts:
+            for variances in part.variances or ():
+                known = np.asarray(variances, np.float64)
+                if not known.any():  # inputs are all alike
+                    known = np.ones_like(known)
+                factors = 1.0 / np.sqrt(known + LEAST_VARIANCE * known.mean())
+                found.append(factors * math.sqrt(part.weight / float(known @ np.square(factors))))
+                weights.append(part.weight)
         if len(found) != self.num_views:
             return None
-        return np.concatenate([np.asarray(one, np.float32) for one in found])
+        return np.concatenate(found) / math.sqrt(sum(weights))
 
     @functools.cached_property
     def digest(self) -> str:

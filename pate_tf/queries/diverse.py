@@ -15,7 +15,7 @@ import sklearn.cluster
 from pate_tf.accounting.lattice import LATTICE
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.data.named_function import Named
-from pate_tf.representations.catalogue import pool_features
+from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.neighbours import neighbour_graph, spread_counts, spread_labels
 from pate_tf.representations.regression import MOST_QUERIES, labels_by_regression
 from pate_tf.representations.student_features import student_features
@@ -138,22 +138,24 @@ def infer(
     released.check_pool(pool)
     if not learns_by_augmentation(pool.dataset):
         return released
-    once = _inferred(pool_features(pool, representation, seed), released)
+    once = _inferred(pool_features_by_name(pool, representation, seed), released)
     if len(np.unique(once.labels)) < released.num_classes:
         return once if len(once.labels) else released
     try:
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    twice = _inferred([learnt], released)
+    twice = _inferred([[learnt]], released)
     return twice if len(twice.labels) else once
 
 
-def _inferred(views: Sequence[npt.NDArray[np.floating]], released: ReleasedLabels) -> PoolLabels:
-    graph, counts = neighbour_graph(views), released.noisy_counts
+def _inferred(
+    representations: Sequence[Sequence[npt.NDArray[np.floating]]], released: ReleasedLabels
+) -> PoolLabels:
+    counts, sigma = released.noisy_counts, released.cost.charge.gaussian_noise_on_counts
+    if counts is not None and sigma is not None and released.num_answered <= MOST_QUERIES:
+        return labels_by_regression(representations, released, counts, sigma * LATTICE)
+    graph = neighbour_graph([view for views in representations for view in views])
     if counts is None:
         return spread_labels(graph, released)
-    sigma = released.cost.charge.gaussian_noise_on_counts
-    if sigma is not None and released.num_answered <= MOST_QUERIES:
-        return labels_by_regression(views, graph, released, counts, sigma * LATTICE)
     return spread_counts(graph, released, counts)

@@ -23,20 +23,40 @@ from pate_tf import artifacts
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models import catalogue as models
 from pate_tf.models import fingerprint
-from pate_tf.models.encoder import Encoder
-from pate_tf.representations import contrastive, own_encoder, raw
+from pate_tf.models.encoder import Encoder, Part
+from pate_tf.representations import contrastive, own_encoder, patches, raw
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool
 
-CONTRASTIVE, RAW = "contrastive", "raw"
-NAMES = (CONTRASTIVE, RAW)
-VERSION = 2  # of the rules by which a pool becomes a representation
+CONTRASTIVE, PATCHES, RAW = "contrastive", "patches", "raw"
+NAMES = (CONTRASTIVE, PATCHES, RAW)
+OF_IMAGES = (CONTRASTIVE, PATCHES)
+JOIN = "+"  # between names whose features lie side by side
+VERSION = 3  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
 def default_representation(dataset: Dataset) -> str:
-    """The name of the representation used where the user names none."""
+    """The name of the representation that says which inputs are alike, where none is named."""
     return CONTRASTIVE if dataset.kind == "image" else RAW
+
+
+def default_of_teachers(dataset: Dataset) -> str:
+    """The name of the representation that teachers learn from, where none is named."""
+    return JOIN.join(OF_IMAGES) if dataset.kind == "image" else RAW
+
+
+def is_known(name: Named) -> bool:
+    """Whether it is one of `NAMES`, or several of them joined by `+`."""
+    if not isinstance(name, str):
+        return False
+    joined = name.split(JOIN)
+    return set(joined) <= set(NAMES) and len(set(joined)) == len(joined)
+
+
+def joined_names(name: Named) -> tuple[Named, ...]:
+    """Returns the names that a representation is joined from: its own where it is a single one."""
+    return tuple(name.split(JOIN)) if isinstance(name, str) and is_known(name) else (name,)
 
 
 def check_representation(name: Named, dataset: Dataset) -> None:
@@ -47,11 +67,12 @@ def check_representation(name: Named, dataset: Dataset) -> None:
     """
     if is_named_function(name):
         import_function(name, flag="representation")
-    elif name not in NAMES:
+    elif not is_known(name):
         raise ValueError(
-            f"representation: expected one of {', '.join(NAMES)} or module:function, got {name!r}"
+            f"representation: expected one of {', '.join(NAMES)}, some of them joined as in "
+            f"{JOIN.join(OF_IMAGES)}, or module:function, got {name!r}"
         )
-    elif name == CONTRASTIVE and dataset.kind != "image":
+    elif dataset.kind != "image" and set(joined_names(name)) & set(OF_IMAGES):
         raise ValueError(
             f"representation: expected raw or module:function for {dataset.kind} data, got {name}"
         )
@@ -69,7 +90,7 @@ def cache_folder() -> pathlib.Path:
     return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "pate_tf"
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def encoder_of(
     pool: Pool, name: Named | None = None, seed: int = 0, *, show_progress: bool = False
 ) -> Encoder:
@@ -77,9 +98,10 @@ def encoder_of(
 
     Args:
       pool: public inputs `[num_inputs, *input_shape]`.
-      name: of `NAMES`, or a function of the user's own, itself or as `module:function`, which takes
-        a `Dataset` and returns a Keras model from raw inputs to features `[batch, num_features]`,
-        none of whose weights depends on private records. None for the data set's default.
+      name: of `NAMES`, several of them joined by `+`, or a function of the user's own, itself or as
+        `module:function`, which takes a `Dataset` and returns a Keras model from raw inputs to
+        features `[batch, num_features]`, none of whose weights depends on private records. None for
+        the data set's default.
       seed: of what is learnt.
       show_progress: whether progress bars are drawn.
 
@@ -93,17 +115,26 @@ def encoder_of(
     if is_named_function(name):
         part = own_encoder.OwnPart(name, dataset)
         return Encoder(dataset, [part], {"representation": name_of(name)})
+    names = joined_names(name)
+    if len(names) > 1:
+        encoders = [encoder_of(pool, one, seed, show_progress=show_progress) for one in names]
+        return Encoder(
+            dataset,
+            [part for one in encoders for part in one.parts],
+            {"joined": [one.description for one in encoders]},
+        )
     if name == RAW:
         return Encoder(dataset, [raw.RawPart(pool)], {"representation": RAW, **_of(dataset)})
     description = {
-        "representation": CONTRASTIVE,
+        "representation": name,
         "version": VERSION,
         "seed": seed,
-        "steps": contrastive.STEPS,
-        "network": models.default_model(dataset),
         "pool": artifacts.digest_array(pool.inputs),
         **_of(dataset),
     }
+    if name == CONTRASTIVE:
+        description["steps"] = contrastive.STEPS
+        description["network"] = models.default_model(dataset)
     return _Kept(pool, description).encoder(show_progress=show_progress)
 
 
@@ -115,7 +146,7 @@ def _of(dataset: Dataset) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """A contrastive representation in the cache.
+    """A representation in the cache, of those that are learnt.
 
     Attributes:
       pool: what it is learnt from.
@@ -137,20 +168,34 @@ class _Kept:
                     shutil.rmtree(unfinished, ignore_errors=True)
         return Encoder(self.pool.dataset, parts, self.description)
 
-    def _learn(
-        self, unfinished: pathlib.Path | None, *, show_progress: bool
-    ) -> list[contrastive.ContrastivePart]:
-        parts = contrastive.learn(
-            self.pool, self.description["seed"], folder=unfinished, show_progress=show_progress
-        )
+    def _learn(self, unfinished: pathlib.Path | None, *, show_progress: bool) -> list[Part]:
+        seed, parts = self.description["seed"], list[Part]()
+        if self.description["representation"] == PATCHES:
+            part = patches.PatchPart(self.pool, seed)
+            part.learn(self.pool)
+            parts.append(part)
+        else:
+            parts += contrastive.learn(
+                self.pool, seed, folder=unfinished, show_progress=show_progress
+            )
         self._write(parts)
         return parts
 
+    def _unlearnt(self) -> list[Part]:
+        """Returns parts as `_learn` does, with weights that are to be replaced."""
+        seed = self.description["seed"]
+        if self.description["representation"] == PATCHES:
+            return [patches.PatchPart(self.pool, seed)]
+        return list(contrastive.unlearnt(self.pool.dataset, seed))
+
     def _path(self, suffix: str) -> pathlib.Path | None:
         """Where it is kept; None where nothing can be written."""
-        network = fingerprint.architecture_of(self.description["network"], self.pool.dataset)
-        network.pop("first_weights", None)  # of which rounding may differ
-        text = json.dumps([self.description, network], sort_keys=True)
+        described: list[Any] = [self.description]
+        if "network" in self.description:
+            network = fingerprint.architecture_of(self.description["network"], self.pool.dataset)
+            network.pop("first_weights", None)  # of which rounding may differ
+            described.append(network)
+        text = json.dumps(described, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         folder = cache_folder() / "representations"
         try:
@@ -161,11 +206,11 @@ class _Kept:
             return None
         return folder / f"{self.pool.dataset.name.replace('/', '-')}-{digest}.{suffix}"
 
-    def _read(self) -> list[contrastive.ContrastivePart] | None:
+    def _read(self) -> list[Part] | None:
         path = self._path("npz")
         if path is None or not path.exists():
             return None
-        parts = contrastive.unlearnt(self.pool.dataset, self.description["seed"])
+        parts = self._unlearnt()
         variables = [variable for part in parts for variable in part.learnt]
         try:
             arrays = artifacts.read_arrays(path, map(str, range(len(variables))))
@@ -175,7 +220,7 @@ class _Kept:
             return None
         return parts
 
-    def _write(self, parts: list[contrastive.ContrastivePart]) -> None:
+    def _write(self, parts: list[Part]) -> None:
         path = self._path("npz")
         if path is None:
             warnings.warn(
@@ -195,10 +240,22 @@ def _finite(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-@functools.lru_cache(maxsize=1)  # choosing queries and inferring labels ask for the same ones
 def pool_features(
     pool: Pool, name: Named | None = None, seed: int = 0
 ) -> tuple[npt.NDArray[np.float32], ...]:
     """Returns views of the pool: features `[num_inputs, width]`, as `encoder_of` has them."""
+    return tuple(view for views in pool_features_by_name(pool, name, seed) for view in views)
+
+
+def pool_features_by_name(
+    pool: Pool, name: Named | None = None, seed: int = 0
+) -> tuple[tuple[npt.NDArray[np.float32], ...], ...]:
+    """Returns views of the pool, those of each name apart that a representation is joined from."""
+    name = default_representation(pool.dataset) if name is None else name
+    return tuple(_pool_features(pool, one, seed) for one in joined_names(name))
+
+
+@functools.lru_cache(maxsize=2)  # choosing queries and inferring labels ask for the same ones
+def _pool_features(pool: Pool, name: Named, seed: int) -> tuple[npt.NDArray[np.float32], ...]:
     encoder = encoder_of(pool, name, seed)
     return encoder.views(encoder.features(pool.inputs))

@@ -4,8 +4,10 @@ Each class's number of votes is taken for a linear function of the pool's featur
 weights (Rasmussen and Williams 2006, chapter 2): nearly what votes of linear teachers are, and few
 numbers beside all the counts that they are found from. The noise is known, for a mechanism drew it;
 how large the function is, is what makes the counts that were released most likely. Inputs that look
-alike most often are of one class, so each input is answered by the mean over its surroundings: a
-linear function too, of their mean features.
+alike most often are of one class, so an input counts as the mean of its surroundings. Which
+representation says what looks alike, and which one the counts are a function of, is found in the
+same way: each pair weighs as much as it makes the released counts likely (Hoeting et al. 1999,
+"Bayesian Model Averaging").
 
 All of it is post-processing of what was paid for.
 """
@@ -18,7 +20,7 @@ import numpy.typing as npt
 import scipy.sparse
 import scipy.special
 
-from pate_tf.representations.neighbours import spread
+from pate_tf.representations.neighbours import neighbour_graph, spread
 from pate_tf.students.outputs import FloatArray
 from pate_tf.values.public import PoolLabels
 
@@ -39,10 +41,13 @@ class Regression:
     Attributes:
       means: `[num_inputs, num_classes]`, in the unit of the counts.
       deviations: standard deviations, the same for all classes: `[num_inputs]`.
+      evidence: of the noisy counts, the logarithm of their density up to what is the same for all
+        features.
     """
 
     means: FloatArray
     deviations: FloatArray
+    evidence: float
 
 
 def regress(
@@ -78,6 +83,23 @@ def regress(
     return Regression(
         means=middle + noise * (along @ (rotated / known[:, None])),
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
+        evidence=evidence(amplitude),
+    )
+
+
+def averaged(found: Sequence[Regression]) -> Regression:
+    """Returns the mean of several, each with the probability that its evidence gives it."""
+    evidence = np.array([one.evidence for one in found])
+    weights = scipy.special.softmax(evidence)
+    means = sum(weight * one.means for weight, one in zip(weights, found, strict=True))
+    squares = sum(
+        weight * (np.square(one.deviations) + np.square(one.means - means).mean(axis=1))
+        for weight, one in zip(weights, found, strict=True)
+    )
+    return Regression(
+        means=np.asarray(means),
+        deviations=np.sqrt(squares),
+        evidence=float(scipy.special.logsumexp(evidence)),
     )
 
 
@@ -119,8 +141,7 @@ def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
 
 
 def labels_by_regression(
-    views: Sequence[npt.NDArray[np.floating]],
-    graph: scipy.sparse.csr_array,
+    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
     labels: PoolLabels,
     counts: npt.ArrayLike,
     noise: float,
@@ -128,8 +149,8 @@ def labels_by_regression(
     """Returns a label with weights for every input of the pool.
 
     Args:
-      views: features `[num_inputs, num_features]` each.
-      graph: their neighbours, of `neighbours.neighbour_graph`.
+      representations: of each its views, features `[num_inputs, num_features]`. Each may say what
+        looks alike, and each what counts are a function of.
       labels: of some inputs.
       counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
       noise: standard deviation of the noise, in the same unit; above 0.
@@ -137,14 +158,15 @@ def labels_by_regression(
     Returns:
       Labels whose weights are probabilities that a class has most votes in an input's surroundings.
     """
-    features = scaled(np.concatenate(views, axis=1))
-    found = regress(
-        surroundings(graph, features),
-        features[labels.query_indices],
-        np.asarray(counts, np.float64),
-        noise,
-    )
-    weights = class_probabilities(found)
+    noisy = np.asarray(counts, np.float64)
+    graphs = [neighbour_graph(views) for views in representations]
+    found = []
+    for views in representations:
+        features = scaled(np.concatenate(views, axis=1))
+        for graph in graphs:
+            around = surroundings(graph, features)
+            found.append(regress(around, around[labels.query_indices], noisy, noise))
+    weights = class_probabilities(averaged(found))
     return PoolLabels(
         query_indices=np.arange(len(weights)),
         labels=weights.argmax(axis=1),

@@ -10,7 +10,12 @@ import sklearn.cluster
 import sklearn.metrics
 
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.representations.catalogue import CONTRASTIVE, default_representation, encoder_of
+from pate_tf.representations.catalogue import (
+    CONTRASTIVE,
+    default_representation,
+    encoder_of,
+    joined_names,
+)
 from pate_tf.representations.contrastive import NETWORKS
 from pate_tf.values.public import Pool
 
@@ -31,7 +36,7 @@ def doubts(pool: Pool, representation: Named | None = None, seed: int = 0) -> st
     """
     name = default_representation(pool.dataset) if representation is None else representation
     groups = GROUPS_A_CLASS * pool.dataset.num_classes
-    if name != CONTRASTIVE or len(pool) < 2 * groups:
+    if CONTRASTIVE not in joined_names(name) or len(pool) < 2 * groups:
         return None
     found = consensus(pool, groups, seed)
     if found >= LEAST_CONSENSUS:

@@ -54,7 +54,7 @@ def train(
             labels,
             num_classes=config.dataset.num_classes,
             num_views=encoder.num_views,
-            variances=encoder.variances,
+            scale=encoder.scale,
         )
         yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
 

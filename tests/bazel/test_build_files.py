@@ -34,7 +34,12 @@ SMALL = {
 
 def generate(repository: pathlib.Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, repository / GENERATOR, *flags],
+        [
+            sys.executable,
+            "-B",
+            repository / GENERATOR,
+            *flags,
+        ],  # nothing is written but what it writes
         capture_output=True,
         text=True,
         timeout=120,

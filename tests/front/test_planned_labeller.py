@@ -6,9 +6,20 @@ import pytest
 import pate_tf
 from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.noise import SystemNoise
+from pate_tf.representations import contrastive, student_features
+from pate_tf.representations.catalogue import CACHE_VARIABLE
 from pate_tf.runs.student.target import TargetRequest
 
 DATA = pate_tf.datasets.load("digits")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(student_features, "STEPS", 30)
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")

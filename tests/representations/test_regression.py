@@ -63,7 +63,7 @@ def test_a_probability_is_the_share_of_draws_in_which_a_class_leads():
     means = np.array([[10.0, 9.0, 2.0], [0.0, 0.0, 0.0], [5.0, -90.0, 5.5]])
     deviations = np.array([1.0, 3.0, 0.5])
     found = regression.class_probabilities(
-        regression.Regression(means=means, deviations=deviations)
+        regression.Regression(means=means, deviations=deviations, evidence=0.0)
     )
     draws = np.random.default_rng(0).normal(means, deviations[:, None], (200_000, 3, 3))
     shares = np.stack([(draws.argmax(axis=2) == one).mean(axis=0) for one in range(3)], axis=1)
@@ -77,16 +77,41 @@ def test_many_drowned_counts_tell_more_than_each():
     counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
     given_labels = PoolLabels(query_indices=asked, labels=counts.argmax(axis=1), num_classes=3)
     assert (given_labels.labels == truth).mean() < 0.6
-    graph = neighbours.neighbour_graph([features])
-    found = regression.labels_by_regression([features], graph, given_labels, counts, 200.0)
+    found = regression.labels_by_regression([[features]], given_labels, counts, 200.0)
     assert (found.labels == truth[found.query_indices]).mean() > 0.95
     assert len(found.labels) == 600
     np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
     # Whatever unit counts and noise have.
     other = regression.labels_by_regression(
-        [features], graph, given_labels, 2.0**20 * counts, 2.0**20 * 200.0
+        [[features]], given_labels, 2.0**20 * counts, 2.0**20 * 200.0
     )
     np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
+
+
+def test_of_two_representations_counts_say_which_one_they_follow():
+    features, truth, asked, counts = problem(7, num_inputs=300)
+    other = np.random.default_rng(8).normal(size=features.shape)
+    labels = PoolLabels(query_indices=asked, labels=truth[asked], num_classes=3)
+    for given_views in ([[features], [other]], [[other], [features]]):
+        found = regression.labels_by_regression(given_views, labels, counts, 60.0)
+        assert (found.labels == truth).mean() > 0.9
+    alone = regression.labels_by_regression([[other]], labels, counts, 60.0)
+    assert (alone.labels == truth).mean() < 0.6
+
+
+def test_a_mean_of_regressions_has_their_mean_and_deviation():
+    random = np.random.default_rng(0)
+    ones = [
+        regression.Regression(
+            means=random.normal(size=(4, 3)), deviations=np.full(4, 0.5), evidence=evidence
+        )
+        for evidence in (-1000.0, -1000.0 - np.log(3.0))
+    ]
+    found = regression.averaged(ones)
+    np.testing.assert_allclose(found.means, 0.75 * ones[0].means + 0.25 * ones[1].means)
+    apart = np.square(ones[0].means - ones[1].means).mean(axis=1)
+    np.testing.assert_allclose(found.deviations**2, 0.25 + 0.75 * 0.25 * apart)
+    np.testing.assert_allclose(regression.averaged(ones[:1]).means, ones[0].means)
 
 
 def test_more_noise_leaves_less_sure():
@@ -116,7 +141,5 @@ def test_an_input_s_surroundings_are_a_mean():
 def test_copies_and_the_fewest_queries_have_probabilities(asked):
     features = np.ones((4, 2))
     labels = PoolLabels(query_indices=asked, labels=[1] * len(asked), num_classes=2)
-    found = regression.labels_by_regression(
-        [features], neighbours.neighbour_graph([features]), labels, [[0, 9]] * len(asked), 1.0
-    )
+    found = regression.labels_by_regression([[features]], labels, [[0, 9]] * len(asked), 1.0)
     assert np.isfinite(found.weights).all() and len(found.labels) == 4

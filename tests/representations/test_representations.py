@@ -30,7 +30,7 @@ def quick(tmp_path_factory):
 
 def forget():
     catalogue.encoder_of.cache_clear()
-    catalogue.pool_features.cache_clear()
+    catalogue._pool_features.cache_clear()
 
 
 def doubled(dataset: Dataset) -> keras.Model:
@@ -126,7 +126,11 @@ def test_a_model_of_the_users_own():
 @pytest.mark.parametrize(
     ("name", "pool", "message"),
     [
-        ("contrast", POOL, "representation: expected one of contrastive, raw or module:function"),
+        (
+            "contrast",
+            POOL,
+            "representation: expected one of contrastive, patches, raw, some",
+        ),
         ("contrastive", Pool(adult.ADULT, np.zeros((2, 13), np.float32)), "expected raw or module"),
         (lambda dataset: "no model", POOL, "expected a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),

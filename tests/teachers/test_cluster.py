@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from script_processes import REPOSITORY
+from script_processes import REPOSITORY, run_script
 
 from pate_tf import artifacts
 from pate_tf.runs.teachers import training as run
@@ -75,14 +75,10 @@ def test_a_killed_worker_changes_nothing(tmp_path):
         for process in workers:
             process.kill()
             process.wait()
-    subprocess.run(
-        [sys.executable, "train_teachers.py", *FLAGS, f"--train_dir={tmp_path / 'alone'}"],
-        cwd=REPOSITORY,
-        check=True,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=240,
+    ended = run_script(
+        "train_teachers.py", *FLAGS, f"--train_dir={tmp_path / 'alone'}", folder=tmp_path
     )
+    assert ended.code == 0, ended.err
     together, alone = (
         Ensemble(run.ensemble_folder(artifacts.RunDirectory(tmp_path / name)))
         for name in ("cluster", "alone")

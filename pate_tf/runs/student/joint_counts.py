@@ -11,7 +11,7 @@ from typing import Final
 from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.accounting.target import Target
 from pate_tf.models import closed_form
-from pate_tf.representations.catalogue import CONTRASTIVE
+from pate_tf.representations.catalogue import OF_IMAGES, joined_names
 from pate_tf.representations.regression import MOST_QUERIES
 from pate_tf.students.consistency import learns_by_augmentation
 from pate_tf.teachers.ensemble import Ensemble
@@ -31,7 +31,8 @@ def are_joined(teachers: Voter, pool: Pool) -> bool:
     return (
         config is not None
         and config.model == closed_form.RIDGE
-        and config.representation == CONTRASTIVE
+        and config.representation is not None
+        and set(joined_names(config.representation)) <= set(OF_IMAGES)
         and learns_by_augmentation(pool.dataset)
     )
 

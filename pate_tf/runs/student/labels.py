@@ -184,7 +184,7 @@ def with_representation(queries: QueryConfig, teachers: Voter) -> QueryConfig:
     known = None if config is None else config.representation
     if queries.representation is not None or not isinstance(known, str):
         return queries
-    if known not in catalogue.NAMES and ":" not in known:
+    if not catalogue.is_known(known) and ":" not in known:
         return queries
     return dataclasses.replace(queries, representation=known)
 

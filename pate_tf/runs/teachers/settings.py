@@ -10,7 +10,7 @@ from pate_tf import artifacts, partition
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue as models
 from pate_tf.models import classifier
-from pate_tf.representations.catalogue import default_representation
+from pate_tf.representations.catalogue import default_of_teachers
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
 from pate_tf.values.sensitive import PrivateExamples
@@ -113,7 +113,7 @@ class TeacherSettings:
                 f"trained step by step"
             )
         if representation is None and is_on_features(model):
-            representation = default_representation(examples.dataset)
+            representation = default_of_teachers(examples.dataset)
         return TeacherConfig(
             dataset=examples.dataset,
             num_teachers=shares.num_teachers,

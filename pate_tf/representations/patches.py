@@ -1,0 +1,187 @@
+"""Features of a pool that count small pieces of an image: learnt in seconds, without labels.
+
+Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning":
+small patches are drawn from the pool's images, freed of their brightness and contrast and whitened,
+and grouped by k-means. Each group's centre is a filter. How strongly an image answers to each
+filter, summed up in each cell of a coarse grid, says what is where in it.
+
+Contrastive features (`contrastive.py`) do not change where an image is shifted or turned; these do,
+and tell apart by details what those take for alike.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sklearn.cluster
+import tensorflow as tf
+
+from pate_tf.models import encoder
+from pate_tf.values.arrays import IntArray
+from pate_tf.values.public import Pool
+
+FILTERS = 128
+SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
+GRID = 4  # cells along each side of an image
+MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
+MOST_DIRECTIONS = 512
+PATCHES = 60_000  # that filters are learnt from
+PASSES = 15  # of k-means over them
+# All pixels' range counts as 1. What varies less than that is flat, and says nothing.
+LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
+LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
+THRESHOLD = 0.25  # that a filter's answer, of about one standard deviation, must exceed
+# Of the pool's images, by which the directions are found in which features differ most.
+SAMPLE = 10_000
+BATCH = 256  # inputs; a filter's answers at all places are in memory at a time
+
+FloatRows = npt.NDArray[np.float64]
+
+
+class PatchPart(encoder.Part):
+    """One view of length 1: how strongly each filter answers in each cell of the grid.
+
+    The pool's mean is taken away, and it is turned to the directions in which the pool's images
+    differ most, at most `MOST_DIRECTIONS` of them.
+    """
+
+    weight = 4.0  # as much as four contrastive views together
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        """Takes what is publicly known of images; all that is learnt is zero yet.
+
+        Args:
+          pool: public images, of which the shape is read.
+          seed: of the patches that are drawn, and of the first centres.
+        """
+        super().__init__()
+        height, width, channels = pool.dataset.input_shape
+        self._seed = seed
+        shorter = min(height, width)
+        self._side = min(SIDE, max(2, shorter // 2), shorter)
+        self._stride = -(-max(height, width) // MOST_PLACES)
+        self._range = tuple(
+            np.broadcast_to(np.asarray(values, np.float32), pool.dataset.input_shape).copy()
+            for values in pool.dataset.value_range
+        )
+        shape = (self._side, self._side, channels, FILTERS)
+        num_answers = GRID * GRID * FILTERS
+        self.widths = (min(MOST_DIRECTIONS, num_answers),)
+        self._filters = tf.Variable(tf.zeros(shape), trainable=False)
+        self._offsets = tf.Variable(tf.zeros([FILTERS]), trainable=False)
+        self._mean = tf.Variable(tf.zeros([num_answers]), trainable=False)
+        self._directions = tf.Variable(tf.zeros([num_answers, *self.widths]), trainable=False)
+        self._variances = tf.Variable(tf.zeros(self.widths), trainable=False)
+
+    @property
+    def variances(self) -> list[Any]:
+        """The pool's in each direction, as shares of those in all directions together."""
+        return [self._variances]
+
+    @property
+    def learnt(self) -> list[Any]:
+        """Filters, their offsets, the mean, directions and variances."""
+        return [self._filters, self._offsets, self._mean, self._directions, self._variances]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        turned = tf.matmul(self._answers(inputs) - self._mean, self._directions)
+        return [tf.math.l2_normalize(turned, axis=1)]
+
+    def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
+        low, high = self._range
+        images = (inputs - low) / (high - low)
+        before = (self._side - 1) // 2
+        around = [before, self._side - 1 - before]
+        images = tf.pad(images, [[0, 0], around, around, [0, 0]])
+        # A patch without brightness and contrast would be a copy for each place: what a filter
+        # answers to it follows from what it answers to the patch as it is.
+        mean, square = (
+            tf.nn.avg_pool2d(
+                tf.reduce_mean(values, axis=3, keepdims=True), self._side, self._stride, "VALID"
+            )
+            for values in (images, tf.square(images))
+        )
+        contrast = tf.sqrt(tf.maximum(square - tf.square(mean), 0.0) + LEAST_CONTRAST)
+        answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
+        answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
+        answers = tf.nn.relu(answers / contrast - self._offsets - THRESHOLD)
+        return tf.reshape(tf.sqrt(self._in_cells(answers)), [-1, GRID * GRID * FILTERS])
+
+    def _in_cells(self, answers: tf.Tensor) -> tf.Tensor:
+        """Returns means over cells of the grid, `[batch, GRID, GRID, FILTERS]`."""
+        cells = [-(-side // GRID) for side in answers.shape[1:3]]
+        missing = [cell * GRID - side for cell, side in zip(cells, answers.shape[1:3], strict=True)]
+        around = [[each // 2, each - each // 2] for each in missing]
+        padded = tf.pad(answers, [[0, 0], *around, [0, 0]])
+        return tf.nn.avg_pool2d(padded, cells, cells, "VALID")
+
+    def learn(self, pool: Pool) -> None:
+        """Learns filters and directions from a pool's images."""
+        filters, offsets = self._found_filters(pool)
+        self._filters.assign(filters)
+        self._offsets.assign(offsets)
+        answers_of = tf.function(self._answers, reduce_retracing=True)
+        inputs = pool.inputs[:SAMPLE]
+        answers = np.concatenate(
+            [
+                answers_of(tf.constant(inputs[start : start + BATCH], tf.float32)).numpy()
+                for start in range(0, len(inputs), BATCH)
+            ]
+        )
+        mean = answers.mean(axis=0, dtype=np.float64).astype(np.float32)
+        answers -= mean
+        spread, vectors = np.linalg.eigh((answers.T @ answers) / len(inputs))  # ascending
+        along = np.maximum(spread[::-1], 0.0)
+        along /= max(float(along.sum()), np.finfo(np.float32).tiny)
+        (width,) = self.widths
+        self._mean.assign(mean)
+        self._directions.assign(vectors[:, ::-1][:, :width])
+        self._variances.assign(along[:width])
+
+    def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
+        """Returns filters `[side, side, channels, FILTERS]` and what they answer to the mean."""
+        random = np.random.default_rng(self._seed)
+        patches = self._drawn_patches(pool, random)
+        patches -= patches.mean(axis=1, keepdims=True)
+        deviations = patches.std(axis=1, keepdims=True)
+        patches = patches[deviations[:, 0] > LEAST_DEVIATION]
+        if not len(patches):  # images of one colour each have no pieces
+            return np.zeros(self._filters.shape), np.zeros(FILTERS)
+        patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
+        mean = patches.mean(axis=0)
+        centred = patches - mean
+        spread, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
+        least = max(LEAST_VARIANCE * float(spread[-1]), np.finfo(np.float64).tiny)
+        whitening = (vectors / np.sqrt(np.maximum(spread, 0.0) + least)) @ vectors.T
+        whitened = _of_length_one(centred @ whitening)
+        clusters = sklearn.cluster.MiniBatchKMeans(
+            min(FILTERS, len(whitened)),
+            n_init=1,
+            batch_size=4_096,
+            max_iter=PASSES,
+            random_state=int(random.integers(2**31)),
+        ).fit(whitened.astype(np.float32))
+        found = whitening @ _of_length_one(clusters.cluster_centers_.astype(np.float64)).T
+        filters = np.zeros((patches.shape[1], FILTERS))
+        filters[:, : found.shape[1]] = found
+        return filters.reshape(self._filters.shape), mean @ filters
+
+    def _drawn_patches(self, pool: Pool, random: np.random.Generator) -> FloatRows:
+        """Returns patches of random images at random places, `[PATCHES, pixels of a patch]`."""
+        low, high = self._range
+        side, (height, width, _) = self._side, pool.dataset.input_shape
+        images: IntArray = random.integers(len(pool), size=PATCHES)
+        rows = random.integers(height - side + 1, size=PATCHES)[:, None, None]
+        columns = random.integers(width - side + 1, size=PATCHES)[:, None, None]
+        rows = rows + np.arange(side)[:, None]
+        columns = columns + np.arange(side)
+        drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
+        scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
+        return scaled.reshape(PATCHES, -1)
+
+
+def _of_length_one(rows: FloatRows) -> FloatRows:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(length, np.finfo(np.float64).tiny)

@@ -1,0 +1,129 @@
+"""Features of small pieces of images, held against a loop over the pieces."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pate_tf.data import catalogue as data
+from pate_tf.representations import catalogue, patches
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+POOL = data.load_public("digits").split(400).pool
+
+
+def images(shape, number=40, value_range=(0, 255), seed=0) -> Pool:
+    """Images of noise with a bright half."""
+    dataset = dataclasses.replace(
+        POOL.dataset, input_shape=shape, value_range=value_range, augmentation="none"
+    )
+    low, high = value_range
+    random = np.random.default_rng(seed)
+    inputs = random.uniform(low, low + 0.5 * (high - low), (number, *shape))
+    inputs[::2, : shape[0] // 2] += 0.5 * (high - low)
+    return Pool(dataset, inputs.astype(np.float32))
+
+
+def learnt(pool: Pool, seed: int = 0) -> patches.PatchPart:
+    part = patches.PatchPart(pool, seed)
+    part.learn(pool)
+    return part
+
+
+def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -> np.ndarray:
+    """One place and one filter at a time."""
+    filters, offsets, *_ = (variable.numpy().astype(np.float64) for variable in part.learnt)
+    side, _, _, num_filters = filters.shape
+    low, high = dataset.value_range
+    stride = -(-max(dataset.input_shape[:2]) // patches.MOST_PLACES)
+    before, after = (side - 1) // 2, side - 1 - (side - 1) // 2
+    padded = np.pad((image - low) / (high - low), [(before, after), (before, after), (0, 0)])
+    rows, columns = (range(0, length, stride) for length in dataset.input_shape[:2])
+    found = np.zeros((len(rows), len(columns), num_filters))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            patch = padded[row : row + side, column : column + side]
+            patch = (patch - patch.mean()) / np.sqrt(patch.var() + patches.LEAST_CONTRAST)
+            for one in range(num_filters):
+                answer = (patch * filters[..., one]).sum() - offsets[one]
+                found[i, j, one] = max(0.0, answer - patches.THRESHOLD)
+    cells = [-(-length // patches.GRID) for length in found.shape[:2]]
+    missing = [cell * patches.GRID - side for cell, side in zip(cells, found.shape, strict=False)]
+    whole = np.pad(found, [*((each // 2, each - each // 2) for each in missing), (0, 0)])
+    shape = (patches.GRID, cells[0], patches.GRID, cells[1], num_filters)
+    return np.sqrt(whole.reshape(shape).mean(axis=(1, 3))).ravel()
+
+
+@pytest.mark.parametrize(
+    ("shape", "value_range"),
+    [((8, 8, 1), (0, 16)), ((13, 9, 3), (-1, 1)), ((50, 41, 1), (0, 255)), ((3, 2, 1), (0, 1))],
+)
+def test_answers_are_those_of_a_loop(monkeypatch, shape, value_range):
+    monkeypatch.setattr(patches, "FILTERS", 7)
+    pool = images(shape, value_range=value_range)
+    part = learnt(pool)
+    for image in pool.inputs[:3]:
+        slow = slow_answers(part, image, pool.dataset)
+        assert slow.any()
+        np.testing.assert_allclose(part._answers(image[None]).numpy()[0], slow, atol=2e-3)
+
+
+def test_a_view_has_length_one_and_states_how_it_varies():
+    part = learnt(POOL)
+    (view,) = part(POOL.inputs.astype(np.float32))
+    np.testing.assert_allclose(np.linalg.norm(view, axis=1), 1.0, rtol=1e-5)
+    turned = (part._answers(POOL.inputs.astype(np.float32)) - part._mean) @ part._directions
+    covariance = np.cov(turned.numpy(), rowvar=False)
+    (variances,) = part.variances
+    shares = np.diag(covariance) / np.diag(covariance).sum()
+    np.testing.assert_allclose(variances, shares * variances.numpy().sum(), atol=1e-4)
+    off = covariance - np.diag(np.diag(covariance))
+    assert np.abs(off).max() < 1e-3 * covariance.max()
+
+
+def test_they_follow_from_pool_and_seed_alone():
+    views = [learnt(POOL, seed)(POOL.inputs[:20].astype(np.float32))[0] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(views[0], views[1])
+    assert np.abs(views[0] - views[2]).max() > 0.01
+
+
+def test_look_alikes_lie_near_each_other():
+    public = data.load_public("digits").labelled()
+    assert public is not None
+    (view,) = learnt(POOL)(POOL.inputs.astype(np.float32))
+    likeness = view.numpy() @ view.numpy().T
+    np.fill_diagonal(likeness, -1.0)
+    labels = public.labels[: len(POOL)]
+    assert (labels[likeness.argmax(axis=1)] == labels).mean() > 0.95
+
+
+@pytest.mark.parametrize("inputs", [np.zeros((30, 8, 8, 1)), np.ones((1, 8, 8, 1))])
+def test_images_without_pieces_have_finite_features(inputs):
+    pool = Pool(POOL.dataset, inputs.astype(np.float32))
+    encoder = catalogue.encoder_of(pool, "patches")
+    assert np.isfinite(encoder.features(pool.inputs)).all()
+    assert np.isfinite(encoder.scale).all()
+
+
+def test_joined_representations_lie_side_by_side_and_count_alike(monkeypatch, tmp_path):
+    monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path))
+    joined = catalogue.encoder_of(POOL, "patches+raw")
+    apart = [catalogue.encoder_of(POOL, name) for name in ("patches", "raw")]
+    found = joined.features(POOL.inputs)
+    np.testing.assert_allclose(
+        found, np.hstack([one.features(POOL.inputs) for one in apart]), atol=1e-6
+    )
+    assert joined.scale is None  # of raw inputs nobody knows it
+    views = catalogue.pool_features_by_name(POOL, "patches+raw")
+    np.testing.assert_allclose(np.hstack([np.hstack(one) for one in views]), found, atol=1e-6)
+    alone = apart[0]
+    scaled = alone.features(POOL.inputs) * alone.scale
+    assert np.square(scaled).sum(axis=1).mean() == pytest.approx(1.0, abs=0.3)
+    assert scaled.var(axis=0)[:50].max() < 2.5 * scaled.var(axis=0)[:50].min()
+
+
+@pytest.mark.parametrize("name", ["patches+", "patches+patches", "+", "contrastive+nothing"])
+def test_what_cannot_be_joined_is_one_line(name):
+    with pytest.raises(ValueError, match="expected one of contrastive, patches, raw, some of"):
+        catalogue.check_representation(name, POOL.dataset)
