@@ -20,7 +20,7 @@ from pate_tf.models import encoder
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import Pool
 
-FILTERS = 128
+FILTERS = 64  # on Fashion-MNIST's pool twice as many told no more
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
 GRID = 4  # cells along each side of an image
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
@@ -33,7 +33,7 @@ LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
 THRESHOLD = 0.25  # that a filter's answer, of about one standard deviation, must exceed
 # Of the pool's images, by which the directions are found in which features differ most.
 SAMPLE = 10_000
-BATCH = 256  # inputs; a filter's answers at all places are in memory at a time
+TOGETHER = 16  # inputs; all filters' answers at all places of so many are in memory at a time
 
 FloatRows = npt.NDArray[np.float64]
 
@@ -90,6 +90,16 @@ class PatchPart(encoder.Part):
 
     def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
+        number = tf.shape(inputs)[0]
+        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
+        answers = tf.map_fn(
+            self._answers_together,
+            tf.reshape(filled, [-1, TOGETHER, *inputs.shape[1:]]),
+            parallel_iterations=1,
+        )
+        return tf.reshape(answers, [-1, GRID * GRID * FILTERS])[:number]
+
+    def _answers_together(self, inputs: tf.Tensor) -> tf.Tensor:
         low, high = self._range
         images = (inputs - low) / (high - low)
         before = (self._side - 1) // 2
@@ -126,8 +136,8 @@ class PatchPart(encoder.Part):
         inputs = pool.inputs[:SAMPLE]
         answers = np.concatenate(
             [
-                answers_of(tf.constant(inputs[start : start + BATCH], tf.float32)).numpy()
-                for start in range(0, len(inputs), BATCH)
+                answers_of(tf.constant(inputs[start : start + encoder.BATCH], tf.float32)).numpy()
+                for start in range(0, len(inputs), encoder.BATCH)
             ]
         )
         mean = answers.mean(axis=0, dtype=np.float64).astype(np.float32)
