@@ -16,10 +16,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 
-DEMO = ("-m pate_tf.cli.demo",)
-DEMO_SILOS = ("-m pate_tf.cli.demo_silos",)
-DOCS = ("-m sphinx --quiet --fail-on-warning --keep-going docs build/docs",)
-LINT = ("-m ruff check .", "-m ruff format --check .", "-m mypy")
+# Each line is a step: commands that run side by side.
+DEMO = [("-m pate_tf.cli.demo",)]
+DEMO_SILOS = [("-m pate_tf.cli.demo_silos",)]
+RUFF = ("-m ruff check .", "-m ruff format --check .")
+MYPY = "-m mypy"
+SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
 TEST = ("-m pytest -n 2 --dist=worksteal",)
 LONG = ("-m pytest -n 2 -m long",)
 
@@ -30,10 +32,10 @@ JOBS = {
         "[silos]",
         DEMO_SILOS,
     ),
-    "docs": ("the guide, in build/docs", "[docs]", DOCS),
-    "test": ("linters, types, the guide and tests", "[docs,test]", LINT + DOCS + TEST),
-    "long": ("the tests that take too long for every day", "[test]", LONG),
-    "lint": ("linters and types alone", "[test]", LINT),
+    "docs": ("the guide, in build/docs", "[docs]", [(SPHINX,)]),
+    "test": ("linters, types, the guide and tests", "[docs,test]", [RUFF, (MYPY, SPHINX), TEST]),
+    "long": ("the tests that take too long for every day", "[test]", [LONG]),
+    "lint": ("linters and types alone", "[test]", [RUFF, (MYPY,)]),
 }
 
 
@@ -68,11 +70,12 @@ def main() -> int:
     except subprocess.CalledProcessError:
         print("error: pip could not install what the job needs; see above", file=sys.stderr)
         return 1
-    for step in steps:
-        print(f"\n$ python {step}", flush=True)
-        code = subprocess.run([str(PYTHON), *step.split()], cwd=HERE).returncode
-        if code:
-            return code
+    for commands in steps:
+        print("", *(f"$ python {command}" for command in commands), sep="\n", flush=True)
+        running = [subprocess.Popen([str(PYTHON), *one.split()], cwd=HERE) for one in commands]
+        codes = [one.wait() for one in running]
+        if any(codes):
+            return next(code for code in codes if code)
     return 0
 
 

@@ -92,10 +92,11 @@ class Teachers:
           learning_rate: of Adam, 0.005 by default. A compiled model has its own.
           seed: fixes partition, initial weights, shuffling and augmentation; not the privacy noise.
           representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
-            input: "contrastive", learnt from the pool that `fit` is given; "raw"; or a function,
-            itself or as "module:function", from a `Dataset` to a Keras model from raw inputs to
-            features, none of whose weights depends on private records. Default, for "ridge" and its
-            like alone: "contrastive" for images, "raw" otherwise.
+            input: "contrastive" or "patches", learnt from the pool that `fit` is given; "raw";
+            several of them joined by "+"; or a function, itself or as "module:function", from a
+            `Dataset` to a Keras model from raw inputs to features, none of whose weights depends on
+            private records. Default, for "ridge" and its like alone: "contrastive+patches" for
+            images, "raw" otherwise.
           class_weights: how much a record of each class counts, from public knowledge, not for
             compiled models and classifiers of scikit-learn. Default: all alike.
           callbacks: for a compiled model's `fit`: a function that returns new ones for each
