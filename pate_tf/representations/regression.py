@@ -5,9 +5,8 @@ weights (Rasmussen and Williams 2006, chapter 2): nearly what votes of linear te
 numbers beside all the counts that they are found from. The noise is known, for a mechanism drew it;
 how large the function is, is what makes the counts that were released most likely. Inputs that look
 alike most often are of one class, so an input counts as the mean of its surroundings. Which
-representation says what looks alike, and which one the counts are a function of, is found in the
-same way: each pair weighs as much as it makes the released counts likely (Hoeting et al. 1999,
-"Bayesian Model Averaging").
+representation says what looks alike is found in the same way: each weighs as much as it makes the
+released counts likely (Hoeting et al. 1999, "Bayesian Model Averaging").
 
 All of it is post-processing of what was paid for.
 """
@@ -87,10 +86,8 @@ def regress(
     )
 
 
-def averaged(found: Sequence[Regression]) -> Regression:
-    """Returns the mean of several, each with the probability that its evidence gives it."""
-    evidence = np.array([one.evidence for one in found])
-    weights = scipy.special.softmax(evidence)
+def averaged(found: Sequence[Regression], weights: FloatArray) -> Regression:
+    """Returns the mean of several that weigh `[num_regressions]`, together 1."""
     means = sum(weight * one.means for weight, one in zip(weights, found, strict=True))
     squares = sum(
         weight * (np.square(one.deviations) + np.square(one.means - means).mean(axis=1))
@@ -99,7 +96,7 @@ def averaged(found: Sequence[Regression]) -> Regression:
     return Regression(
         means=np.asarray(means),
         deviations=np.sqrt(squares),
-        evidence=float(scipy.special.logsumexp(evidence)),
+        evidence=float(weights @ [one.evidence for one in found]),
     )
 
 
@@ -149,8 +146,9 @@ def labels_by_regression(
     """Returns a label with weights for every input of the pool.
 
     Args:
-      representations: of each its views, features `[num_inputs, num_features]`. Each may say what
-        looks alike, and each what counts are a function of.
+      representations: of each its views, features `[num_inputs, num_features]`. Counts are a
+        function of all; which one says what looks alike is judged by features of the first, as
+        those of another look smooth in surroundings that they were found by themselves.
       labels: of some inputs.
       counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
       noise: standard deviation of the noise, in the same unit; above 0.
@@ -159,14 +157,15 @@ def labels_by_regression(
       Labels whose weights are probabilities that a class has most votes in an input's surroundings.
     """
     noisy = np.asarray(counts, np.float64)
-    graphs = [neighbour_graph(views) for views in representations]
-    found = []
+    features = [scaled(np.concatenate(views, axis=1)) for views in representations]
+    joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
+    found, evidence = [], []
     for views in representations:
-        features = scaled(np.concatenate(views, axis=1))
-        for graph in graphs:
-            around = surroundings(graph, features)
-            found.append(regress(around, around[labels.query_indices], noisy, noise))
-    weights = class_probabilities(averaged(found))
+        graph = neighbour_graph(views)
+        judge, around = surroundings(graph, features[0]), surroundings(graph, joined)
+        evidence.append(regress(judge, judge[labels.query_indices], noisy, noise).evidence)
+        found.append(regress(around, around[labels.query_indices], noisy, noise))
+    weights = class_probabilities(averaged(found, scipy.special.softmax(evidence)))
     return PoolLabels(
         query_indices=np.arange(len(weights)),
         labels=weights.argmax(axis=1),
