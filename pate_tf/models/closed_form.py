@@ -89,7 +89,7 @@ def _ridge(
 ) -> npt.NDArray[np.float64]:
     targets = 2.0 * np.eye(num_classes)[labels] - 1.0
     penalty = RIDGE_SHARE * num_views
-    if scale is not None and scale.any():
+    if scale is not None:
         # Few records show little but the directions in which all inputs differ most, and teachers
         # that heed those alone err alike. With all directions scaled to about one variance a
         # teacher errs more, but each in a way of its own, which other teachers outvote.

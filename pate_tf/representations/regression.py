@@ -96,7 +96,7 @@ def averaged(found: Sequence[Regression], weights: FloatArray) -> Regression:
     return Regression(
         means=np.asarray(means),
         deviations=np.sqrt(squares),
-        evidence=float(weights @ [one.evidence for one in found]),
+        evidence=float(scipy.special.logsumexp([one.evidence for one in found], b=weights)),
     )
 
 

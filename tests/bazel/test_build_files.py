@@ -34,12 +34,8 @@ SMALL = {
 
 def generate(repository: pathlib.Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [
-            sys.executable,
-            "-B",
-            repository / GENERATOR,
-            *flags,
-        ],  # nothing is written but what it writes
+        # -B: nothing is to be written but by the generator.
+        [sys.executable, "-B", repository / GENERATOR, *flags],
         capture_output=True,
         text=True,
         timeout=120,

@@ -6,7 +6,7 @@ import os
 from script_processes import learn_little, run_script
 
 
-def test_as_many_teachers_as_are_recommended_learn_from_features(tmp_path):
+def test_teachers_on_features_and_their_student(tmp_path):
     ended = run_script(
         "train_teachers.py",
         "--model=ridge",
@@ -20,6 +20,21 @@ def test_as_many_teachers_as_are_recommended_learn_from_features(tmp_path):
     report = json.loads((tmp_path / "t.json").read_text())
     assert (report["nb_teachers"], report["representation"]) == (40, "raw")
     assert report["teacher_accuracy_mean"] > 0.6
+    ended = run_script(
+        "train_student.py",
+        "--teachers_dir=run",
+        "--queries=60",
+        "--query_strategy=diverse",
+        "--mechanism=gaussian_histogram",
+        "--sigma=3",
+        "--max_steps=100",
+        "--report_file=s.json",
+        folder=tmp_path,
+        setup=learn_little,
+    )
+    assert ended.code == 0, ended.err
+    report = json.loads((tmp_path / "s.json").read_text())
+    assert report["label_accuracy"] > 0.8
 
 
 def test_a_representation_that_does_not_fit_is_refused_before_anything_is_done(tmp_path):

@@ -92,12 +92,12 @@ def test_a_pool_of_copies_is_asked_all_the_same():
     assert len(set(diverse.choose(copies, 4, seed=0).tolist())) == 4
 
 
-def test_labels_of_a_fifth_spread_over_much_of_the_pool():
+def test_labels_of_a_fifth_spread_over_most_of_the_pool():
     labels = PUBLIC.labels[: len(POOL)]
     asked = diverse.choose(POOL, 60, seed=1)
     inferred = diverse.infer(POOL, released_labels(asked, labels[asked]), 1)
     right = inferred.labels == labels[inferred.query_indices]
-    assert len(right) > 120  # 145 to 160: it hangs on rounding, and so on the number of threads
+    assert len(right) > 150
     assert right.mean() > 0.9
 
 

@@ -110,6 +110,7 @@ def test_a_mean_of_regressions_has_their_mean_and_deviation():
     np.testing.assert_allclose(found.means, 0.75 * ones[0].means + 0.25 * ones[1].means)
     apart = np.square(ones[0].means - ones[1].means).mean(axis=1)
     np.testing.assert_allclose(found.deviations**2, 0.25 + 0.75 * 0.25 * apart)
+    assert found.evidence == pytest.approx(0.0, abs=1e-12)  # of a mean of equal densities
     alone = regression.averaged(ones[:1], np.ones(1))
     np.testing.assert_allclose(alone.means, ones[0].means)
 
