@@ -21,6 +21,7 @@ FLAG_OF_ARGUMENT = {
     "pool_size": "stdnt_share",
     "num_queries": "queries",
     "strategy": "query_strategy",
+    "num_neighbours": "query_neighbours",
     "rounds": "query_rounds",
     "replace_budget": "new_budget_i_understand",
     "acknowledge_reset": "reset_ledger_i_understand",
@@ -30,7 +31,8 @@ FLAG_OF_ARGUMENT = {
 
 # What a comparison, which has neither noise nor ledger nor anything to release, can't heed.
 NOT_COMPARED = (
-    *("query_strategy", "query_rounds", "query_seed", "representation", "mechanism"),
+    *("query_strategy", "query_rounds", "query_seed", "query_neighbours"),
+    *("representation", "mechanism"),
     *("delta", "epsilon_budget", "new_budget_i_understand", "insecure_seed"),
     *("reset_ledger_i_understand", "planned_release", "planned_profile"),
     *("save_labels", "export_formats", "target_epsilon", "margin", "exceptions"),
@@ -175,6 +177,7 @@ def main() -> None:
                 rounds=FLAGS.query_rounds,
                 seed=FLAGS.query_seed,
                 representation=FLAGS.representation,
+                num_neighbours=FLAGS.query_neighbours,
             ),
             mechanism=mechanism,
             noise=drawn_from,
@@ -189,6 +192,7 @@ def main() -> None:
             rounds=FLAGS.query_rounds,
             seed=FLAGS.query_seed,
             representation=FLAGS.representation,
+            num_neighbours=FLAGS.query_neighbours,
             margin=FLAGS.margin,
             num_exceptions=FLAGS.exceptions,
         )

@@ -73,6 +73,15 @@ def define() -> None:
         lower_bound=0,
         upper_bound=2**31 - 1,
     )
+    flags.DEFINE_integer(
+        "query_neighbours",
+        None,
+        "With diverse and typical: how many inputs of the pool that look most like a query go with "
+        "it; a teacher votes once, for the class that it names most often among them, so that "
+        "teachers agree more. 0: each query alone. Default: up to 20 for a stability_gate on "
+        "images, else 0.",
+        lower_bound=0,
+    )
     flags.DEFINE_string(
         "representation",
         None,

@@ -194,6 +194,7 @@ class Labeller:
         strategy: str | None = None,
         rounds: int | None = None,
         seed: int = 0,
+        num_neighbours: int | None = None,
     ) -> Labels:
         """Chooses queries of a pool, pays for those without an answer, and returns noisy labels.
 
@@ -201,17 +202,17 @@ class Labeller:
           pool: `data.pool`.
           num_queries: how many of its inputs are put to the teachers; needed but where the
             labeller has a plan, which says how many at most.
-          strategy: how they are chosen: "first", "random", "diverse" and others of
-            `pate_tf.queries.catalogue`; None for the planned one, and without a plan for the
-            mechanism's own, "typical" for a stability gate and "first" for others. Strategies that
-            look at earlier noisy labels are as private; no data-dependent cost is known for them.
-          rounds: in how many parts the queries are chosen; None for the strategy's own number.
+          strategy: how they are chosen, a name in `pate_tf.queries.catalogue`; None for the
+            planned or the mechanism's own. Those that look at earlier noisy labels are as private;
+            no data-dependent cost is known for them.
+          rounds: in how many parts they are chosen; None for the strategy's own number.
           seed: of the choice. Another seed asks other queries, which are paid for.
+          num_neighbours: look-alikes that go with a query, see `pate_tf.queries.config`.
 
         Raises:
           ValueError: if something does not fit; nothing was charged then.
-          BudgetExceeded: if the queries do not all fit into what is left; then none is charged or
-            answered, and the message says how many would fit.
+          BudgetExceeded: if the queries do not all fit into what is left; then none is charged, and
+            the message says how many would fit.
           LedgerError: if the ledger can't be used.
         """
         _check_pool(pool)
@@ -223,18 +224,14 @@ class Labeller:
                 num_queries=self._number(num_queries),
                 rounds=rounds,
                 seed=seed,
+                num_neighbours=num_neighbours,
             ),
             mechanism=self.mechanism,
             noise=self._noise,
             choice=None if self.plan is None else self.plan.reason,
         )
-        queried = ask(
-            request,
-            pool,
-            teachers=self.teachers.known.voter(pool),
-            ledger=self._ledger,
-            reporting=reporting(self._verbose),
-        )
+        voter, told = self.teachers.known.voter(pool), reporting(self._verbose)
+        queried = ask(request, pool, teachers=voter, ledger=self._ledger, reporting=told)
         return Labels(queried, pool)
 
     def _number(self, num_queries: int | None) -> int:

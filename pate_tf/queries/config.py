@@ -19,6 +19,10 @@ class QueryConfig:
       representation: what says which inputs are alike, by its name in
         `representations/catalogue.py` or as a function; None for the data set's default. For
         strategies that look at that.
+      num_neighbours: how many inputs of the pool that look most like a query are asked about
+        together with it, each teacher voting for the class that it names most often; 0 for the
+        query alone. None for `look_alikes.default_number` where the mechanism is paid once for a
+        batch and the strategy looks at likeness, else 0.
     """
 
     strategy: str = "first"
@@ -26,6 +30,7 @@ class QueryConfig:
     rounds: int | None = None
     seed: int = 0
     representation: Named | None = None
+    num_neighbours: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_queries < 1:
@@ -34,5 +39,7 @@ class QueryConfig:
             raise ValueError(
                 f"rounds: expected from 1 to the {self.num_queries} queries, got {self.rounds}"
             )
+        if self.num_neighbours is not None and self.num_neighbours < 0:
+            raise ValueError(f"num_neighbours: expected at least 0, got {self.num_neighbours}")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed: expected from 0 to 2**31 - 1, got {self.seed}")

@@ -33,6 +33,8 @@ class QueriedLabels:
       labels: what a student learns from: those, or what follows from them without a query.
       strategy: how the queries were chosen, by its name in `queries/catalogue.py`.
       pool_digest: `artifacts.digest_array` of the pool's inputs, which the positions belong to.
+      neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
+        (`queries/look_alikes.py`); None where each was asked alone.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
       seal: of `record`, by the ledger that paid, so that what lay in a folder meanwhile is known
@@ -44,6 +46,7 @@ class QueriedLabels:
     labels: PoolLabels
     strategy: str
     pool_digest: str
+    neighbours: IntArray | None = dataclasses.field(default=None, repr=False)
     choice: str | None = None
     seal: str | None = dataclasses.field(default=None, repr=False)
 
@@ -54,6 +57,19 @@ class QueriedLabels:
                 f"queries: expected [{self.released.num_queries}], got {list(queries.shape)}"
             )
         object.__setattr__(self, "queries", frozen_view(queries))
+        if self.neighbours is not None:
+            neighbours = whole_numbers(self.neighbours, "neighbours")
+            if neighbours.ndim != 2 or len(neighbours) != len(queries):
+                raise ValueError(
+                    f"neighbours: expected [{len(queries)}, num_neighbours], got "
+                    f"{list(neighbours.shape)}"
+                )
+            object.__setattr__(self, "neighbours", frozen_view(neighbours))
+
+    @property
+    def num_neighbours(self) -> int:
+        """How many look-alikes each query was asked together with."""
+        return 0 if self.neighbours is None else self.neighbours.shape[1]
 
     @property
     def inferred(self) -> PoolLabels:
@@ -84,6 +100,14 @@ class QueriedLabels:
                 "would name other inputs"
             )
 
+    def asked(self, pool: Pool) -> npt.NDArray[Any]:
+        """Returns what teachers were asked: `[num_queries, *input_shape]`, of look-alikes groups.
+
+        Raises:
+          ValueError: if a position is not in the pool.
+        """
+        return asked_inputs(pool, self.queries, self.neighbours)
+
     def save(self, folder: pathlib.Path) -> None:
         """Writes `labels.npz` and `labels.json` to a folder, in the place of earlier ones.
 
@@ -111,6 +135,8 @@ class QueriedLabels:
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         arrays = {"queries": self.queries, **_arrays(self.released)}
+        if self.neighbours is not None:
+            arrays["neighbours"] = self.neighbours
         if self.released.noisy_counts is not None:
             arrays["noisy_counts"] = self.released.noisy_counts
         if self.labels is not self.released:
@@ -152,11 +178,42 @@ class QueriedLabels:
                     num_classes=released.num_classes,
                     weights=arrays.get("learnt_weights"),
                 )
-            return cls(queries=arrays["queries"], released=released, labels=learnt, **kept)
+            return cls(
+                queries=arrays["queries"],
+                neighbours=arrays.get("neighbours"),
+                released=released,
+                labels=learnt,
+                **kept,
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"{folder}: expected labels and their cost, got files of another kind"
             ) from error
+
+
+def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> npt.NDArray[Any]:
+    """Returns what teachers are asked.
+
+    Args:
+      pool: public inputs.
+      queries: positions in it, `[num_queries]`.
+      neighbours: of each those that it is asked together with, `[num_queries, num_neighbours]`;
+        None for each alone.
+
+    Returns:
+      `[num_queries, *input_shape]`; with look-alikes, `[num_queries, 1 + num_neighbours,
+      *input_shape]`, the query first.
+
+    Raises:
+      ValueError: if a position is not in the pool.
+    """
+    places = queries if neighbours is None else np.column_stack([queries, neighbours])
+    if places.size and not 0 <= places.min() <= places.max() < len(pool):
+        raise ValueError(
+            f"queries: expected positions in a pool of {len(pool)}, got {places.min()} to "
+            f"{places.max()}"
+        )
+    return pool.inputs[places]
 
 
 def _arrays(labels: PoolLabels) -> dict[str, npt.NDArray[Any]]:

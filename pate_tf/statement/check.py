@@ -77,6 +77,7 @@ def parse_statement(fields: Mapping[str, Any]) -> PrivacyStatement:
         counts = (statement.num_records, statement.num_ledgers)
         whole = [one for one in counts if one is not None]
         whole += [sequence, *statement.ledger_rows, statement.num_queries, statement.num_answered]
+        whole.append(statement.num_neighbours)
         is_typed = (
             all(isinstance(value, int | float) for value in numbers)
             and all(isinstance(value, int) for value in whole)

@@ -84,6 +84,8 @@ class StatedFacts:
       num_ledgers: how many ledgers were counted for it.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
+      num_neighbours: how many inputs of the pool that look most like a query it was asked together
+        with, each teacher voting once for all of them.
       paid_before: other charges that `epsilon` counts too, and how often: batches of a mechanism
         that is paid once for a batch, which led to these labels.
       records_are_known: whether the records could be compared with those of other ensembles; if
@@ -122,6 +124,7 @@ class StatedFacts:
     records_are_known: bool = False
     paid_before: tuple[tuple[Charge, int], ...] = ()
     choice: str | None = None
+    num_neighbours: int = 0
 
     def __post_init__(self) -> None:
         if self.unit not in words.PROTECTED:

@@ -34,6 +34,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
             *[("counted too", charge.several(number)) for charge, number in statement.paid_before],
             ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
             ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
+            *([("each asked with", _neighbours(statement))] if statement.num_neighbours else []),
             *([("how chosen", _cell(statement.choice))] if statement.choice else []),
             ("budget of the ensemble", _budget(statement)),
         ),
@@ -82,6 +83,10 @@ def to_markdown(statement: PrivacyStatement) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _neighbours(statement: PrivacyStatement) -> str:
+    return words.NEIGHBOURS.format(number=statement.num_neighbours)
 
 
 def _mechanism(statement: PrivacyStatement) -> str:

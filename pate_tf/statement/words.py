@@ -13,6 +13,11 @@ ADAPTIVE_STRATEGIES = {
 }
 QUERY_STRATEGIES = {**_FIXED_STRATEGIES, **ADAPTIVE_STRATEGIES}
 
+NEIGHBOURS = (
+    "the {number} public inputs that look most like it; of them together each teacher named one "
+    "class, so that a query costs what it costs alone"
+)
+
 PROTECTED = {
     "record": "one record of the private data, against replacement by any other record",
     "owner": "all records of one owner together, against adding or removing them",

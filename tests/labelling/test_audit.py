@@ -61,11 +61,12 @@ def histogram(folder, mechanism, counts, num_queries):
 
 @pytest.mark.parametrize(
     "right, wrongs",
-    [(kind(0.3), [kind(0.3 * 0.95), kind(0.3 * 1.05)]) for kind in KINDS]
-    + [(kind(3.0), [kind(2.85), kind(3.15)]) for kind in (GaussianNoisyMax, GaussianHistogram)],
+    [(kind(0.3), [kind(0.3 * 0.9), kind(0.3 * 1.1)]) for kind in KINDS]
+    + [(kind(3.0), [kind(2.7), kind(3.3)]) for kind in (GaussianNoisyMax, GaussianHistogram)],
 )
 def test_released_labels_follow_the_exact_outcome_probabilities(tmp_path, right, wrongs):
-    observed = histogram(tmp_path, right, COUNTS, 100_000)
+    """What comes of the ledger and all; the draws alone are held to five percent in test_noise."""
+    observed = histogram(tmp_path, right, COUNTS, 30_000)
     for mechanism in [right, *wrongs]:
         law = mechanism.outcome_probabilities(COUNTS[np.newaxis])[0]
         p_value = stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue

@@ -24,12 +24,14 @@ from pate_tf.labelling.paid_counts import VOTES
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.database import DATABASE
 from pate_tf.noise import NoiseSource, check_drawable
+from pate_tf.queries import look_alikes
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.queried import QueriedLabels
+from pate_tf.queries.queried import QueriedLabels, asked_inputs
 from pate_tf.queries.rounds import ask_in_rounds, ask_with_students, check_queries
 from pate_tf.representations import catalogue, trust
 from pate_tf.runs.reporting import QUIET, Reporting
+from pate_tf.runs.student import look_alikes_asked
 from pate_tf.statement.guarantees import is_delta_large
 from pate_tf.teachers import counting
 from pate_tf.teachers.classifiers import ClassifierEnsemble
@@ -38,6 +40,7 @@ from pate_tf.teachers.records import KnowsRecords
 from pate_tf.teachers.voters import Voter, covers
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import Pool
+from pate_tf.values.sensitive import VoteCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,6 +176,7 @@ def check_request(request: LabelRequest, pool: Pool, teachers: Voter) -> None:
             f"strategy: expected labels of the whole pool for {strategy}, whose "
             f"later queries nobody knows beforehand, got labels of a part of it"
         )
+    look_alikes_asked.check(request.queries, pool, teachers)
 
 
 def with_representation(queries: QueryConfig, teachers: Voter) -> QueryConfig:
@@ -214,15 +218,31 @@ def ask(
     """
     check_request(request, pool, teachers)
     queries, num_classes = with_representation(request.queries, teachers), pool.dataset.num_classes
+    doubts = None
     if find_strategy(queries.strategy).by_likeness:
         with reporting.clock("learning what is alike"):
             doubts = trust.doubts(pool, queries.representation, queries.seed)
         if doubts is not None:
             reporting.warn(doubts)
     is_adaptive = find_strategy(queries.strategy).is_adaptive
+    number = queries.num_neighbours
+    if number is None:
+        # Look-alikes that are in doubt would rather spoil a vote.
+        number = (
+            0
+            if doubts
+            else look_alikes_asked.default_number(queries, request.mechanism, pool, teachers)
+        )
+    # Of every input that was asked about, those that it was asked together with.
+    neighbours = np.zeros((len(pool), number), np.int64) if number else None
+
+    def counted(inputs: npt.NDArray[Any]) -> VoteCounts:
+        count = counting.counts_of_groups if number else counting.counts
+        return count(teachers, inputs, advance)
+
     with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
         door = labeller.Labeller(
-            voter=lambda inputs: counting.counts(teachers, inputs, advance),
+            voter=counted,
             ledger=ledger,
             noise=request.noise,
             noisy_winners=_aggregation(num_classes).label,
@@ -233,8 +253,12 @@ def ask(
         def answers(
             indices: IntArray, predictions: npt.NDArray[np.float64] | None = None
         ) -> ReleasedLabels:
+            if neighbours is not None:
+                neighbours[indices] = look_alikes.nearest(
+                    pool, indices, number, queries.seed, representation=queries.representation
+                )
             return door.label(
-                pool.inputs[indices],
+                asked_inputs(pool, indices, None if neighbours is None else neighbours[indices]),
                 mechanism=request.mechanism,
                 query_indices=indices,
                 adaptive=is_adaptive,
@@ -246,7 +270,11 @@ def ask(
         queried = in_rounds(
             queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
         )
-    queried = dataclasses.replace(queried, choice=request.choice)
+    queried = dataclasses.replace(
+        queried,
+        choice=request.choice,
+        neighbours=None if neighbours is None else neighbours[queried.queries],
+    )
     return dataclasses.replace(queried, seal=ledger.seal(queried.record()))
 
 

@@ -20,7 +20,7 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
     labels.check_pool(pool)
     released = labels.released
     mechanism = mechanism_from_dict(released.cost.charge.to_dict())
-    digests = labeller.query_digests(pool.inputs[labels.queries], mechanism)
+    digests = labeller.query_digests(labels.asked(pool), mechanism)
     with ledger.exclusive():
         answers = ledger.stored_answers(sorted(set(digests)))
     given = [answers.get(digest) for digest in digests]

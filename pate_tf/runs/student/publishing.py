@@ -85,6 +85,7 @@ def publish(
         num_teachers=teachers.num_teachers,
         query_strategy=labels.strategy,
         choice=labels.choice,
+        num_neighbours=labels.num_neighbours,
         epsilon_ensemble=ledger.spent().epsilon,
         epsilon_ensemble_replaced=(
             ledger.replaced_owner_epsilon() if teachers.unit == "owner" else None

@@ -46,6 +46,7 @@ class TargetRequest:
       rounds: as `QueryConfig` takes it.
       seed: likewise.
       representation: likewise.
+      num_neighbours: likewise.
       margin: see `pate_tf.accounting.assumed_votes.AssumedVotes`.
       num_exceptions: likewise.
     """
@@ -58,6 +59,7 @@ class TargetRequest:
     rounds: int | None = None
     seed: int = 0
     representation: Named | None = None
+    num_neighbours: int | None = None
     margin: float = DEFAULT_MARGIN
     num_exceptions: int = 0
 
@@ -123,6 +125,7 @@ class TargetRequest:
                 rounds=self.rounds,
                 seed=self.seed,
                 representation=self.representation,
+                num_neighbours=self.num_neighbours,
             ),
             mechanism=plan.mechanism,
             noise=self.noise,

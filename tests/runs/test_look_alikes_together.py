@@ -1,0 +1,142 @@
+"""Queries that are asked together with their look-alikes: paid, kept, published, refused."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from chosen_votes import POOL, PUBLIC, FakeEnsemble, table
+
+from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
+from pate_tf.noise import SystemNoise
+from pate_tf.queries import catalogue, diverse, look_alikes
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.representations import trust
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.making import learn
+from pate_tf.runs.student.publishing import PAGE, publish
+from pate_tf.students.catalogue import complete
+from pate_tf.students.config import StudentSettings
+from pate_tf.teachers.voters import KeptVotes
+from pate_tf.values.sensitive import Votes
+
+SPLIT = PUBLIC.split(POOL)
+QUERIES = 20
+GATE = StabilityGate(epsilon=0.5, delta=4e-6)
+CONFIG = complete(StudentSettings(model="mlp", max_steps=5, batch_size=8), PUBLIC.dataset)
+
+
+@pytest.fixture(autouse=True)
+def features(monkeypatch):
+    """Features that bring the inputs of a class together, without learning any."""
+    random = np.random.default_rng(0)
+    found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
+    for module in (diverse, look_alikes):
+        monkeypatch.setattr(module, "pool_features", lambda *asked: [found.astype(np.float32)])
+    monkeypatch.setattr(trust, "doubts", lambda *asked: None)
+    for name in ("diverse", "typical"):
+        strategy = catalogue.STRATEGIES[name]
+        as_released = dataclasses.replace(strategy, infer=lambda pool, released, *a, **b: released)
+        monkeypatch.setitem(catalogue.STRATEGIES, name, as_released)
+
+
+def bought(folder, teachers, *, mechanism=GATE, strategy="typical", **queries):
+    request = LabelRequest(
+        queries=QueryConfig(num_queries=QUERIES, strategy=strategy, **queries),
+        mechanism=mechanism,
+        noise=SystemNoise(),
+    )
+    with open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
+        return ask(request, SPLIT.pool, teachers=teachers, ledger=ledger)
+
+
+def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(tmp_path):
+    teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are right
+    alone = bought(tmp_path / "alone", teachers, num_neighbours=0)
+    assert alone.neighbours is None
+    together = bought(tmp_path / "together", teachers)
+    assert together.num_neighbours == min(look_alikes.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
+    released = together.released
+    assert released.num_answered == QUERIES
+    assert (released.labels == PUBLIC.labels[released.query_indices]).all()
+    # What it costs is what the queries cost alone.
+    assert released.cost == alone.released.cost
+
+
+def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
+    teachers = FakeEnsemble(table(90))
+    first = bought(tmp_path, teachers)
+    asked = teachers.asked
+    assert asked == QUERIES * 11
+    again = bought(tmp_path, teachers)
+    assert teachers.asked == asked and again.released.ledger_rows == first.released.ledger_rows
+    bought(tmp_path, teachers, num_neighbours=3)
+    assert teachers.asked == asked + QUERIES * 4
+
+
+def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
+    teachers = FakeEnsemble(table(90))
+    bought(tmp_path, teachers).save(tmp_path / "kept")
+    labels = QueriedLabels.load(tmp_path / "kept")
+    assert labels.neighbours.shape == (QUERIES, 10)
+    model = learn(CONFIG, SPLIT, labels)
+    with open_ledger(
+        tmp_path / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)
+    ) as ledger:
+
+        def published(these, name):
+            return publish(
+                model,
+                these,
+                SPLIT.pool,
+                teachers=teachers,
+                ledger=ledger,
+                folder=tmp_path / name,
+            )
+
+        for neighbours in (None, labels.neighbours[:, :9], labels.neighbours[::-1]):
+            forged = dataclasses.replace(labels, neighbours=neighbours)
+            with pytest.raises(ValueError, match="labels: expected labels that this ledger paid"):
+                published(forged, "forged")
+        beyond = dataclasses.replace(labels, neighbours=labels.neighbours + POOL)
+        with pytest.raises(ValueError, match="queries: expected positions in a pool of 400"):
+            published(beyond, "forged")
+        assert not (tmp_path / "forged").exists()
+        found = published(labels, "out")
+    assert found.statement.num_neighbours == 10
+    assert "the 10 public inputs that look most like it" in (tmp_path / "out" / PAGE).read_text()
+    stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
+    assert stated["num_neighbours"] == 10
+
+
+def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, monkeypatch):
+    teachers = FakeEnsemble(table(90))
+    assert bought(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(0.1)).neighbours is None
+    found = bought(tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(0.1), num_neighbours=2)
+    assert found.num_neighbours == 2
+    monkeypatch.setattr(trust, "doubts", lambda *asked: "they separate nothing")
+    assert bought(tmp_path / "c", teachers).neighbours is None
+
+
+def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
+    votes = table(100)[:, : POOL - 1]
+    teachers = KeptVotes(Votes(votes, 10), SPLIT.pool)
+    with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
+        bought(tmp_path, teachers, num_neighbours=2)
+    assert not (tmp_path / "sensitive" / "votes").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
+        ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
+        ({"num_neighbours": -1}, "expected at least 0, got -1"),
+    ],
+)
+def test_what_can_not_be_asked_is_refused_before_it_is_paid(tmp_path, changes, message):
+    teachers = FakeEnsemble(table(90))
+    with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
+        bought(tmp_path, teachers, **changes)
+    assert "\n" not in str(caught.value) and teachers.asked == 0
