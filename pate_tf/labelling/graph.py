@@ -29,7 +29,7 @@ class VoteAggregation(tf.Module):
         super().__init__(name="vote_aggregation")
         self.num_classes = num_classes
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64, "labels")])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int64, "labels")])
     def counts(self, labels: tf.Tensor) -> tf.Tensor:
         """Counts the votes of each query.
 
@@ -54,10 +54,11 @@ class VoteAggregation(tf.Module):
         return tf.reshape(flat, [batch, self.num_classes])
 
     @tf.function(
+        autograph=False,
         input_signature=[
             tf.TensorSpec([None, None], tf.int64, "counts"),
             tf.TensorSpec([None, None], tf.int64, "noise"),
-        ]
+        ],
     )
     def noisy_winners(self, counts: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
         """Adds noise to counts and returns the class with the largest sum.

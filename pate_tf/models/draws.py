@@ -26,7 +26,7 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
       ValueError: if it reads something else.
     """
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
-    called = tf.function(lambda inputs: model(inputs, training=training))
+    called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)
     graph = called.get_concrete_function(signature).graph
     # In the scope of a strategy a variable has a part on each device, which the graph reads.
     held = [variable.value for variable in model.variables]

@@ -132,7 +132,7 @@ class ContrastivePart(encoder.Part):
         lengths = [int(mean.shape[0]) for mean in self.means]
         sums = [np.zeros(length) for length in lengths]
         squares = [np.zeros((length, length)) for length in lengths]
-        views_of = tf.function(self._lengths_of_one, reduce_retracing=True)
+        views_of = tf.function(self._lengths_of_one, autograph=False, reduce_retracing=True)
         for start in range(0, len(pool), encoder.BATCH):
             inputs = tf.constant(pool.inputs[start : start + encoder.BATCH], tf.float32)
             for total, square, view in zip(sums, squares, views_of(inputs), strict=True):

@@ -132,7 +132,7 @@ class PatchPart(encoder.Part):
         filters, offsets = self._found_filters(pool)
         self._filters.assign(filters)
         self._offsets.assign(offsets)
-        answers_of = tf.function(self._answers, reduce_retracing=True)
+        answers_of = tf.function(self._answers, autograph=False, reduce_retracing=True)
         inputs = pool.inputs[:SAMPLE]
         answers = np.concatenate(
             [

@@ -22,7 +22,7 @@ class Evaluation:
 
     def __init__(self, view: FlatView, samples: PublicExamples) -> None:
         self._model, self._samples = view.model, samples
-        self._answers = tf.function(self._answer, reduce_retracing=True)
+        self._answers = tf.function(self._answer, autograph=False, reduce_retracing=True)
 
     def accuracy(self, model: keras.Model, most: int | None = None) -> float:
         """Returns the share of right answers.

@@ -62,7 +62,7 @@ class LocalTraining:
         self._first_slots = [variable.numpy() for variable in self._slots]
         self._first_parameters = view.initial()
         self.initial_buffers = view.buffers()
-        self._epochs = tf.function(self._run, reduce_retracing=True)
+        self._epochs = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def initial_state(self) -> LocalState:
         """Returns what a participant begins with: the model as it is now."""

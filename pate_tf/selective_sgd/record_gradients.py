@@ -43,7 +43,7 @@ class RecordGradients:
         self._view = view
         self._num_participants = num_participants
         self._chunk = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 1, MOST_RECORDS))
-        self._sums = tf.function(self._run, reduce_retracing=True)
+        self._sums = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def sums(
         self,

@@ -50,7 +50,7 @@ def _write_onnx(graph: StudentGraph, folder: pathlib.Path) -> None:
     import tf2onnx
 
     signature = [input_spec(graph.dataset)]
-    function = tf.function(graph.answer, input_signature=signature)
+    function = tf.function(graph.answer, autograph=False, input_signature=signature)
     converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     # tf2onnx leaves operations in that ONNX does not have, and only logs them.
     onnx.checker.check_model(converted)
@@ -58,7 +58,9 @@ def _write_onnx(graph: StudentGraph, folder: pathlib.Path) -> None:
 
 
 def _write_litert(graph: StudentGraph, folder: pathlib.Path) -> None:
-    function = tf.function(graph.answer, input_signature=[input_spec(graph.dataset)])
+    function = tf.function(
+        graph.answer, autograph=False, input_signature=[input_spec(graph.dataset)]
+    )
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [function.get_concrete_function()], graph.module()
     )

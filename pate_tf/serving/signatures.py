@@ -55,18 +55,20 @@ class StudentGraph:
         feature or has another size is an error for the whole batch.
         """
 
-        @tf.function(input_signature=[input_spec(self.dataset)])
+        @tf.function(autograph=False, input_signature=[input_spec(self.dataset)])
         def serve(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._named(tf.ensure_shape(inputs, input_spec(self.dataset).shape))
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)])
+        @tf.function(
+            autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=EXAMPLES)]
+        )
         def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._named(parse_examples(examples, self.dataset))
 
         if self.dataset.kind != "text":
             return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
         def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._named(ngram_features(text, self.dataset.input_shape[0]))
 

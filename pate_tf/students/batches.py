@@ -68,6 +68,6 @@ def dataset_of(batch_at: StepBatch, *, first_step: int, end_step: int) -> tf.dat
     """Returns the batches of the steps from `first_step` to `end_step - 1`."""
     return (
         tf.data.Dataset.range(first_step, end_step)
-        .map(batch_at, num_parallel_calls=1)
+        .map(tf.autograph.experimental.do_not_convert(batch_at), num_parallel_calls=1)
         .prefetch(tf.data.AUTOTUNE)
     )

@@ -122,7 +122,7 @@ class Cluster:
         Raises:
           ValueError: if a loss is not finite.
         """
-        run = tf.function(TrainingLoop(data.config).run)
+        run = tf.function(TrainingLoop(data.config).run, autograph=False)
         waiting: collections.deque[tuple[int, TeacherState, Any]] = collections.deque()
         remaining = iter(teachers)
         while True:

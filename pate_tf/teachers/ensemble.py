@@ -40,6 +40,7 @@ class EnsembleModule(tf.Module):
         num_weights = len(model.trainable_variables)
         self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
 
+        @tf.autograph.experimental.do_not_convert
         def logits_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
             arrays = [tf.gather(variable, teacher) for variable in self.stacked]
             logits, _ = model.stateless_call(
@@ -47,6 +48,7 @@ class EnsembleModule(tf.Module):
             )
             return logits
 
+        @tf.autograph.experimental.do_not_convert
         def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
             return tf.argmax(logits_of(teacher, inputs), axis=1)
 
@@ -81,7 +83,7 @@ class EnsembleModule(tf.Module):
                 total += tf.nn.softmax(logits_of(teacher, inputs) / temperature)
             return {"probabilities": total / config.num_teachers}
 
-        @tf.function(input_signature=[signature])
+        @tf.function(autograph=False, input_signature=[signature])
         def label(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"label": labels_of(tf.constant(0), tf.cast(inputs, tf.float32))}
 

@@ -117,10 +117,11 @@ class FeatureEnsembleModule(tf.Module):
             [None, *dataset.input_shape], dataset.input_type, name=dataset.input_name
         )
         starts = tf.range(0, num_teachers, CHUNK)
+        features_of = tf.autograph.experimental.do_not_convert(encoder)
 
         @tf.function(input_signature=[signature])
         def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            features = encoder(tf.cast(inputs, tf.float32))
+            features = features_of(tf.cast(inputs, tf.float32))
             parts = tf.TensorArray(tf.int64, tf.size(starts), infer_shape=False)
             for place in tf.range(tf.size(starts)):
                 first = starts[place]
@@ -130,7 +131,7 @@ class FeatureEnsembleModule(tf.Module):
 
         @tf.function(input_signature=[signature])
         def counts(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            features = encoder(tf.cast(inputs, tf.float32))
+            features = features_of(tf.cast(inputs, tf.float32))
             total = tf.zeros([tf.shape(inputs)[0], dataset.num_classes], tf.int64)
             for first in starts:
                 last = tf.minimum(first + CHUNK, num_teachers)
@@ -140,6 +141,7 @@ class FeatureEnsembleModule(tf.Module):
 
         self.votes, self.counts = votes, counts
 
+    @tf.autograph.experimental.do_not_convert
     def _linear_labels(self, first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         """Labels int64 `[num_chunk, batch]` of teachers from `first` to `last - 1`."""
         weights, offsets = (

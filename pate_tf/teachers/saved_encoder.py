@@ -24,9 +24,10 @@ def save(folder: pathlib.Path, encoder: Encoder) -> None:
     module.encoder, module.learnt = encoder, encoder.learnt
 
     @tf.function(
+        autograph=False,
         input_signature=[
             tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, dataset.input_name)
-        ]
+        ],
     )
     def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         found = encoder(tf.cast(inputs, tf.float32))

@@ -137,6 +137,7 @@ class EnsembleParallelTrainer:
         loop = TrainingLoop(data.config)
         self._run = tf.function(
             lambda arguments: strategy.run(loop.run, args=arguments),
+            autograph=False,
             reduce_retracing=True,
         )
 
@@ -194,7 +195,8 @@ class DataParallelTrainer:
         loop = TrainingLoop(data.config)
         # A step a call: a strategy can't add up over replicas inside of a loop in a graph.
         self._step = tf.function(
-            lambda *arguments: strategy.run(loop.one_replica_step, args=arguments)
+            lambda *arguments: strategy.run(loop.one_replica_step, args=arguments),
+            autograph=False,
         )
 
     def advance(
