@@ -89,8 +89,8 @@ def draw(source, mechanism, num_draws, counts=COUNTS):
     ]
     + [(kind(3.0), [kind(2.85), kind(3.15)]) for kind in (GaussianNoisyMax, GaussianHistogram)],
 )
-def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(source, right, wrongs):
-    labels = draw(source, right, 100_000)
+def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, wrongs):
+    labels = draw(SystemNoise(), right, 100_000)
     classes = np.arange(len(COUNTS))
     for mechanism in [right, *wrongs]:
         law = mechanism.outcome_probabilities(COUNTS[np.newaxis])[0]

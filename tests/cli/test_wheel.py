@@ -59,11 +59,28 @@ def test_nothing_but_the_package_and_its_commands_is_installed(installed):
     assert {path.name for path in (installed / "bin").iterdir()} == set(COMMANDS)
 
 
-def test_the_demo_runs_outside_of_the_checkout(installed, tmp_path):
+# What the demo runs, with few steps of few teachers.
+SMALL = """
+from pate_tf.cli import demo
+
+demo.DATA = ("--dataset=digits", "--nb_teachers=5")
+whole = demo.commands
+demo.commands = lambda folder: [
+    (name, module, [*flags, *(["--max_steps=5"] if module != "analysis" else [])])
+    for name, module, flags in whole(folder)
+]
+demo.run()
+"""
+
+
+@pytest.mark.parametrize("demo", ["small", pytest.param("as printed", marks=pytest.mark.long)])
+def test_the_demo_runs_outside_of_the_checkout(installed, tmp_path, demo):
     # A folder of the user's own by the name of a script must not get in the way.
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").write_text("raise ImportError('the wrong analysis')")
-    ended = run(installed, sys.executable, str(installed / "bin" / "pate-demo"), folder=tmp_path)
+    printed = (str(installed / "bin" / "pate-demo"),)
+    command = ("-c", SMALL) if demo == "small" else printed
+    ended = run(installed, sys.executable, *command, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "student accuracy" in ended.stdout
     assert (tmp_path / "runs" / "demo" / "released" / "student" / "1" / "saved_model.pb").exists()

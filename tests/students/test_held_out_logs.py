@@ -56,7 +56,10 @@ def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
     assert all(np.isfinite(value) for _, value in losses)
 
 
-@pytest.mark.parametrize("student", ["supervised", "gan", "consistency"])
+@pytest.mark.parametrize(
+    "student",
+    ["supervised", "consistency", pytest.param("gan", marks=pytest.mark.long)],
+)
 def test_watching_changes_nothing_whatever_the_true_labels(student, tmp_path):
     others = PublicExamples(PUBLIC.dataset, HELD_OUT.inputs, (HELD_OUT.labels + 1) % 10)
     alone = train(student, 20).get_weights()

@@ -47,8 +47,8 @@ def wait_until(condition, seconds):
 
 
 def test_a_killed_worker_changes_nothing(tmp_path):
-    addresses = {"worker": [free_address() for _ in range(3)], "chief": [free_address()]}
-    logs = [tmp_path / f"worker{index}.log" for index in range(3)]
+    addresses = {"worker": [free_address() for _ in range(2)], "chief": [free_address()]}
+    logs = [tmp_path / f"worker{index}.log" for index in range(2)]
     workers = [
         start(addresses, "worker", index, "--worker", log=log) for index, log in enumerate(logs)
     ]

@@ -1,0 +1,86 @@
+"""How stable the least stable query is, with its look-alikes and alone.
+
+    python -m benchmarks.stability --teachers_dir=runs/mnist --dataset=mnist
+
+A stability gate opens by the query whose label the fewest teachers could change. For several seeds
+this prints that number, of queries asked alone and together with what looks like them. It reads
+votes without noise: SENSITIVE, for data sets that are public anyway.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.artifacts import RunDirectory
+from pate_tf.data import catalogue
+from pate_tf.data.named_function import Named
+from pate_tf.queries import diverse, look_alikes, typical
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import asked_inputs
+from pate_tf.runs.student.labels import with_representation
+from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
+from pate_tf.teachers import counting
+from pate_tf.teachers.voters import KeptVotes, Voter
+from pate_tf.values.public import Pool
+
+CHOOSE = {"typical": typical.choose, "diverse": diverse.choose}
+
+
+def fewest_to_change(
+    teachers: Voter,
+    pool: Pool,
+    *,
+    strategy: str,
+    num_queries: int,
+    num_neighbours: int,
+    seed: int,
+    representation: Named | None = None,
+) -> int:
+    """SENSITIVE: returns how many teachers the label of the least stable query takes to change."""
+    likeness = {"representation": representation}
+    queries = CHOOSE[strategy](pool, num_queries, seed, **likeness)
+    neighbours = look_alikes.nearest(pool, queries, num_neighbours, seed, **likeness)
+    counts = counting.counts_of_groups(teachers, asked_inputs(pool, queries, neighbours))
+    return int(stability_distances(counts.values).min())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--teachers_dir", type=pathlib.Path, required=True)
+    parser.add_argument("--dataset", default="mnist")
+    parser.add_argument("--data_dir", type=pathlib.Path)
+    parser.add_argument("--queries", type=int, nargs="+", default=[50, 100])
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, look_alikes.NEIGHBOURS])
+    parser.add_argument("--strategies", nargs="+", choices=CHOOSE, default=list(CHOOSE))
+    parser.add_argument("--seeds", type=int, default=3)
+    asked = parser.parse_args(arguments)
+    public = catalogue.load_public(asked.dataset, data_dir=asked.data_dir)
+    pool = public.split(public.dataset.pool_size).pool
+    ensemble = load_ensemble(ensemble_folder(RunDirectory(asked.teachers_dir)))
+    queries = with_representation(QueryConfig(num_queries=1), ensemble)
+    teachers = KeptVotes(ensemble.votes(pool.inputs), pool)
+    print(f"SENSITIVE: {ensemble.num_teachers} teachers of {asked.dataset}")
+    print("| queries | look-alikes | fewest teachers to change, a seed each |")
+    print("|---|---|---|")
+    for strategy in asked.strategies:
+        for num_queries in asked.queries:
+            for number in asked.neighbours:
+                found = [
+                    fewest_to_change(
+                        teachers,
+                        pool,
+                        strategy=strategy,
+                        num_queries=num_queries,
+                        num_neighbours=number,
+                        seed=seed,
+                        representation=queries.representation,
+                    )
+                    for seed in range(asked.seeds)
+                ]
+                numbers = ", ".join(map(str, found))
+                print(f"| {num_queries} {strategy} | {number} | {numbers} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
