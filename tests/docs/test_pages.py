@@ -30,7 +30,7 @@ OF_OTHERS = {
     *(
         "epsilons",
         "methods",
-        "repetitions",
+        *("repetitions", "seeds"),
         "again",
         "strong",
         "reference",
