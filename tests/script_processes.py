@@ -123,9 +123,10 @@ def _run(
 
 
 def learn_little() -> None:
-    """A setup: what is learnt between labels and a student takes few steps."""
-    from pate_tf.representations import student_features
+    """A setup: what is learnt of the pool, and between labels and a student, takes few steps."""
+    from pate_tf.representations import contrastive, student_features
 
+    contrastive.STEPS = 60
     student_features.STEPS = 30
 
 

@@ -10,6 +10,7 @@ Records and weights travel between chief and workers unencrypted: keep them on a
 """
 
 import collections
+import functools
 import json
 import os
 import socket
@@ -21,6 +22,9 @@ import tensorflow as tf
 from pate_tf.teachers.loop import TrainingLoop
 from pate_tf.teachers.training import TeacherData, TeacherState
 
+ATTEMPTS = (
+    3  # for each worker: so many results may be lost with workers that die, one after another
+)
 AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
 
 
@@ -77,6 +81,32 @@ def serve_worker() -> None:
     server.join()
 
 
+class _Result:
+    """What a worker computes, and holds until it is fetched."""
+
+    def __init__(self, schedule: Callable[[], Any]) -> None:
+        """Has it computed.
+
+        Args:
+          schedule: hands it to some worker and returns a promise.
+        """
+        self._schedule = schedule
+        self._promised = schedule()
+
+    def fetch(self, *, attempts: int) -> Any:
+        """Returns it; has it computed anew where a worker died that had it and nobody fetched it.
+
+        Args:
+          attempts: how often at most; the last one's error is raised.
+        """
+        for _ in range(attempts - 1):
+            try:
+                return self._promised.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                self._promised = self._schedule()
+        return self._promised.fetch()
+
+
 class Cluster:
     """The chief's side of a cluster.
 
@@ -123,7 +153,7 @@ class Cluster:
           ValueError: if a loss is not finite.
         """
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
-        waiting: collections.deque[tuple[int, TeacherState, Any]] = collections.deque()
+        waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()
         remaining = iter(teachers)
         while True:
             while len(waiting) < AHEAD * self.num_workers:
@@ -133,11 +163,12 @@ class Cluster:
                 state = begun(teacher)
                 steps = (tf.constant(state.step), tf.constant(data.num_steps(teacher)))
                 arguments = (*data.arguments(teacher, state), *steps)
-                waiting.append((teacher, state, self._coordinator.schedule(run, args=arguments)))
+                schedule = functools.partial(self._coordinator.schedule, run, args=arguments)
+                waiting.append((teacher, state, _Result(schedule)))
             if not waiting:
                 return
-            teacher, state, promised = waiting.popleft()
-            *slots, losses = promised.fetch()
+            teacher, state, result = waiting.popleft()
+            *slots, losses = result.fetch(attempts=ATTEMPTS * self.num_workers)
             yield teacher, state.after(slots, losses)
 
 

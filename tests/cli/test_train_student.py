@@ -418,7 +418,9 @@ def test_nothing_is_released_on_the_word_of_a_damaged_ledger(teachers):
     assert nothing_released(teachers / "run")
 
 
-@pytest.mark.parametrize("num_bytes", [4_096, 40_000, 80_000])
+@pytest.mark.parametrize(
+    "num_bytes", [40_000, *(pytest.param(n, marks=pytest.mark.long) for n in (4_096, 80_000))]
+)
 def test_a_full_disk_leaves_nothing_half_written(teachers, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
     ended = run_script(SCRIPT, *HERE, folder=teachers, setup=full)

@@ -243,7 +243,9 @@ def test_damaged_files_of_an_earlier_run_are_one_line(tmp_path, damage):
     assert path.name in ended.err
 
 
-@pytest.mark.parametrize("num_bytes", [4_096, 30_000, 400_000])
+@pytest.mark.parametrize(
+    "num_bytes", [30_000, *(pytest.param(n, marks=pytest.mark.long) for n in (4_096, 400_000))]
+)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, tmp_path, num_bytes):
     full = functools.partial(limit_file_size, num_bytes)
     ended = run_script(SCRIPT, *SAME_RUN, folder=tmp_path, setup=full)

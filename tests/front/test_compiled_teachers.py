@@ -281,7 +281,9 @@ pate_tf.Teachers(
 """
 
 
-@pytest.mark.parametrize(("net", "number"), [("compiled", 4), ("net", 30)])
+@pytest.mark.parametrize(
+    ("net", "number"), [("compiled", 4), pytest.param("net", 30, marks=pytest.mark.long)]
+)
 def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, data, net, number):
     paths = [str(REPOSITORY), str(pathlib.Path(__file__).parent)]
     child = subprocess.Popen(

@@ -196,7 +196,11 @@ def tables_of(size):
     return counts[:, None], distances
 
 
-@pytest.mark.parametrize("size", UNIVERSES + JOINT)
+@pytest.mark.parametrize(
+    "size",
+    [*UNIVERSES, JOINT[-1], *(pytest.param(one, marks=pytest.mark.long) for one in JOINT[:-1])],
+    ids=str,
+)
 @pytest.mark.parametrize(("mechanism", "bound"), MECHANISM_BOUNDS)
 def test_log_cost_is_smooth_and_never_below_the_cost(mechanism, bound, size):
     tables, distances = tables_of(size)

@@ -56,6 +56,15 @@ class TestGan(FittedStudentContract):
             patch.setattr(gan_networks, "GENERATOR_UNITS", (64, 64))
             yield
 
+    # Each begins by tracing two networks; weights of the right class are learnt from anyway.
+    @pytest.mark.long
+    def test_it_learns_from_weighted_labels(self):
+        super().test_it_learns_from_weighted_labels()
+
+    @pytest.mark.long
+    def test_nan_stops_the_run_and_the_last_good_weights_stay(self, tmp_path, monkeypatch):
+        super().test_nan_stops_the_run_and_the_last_good_weights_stay(tmp_path, monkeypatch)
+
 
 class TestConsistency(FittedStudentContract):
     config = config("consistency", max_steps=150)

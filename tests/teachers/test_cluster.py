@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import tensorflow as tf
 from script_processes import REPOSITORY, run_script
 
 from pate_tf import artifacts
@@ -84,6 +85,45 @@ def test_a_killed_worker_changes_nothing(tmp_path):
         for name in ("cluster", "alone")
     )
     assert together.digest == alone.digest
+
+
+class Promise:
+    """What a worker holds that may be gone."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def fetch(self):
+        if self.error is not None:
+            raise self.error
+        return "slots"
+
+
+def lost(kind):
+    return kind(None, None, "failed to connect to all addresses")
+
+
+def test_a_result_that_died_with_its_worker_is_computed_anew():
+    """Done, and not fetched yet: the coordinator repeats only what was not done."""
+    errors = [lost(tf.errors.UnavailableError), lost(tf.errors.AbortedError), None]
+    promises = [Promise(error) for error in errors]
+    result = cluster._Result(lambda: promises.pop(0))
+    assert result.fetch(attempts=3) == "slots" and not promises
+
+
+def test_workers_that_all_die_and_other_errors_end_it():
+    result = cluster._Result(lambda: Promise(lost(tf.errors.UnavailableError)))
+    with pytest.raises(tf.errors.UnavailableError):
+        result.fetch(attempts=4)
+    scheduled = []
+
+    def schedule():
+        scheduled.append(1)
+        return Promise(lost(tf.errors.InvalidArgumentError))
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        cluster._Result(schedule).fetch(attempts=4)
+    assert len(scheduled) == 1
 
 
 @pytest.mark.parametrize(
