@@ -9,6 +9,7 @@ votes without noise: SENSITIVE, for data sets that are public anyway.
 
 import argparse
 import pathlib
+import sys
 from collections.abc import Sequence
 
 from pate_tf.accounting.stability_distances import stability_distances
@@ -83,4 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")

@@ -207,7 +207,9 @@ class Labeller:
             no data-dependent cost is known for them.
           rounds: in how many parts they are chosen; None for the strategy's own number.
           seed: of the choice. Another seed asks other queries, which are paid for.
-          num_neighbours: look-alikes that go with a query, see `pate_tf.queries.config`.
+          num_neighbours: how many inputs that look most like a query go with it, "typical" or
+            "diverse"; each teacher votes once for all. None for up to 20 with a stability gate on
+            images, else 0.
 
         Raises:
           ValueError: if something does not fit; nothing was charged then.

@@ -10,7 +10,6 @@ part.
 """
 
 import numpy as np
-import sklearn.neighbors
 
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features
@@ -27,7 +26,7 @@ def default_number(pool: Pool, num_queries: int) -> int:
     """Returns how many look-alikes go with each query where nobody says; a public rule.
 
     At most half of a query's share of the pool, since what lies farther away is rather like another
-    query. None where likeness can't be learnt.
+    query. 0 where likeness can't be learnt.
 
     Args:
       pool: public inputs.
@@ -54,9 +53,12 @@ def nearest(
       Positions in the pool, int64 `[num_queries, number]`; a query is not among its own.
     """
     features = np.concatenate(pool_features(pool, representation, seed), axis=1)
-    search = sklearn.neighbors.NearestNeighbors(n_neighbors=number + 1).fit(features)
-    found = search.kneighbors(features[queries], return_distance=False)
-    # Copies of a query may be as near as itself, in any order, and itself beyond the last one.
-    is_other = found != np.asarray(queries)[:, np.newaxis]
-    is_other[is_other.all(axis=1), -1] = False
-    return np.asarray(found[is_other].reshape(len(queries), number), np.int64)
+    squares = np.square(features).sum(axis=1)
+    found = np.empty((len(queries), number), np.int64)
+    # One after another: together they would be rounded by which others are asked, and a query with
+    # another look-alike is another query, which is paid for.
+    for place, query in enumerate(queries):
+        distances = squares - 2.0 * (features @ features[query])
+        distances[query] = np.inf
+        found[place] = np.argsort(distances, kind="stable")[:number]
+    return found

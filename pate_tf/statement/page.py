@@ -13,7 +13,7 @@ EXAMPLES = (0.1, 1.0, 3.0, 6.0)
 
 def to_markdown(statement: PrivacyStatement) -> str:
     """Returns the page; all of it may be published."""
-    lines = ["# Privacy statement", ""]
+    lines, number = ["# Privacy statement", ""], statement.num_neighbours
     if not statement.secure_noise:
         lines += [words.NOT_PRIVATE, ""]
     if statement.ledger_was_reset:
@@ -34,7 +34,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
             *[("counted too", charge.several(number)) for charge, number in statement.paid_before],
             ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
             ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
-            *([("each asked with", _neighbours(statement))] if statement.num_neighbours else []),
+            *([("each asked with", words.NEIGHBOURS.format(number=number))] if number else []),
             *([("how chosen", _cell(statement.choice))] if statement.choice else []),
             ("budget of the ensemble", _budget(statement)),
         ),
@@ -83,10 +83,6 @@ def to_markdown(statement: PrivacyStatement) -> str:
         ),
     ]
     return "\n".join(lines)
-
-
-def _neighbours(statement: PrivacyStatement) -> str:
-    return words.NEIGHBOURS.format(number=statement.num_neighbours)
 
 
 def _mechanism(statement: PrivacyStatement) -> str:

@@ -22,9 +22,7 @@ import tensorflow as tf
 from pate_tf.teachers.loop import TrainingLoop
 from pate_tf.teachers.training import TeacherData, TeacherState
 
-ATTEMPTS = (
-    3  # for each worker: so many results may be lost with workers that die, one after another
-)
+ATTEMPTS = 3  # for each worker, to compute what was lost with workers that died
 AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chief
 
 

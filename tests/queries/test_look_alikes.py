@@ -36,6 +36,12 @@ def test_a_query_is_not_its_own_look_alike_though_others_are_its_copies(features
         assert set(near[:4]) <= set(copies)
 
 
+def test_they_do_not_depend_on_what_else_is_asked(features):
+    everything = look_alikes.nearest(POOL, np.arange(len(POOL)), 6, 0)
+    for queries in (np.array([5]), np.array([299, 7, 40]), np.arange(150)):
+        np.testing.assert_array_equal(look_alikes.nearest(POOL, queries, 6, 0), everything[queries])
+
+
 def test_by_default_half_of_a_querys_share_at_most():
     assert look_alikes.default_number(POOL, 100) == 1  # of 300 inputs
     assert look_alikes.default_number(POOL, 50) == 3

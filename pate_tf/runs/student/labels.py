@@ -228,13 +228,15 @@ def ask(
     number = queries.num_neighbours
     if number is None:
         # Look-alikes that are in doubt would rather spoil a vote.
-        number = (
-            0
-            if doubts
-            else look_alikes_asked.default_number(queries, request.mechanism, pool, teachers)
+        usual = look_alikes_asked.default_number(queries, request.mechanism, pool, teachers)
+        number = 0 if doubts else usual
+
+    def look_alikes_of(indices: IntArray) -> IntArray | None:
+        if not number:
+            return None
+        return look_alikes.nearest(
+            pool, indices, number, queries.seed, representation=queries.representation
         )
-    # Of every input that was asked about, those that it was asked together with.
-    neighbours = np.zeros((len(pool), number), np.int64) if number else None
 
     def counted(inputs: npt.NDArray[Any]) -> VoteCounts:
         count = counting.counts_of_groups if number else counting.counts
@@ -253,12 +255,8 @@ def ask(
         def answers(
             indices: IntArray, predictions: npt.NDArray[np.float64] | None = None
         ) -> ReleasedLabels:
-            if neighbours is not None:
-                neighbours[indices] = look_alikes.nearest(
-                    pool, indices, number, queries.seed, representation=queries.representation
-                )
             return door.label(
-                asked_inputs(pool, indices, None if neighbours is None else neighbours[indices]),
+                asked_inputs(pool, indices, look_alikes_of(indices)),
                 mechanism=request.mechanism,
                 query_indices=indices,
                 adaptive=is_adaptive,
@@ -271,9 +269,7 @@ def ask(
             queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
         )
     queried = dataclasses.replace(
-        queried,
-        choice=request.choice,
-        neighbours=None if neighbours is None else neighbours[queried.queries],
+        queried, choice=request.choice, neighbours=look_alikes_of(queried.queries)
     )
     return dataclasses.replace(queried, seal=ledger.seal(queried.record()))
 
