@@ -20,6 +20,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
     StabilityGate,
+    StabilityGateOrHistogram,
 )
 from pate_tf.noise import SeededNoise, SystemNoise, check_drawable
 
@@ -232,6 +233,7 @@ def test_system_noise_never_repeats():
         InteractiveGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
         GaussianHistogram(40.0),
         StabilityGate(epsilon=0.25, delta=1e-5),
+        StabilityGateOrHistogram(epsilon=0.25, delta=1e-5, sigma=300.0, most_queries=100),
     ],
 )
 def test_mechanisms_that_draw_noise_pass(mechanism):

@@ -90,7 +90,8 @@ PUBLIC = {
         "runs.reporting.Reporting",
         "runs.student.labels.LabelRequest",
     ),
-    *("runs.student.target.TargetRequest", "runs.analysis.calibration.RecommendationRun"),
+    *("runs.student.target.TargetRequest", "runs.student.joint_counts.JointPlan"),
+    "runs.analysis.calibration.RecommendationRun",
     *(
         "runs.student.labels.Budget",
         "runs.student.making.Output",

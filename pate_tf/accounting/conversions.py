@@ -118,6 +118,24 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     return _least_total(exceeds, mu * mu / 2.0 + mu * sqrt(2.0 * log(1.0 / delta)))
 
 
+def gaussian_dp_delta(mu: float, epsilon: float) -> float:
+    """Returns the delta of mu-Gaussian differential privacy at epsilon, rounded up.
+
+    delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (docs/theory.md, Proposition
+    C4).
+    """
+    if mu == 0.0:
+        return 0.0
+    if not mu < inf:
+        return 1.0
+    first = float(log_ndtr(-epsilon / mu + mu / 2.0))
+    second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2.0))
+    # Logarithms are rounded by their own size.
+    lost = SAFETY_MARGIN * (1.0 + abs(first))
+    left = 1.0 - exp(min(second - first, 0.0))
+    return float(min(exp(first) * (left + lost) * (1.0 + lost), 1.0))
+
+
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 

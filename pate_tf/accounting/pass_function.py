@@ -41,16 +41,21 @@ def exponential_below(epsilon: float | Fraction) -> int:
     return total
 
 
-def pass_numerator(epsilon: float, delta: float, distance: int) -> int:
+def pass_numerator(
+    epsilon: float, delta: float, distance: int, *, shut_epsilon: Fraction | None = None
+) -> int:
     """Returns 2**128 p(distance), rounded down at every step.
 
     p(0) = 0, p(1) = delta, p(k+1) = min(e^eps p(k) + delta, 1 - (1 - p(k) - delta)/e^eps, 1)
-    (Desfontaines, Voss, Gipson and Mandayam 2022, Theorem 1).
+    (Desfontaines, Voss, Gipson and Mandayam 2022, Theorem 1). With a shut_epsilon the second term
+    is 1 - (1 - p(k))/e^shut_epsilon, and p(1) the least of all three (Theorem G7).
 
     Args:
         epsilon: at least 0.
         delta: in (0, 1).
         distance: number of changed teachers, at least 0.
+        shut_epsilon: at least 0; given where something else is drawn while the gate is shut, which
+            costs the rest of epsilon. None where nothing is.
 
     Raises:
         ValueError: if distance is negative or not a whole number.
@@ -59,13 +64,16 @@ def pass_numerator(epsilon: float, delta: float, distance: int) -> int:
         raise ValueError(f"expected a distance >= 0, got {distance}")
     growth = exponential_below(epsilon)
     step = int(Fraction(delta) * CERTAIN)
+    shut_growth, shut_step = growth, step
+    if shut_epsilon is not None:
+        shut_growth, shut_step = exponential_below(shut_epsilon), 0
     numerator = 0
     for _ in range(int(distance)):
-        shut = CERTAIN - numerator - step
+        shut = CERTAIN - numerator - shut_step
         if shut <= 0:
             return CERTAIN
         rising = (numerator * growth >> EXPONENTIAL_BITS) + step
-        shut_at_least = -(-(shut << EXPONENTIAL_BITS) // growth)
+        shut_at_least = -(-(shut << EXPONENTIAL_BITS) // shut_growth)
         numerator = min(rising, CERTAIN - shut_at_least)
     return numerator
 

@@ -45,6 +45,8 @@ class Recommendation:
         assumed: the votes that are assumed.
         candidates: at least one; the first is recommended.
         is_num_queries_planned: whether the number of queries is a part of the recommendation.
+        strategy: how queries are chosen: typical ones, which what is assumed of votes is about,
+            unless the plan is for others.
         purpose: what the labels are for, if single labels need not be right; in sentences.
     """
 
@@ -52,6 +54,7 @@ class Recommendation:
     assumed: AssumedVotes
     candidates: tuple[Candidate, ...]
     is_num_queries_planned: bool = False
+    strategy: str = "typical"
     purpose: str = ""
 
     @property
@@ -72,11 +75,13 @@ class Recommendation:
     @property
     def flags(self) -> tuple[str, ...]:
         """What to type for the recommended one: flags of `train_student.py`."""
+        is_planned = "flags" in self.mechanism.lacks
         return (
             f"--nb_teachers={self.assumed.num_teachers}",
             f"--queries={self.num_queries}",
             f"--delta={self.target.delta!r}",
-            *mechanism_flags(self.mechanism, delta=self.target.delta),
+            *([f"--target_epsilon={self.target.epsilon!r}"] if is_planned else ()),
+            *(() if is_planned else mechanism_flags(self.mechanism, delta=self.target.delta)),
         )
 
     @property
@@ -128,7 +133,7 @@ class Recommendation:
             f"values, and an optimistic one where people disagree. If teachers agree less, fewer "
             f"labels are right; epsilon holds whatever the votes."
         ]
-        if self.mechanism.is_paid_once:
+        if self.mechanism.is_paid_once and not self.purpose:
             found.append(
                 f"Labels of {self.mechanism.name} leave together or not at all, and the query that "
                 f"teachers agree on least decides: ask typical ones."

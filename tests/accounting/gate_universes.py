@@ -54,13 +54,8 @@ def gate_outcomes(label, numerator):
     return {outcome: probability for outcome, probability in law.items() if probability}
 
 
-def worst_gate(universe, *, epsilon, delta, numerator, distances, ordered=False):
-    """The largest hockey-stick divergence of all neighbours over delta, as a fraction.
-
-    Args:
-        numerator: of the pass probability over 2**128, a function of a distance.
-        distances: a function of counts [num_queries, num_classes].
-    """
+def reached_pairs(universe, distances, *, ordered=False):
+    """All (distance here, distance there, whether labels are the same) that neighbours have."""
     pairs = set()
     for counts in other_counts(*universe, ordered=ordered):
         tables = neighbours(counts)
@@ -74,12 +69,22 @@ def worst_gate(universe, *, epsilon, delta, numerator, distances, ordered=False)
                 pairs.add((here, there, True))
             if len(reached[here] | reached[there]) > 1:
                 pairs.add((here, there, False))
+    return pairs
+
+
+def worst_gate(universe, *, epsilon, delta, numerator, distances, ordered=False):
+    """The largest hockey-stick divergence of all neighbours over delta, as a fraction.
+
+    Args:
+        numerator: of the pass probability over 2**128, a function of a distance.
+        distances: a function of counts [num_queries, num_classes].
+    """
     growth = exponential_below(epsilon)
     return max(
         hockey_stick(
             gate_outcomes(0, numerator(here)), gate_outcomes(1 - same, numerator(there)), growth
         )
-        for here, there, same in pairs
+        for here, there, same in reached_pairs(universe, distances, ordered=ordered)
     ) / Fraction(delta)
 
 

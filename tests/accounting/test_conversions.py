@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     epsilon_from_alphas,
+    gaussian_dp_delta,
     gaussian_dp_epsilon,
     pure_composition_epsilon,
     strong_composition_epsilon,
@@ -97,6 +98,25 @@ def test_gaussian_epsilon_never_claims_less_than_the_truth(mu, delta):
         almost = mp.ncdf(-less / mu + mp.mpf(mu) / 2)
         almost -= mp.exp(less) * mp.ncdf(-less / mu - mp.mpf(mu) / 2)
         assert almost > delta
+
+
+@EXAMPLES
+@given(st.floats(1e-3, 30.0), st.floats(0.0, 50.0))
+def test_gaussian_delta_never_claims_less_than_the_truth(mu, epsilon):
+    with mp.workdps(400):
+        spent = mp.ncdf(-mp.mpf(epsilon) / mu + mp.mpf(mu) / 2)
+        matched = mp.exp(epsilon) * mp.ncdf(-mp.mpf(epsilon) / mu - mp.mpf(mu) / 2)
+        truth, found = spent - matched, mp.mpf(gaussian_dp_delta(mu, epsilon))
+        assert truth * (1 - mp.mpf("1e-300")) <= found or spent < mp.mpf("1e-300")
+        assert found <= truth + spent * mp.mpf("1e-5")
+
+
+def test_gaussian_delta_is_the_inverse_of_epsilon_and_safe_at_the_ends():
+    for mu in (0.02, 0.5, 4.0):
+        epsilon = gaussian_dp_epsilon(mu, 1e-5)
+        assert gaussian_dp_delta(mu, epsilon) == pytest.approx(1e-5, rel=1e-5)
+    assert gaussian_dp_delta(0.0, 1.0) == 0.0
+    assert gaussian_dp_delta(math.inf, 1.0) == 1.0
 
 
 def randomised_response_delta(epsilon: mp.mpf, pure: float, queries: int) -> mp.mpf:

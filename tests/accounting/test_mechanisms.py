@@ -24,6 +24,7 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
     PureNoisyMax,
     StabilityGate,
+    StabilityGateOrHistogram,
     mechanism_from_dict,
 )
 
@@ -44,6 +45,7 @@ MECHANISMS = [*NOISY, Plurality()]
 GATES = [
     StabilityGate(epsilon=0.25, delta=1e-5),
     StabilityGate(epsilon=0.25, delta=1e-6, num_withheld=3, selection_epsilon=0.1),
+    StabilityGateOrHistogram(epsilon=0.25, delta=1e-5, sigma=300.0, most_queries=100),
 ]
 PURE = [mechanism for mechanism in NOISY if isinstance(mechanism, PureNoisyMax)]
 MOMENTS = np.array([0.05, 0.5, 1.0, 2.5, 8.0, 30.0, 200.0])

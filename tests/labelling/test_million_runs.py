@@ -14,6 +14,7 @@ import pytest
 from audits import WORST_CASE, audited_distance, audited_epsilon, audited_probability
 
 from pate_tf.accounting.mechanisms import (
+    LATTICE,
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
     GaussianHistogram,
@@ -22,6 +23,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
     StabilityGate,
+    StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
 from pate_tf.accounting.stability_distances import stability_distances
@@ -223,3 +225,62 @@ def test_a_gate_tells_no_more_than_is_claimed_and_worse_ones_are_rejected(gate, 
         )
     assert 0.9 * LARGE_DELTA <= delta <= LARGE_DELTA < twice
     assert 0.2 * claimed <= epsilon <= claimed < of_half
+
+
+BOTH = StabilityGateOrHistogram(epsilon=EPSILON, delta=LARGE_DELTA, sigma=5.0, most_queries=1)
+
+
+class OpensTwiceAsOften(StabilityGateOrHistogram):
+    """p(1) = 2 delta."""
+
+    def pass_numerator(self, distance):
+        return (2 if distance == 1 else 1) * super().pass_numerator(distance)
+
+
+class HalfTheNoise(StabilityGateOrHistogram):
+    """Counts with half the noise that they are accounted with."""
+
+    @property
+    def _histogram(self):
+        return GaussianHistogram(self.sigma / 2.0)
+
+
+def both_outcomes(mechanism, lead, num_runs, middle=0.0):
+    """How often counts of one query left, low, between or high, and its label without noise."""
+    counts, noise = np.array([[10 + lead, 10 - lead]]), WordsAhead()
+    edges = middle + np.array([-0.7, 0.7]) * BOTH.sigma / math.sqrt(2.0)
+    found = np.zeros(4, np.int64)
+    for _ in range(num_runs):
+        sums = mechanism.draw(counts, noise).noisy_counts
+        found[3 if sums is None else np.digitize((sums[0, 0] - sums[0, 1]) / LATTICE, edges)] += 1
+    return found
+
+
+def audited_both(mechanism, num_runs):
+    """Lower bounds on delta, from labels that a neighbour can't have, and on epsilon."""
+    unheard = int(both_outcomes(mechanism, 1, num_runs)[3])
+    pairs = [
+        [both_outcomes(mechanism, one, num_runs, middle=sum(pair)) for one in pair]
+        for pair in ((0, 1), (5, 6))
+    ]
+    epsilon = max(audited_epsilon(*pair, LARGE_DELTA) for pair in pairs)
+    return audited_probability(unheard, num_runs), epsilon
+
+
+def test_labels_or_counts_tell_no_more_than_is_claimed_and_worse_ones_are_rejected(
+    monkeypatch, capsys
+):
+    numerator = functools.cache(StabilityGateOrHistogram.pass_numerator)
+    monkeypatch.setattr(StabilityGateOrHistogram, "pass_numerator", numerator)
+    fields = dataclasses.asdict(BOTH)
+    delta, epsilon = audited_both(BOTH, MILLION // 10)
+    twice, _ = audited_both(OpensTwiceAsOften(**fields), 20_000)
+    _, of_half = audited_both(HalfTheNoise(**fields), 50_000)
+    with capsys.disabled():
+        print(
+            f"\nstability_gate_or_histogram: delta {delta:.5f} of {BOTH.gate_delta:.5f}, epsilon "
+            f"{epsilon:.3f} of {EPSILON:g}; p(1) = 2 delta: {twice:.4f}, half the noise: "
+            f"{of_half:.3f}"
+        )
+    assert 0.7 * BOTH.gate_delta <= delta <= BOTH.gate_delta < twice
+    assert 0.2 * EPSILON <= epsilon <= EPSILON < of_half

@@ -9,8 +9,15 @@ import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
 
 from pate_tf import artifacts
-from pate_tf.accounting.mechanisms import LATTICE, GaussianHistogram, Mechanism, StabilityGate
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    GaussianHistogram,
+    Mechanism,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
 from pate_tf.accounting.released_labels import shares
+from pate_tf.accounting.target import Target
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.ledger import Ledger
 from pate_tf.noise import SystemNoise
@@ -123,6 +130,41 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
 def test_shares_are_laws_whatever_the_noise():
     found = shares(np.array([[3, 1, 0], [-4, 2, 2], [-1, -2, -3]]))
     np.testing.assert_allclose(found, [[0.75, 0.25, 0], [0, 0.5, 0.5], [1 / 3] * 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tmp_path, agree):
+    counted = Target(epsilon=0.7, delta=1e-5, num_queries=NUM_QUERIES).least_noise(
+        GaussianHistogram.of_scale
+    )
+    mechanism = StabilityGateOrHistogram(
+        epsilon=1.0, delta=1e-5, sigma=counted.sigma, most_queries=NUM_QUERIES
+    )
+    divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
+    teachers = FakeEnsemble(table(100) if agree else divided)
+    report = run(tmp_path, teachers, mechanism=mechanism)
+    values = student_report.student_values(report, seconds=1.0)
+    assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
+    assert values["queries_answered"] == values["queries"] == NUM_QUERIES
+    queried, rows = report.queried, dict(student_report.student_rows(report, seconds=1.0))
+    if agree:
+        assert values["label_accuracy"] == 1.0 and queried.labels.weights is None
+        assert rows["queries"] == "40 asked, 40 answered, without noise"
+    else:
+        assert queried.released.noisy_counts.shape == (NUM_QUERIES, 10)
+        np.testing.assert_array_equal(queried.labels.weights, shares(queried.released.noisy_counts))
+        assert rows["queries"] == "40 asked, 40 answered, with noisy counts"
+    page = (tmp_path / "released" / "privacy_statement.md").read_text()
+    assert f"standard deviation {counted.sigma:.4g} votes. Both together are (1, 1e-05)" in page
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
+        check_statement(stated, ledger)
+        assert ledger.paid() == {mechanism: 1}
+    # Asked again, the same is answered, and nothing is paid or drawn.
+    again = run(tmp_path, teachers, mechanism=mechanism).queried
+    assert again.seal == queried.seal and again.released.cost == queried.released.cost
+    found = analysed(tmp_path)
+    assert found.publishable["epsilon_worst_case"] == 1.0 and found.sensitive == {}
 
 
 def test_a_student_of_a_histogram_is_stated(tmp_path):

@@ -28,6 +28,7 @@ DRAWABLE = (
     mechanisms.InteractiveGaussianNoisyMax(200.0, 150.0, 37.5, 0.9, 0.25),
     mechanisms.GaussianHistogram(37.5),
     mechanisms.StabilityGate(epsilon=0.25, delta=1e-5, num_withheld=3, selection_epsilon=0.1),
+    mechanisms.StabilityGateOrHistogram(epsilon=0.1, delta=3e-6, sigma=587.5, most_queries=100),
 )
 RELEASE = Sanitised(epsilon=1.23456, delta=1e-5, confidence=0.99, worst_case_epsilon=6.54321)
 
@@ -60,7 +61,10 @@ def page(**changes: object) -> str:
 
 @pytest.mark.parametrize("mechanism", DRAWABLE, ids=lambda one: one.name)
 def test_labels_are_called_noisy_where_they_have_noise(mechanism):
-    called = "labels without noise" if mechanism.name == "stability_gate" else "noisy labels"
+    called = {
+        "stability_gate": "labels without noise",
+        "stability_gate_or_histogram": "labels, all without noise or all from noisy counts",
+    }.get(mechanism.name, "noisy labels")
     assert f"learnt from 1,100 {called}. " in page(mechanism=mechanism)
 
 
@@ -133,13 +137,15 @@ def test_every_parameter_of_a_mechanism_is_told_in_words(mechanism):
     for name, value in mechanism.to_dict().items():
         if name != "name":
             is_share = name in ("student_confidence", "label_share")
-            unit = "" if is_share or mechanism.name == "stability_gate" else " votes"
+            is_gates = mechanism.is_paid_once and name != "sigma"
+            unit = "" if is_share or is_gates else " votes"
             assert f"{1 / value if name == 'gamma' else value:g}{unit}" in words
     assert words in page(mechanism=mechanism)
 
 
 def test_every_mechanism_that_draws_noise_has_its_words():
-    assert {mechanism.name for mechanism in DRAWABLE} == set(registry.offered())
+    planned = {mechanisms.StabilityGateOrHistogram.name}
+    assert {mechanism.name for mechanism in DRAWABLE} == set(registry.offered()) | planned
     with pytest.raises(ValueError, match=r"expected one with words .*, got plurality: it has no"):
         statement(mechanism=mechanisms.Plurality())
 

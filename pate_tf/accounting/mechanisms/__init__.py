@@ -23,6 +23,7 @@ from pate_tf.accounting.mechanisms.plurality import Plurality
 from pate_tf.accounting.mechanisms.pure import PureNoisyMax
 from pate_tf.accounting.mechanisms.registry import mechanism_from_dict, register
 from pate_tf.accounting.mechanisms.stability_gate import StabilityGate
+from pate_tf.accounting.mechanisms.stability_gate_or_histogram import StabilityGateOrHistogram
 
 __all__ = [
     "LATTICE",
@@ -43,6 +44,7 @@ __all__ = [
     "Plurality",
     "PureNoisyMax",
     "StabilityGate",
+    "StabilityGateOrHistogram",
     "largest_sums",
     "mechanism_from_dict",
     "register",

@@ -84,6 +84,28 @@ WITHHELD: Final = (
 )
 
 
+def affordable_guarantee(target: Target) -> tuple[float, float]:
+    """Returns the epsilon and the delta that a batch which is paid once may use up of a target.
+
+    All of epsilon for one changed teacher, and a third of delta: the rest is for whatever else the
+    ensemble will release. Less delta where owners are protected, or several teachers may change,
+    and their epsilon would be infinite.
+
+    Raises:
+        ValueError: if epsilon is so large that no delta is left.
+    """
+    changed = target.num_changed_teachers
+    # Rounded down by more than all that rounds up where several teachers are accounted for.
+    total = target.epsilon if changed == 1 else target.epsilon / changed * (1.0 - 1e-9)
+    protected = max(changed, 2 if target.unit == "owner" else 1)
+    with np.errstate(over="ignore"):
+        spread = float(np.exp(total * np.arange(protected)).sum()) * (1.0 + 1e-8)
+    delta = min(SHARE_OF_DELTA * target.delta, target.delta / spread)
+    if not delta > 0.0:
+        raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
+    return total, delta
+
+
 @register
 @dataclass(frozen=True, kw_only=True)
 class StabilityGate(StabilityGateLaw, Mechanism):
@@ -139,24 +161,17 @@ class StabilityGate(StabilityGateLaw, Mechanism):
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the gate with all of the target's epsilon, and a third of its delta.
+        """Returns the gate with `affordable_guarantee` of the target.
 
-        The rest is for whatever else the ensemble will release. Queries on which assumed votes are
-        divided are withheld, as many as there are; the share of epsilon that chooses them is the
-        one that lets most labels out. Where owners are protected, or several teachers may change,
-        delta is smaller if it must be to keep their epsilon finite.
+        Queries on which assumed votes are divided are withheld, as many as there are; the share of
+        epsilon that chooses them is the one that lets most labels out.
+
+        Raises:
+            ValueError: if no delta is left to it.
         """
         divided = int((stability_distances(counts) <= 1).sum())
         withheld = divided if divided < len(counts) else 0
-        changed = target.num_changed_teachers
-        # Rounded down by more than all that rounds up where several teachers are accounted for.
-        total = target.epsilon if changed == 1 else target.epsilon / changed * (1.0 - 1e-9)
-        protected = max(changed, 2 if target.unit == "owner" else 1)
-        with np.errstate(over="ignore"):
-            spread = float(np.exp(total * np.arange(protected)).sum()) * (1.0 + 1e-8)
-        delta = min(SHARE_OF_DELTA * target.delta, target.delta / spread)
-        if not delta > 0.0:
-            raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
+        total, delta = affordable_guarantee(target)
         gates = [
             cls(
                 epsilon=total * (1.0 - share) * (1.0 - 1e-15 * bool(share)),

@@ -154,6 +154,14 @@ def unanswered_rows(values: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _how(result: StudentReport) -> str:
+    """Returns in words what left, where that is not plain noisy labels."""
+    released = result.queried.released
+    if released.noisy_counts is not None:
+        return ", with noisy counts"
+    return ", without noise" if result.published.statement.mechanism.is_paid_once else ""
+
+
 def student_rows(result: StudentReport, *, seconds: float) -> list[Row]:
     """SENSITIVE: returns the same as rows; arguments as of `student_values`."""
     statement, measured = result.published.statement, result.measured
@@ -167,7 +175,10 @@ def student_rows(result: StudentReport, *, seconds: float) -> list[Row]:
         why_none = "none: queries depended on earlier noisy labels"
     rows = [
         ("teachers", f"{statement.num_teachers} on {statement.dataset}"),
-        ("queries", f"{statement.num_queries} asked, {statement.num_answered} answered"),
+        (
+            "queries",
+            f"{statement.num_queries} asked, {statement.num_answered} answered{_how(result)}",
+        ),
         ("accuracy of the noisy labels", share_in_words(measured.label_accuracy)),
     ]
     if saved:

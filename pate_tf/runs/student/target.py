@@ -7,7 +7,7 @@ assumed of votes that nobody has looked at (`pate_tf.accounting.recommend`).
 import dataclasses
 
 from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN
-from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism
+from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.recommend import recommend
 from pate_tf.accounting.recommendation import Recommendation
 from pate_tf.accounting.target import Target
@@ -15,21 +15,13 @@ from pate_tf.data.named_function import Named
 from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.student.joint_counts import are_joined, planned_number
+from pate_tf.runs.student.joint_counts import are_joined, joint_plan
 from pate_tf.runs.student.labels import LabelRequest
 from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import Pool
 
 # A plan that expects fewer right labels than this share is not worth its epsilon.
 LEAST_SHARE = 0.5
-PLANNED_STRATEGY = "typical"
-JOINT_STRATEGY = "diverse"
-JOINT = (
-    "All noisy counts leave, of one input of each group of look-alikes, and what a student learns "
-    "is worked out from all of them together. So single labels need not be right, and that noise "
-    "drowns many of them is no loss: of teachers that are linear on features of the pool, more "
-    "inputs with more noise tell more than few with little."
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,20 +70,24 @@ class TargetRequest:
         Raises:
           ValueError: if a number is out of range, or nothing worth its cost can be had for it.
         """
-        if joined and self.mechanism is None and self.strategy in (None, JOINT_STRATEGY):
-            number = planned_number(
+        if joined and self.mechanism is None:
+            asked = joint_plan(
                 Target(epsilon=self.target_epsilon, delta=delta, num_queries=1, unit=unit),
                 num_teachers=num_teachers,
                 num_classes=pool.dataset.num_classes,
                 pool_size=len(pool),
                 num_queries=self.num_queries,
+                strategy=self.strategy,
             )
-            if number is not None:
-                joint = dataclasses.replace(self, mechanism=GaussianHistogram, num_queries=number)
+            if asked is not None:
+                joint = dataclasses.replace(
+                    self, mechanism=asked.mechanism, num_queries=asked.num_queries
+                )
                 return dataclasses.replace(
                     joint.plan(num_teachers=num_teachers, unit=unit, pool=pool, delta=delta),
                     is_num_queries_planned=self.num_queries is None,
-                    purpose=JOINT,
+                    strategy=asked.strategy,
+                    purpose=asked.purpose,
                 )
         adaptive = self.strategy is not None and find_strategy(self.strategy).is_adaptive
         found = recommend(
@@ -120,7 +116,7 @@ class TargetRequest:
         """Returns what a plan asks for, with the reason that goes into the statement."""
         return LabelRequest(
             queries=QueryConfig(
-                strategy=self.strategy or (JOINT_STRATEGY if plan.purpose else PLANNED_STRATEGY),
+                strategy=self.strategy or plan.strategy,
                 num_queries=plan.num_queries,
                 rounds=self.rounds,
                 seed=self.seed,

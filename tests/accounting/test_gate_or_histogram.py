@@ -1,0 +1,224 @@
+"""Labels without noise, else noisy counts: what both together tell of one teacher, and no less."""
+
+import itertools
+from fractions import Fraction
+from math import exp, inf, sqrt
+
+import gate_universes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    GaussianHistogram,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
+from pate_tf.accounting.mechanisms.stability_gate_or_histogram import PLANNED_CHANCE, PLANNED_SHARE
+from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
+from pate_tf.accounting.pass_function import CERTAIN, pass_numerator
+from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.accounting.target import Target
+from pate_tf.noise import SystemNoise
+
+FALSE_ALARM = 1e-7
+EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
+UNIVERSES = [(1, 2, 61), (2, 2, 25), (1, 3, 21), (3, 2, 7)]  # queries, classes, teachers
+EPSILON, DELTA = 1.0, 0.03
+
+
+def of_counts(share, num_queries, *, epsilon=EPSILON, delta=DELTA):
+    """The mechanism whose counts cost a share of epsilon."""
+    scale = Target(epsilon=epsilon * share, delta=delta, num_queries=num_queries).least_noise(
+        GaussianHistogram.of_scale
+    )
+    return StabilityGateOrHistogram(
+        epsilon=epsilon, delta=delta, sigma=scale.sigma * (1 + 1e-6), most_queries=num_queries
+    )
+
+
+def gaussian_delta(growth, distance):
+    """The exact hockey-stick divergence at growth of normal laws that are so far apart."""
+    if growth <= 0:
+        return 1.0
+    epsilon = np.log(growth)
+    return stats.norm.cdf(distance / 2 - epsilon / distance) - growth * stats.norm.cdf(
+        -distance / 2 - epsilon / distance
+    )
+
+
+def worst(universe, mechanism, *, numerator=None, sigma=None):
+    """The largest divergence of all neighbours at epsilon: labels exactly, counts as continuous."""
+    numerator = numerator or mechanism.pass_numerator
+    growth, found = exp(mechanism.epsilon), 0.0
+    distance = sqrt(2 * universe[0]) / (sigma or mechanism.sigma)
+    for here, there, same in gate_universes.reached_pairs(universe, stability_distances):
+        first, second = (float(Fraction(numerator(one), CERTAIN)) for one in (here, there))
+        labels = max(0.0, first - growth * second) if same else first
+        ratio = growth * (1 - second) / (1 - first) if first < 1 else inf
+        counts = (1 - first) * gaussian_delta(ratio, distance) if ratio < inf else 0.0
+        found = max(found, labels + counts)
+    return found
+
+
+@pytest.mark.parametrize("universe", UNIVERSES)
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_no_pair_of_neighbours_exceeds_the_claim_and_one_comes_near(universe, share):
+    found = worst(universe, of_counts(share, universe[0]))
+    assert 0.9 * DELTA < found <= DELTA
+
+
+@pytest.mark.parametrize("universe", UNIVERSES)
+def test_gates_that_open_too_often_and_counts_with_too_little_noise_are_rejected(universe):
+    mechanism = of_counts(0.8, universe[0])
+
+    def as_if_counts_cost_nothing(distance):
+        return pass_numerator(EPSILON, mechanism.gate_delta, distance)
+
+    def twice_the_first(distance):
+        return mechanism.pass_numerator(distance) * (3 if distance == 1 else 1)
+
+    def passing_ties(distance):
+        return mechanism.pass_numerator(distance + 1)
+
+    for wrong in (as_if_counts_cost_nothing, twice_the_first, passing_ties):
+        assert worst(universe, mechanism, numerator=wrong) > DELTA
+    assert worst(universe, mechanism, sigma=0.8 * mechanism.sigma) > DELTA
+
+
+@EXAMPLES
+@given(st.floats(1e-4, 5.0), st.floats(0.01, 0.99), st.floats(1e-12, 0.5), st.integers(1, 60))
+def test_the_integers_satisfy_both_inequalities_exactly(epsilon, share, delta, farthest):
+    shut_epsilon = Fraction(epsilon) * Fraction(share)
+    growth = gate_universes.exponential_below(epsilon)
+    shut_growth = gate_universes.exponential_below(float(shut_epsilon) * (1 + 1e-15))
+    slack = Fraction(delta) * CERTAIN
+    numerators = [
+        pass_numerator(epsilon, delta, distance, shut_epsilon=shut_epsilon)
+        for distance in range(farthest + 1)
+    ]
+    assert numerators[0] == 0
+    assert numerators[1] <= slack
+    for near, far in itertools.pairwise(numerators):
+        assert 0 <= near <= far <= CERTAIN
+        assert far <= growth * near + slack
+        assert CERTAIN - near <= shut_growth * (CERTAIN - far)
+
+
+def test_all_of_epsilon_on_the_shut_side_opens_as_the_plain_gate_does_but_for_delta():
+    plain, other = (
+        [pass_numerator(0.5, 1e-4, d, shut_epsilon=shut) / CERTAIN for d in range(60)]
+        for shut in (None, Fraction(1, 2))
+    )
+    assert all(0 <= one - two <= 2e-3 for one, two in zip(plain, other, strict=True))
+
+
+def planned(num_teachers=2_000, num_queries=100, **changes):
+    target = Target(**{"epsilon": 0.1, "delta": 1e-5, "num_queries": num_queries, **changes})
+    counts = np.zeros((num_queries, 10), np.int64)
+    counts[:, 0] = num_teachers
+    return target, StabilityGateOrHistogram.for_target(target, counts)
+
+
+def test_a_plan_spends_its_target_and_opens_as_often_as_planned():
+    target, found = planned()
+    assert 0.0999 < target.epsilon_of(found) <= 0.1
+    assert found.approximate == (0.1, pytest.approx(1e-5 / 3))
+    chance = found.pass_numerator(int(PLANNED_SHARE * 2_000)) / CERTAIN
+    assert PLANNED_CHANCE <= chance < PLANNED_CHANCE + 1e-3
+    rest, _ = smallest_epsilon({GaussianHistogram(found.sigma): 100}, found.delta)
+    assert rest + float(found.shut_epsilon) == pytest.approx(0.1, rel=1e-9)
+    assert 0.075 < rest < 0.1
+    # What counts use up of delta at all of epsilon, and no more, is not the labels'.
+    left = found.delta - found.gate_delta
+    assert smallest_epsilon({GaussianHistogram(found.sigma): 100}, left)[0] == pytest.approx(0.1)
+
+
+def test_a_plan_protects_owners_and_several_teachers():
+    target, found = planned(num_teachers=10_000, unit="owner")
+    assert target.affords(found)
+    assert replaced_owner_epsilon({found: 1}, 1e-5) < inf
+    target, found = planned(num_teachers=10_000, num_changed_teachers=2)
+    assert target.affords(found)
+
+
+@pytest.mark.parametrize(("num_teachers", "epsilon"), [(250, 0.25), (2_000, 0.05)])
+def test_where_too_little_would_be_left_to_the_counts_there_is_no_plan(num_teachers, epsilon):
+    with pytest.raises(ValueError, match="expected more teachers or a larger epsilon"):
+        planned(num_teachers=num_teachers, epsilon=epsilon)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"sigma": 1.0}, "sigma: expected noise with which counts of 10 queries cost less"),
+        ({"sigma": 0.0}, "expected sigma > 0"),
+        ({"epsilon": 0.0}, "expected a finite epsilon > 0"),
+        ({"epsilon": inf}, "expected a finite epsilon > 0"),
+        ({"delta": 0.0}, "delta"),
+        ({"most_queries": 0}, "expected most_queries >= 1"),
+        ({"most_queries": 1.5}, "num_queries"),
+    ],
+)
+def test_what_holds_no_guarantee_is_refused(fields, expected):
+    usual = {"epsilon": 0.5, "delta": 1e-5, "sigma": 200.0, "most_queries": 10}
+    StabilityGateOrHistogram(**usual)
+    with pytest.raises(ValueError, match=expected):
+        StabilityGateOrHistogram(**{**usual, **fields})
+
+
+def test_a_batch_that_is_too_large_or_of_unequal_votes_is_refused_and_a_smaller_one_is_not():
+    mechanism = of_counts(0.8, 3)
+    row = [7, 0]
+    mechanism.check_counts(np.array([row] * 3))
+    mechanism.check_counts(np.array([row]))
+    with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3"):
+        mechanism.check_counts(np.array([row] * 4))
+    with pytest.raises(ValueError, match="unequal totals"):
+        mechanism.check_counts(np.array([[7, 0], [6, 0]]))
+
+
+@pytest.mark.parametrize("distance", [2, 6, 12])
+def test_it_draws_labels_as_often_as_its_law_says_and_counts_with_its_noise(distance):
+    mechanism = of_counts(0.8, 4)
+    counts = np.tile([40, 0], (4, 1))
+    counts[1] = [20 - distance, 20 + distance]
+    source, runs, sums = SystemNoise(), 4_000, []
+    for _ in range(runs):
+        drawn = mechanism.draw(counts, source)
+        if drawn.noisy_counts is None:
+            assert drawn.labels == [0, 1, 0, 0]
+        else:
+            assert drawn.labels == drawn.noisy_counts.argmax(axis=1).tolist()
+            sums.append(drawn.noisy_counts / LATTICE - counts)
+    for distance_of_law, fits in ((distance, True), (distance + 1, False)):
+        chance = mechanism.pass_numerator(distance_of_law) / CERTAIN
+        p_value = stats.binomtest(runs - len(sums), runs, chance).pvalue
+        assert (p_value > FALSE_ALARM) or not fits
+        assert fits or p_value < 0.05 or distance == 2
+    noise = np.concatenate([one.ravel() for one in sums])
+    for factor, fits in ((1.0, True), (0.85, False), (1.15, False)):
+        spread = (noise**2).sum() / (factor * mechanism.sigma) ** 2
+        p_value = 2 * min(stats.chi2.cdf(spread, noise.size), stats.chi2.sf(spread, noise.size))
+        assert (p_value > FALSE_ALARM) == fits
+
+
+def test_expected_right_labels_are_of_both_ways():
+    mechanism = of_counts(0.8, 3)
+    sure, tied = np.tile([60, 0], (3, 1)), np.tile([30, 30], (3, 1))
+    assert mechanism.expected_right(sure) == pytest.approx(3.0, abs=1e-3)
+    counts_alone = GaussianHistogram(mechanism.sigma).expected_right(tied)
+    assert mechanism.expected_right(tied) == pytest.approx(counts_alone)
+
+
+def test_it_costs_what_a_gate_of_the_same_guarantee_does_beside_other_payments():
+    mechanism, gate = of_counts(0.8, 3), StabilityGate(epsilon=EPSILON, delta=DELTA)
+    other = {GaussianHistogram(40.0): 10}
+    assert (
+        smallest_epsilon({mechanism: 1, **other}, 0.05)[0]
+        == smallest_epsilon({gate: 1, **other}, 0.05)[0]
+    )
