@@ -84,7 +84,7 @@ def test_by_default_both_representations_of_images_are_learnt_from_and_looked_at
     )
     assert ended.code == 0, ended.err
     report = json.loads((tmp_path / "s.json").read_text())
-    assert report["plan"]["candidates"][0]["mechanism"]["name"] == "gaussian_histogram"
+    assert report["plan"]["candidates"][0]["mechanism"]["name"] == "stability_gate_or_histogram"
     assert report["epsilon_worst_case"] <= 8.0
     assert report["student_accuracy"] > 0.5, report
     learnt = {path.stem.split("-")[0] for path in (tmp_path / "cache/representations").iterdir()}

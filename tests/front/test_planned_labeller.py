@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGateOrHistogram
 from pate_tf.noise import SystemNoise
 from pate_tf.representations import contrastive, student_features
 from pate_tf.representations.catalogue import CACHE_VARIABLE
@@ -36,14 +36,20 @@ def planned(teachers, epsilon):
     return plan, asked.planned(plan)
 
 
-def test_ridge_teachers_sell_noisy_counts_of_diverse_queries(ridge):
-    plan, asked = planned(ridge, 8.0)
-    with pate_tf.Labeller.for_target(ridge, DATA.pool, target_epsilon=8.0, delta=1e-5) as labeller:
-        assert labeller.plan == plan and isinstance(labeller.mechanism, GaussianHistogram)
+@pytest.mark.parametrize(
+    ("target", "kind", "strategy"),
+    [(20.0, GaussianHistogram, "diverse"), (8.0, StabilityGateOrHistogram, "typical")],
+)
+def test_ridge_teachers_sell_what_is_learnt_from_together(ridge, target, kind, strategy):
+    plan, asked = planned(ridge, target)
+    with pate_tf.Labeller.for_target(
+        ridge, DATA.pool, target_epsilon=target, delta=1e-5
+    ) as labeller:
+        assert labeller.plan == plan and isinstance(labeller.mechanism, kind)
         labels = labeller.label(DATA.pool)
-        assert labels.queried.strategy == asked.queries.strategy == "diverse"
+        assert labels.queried.strategy == asked.queries.strategy == strategy
         assert len(labels.query_indices) == plan.num_queries
-        assert labels.cost.epsilon <= 8.0
+        assert labels.cost.epsilon <= target
 
 
 def test_what_are_no_teachers_and_no_pool_is_one_line(ridge):
