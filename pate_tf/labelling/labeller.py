@@ -185,6 +185,9 @@ class Labeller:
         answered = np.array([answer.label is not None for answer in answers], np.bool_)
         given = [answer for answer in answers if answer.label is not None]
         noisy_counts = [answer.noisy_counts for answer in given if answer.noisy_counts is not None]
+        if len(noisy_counts) < len(given):
+            # Of batches with counts and batches without, the labels are what all have.
+            noisy_counts = []
         return ReleasedLabels(
             query_indices=indices[answered],
             labels=np.array([answer.label for answer in given], np.int64),

@@ -10,7 +10,12 @@ import pytest
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, StabilityGate
+from pate_tf.accounting.mechanisms import (
+    LATTICE,
+    LaplaceNoisyMax,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
 from pate_tf.accounting.moved_teachers import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.labelling.labeller import Labeller
@@ -318,3 +323,22 @@ def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplo
     shown += repr([row.details for row in ledger.history()])
     # Whole numbers: a digest may hold any four digits.
     assert not re.search(r"\b(3082|8317|2154)\b", shown)
+
+
+def test_an_opened_and_a_shut_batch_of_one_mechanism_are_given_together_as_labels(ledger):
+    both = StabilityGateOrHistogram(epsilon=0.25, delta=1e-6, sigma=400.0, most_queries=3)
+    labeller = labeller_on(ledger, tied=(7,))
+    opened = labeller.label(pool(1, 2, 3), mechanism=both)
+    assert opened.noisy_counts is None and opened.labels.tolist() == [1, 2, 0]
+    shut = labeller.label(pool(7, 8), mechanism=both)
+    assert shut.noisy_counts.shape == (2, 3)
+    mixed = labeller.label(pool(3, 8, 7), mechanism=both)
+    assert mixed.noisy_counts is None and mixed.weights is None
+    assert mixed.labels.tolist() == [0, shut.labels[1], shut.labels[0]]
+    assert ledger.paid() == {both: 2} and mixed.cost.number == 2
+    with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3 new queries"):
+        labeller.label(pool(10, 11, 12, 13), mechanism=both)
+    assert ledger.paid() == {both: 2}
+    # A part of what was answered is free, whatever the batch.
+    assert labeller.label(pool(2, 1), mechanism=both).labels.tolist() == [2, 1]
+    assert ledger.paid() == {both: 2}

@@ -24,12 +24,13 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
     with ledger.exclusive():
         answers = ledger.stored_answers(sorted(set(digests)))
     given = [answers.get(digest) for digest in digests]
+    counts = released.noisy_counts
     known = {
-        (index, answer.label, answer.noisy_counts)
+        # Counts that this batch has and others have not are left out of all.
+        (index, answer.label, None if counts is None else answer.noisy_counts)
         for index, answer in zip(labels.queries.tolist(), given, strict=True)
         if answer is not None and answer.label is not None
     }
-    counts = released.noisy_counts
     said = set(
         zip(
             released.query_indices.tolist(),
