@@ -27,7 +27,8 @@ DEMO_SILOS = [("-m pate_tf.cli.demo_silos",)]
 RUFF = ("-m ruff check .", "-m ruff format --check .")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
-TEST = ("-m pytest -n 2 --dist=worksteal",)
+# By file, so that what a file prepares is prepared once.
+TEST = ("-m pytest -n 2 --dist=loadfile",)
 LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {
