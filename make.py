@@ -27,9 +27,8 @@ DEMO_SILOS = [("-m pate_tf.cli.demo_silos",)]
 RUFF = ("-m ruff check .", "-m ruff format --check .")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
-# By file, so that what a file prepares is prepared once. One process more than there are cores, as
-# tests that start processes wait for them.
-TEST = ("-m pytest -n 3 --dist=loadfile --no-loadscope-reorder",)
+# By file and in order, so that what a file prepares is prepared once, and small files come last.
+TEST = ("-m pytest -n 2 --dist=loadfile --no-loadscope-reorder",)
 LONG = ("-m pytest -n 2 -m long",)
 
 JOBS = {

@@ -3,13 +3,24 @@
 import doctest
 import importlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import pate_tf
+from pate_tf.representations import contrastive, student_features
 
 MODULES = ("data", "datasets", "teachers", "labeller", "labels", "student")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """How alike inputs are is learnt in few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(student_features, "STEPS", 30)
+        yield
 
 
 @pytest.fixture(scope="module")
