@@ -68,7 +68,9 @@ def install_with_uv(pip: list[str], needs: list[str]) -> bool:
     said = subprocess.run([*pip, "config", "list"], capture_output=True, text=True)
     settings = {}
     for line in said.stdout.splitlines():  # the environment's come first, and go first
-        name, _, value = line.partition("=")
+        name, is_setting, value = line.partition("=")
+        if not is_setting:
+            continue
         settings.setdefault(name.rpartition(".")[2], str(ast.literal_eval(value)))
     flags = [
         f"--{name}={place}"
@@ -81,6 +83,7 @@ def install_with_uv(pip: list[str], needs: list[str]) -> bool:
         surroundings.setdefault("SSL_CERT_FILE", settings["cert"])
     worked = (
         got_uv.returncode == 0
+        and "no-index" not in settings  # pip knows what is meant
         and subprocess.run(
             [*uv, "--index-strategy=unsafe-best-match", *flags, *needs], cwd=HERE, env=surroundings
         ).returncode

@@ -75,13 +75,17 @@ class Recommendation:
     @property
     def flags(self) -> tuple[str, ...]:
         """What to type for the recommended one: flags of `train_student.py`."""
-        is_planned = "flags" in self.mechanism.lacks
+        if "flags" in self.mechanism.lacks:  # a plan alone gives its numbers
+            typed: tuple[str, ...] = (f"--target_epsilon={self.target.epsilon!r}",)
+        else:
+            typed = mechanism_flags(self.mechanism, delta=self.target.delta)
+            if self.purpose:
+                typed = (f"--query_strategy={self.strategy}", *typed)
         return (
             f"--nb_teachers={self.assumed.num_teachers}",
             f"--queries={self.num_queries}",
             f"--delta={self.target.delta!r}",
-            *([f"--target_epsilon={self.target.epsilon!r}"] if is_planned else ()),
-            *(() if is_planned else mechanism_flags(self.mechanism, delta=self.target.delta)),
+            *typed,
         )
 
     @property

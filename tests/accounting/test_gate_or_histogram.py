@@ -79,13 +79,13 @@ def test_gates_that_open_too_often_and_counts_with_too_little_noise_are_rejected
     def as_if_counts_cost_nothing(distance):
         return pass_numerator(EPSILON, mechanism.gate_delta, distance)
 
-    def twice_the_first(distance):
+    def thrice_the_first(distance):
         return mechanism.pass_numerator(distance) * (3 if distance == 1 else 1)
 
     def passing_ties(distance):
         return mechanism.pass_numerator(distance + 1)
 
-    for wrong in (as_if_counts_cost_nothing, twice_the_first, passing_ties):
+    for wrong in (as_if_counts_cost_nothing, thrice_the_first, passing_ties):
         assert worst(universe, mechanism, numerator=wrong) > DELTA
     assert worst(universe, mechanism, sigma=0.8 * mechanism.sigma) > DELTA
 

@@ -78,6 +78,16 @@ def test_never_more_than_the_pool_has():
     assert number(1.0, pool_size=120) == 120
 
 
+def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
+    found = joint_counts.joint_plan(
+        Target(epsilon=8.0, delta=1e-5, num_queries=1),
+        num_teachers=2_000,
+        num_classes=80,
+        pool_size=9_000,
+    )
+    assert found.num_queries == 1_000
+
+
 def test_few_teachers_are_drowned():
     assert number(0.1, num_teachers=250) is None
 
@@ -113,7 +123,10 @@ def test_the_plan_buys_what_is_learnt_from_together_and_says_why(
     assert plan.is_num_queries_planned
     assert TOGETHER in asked.choice and plan.purpose in plan.sentences()
     assert plan.to_dict()["reason"] == asked.choice
-    # What to type leads to the same plan.
+    # What to type leads to the same queries, and to the same plan.
+    if kind is GaussianHistogram:
+        assert "--query_strategy=diverse" in plan.flags
+        assert "--mechanism=gaussian_histogram" in plan.flags
     if kind is StabilityGateOrHistogram:
         assert "--target_epsilon=0.1" in plan.flags and "--queries=100" in plan.flags
         assert not any(one.startswith("--mechanism") for one in plan.flags)

@@ -63,7 +63,7 @@ def page(**changes: object) -> str:
 def test_labels_are_called_noisy_where_they_have_noise(mechanism):
     called = {
         "stability_gate": "labels without noise",
-        "stability_gate_or_histogram": "labels, all without noise or all from noisy counts",
+        "stability_gate_or_histogram": "labels, without noise or from noisy counts",
     }.get(mechanism.name, "noisy labels")
     assert f"learnt from 1,100 {called}. " in page(mechanism=mechanism)
 

@@ -85,7 +85,7 @@ class StabilityGateOrHistogram(Mechanism):
         "left, each with Gaussian noise of standard deviation {sigma} votes. Both together are "
         "({epsilon}, {delta}) differentially private, whatever the number of labels."
     )
-    labels_in_words: ClassVar[str] = "labels, all without noise or all from noisy counts"
+    labels_in_words: ClassVar[str] = "labels, without noise or from noisy counts"
     query_strategy: ClassVar[str] = "typical"
 
     def __post_init__(self) -> None:

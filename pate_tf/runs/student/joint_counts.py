@@ -103,7 +103,7 @@ def joint_plan(
     """
 
     def number(of_a_class: int) -> int:
-        return num_queries or min(of_a_class * num_classes, pool_size)
+        return num_queries or min(of_a_class * num_classes, pool_size, MOST_QUERIES)
 
     def sigma(mechanism: type[Mechanism], of_a_class: int) -> float:
         planned = dataclasses.replace(target, num_queries=number(of_a_class))

@@ -159,7 +159,9 @@ def _how(result: StudentReport) -> str:
     released = result.queried.released
     if released.noisy_counts is not None:
         return ", with noisy counts"
-    return ", without noise" if result.published.statement.mechanism.is_paid_once else ""
+    # Of several batches some may have had noise, whose counts were left out.
+    is_one_batch = released.cost.charge.is_paid_once and released.cost.number == 1
+    return ", without noise" if is_one_batch else ""
 
 
 def student_rows(result: StudentReport, *, seconds: float) -> list[Row]:
