@@ -9,6 +9,7 @@ guarantee exactly, not up to rounding.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
 from typing import Final
@@ -23,7 +24,7 @@ LARGEST_EPSILON: Final = 128
 EXPONENTIAL_BITS: Final = 384
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def exponential_below(epsilon: float | Fraction) -> int:
     """Returns an integer of at most e^epsilon * 2**384 and at least 2**384.
 
@@ -41,21 +42,49 @@ def exponential_below(epsilon: float | Fraction) -> int:
     return total
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrawnWhileShut:
+    """What is drawn instead while a gate is shut.
+
+    Attributes:
+        guarantees: (epsilon, delta) pairs, all of which it satisfies, the largest epsilon first.
+        delta: of the gate and of this together.
+    """
+
+    guarantees: tuple[tuple[float, float], ...]
+    delta: float
+
+    def left_of(self, epsilon: float) -> list[tuple[Fraction, int]]:
+        """Returns what each guarantee leaves of an epsilon, and how often it may be drawn for that.
+
+        That is at least 0, and an integer over 2**128, rounded down: delta over the guarantee's.
+        """
+        allowed = Fraction(self.delta) * CERTAIN
+        return [
+            (
+                max(Fraction(epsilon) - Fraction(of), Fraction(0)),
+                int(allowed / Fraction(delta)) if delta else CERTAIN,
+            )
+            for of, delta in self.guarantees
+        ]
+
+
 def pass_numerator(
-    epsilon: float, delta: float, distance: int, *, shut_epsilon: Fraction | None = None
+    epsilon: float, delta: float, distance: int, *, while_shut: DrawnWhileShut | None = None
 ) -> int:
     """Returns 2**128 p(distance), rounded down at every step.
 
     p(0) = 0, p(1) = delta, p(k+1) = min(e^eps p(k) + delta, 1 - (1 - p(k) - delta)/e^eps, 1)
-    (Desfontaines, Voss, Gipson and Mandayam 2022, Theorem 1). With a shut_epsilon the second term
-    is 1 - (1 - p(k))/e^shut_epsilon, and p(1) the least of all three (Theorem G7).
+    (Desfontaines, Voss, Gipson and Mandayam 2022, Theorem 1). Where something else is drawn while
+    the gate is shut, the second term is 1 - (1 - p(k))/e^(eps - eps_k), and p(1) the least of all
+    three; eps_k is the least epsilon of the other whose delta, times 1 - p(k), is at most the delta
+    of both (Theorem G7).
 
     Args:
-        epsilon: at least 0.
-        delta: in (0, 1).
+        epsilon: at least 0, of labels that leave; of both together where something else is drawn.
+        delta: in (0, 1), of labels that leave.
         distance: number of changed teachers, at least 0.
-        shut_epsilon: at least 0; given where something else is drawn while the gate is shut, which
-            costs the rest of epsilon. None where nothing is.
+        while_shut: None where nothing is drawn then.
 
     Raises:
         ValueError: if distance is negative or not a whole number.
@@ -64,14 +93,19 @@ def pass_numerator(
         raise ValueError(f"expected a distance >= 0, got {distance}")
     growth = exponential_below(epsilon)
     step = int(Fraction(delta) * CERTAIN)
-    shut_growth, shut_step = growth, step
-    if shut_epsilon is not None:
-        shut_growth, shut_step = exponential_below(shut_epsilon), 0
-    numerator = 0
+    shut_growth, shut_step, levels = growth, step, list[tuple[Fraction, int]]()
+    if while_shut is not None:
+        shut_growth, shut_step, levels = 0, 0, while_shut.left_of(epsilon)
+    numerator = level = 0
     for _ in range(int(distance)):
         shut = CERTAIN - numerator - shut_step
         if shut <= 0:
             return CERTAIN
+        while level < len(levels) and shut <= levels[level][1]:
+            shut_growth = exponential_below(levels[level][0])
+            level += 1
+        if not shut_growth:  # what is drawn instead satisfies too little
+            return 0
         rising = (numerator * growth >> EXPONENTIAL_BITS) + step
         shut_at_least = -(-(shut << EXPONENTIAL_BITS) // shut_growth)
         numerator = min(rising, CERTAIN - shut_at_least)
