@@ -53,7 +53,7 @@ def define() -> None:
         "Which of the pool are put to the teachers; true labels play no part. first: the first "
         "ones; random: drawn at random; diverse: one of each group of look-alikes, whose answers "
         "are spread to inputs that look the same; typical: the same for the denser ones of a "
-        "quarter more groups, on which teachers agree most. Default: first; typical for a "
+        "fifth more groups, on which teachers agree most. Default: first; typical for a "
         "stability_gate. In rounds, from the noisy labels so far: uncertain: where a student of "
         "them is least sure; binary_experts: where one-against-all "
         "experts contradict each other; siamese: at random, but what matches a labelled input "

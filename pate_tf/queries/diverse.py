@@ -27,6 +27,9 @@ from pate_tf.values.public import Pool, PoolLabels
 
 CHUNK = 4_096  # inputs; of a large pool only so many differences are in memory at a time
 MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
+# Standard deviation that a label without noise, 1 of its class and 0 of others, is taken to have:
+# teachers may agree on a wrong one. Chosen by labels of MNIST's pool.
+DOUBT = 0.1
 
 
 def choose(
@@ -120,8 +123,9 @@ def infer(
     They are spread twice: among inputs whose features are alike, and, with features that a network
     learnt from what that yielded, once more. Labels that their surroundings clearly contradict are
     left out, for they are partly wrong. Of labels with noisy counts of the Gaussian histogram those
-    are learnt from together instead, each input getting weights of the classes. Where features
-    could not be learnt, likeness means too little: the released labels are returned.
+    are learnt from together instead, each input getting weights of the classes; so are labels that
+    left without noise, the first time. Where features could not be learnt, likeness means too
+    little: the released labels are returned.
 
     Inputs of a class that no released label names are taken for those of other classes. There is
     no second time then: a network that was taught so finds it clear.
@@ -138,24 +142,44 @@ def infer(
     released.check_pool(pool)
     if not learns_by_augmentation(pool.dataset):
         return released
-    once = _inferred(pool_features_by_name(pool, representation, seed), released)
+    found = pool_features_by_name(pool, representation, seed)
+    once = _by_regression(found, released) or _by_graph(found, released)
     if len(np.unique(once.labels)) < released.num_classes:
         return once if len(once.labels) else released
     try:
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    twice = _inferred([[learnt]], released)
+    twice = None
+    if released.noisy_counts is not None:
+        twice = _by_regression([[learnt]], released)
+    twice = twice or _by_graph([[learnt]], released)
     return twice if len(twice.labels) else once
 
 
-def _inferred(
+def _by_regression(
+    representations: Sequence[Sequence[npt.NDArray[np.floating]]], released: ReleasedLabels
+) -> PoolLabels | None:
+    """What counts with Gaussian noise say together, or labels without any; None of others."""
+    charge, counts = released.cost.charge, released.noisy_counts
+    sigma = charge.gaussian_noise_on_counts
+    if released.num_answered > MOST_QUERIES:
+        return None
+    if counts is not None:
+        if sigma is None:
+            return None
+        return labels_by_regression(representations, released, counts, sigma * LATTICE)
+    # Of several batches some may have had noise, whose counts were left out.
+    if not charge.is_paid_once or not (sigma is None or released.cost.number == 1):
+        return None
+    sure = np.eye(released.num_classes)[released.labels]
+    return labels_by_regression(representations, released, sure, DOUBT)
+
+
+def _by_graph(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]], released: ReleasedLabels
 ) -> PoolLabels:
-    counts, sigma = released.noisy_counts, released.cost.charge.gaussian_noise_on_counts
-    if counts is not None and sigma is not None and released.num_answered <= MOST_QUERIES:
-        return labels_by_regression(representations, released, counts, sigma * LATTICE)
     graph = neighbour_graph([view for views in representations for view in views])
-    if counts is None:
+    if released.noisy_counts is None:
         return spread_labels(graph, released)
-    return spread_counts(graph, released, counts)
+    return spread_counts(graph, released, released.noisy_counts)

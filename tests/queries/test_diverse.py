@@ -7,12 +7,20 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.accounting.mechanisms import (
+    GaussianHistogram,
+    LaplaceNoisyMax,
+    StabilityGate,
+    StabilityGateOrHistogram,
+)
 from pate_tf.queries import diverse, typical
 from pate_tf.representations import catalogue, neighbours, student_features
 from pate_tf.representations import contrastive as features
+from pate_tf.representations.regression import labels_by_regression
 from pate_tf.students.training import TrainingDivergedError
 from pate_tf.values.public import Pool
+
+EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_queries=100)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -199,6 +207,53 @@ def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     # What it is sure of is right more often than the rest.
     sure = inferred.weights.max(axis=1) > np.median(inferred.weights.max(axis=1))
     assert right[sure].mean() > right[~sure].mean()
+
+
+@pytest.mark.parametrize(
+    ("charge", "number", "ways"),
+    [
+        (LaplaceNoisyMax(0.1), 40, ["graph", "graph"]),
+        (StabilityGate(epsilon=0.5, delta=1e-6), 1, ["together", "graph"]),
+        (StabilityGate(epsilon=0.5, delta=1e-6), 2, ["together", "graph"]),
+        (EITHER, 1, ["together", "graph"]),
+        (EITHER, 2, ["graph", "graph"]),  # one batch of them may have had noise
+    ],
+    ids=["noisy", "gate", "two gates", "labels or counts", "two of labels or counts"],
+)
+def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways, monkeypatch):
+    taken = []
+
+    def noted(way, function):
+        def call(*arguments):
+            taken.append(way)
+            return function(*arguments)
+
+        return call
+
+    regression = noted("together", diverse.labels_by_regression)
+    monkeypatch.setattr(diverse, "labels_by_regression", regression)
+    monkeypatch.setattr(diverse, "spread_labels", noted("graph", diverse.spread_labels))
+    view = catalogue.pool_features(POOL, None, 1)[0]
+    monkeypatch.setattr(diverse, "student_features", lambda *_: view)
+    labels = PUBLIC.labels[: len(POOL)]
+    asked = typical.choose(POOL, 40, seed=1)
+    cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
+    released = dataclasses.replace(released_labels(asked, labels[asked]), cost=cost)
+    inferred = diverse.infer(POOL, released, 1)
+    assert taken == ways
+    assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9
+
+
+def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_ones():
+    """With true labels of all kinds of inputs; the twin is the way of labels with noise."""
+    labels, asked = PUBLIC.labels[: len(POOL)], diverse.choose(POOL, 40, seed=1)
+    found = catalogue.pool_features_by_name(POOL, None, 1)
+    graph = neighbours.neighbour_graph([view for views in found for view in views])
+    spread = neighbours.influence(graph, asked) @ np.eye(10)[labels[asked]]
+    together = labels_by_regression(
+        found, released_labels(asked, labels[asked]), np.eye(10)[labels[asked]], diverse.DOUBT
+    )
+    assert (together.labels == labels).mean() > (spread.argmax(axis=1) == labels).mean() + 0.01
 
 
 def test_counts_of_too_many_queries_are_spread_instead(monkeypatch):

@@ -47,7 +47,8 @@ def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
     np.testing.assert_array_equal(again.features(POOL.inputs), first.features(POOL.inputs))
 
 
-def test_another_pool_seed_or_data_set_is_learnt_for_itself():
+def test_another_pool_seed_or_data_set_is_learnt_for_itself(monkeypatch):
+    monkeypatch.setattr(contrastive, "STEPS", 5)
     digests = {
         catalogue.encoder_of(pool, seed=seed).digest
         for pool, seed in (
