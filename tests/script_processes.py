@@ -126,7 +126,7 @@ def learn_little() -> None:
     """A setup: what is learnt of the pool, and between labels and a student, takes few steps."""
     from pate_tf.representations import contrastive, student_features
 
-    contrastive.STEPS = 60
+    contrastive.STEPS = 20
     student_features.STEPS = 30
 
 

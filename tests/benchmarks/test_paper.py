@@ -113,6 +113,7 @@ def test_ensembles_and_votes_are_kept_from_others(fast):
     assert (fast / "out/sensitive").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(fast, tmp_path):
     killed = quick(tmp_path, FIGURES, setup=die_after_three_units)
     assert killed.code == -signal.SIGKILL

@@ -477,7 +477,7 @@ GATE_TABLES = {
 
 @pytest.mark.parametrize("tables", GATE_TABLES.values(), ids=GATE_TABLES)
 @pytest.mark.parametrize(("mechanism", "bound", "moment", "eta"), GATES)
-@pytest.mark.parametrize("delta", [0.02, 0.2])
+@pytest.mark.parametrize("delta", [0.02, pytest.param(0.2, marks=pytest.mark.long)])
 def test_gate_is_private_on_all_pairs(tables, mechanism, bound, moment, eta, delta):
     """The hockey-stick divergence of the whole mechanism, exactly, for many budgets."""
     # Every teacher answers all equal queries alike, so that histograms are vote tables.

@@ -37,7 +37,10 @@ def train(student: str, max_steps: int = 60, **kwargs):
     return found.train(config, LABELS, SPLIT.pool, **kwargs)
 
 
-@pytest.mark.parametrize("student", ["supervised", "gan", "consistency"])
+@pytest.mark.parametrize(
+    "student",
+    ["supervised", "consistency", pytest.param("gan", marks=pytest.mark.long)],
+)
 def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
     logs = training.logs_of(tmp_path)
     model = train(
