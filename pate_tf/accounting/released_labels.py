@@ -72,6 +72,16 @@ class ReleasedLabels(PoolLabels):
             object.__setattr__(self, "weights", frozen_view(shares(counts)))
 
     @property
+    def have_no_noise(self) -> bool:
+        """Whether all left as they are: of a mechanism that releases a batch so, or not at all.
+
+        Of several batches some may have had noise, where counts leave otherwise.
+        """
+        charge = self.cost.charge
+        is_sure = charge.gaussian_noise_on_counts is None or self.cost.number == 1
+        return self.noisy_counts is None and charge.is_paid_once and is_sure
+
+    @property
     def num_answered(self) -> int:
         """How many of the queries got a label."""
         return len(self.labels)

@@ -150,10 +150,8 @@ def infer(
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    twice = None
-    if released.noisy_counts is not None:
-        twice = _by_regression([[learnt]], released)
-    twice = twice or _by_graph([[learnt]], released)
+    together = None if released.have_no_noise else _by_regression([[learnt]], released)
+    twice = together or _by_graph([[learnt]], released)
     return twice if len(twice.labels) else once
 
 
@@ -161,19 +159,15 @@ def _by_regression(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]], released: ReleasedLabels
 ) -> PoolLabels | None:
     """What counts with Gaussian noise say together, or labels without any; None of others."""
-    charge, counts = released.cost.charge, released.noisy_counts
-    sigma = charge.gaussian_noise_on_counts
+    counts, sigma = released.noisy_counts, released.cost.charge.gaussian_noise_on_counts
     if released.num_answered > MOST_QUERIES:
         return None
-    if counts is not None:
-        if sigma is None:
-            return None
-        return labels_by_regression(representations, released, counts, sigma * LATTICE)
-    # Of several batches some may have had noise, whose counts were left out.
-    if not charge.is_paid_once or not (sigma is None or released.cost.number == 1):
+    if released.have_no_noise:
+        sure = np.eye(released.num_classes)[released.labels]
+        return labels_by_regression(representations, released, sure, DOUBT)
+    if counts is None or sigma is None:
         return None
-    sure = np.eye(released.num_classes)[released.labels]
-    return labels_by_regression(representations, released, sure, DOUBT)
+    return labels_by_regression(representations, released, counts, sigma * LATTICE)
 
 
 def _by_graph(

@@ -159,9 +159,7 @@ def _how(result: StudentReport) -> str:
     released = result.queried.released
     if released.noisy_counts is not None:
         return ", with noisy counts"
-    # Of several batches some may have had noise, whose counts were left out.
-    is_one_batch = released.cost.charge.is_paid_once and released.cost.number == 1
-    return ", without noise" if is_one_batch else ""
+    return ", without noise" if released.have_no_noise else ""
 
 
 def student_rows(result: StudentReport, *, seconds: float) -> list[Row]:
