@@ -49,7 +49,6 @@ class Point:
         at the data set's delta; it reads no votes.
       mechanism: what draws the labels where nothing is planned.
       strategy: how queries are chosen; None for `typical` of a gate and `diverse` of all else.
-      students: which learn from them.
     """
 
     num_teachers: int
@@ -57,7 +56,6 @@ class Point:
     target: float | None = None
     mechanism: Mechanism | None = None
     strategy: str | None = None
-    students: tuple[str, ...] = ("consistency",)
 
     def planned(self, num_classes: int, delta: float) -> Mechanism:
         """Returns what draws the labels.
@@ -78,7 +76,7 @@ class Point:
         ).mechanism
 
 
-BOTH = ("consistency", "gan")
+STUDENT = "consistency"  # `students` compares it with others
 LAPLACE = LaplaceNoisyMax(1 / 20)  # labels and students of `students`
 POINTS = {
     "full": (
@@ -88,11 +86,11 @@ POINTS = {
         Point(250, 150, 0.25),
         Point(500, 50, 0.1),
         Point(500, 100, 0.1),
-        Point(500, 100, 0.6, students=BOTH),
+        Point(500, 100, 0.6),
         Point(500, 250, 1.0),
         Point(500, 1000, 2.0),
-        Point(250, 100, mechanism=LAPLACE, students=BOTH),
-        Point(250, 1000, mechanism=LAPLACE, students=BOTH),
+        Point(250, 100, mechanism=LAPLACE),
+        Point(250, 1000, mechanism=LAPLACE),
     ),
     "quick": (
         Point(20, 60, mechanism=LaplaceNoisyMax(1 / 2)),  # the labels that `students` drew
@@ -108,10 +106,9 @@ def _rows(bench: Bench) -> Iterator[Row]:
         return
     reached: list[Row] = []
     for point in POINTS[bench.setting.name]:
-        for student in point.students:
-            row = _student_row(bench, dataset, point, student)
-            reached.append(row)
-            yield row
+        row = _student_row(bench, dataset, point)
+        reached.append(row)
+        yield row
     if bench.setting.name == "full":
         for accuracy, epsilon in GOALS:
             yield _goal_row(accuracy, epsilon, reached)
@@ -125,7 +122,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
             yield _trade_off_row(bench, ensemble, num_queries)
 
 
-def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
+def _student_row(bench: Bench, dataset: str, point: Point) -> Row:
     num_classes = bench.workshop.split(dataset).dataset.num_classes
     mechanism = point.planned(num_classes, delta_of(dataset))
     strategy = mechanism.query_strategy if mechanism.is_paid_once else "diverse"
@@ -138,7 +135,7 @@ def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
     chosen = f" {point.strategy}" if point.strategy else ""
     what = (
         f"{point.num_queries}{chosen} queries of {point.num_teachers} teachers, "
-        f"{_in_words(mechanism)}, {student}"
+        f"{_in_words(mechanism)}, {STUDENT}"
     )
     drawn = [draw(bench, asking) for asking in askings]
     found = [costs(bench, asking).result for asking in askings]
@@ -151,7 +148,7 @@ def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
             what=what,
             cells={"epsilon, worst case": number(worst_case), "labels right": "none left"},
         )
-    trained = [train(bench, asking, student) for asking in answered]
+    trained = [train(bench, asking, STUDENT) for asking in answered]
     accuracies = counted([held_out(measured).value for measured in trained], of=len(drawn))
     given = [labels for labels in drawn if labels.num_answered]
     epsilons = [
@@ -178,7 +175,7 @@ def _student_row(bench: Bench, dataset: str, point: Point, student: str) -> Row:
             "accuracy": float(np.median(accuracies)),
             "accuracies": accuracies,
             "queries": point.num_queries,
-            "student": student,
+            "student": STUDENT,
         },
         seconds=sum(measured.seconds for measured in trained),
     )
@@ -296,30 +293,25 @@ def _draw(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
     students, labels = figure.subplots(1, 2)
     numbers = [row["numbers"] for row in rows if row["numbers"]]
     points = [one for one in numbers if "student" in one]
-    # Numbers below the points of one student, above those of the other.
-    for student, marker, above in zip(
-        dict.fromkeys(one["student"] for one in points), ("o", "s"), (-10, 4), strict=False
-    ):
-        own = [one for one in points if one["student"] == student]
-        errors = 1.0 - np.array([one["accuracy"] for one in own])
-        epsilons = np.array([one["epsilon"] for one in own])
-        students.errorbar(
-            epsilons,
-            100 * errors,
-            xerr=_reach(epsilons, np.array([one["epsilons"] for one in own])),
-            yerr=100 * _reach(errors, 1.0 - np.array([one["accuracies"] for one in own])),
-            fmt=marker,
-            label=student,
-            capsize=2,
+    epsilons = np.array([one["epsilon"] for one in points])
+    errors = 1.0 - np.array([one["accuracy"] for one in points])
+    students.errorbar(
+        epsilons,
+        100 * errors,
+        xerr=_reach(epsilons, np.array([one["epsilons"] for one in points])),
+        yerr=100 * _reach(errors, 1.0 - np.array([one["accuracies"] for one in points])),
+        fmt="o",
+        label=STUDENT,
+        capsize=2,
+    )
+    for one in points:
+        students.annotate(
+            str(one["queries"]),
+            (one["epsilon"], 100 * (1.0 - one["accuracy"])),
+            textcoords="offset points",
+            xytext=(4, -10),
+            fontsize=7,
         )
-        for one in own:
-            students.annotate(
-                str(one["queries"]),
-                (one["epsilon"], 100 * (1.0 - one["accuracy"])),
-                textcoords="offset points",
-                xytext=(4, above),
-                fontsize=7,
-            )
     students.set(
         xlabel="publishable epsilon, delta 1e-5",
         ylabel="student's error, %",

@@ -4,6 +4,7 @@ Zhou et al. 2004, "Learning with Local and Global Consistency": every input pass
 receives from its neighbours, and labelled ones add their label.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from pate_tf.values.public import PoolLabels
 
 NEIGHBOURS = 10
 KEPT = 0.95  # of what arrives at an input, the share that comes from neighbours
-PASSES = 50  # by then what is still on its way is spread out all but evenly
+PASSES = 50  # at most; by then what is still on its way is spread out all but evenly
+LEFT = 1e-4  # of what began at an input, the share on its way that is not worth another pass
 # By how much a class must be ahead of another one, of all influence at an input: to name the input,
 # and to deny a label that was paid for.
 CLEAR, DENIED = 0.35, 0.5
@@ -74,7 +76,7 @@ def spread(
       kept: of what arrives, the share that comes from neighbours.
     """
     found = start
-    for _ in range(PASSES):
+    for _ in range(min(PASSES, math.ceil(math.log(LEFT) / math.log(kept)))):
         found = kept * (graph @ found) + (1.0 - kept) * start
     return found
 

@@ -161,8 +161,8 @@ def labels_by_regression(
     joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
     found, evidence = [], []
     for views in representations:
-        graph = neighbour_graph(views)
-        judge, around = surroundings(graph, features[0]), surroundings(graph, joined)
+        around = surroundings(neighbour_graph(views), joined)
+        judge = around[:, : features[0].shape[1]] * np.sqrt(len(features), dtype=np.float32)
         evidence.append(regress(judge, judge[labels.query_indices], noisy, noise).evidence)
         found.append(regress(around, around[labels.query_indices], noisy, noise))
     weights = class_probabilities(averaged(found, scipy.special.softmax(evidence)))
