@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.data.tables import pool_size
-from pate_tf.values.dataset import Dataset
+from pate_tf.values.dataset import IMAGE_AUGMENTATION, Dataset
 from pate_tf.values.public import UNKNOWN, PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
-AUGMENTATION = "shift"
 
 
 def load_public(
-    folder: pathlib.Path, *, classes: Sequence[str] | None = None, augmentation: str = AUGMENTATION
+    folder: pathlib.Path,
+    *,
+    classes: Sequence[str] | None = None,
+    augmentation: str = IMAGE_AUGMENTATION,
 ) -> PublicExamples:
     """Returns the public images of a folder.
 

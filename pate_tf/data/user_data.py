@@ -111,8 +111,6 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
         value_range=(0.0, 255.0) if is_image else (0.0, 1.0),
         num_classes=classes.num_classes,
         class_names=tuple(classes.names),
-        # Whatever an image shows, a small shift leaves it there.
-        augmentation="shift" if is_image else "none",
         pool_size=max(1, int(POOL_SHARE * info.splits[public[0]].num_examples)),
     )
     return Source(

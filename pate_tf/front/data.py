@@ -15,7 +15,7 @@ from pate_tf.data import image_folders, tables, text
 from pate_tf.data.schema_files import read_schema
 from pate_tf.front import arrays
 from pate_tf.front.arrays import ValueRange
-from pate_tf.values.dataset import Dataset, check_inputs, to_input_type
+from pate_tf.values.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.values.public import Pool, PublicExamples, PublicSplit
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -147,7 +147,7 @@ class Data:
             value_range=range_,
             num_classes=num_classes,
             class_names=tuple(class_names),
-            augmentation=augmentation or ("shift" if kind == "image" else "none"),
+            augmentation=augmentation or "",  # the kind's own
             pool_size=pool_size,
             input_type="uint8" if is_uint8 else "float32",
         )
@@ -205,7 +205,7 @@ class Data:
         public: str | os.PathLike[str],
         *,
         classes: Sequence[str] | None = None,
-        augmentation: str = image_folders.AUGMENTATION,
+        augmentation: str = IMAGE_AUGMENTATION,
     ) -> Data:
         """Takes two folders of images (PNG, JPEG or BMP) of one shape.
 

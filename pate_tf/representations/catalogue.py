@@ -135,6 +135,8 @@ def encoder_of(
     if name == CONTRASTIVE:
         description["steps"] = contrastive.STEPS
         description["network"] = models.default_model(dataset)
+        if dataset.has_colours:
+            description["colours"] = "changed"  # which they once were not
     return _Kept(pool, description).encoder(show_progress=show_progress)
 
 

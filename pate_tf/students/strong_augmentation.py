@@ -1,5 +1,7 @@
 """Strong changes of an image: what a student must see through to agree with its own labels."""
 
+import math
+
 import tensorflow as tf
 
 from pate_tf.data import augmentation
@@ -8,10 +10,17 @@ from pate_tf.values.dataset import Dataset
 
 MAX_CUTOUT = 1 / 2  # of the side
 MAX_CONTRAST = 0.5
+# Of colours, as Chen et al. 2020 ("SimCLR", appendix B.9) have them for small images; not tuned.
+COLOUR_JITTER = 0.4  # of brightness, contrast and saturation
+MAX_HUE = 0.1  # of the circle
+GREY_SHARE = 0.2
 
 
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     """Returns images after two rounds of the usual changes, a change of contrast, and a cutout.
+
+    Colours change too where there are three channels. Two copies of an image are told apart from
+    those of others by their colours alone otherwise, and nothing else of them is learnt.
 
     Args:
       images: float32 `[batch, height, width, channels]`, raw.
@@ -20,11 +29,36 @@ def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
     changed = augmentation.augment(augmentation.augment(images, dataset, first), dataset, second)
-    low, _ = pixel_range(dataset)
+    low, high = pixel_range(dataset)
+    if dataset.has_colours:
+        unit = (changed - low) / (high - low)
+        colour_seed = tf.random.fold_in(seed, 4)
+        changed = low + (high - low) * _with_other_colours(unit, colour_seed)
     contrast = tf.random.stateless_uniform(
         [tf.shape(images)[0], 1, 1, 1], contrast_seed, 1.0 - MAX_CONTRAST, 1.0
     )
     return _cut_out(low + (changed - low) * contrast, low, cutout_seed)
+
+
+def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Changes brightness, contrast, saturation and hue; takes the colour from one in five.
+
+    Args:
+      images: `[batch, height, width, 3]`, from 0 to 1.
+      seed: as of `augment_strongly`.
+    """
+    draws = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 5], seed, -1.0, 1.0)
+    brightness, contrast, saturation, hue, grey = tf.split(draws, 5, axis=-1)
+    bright = tf.clip_by_value(images * (1.0 + COLOUR_JITTER * brightness), 0.0, 1.0)
+    mean = tf.reduce_mean(bright, axis=[1, 2, 3], keepdims=True)
+    changed = tf.clip_by_value(mean + (bright - mean) * (1.0 + COLOUR_JITTER * contrast), 0.0, 1.0)
+    greys = tf.reduce_mean(changed, axis=-1, keepdims=True)
+    is_grey = grey < 2.0 * GREY_SHARE - 1.0
+    colours = (changed - greys) * tf.where(is_grey, 0.0, 1.0 + COLOUR_JITTER * saturation)
+    # Turned about the axis of greys, (1, 1, 1): the cross product with it is a difference.
+    angle = 2.0 * math.pi * MAX_HUE * hue
+    across = (tf.roll(colours, 1, axis=-1) - tf.roll(colours, -1, axis=-1)) / math.sqrt(3.0)
+    return tf.clip_by_value(greys + tf.cos(angle) * colours + tf.sin(angle) * across, 0.0, 1.0)
 
 
 def _cut_out(images: tf.Tensor, fill: float, seed: tf.Tensor) -> tf.Tensor:

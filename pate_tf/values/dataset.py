@@ -15,6 +15,7 @@ INPUT_TYPES = {
 }  # the first by default
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
+IMAGE_AUGMENTATION = "shift"  # by default: whatever an image shows, a small shift leaves it there
 
 
 def check_name(name: str) -> None:
@@ -52,8 +53,9 @@ class Dataset:
         feature. Keras models scale it to [0, 1]; forests take raw values.
       num_classes: number of classes, at least 2.
       class_names: a name for each class, or empty.
-      augmentation: what leaves a label unchanged: "none", "shift" (small ones), "affine" (shifts,
-        rotations, scaling and shear, all small) or "flip" (shifts and horizontal mirroring).
+      augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
+        images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts and
+        horizontal mirroring).
       pool_size: how many public samples form the student's pool unless the user says otherwise.
       num_categories: how many categories each feature of a vector has, which are numbered from 0;
         0 for a number. Empty where nothing is known. It says how features may be represented, and
@@ -68,7 +70,7 @@ class Dataset:
     value_range: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]]
     num_classes: int
     class_names: tuple[str, ...] = ()
-    augmentation: str = "none"
+    augmentation: str = ""
     pool_size: int
     input_type: str = ""
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
@@ -86,6 +88,9 @@ class Dataset:
                 f"input_type: expected one of {INPUT_TYPES[self.kind]} for {self.kind} data, got "
                 f"{self.input_type!r}"
             )
+        if not self.augmentation:
+            usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
+            object.__setattr__(self, "augmentation", usual)
         if self.augmentation not in AUGMENTATIONS:
             raise ValueError(
                 f"augmentation: expected one of {AUGMENTATIONS}, got {self.augmentation!r}"
@@ -118,6 +123,11 @@ class Dataset:
     def input_name(self) -> str:
         """What a served model calls its input: "image" or "features"."""
         return "image" if self.kind == "image" else "features"
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether inputs are images of three channels: red, green and blue."""
+        return self.kind == "image" and self.input_shape[-1] == 3
 
     def difference(self, other: "Dataset") -> str:
         """Returns what differs from another first, in words; empty where nothing does."""

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from pate_tf.ledger import LedgerError
 from pate_tf.noise import SeededNoise, SystemNoise
 from pate_tf.queries import siamese
 from pate_tf.runs.analysis import accounting as analysis_run
+from pate_tf.runs.reporting import Reporting
+from pate_tf.runs.student.run import warn_of_raw_pixels
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.facts import Sanitised
 from pate_tf.values.sensitive import Votes
@@ -410,3 +413,28 @@ def test_all_that_was_not_asked_for_can_evaluate(tmp_path):
     assert result.measured.student_accuracy.num_samples == len(PUBLIC) - NUM_QUERIES
     held_out = PUBLIC.split(NUM_QUERIES).held_out
     assert result.measured.constant_answer == held_out.majority_share
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "student", "strategy", "named"),
+    [
+        ("none", "consistency", "typical", ["student consistency", "strategy typical"]),
+        ("none", "consistency", "first", ["student consistency"]),
+        ("none", "supervised", "diverse", ["strategy diverse"]),
+        ("none", "supervised", "first", []),
+        ("shift", "consistency", "typical", []),
+    ],
+)
+def test_it_warns_of_raw_pixels_where_the_recipe_needs_changed_images(
+    augmentation, student, strategy, named
+):
+    dataset = dataclasses.replace(PUBLIC.dataset, augmentation=augmentation)
+    asked = types.SimpleNamespace(
+        request=types.SimpleNamespace(queries=types.SimpleNamespace(strategy=strategy)),
+        settings=types.SimpleNamespace(student=student),
+    )
+    heard = []
+    warn_of_raw_pixels(asked, dataset, Reporting(warn=heard.append))
+    assert len(heard) == bool(named)
+    for what in named:
+        assert what in heard[0]

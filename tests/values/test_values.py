@@ -275,6 +275,14 @@ def test_what_differs_between_data_sets_is_named():
     assert other.difference(IMAGES).startswith("pool_size is ")
 
 
+def test_what_leaves_a_label_unchanged_is_safe_by_default():
+    fields = {name: value for name, value in IMAGES.to_dict().items() if name != "augmentation"}
+    assert Dataset.from_dict(fields).augmentation == "shift"
+    assert dataclasses.replace(IMAGES, augmentation="none").augmentation == "none"
+    table = {**fields, "kind": "tabular", "input_shape": (4,)}
+    assert Dataset.from_dict(table).augmentation == "none"
+
+
 def test_a_dataset_survives_json():
     assert Dataset.from_dict(json.loads(json.dumps(IMAGES.to_dict()))) == IMAGES
 
