@@ -16,6 +16,7 @@ PACKAGES = {
     "grpc": "grpcio",
     "grpc_health": "grpcio-health-checking",
     "grpc_tools": "grpcio-tools",
+    "PIL": "pillow",
     "sklearn": "scikit-learn",
     "tensorflow_serving": "tensorflow-serving-api",
 }

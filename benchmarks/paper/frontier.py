@@ -83,14 +83,12 @@ POINTS = {
         Point(250, 50, 0.25),
         Point(250, 50, 0.25, strategy="diverse"),
         Point(250, 100, 0.25),
-        Point(250, 150, 0.25),
         Point(500, 50, 0.1),
         Point(500, 100, 0.1),
         Point(500, 100, 0.6),
         Point(500, 250, 1.0),
         Point(500, 1000, 2.0),
         Point(250, 100, mechanism=LAPLACE),
-        Point(250, 1000, mechanism=LAPLACE),
     ),
     "quick": (
         Point(20, 60, mechanism=LaplaceNoisyMax(1 / 2)),  # the labels that `students` drew
