@@ -21,7 +21,12 @@ from pate_tf.accounting.stability_distances import stability_distances
 from pate_tf.models import closed_form
 from pate_tf.partition import random_partition
 from pate_tf.queries import diverse, look_alikes, typical
-from pate_tf.representations.neighbours import NEIGHBOURS, influence, neighbour_graph
+from pate_tf.representations.neighbours import (
+    NEIGHBOURS,
+    influence,
+    neighbour_graph,
+    weights_of,
+)
 from pate_tf.runs.sources import DataSource
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.sensitive import Votes
@@ -44,8 +49,7 @@ def joined_to_pool(records: Views, pool: Views) -> scipy.sparse.csr_array:
         number = min(NEIGHBOURS, len(others))
         search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(others)
         distances, near = search.kneighbors(own)
-        furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
-        weights = np.exp(-2.0 * np.square(distances / furthest))
+        weights = weights_of(distances)
         weights /= weights.sum(axis=1, keepdims=True) * len(pool)
         rows = np.repeat(np.arange(len(own)), number)
         total += scipy.sparse.csr_array((weights.ravel(), (rows, near.ravel())), shape=total.shape)

@@ -49,13 +49,18 @@ def _nearest(features: npt.NDArray[np.floating]) -> scipy.sparse.csr_array:
         return scipy.sparse.csr_array((num_inputs, num_inputs))
     search = sklearn.neighbors.NearestNeighbors(n_neighbors=num_neighbours).fit(features)
     distances, neighbours = search.kneighbors()  # of each input, itself left out
-    furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
-    weights = np.exp(-2.0 * np.square(distances / furthest))
     rows = np.repeat(np.arange(num_inputs), num_neighbours)
     graph = scipy.sparse.csr_array(
-        (weights.ravel(), (rows, neighbours.ravel())), shape=(num_inputs, num_inputs)
+        (weights_of(distances).ravel(), (rows, neighbours.ravel())), shape=(num_inputs, num_inputs)
     )
     return graph.maximum(graph.T)
+
+
+def weights_of(distances: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Returns how much neighbours count, by ascending distances `[num_inputs, num_neighbours]`."""
+    furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
+    found: npt.NDArray[np.floating] = np.exp(-2.0 * np.square(distances / furthest))
+    return found
 
 
 def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
