@@ -17,7 +17,13 @@ from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.neighbours import neighbour_graph, spread_counts, spread_labels
-from pate_tf.representations.regression import MOST_QUERIES, labels_by_regression
+from pate_tf.representations.regression import (
+    MOST_QUERIES,
+    Regression,
+    averaged,
+    labels_of,
+    regressed,
+)
 from pate_tf.representations.student_features import student_features
 from pate_tf.students.consistency import learns_by_augmentation
 from pate_tf.students.outputs import FloatArray
@@ -30,6 +36,10 @@ MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing
 # Standard deviation that a label without noise, 1 of its class and 0 of others, is taken to have:
 # teachers may agree on a wrong one. Chosen by labels of MNIST's pool.
 DOUBT = 0.1
+# Of noisy counts, what features without labels say and what features learnt from that say. Where
+# noise is heavy the second ones have learnt it, too. Equal parts of both lost nothing on average on
+# MNIST's pool and gained a point on Fashion-MNIST's, at epsilons of .1 and .25, beside the second.
+BOTH = np.array([0.5, 0.5])
 
 
 def choose(
@@ -123,9 +133,9 @@ def infer(
     They are spread twice: among inputs whose features are alike, and, with features that a network
     learnt from what that yielded, once more. Labels that their surroundings clearly contradict are
     left out, for they are partly wrong. Of labels with noisy counts of the Gaussian histogram those
-    are learnt from together instead, each input getting weights of the classes; so are labels that
-    left without noise, the first time. Where features could not be learnt, likeness means too
-    little: the released labels are returned.
+    are learnt from together instead, each input getting weights of the classes, from the mean of
+    both times; so are labels that left without noise, the first time. Where features could not be
+    learnt, likeness means too little: the released labels are returned.
 
     Inputs of a class that no released label names are taken for those of other classes. There is
     no second time then: a network that was taught so finds it clear.
@@ -143,31 +153,35 @@ def infer(
     if not learns_by_augmentation(pool.dataset):
         return released
     found = pool_features_by_name(pool, representation, seed)
-    once = _by_regression(found, released) or _by_graph(found, released)
+    expected = _expected(found, released)
+    once = _by_graph(found, released) if expected is None else labels_of(expected)
     if len(np.unique(once.labels)) < released.num_classes:
         return once if len(once.labels) else released
     try:
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
         return once
-    together = None if released.have_no_noise else _by_regression([[learnt]], released)
-    twice = together or _by_graph([[learnt]], released)
+    again = None if released.have_no_noise else _expected([[learnt]], released)
+    if expected is not None and again is not None:
+        return labels_of(averaged([expected, again], BOTH))
+    twice = _by_graph([[learnt]], released)
     return twice if len(twice.labels) else once
 
 
-def _by_regression(
+def _expected(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]], released: ReleasedLabels
-) -> PoolLabels | None:
+) -> Regression | None:
     """What counts with Gaussian noise say together, or labels without any; None of others."""
     counts, sigma = released.noisy_counts, released.cost.charge.gaussian_noise_on_counts
+    asked = released.query_indices
     if released.num_answered > MOST_QUERIES:
         return None
     if released.have_no_noise:
         sure = np.eye(released.num_classes)[released.labels]
-        return labels_by_regression(representations, released, sure, DOUBT)
+        return regressed(representations, asked, sure, DOUBT)
     if counts is None or sigma is None:
         return None
-    return labels_by_regression(representations, released, counts, sigma * LATTICE)
+    return regressed(representations, asked, counts, sigma * LATTICE)
 
 
 def _by_graph(

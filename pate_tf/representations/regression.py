@@ -21,6 +21,7 @@ import scipy.special
 
 from pate_tf.representations.neighbours import neighbour_graph, spread
 from pate_tf.students.outputs import FloatArray
+from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import PoolLabels
 
 MOST_QUERIES = 1_000  # that are learnt from together; it takes their cube
@@ -137,24 +138,21 @@ def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
     return result
 
 
-def labels_by_regression(
+def regressed(
     representations: Sequence[Sequence[npt.NDArray[np.floating]]],
-    labels: PoolLabels,
+    asked: IntArray,
     counts: npt.ArrayLike,
     noise: float,
-) -> PoolLabels:
-    """Returns a label with weights for every input of the pool.
+) -> Regression:
+    """Returns what counts are to be expected at all inputs, after noisy ones at some.
 
     Args:
       representations: of each its views, features `[num_inputs, num_features]`. Counts are a
         function of all; which one says what looks alike is judged by features of the first, as
         those of another look smooth in surroundings that they were found by themselves.
-      labels: of some inputs.
-      counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
+      asked: positions of inputs, `[num_queries]`.
+      counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
       noise: standard deviation of the noise, in the same unit; above 0.
-
-    Returns:
-      Labels whose weights are probabilities that a class has most votes in an input's surroundings.
     """
     noisy = np.asarray(counts, np.float64)
     features = [scaled(np.concatenate(views, axis=1)) for views in representations]
@@ -163,12 +161,20 @@ def labels_by_regression(
     for views in representations:
         around = surroundings(neighbour_graph(views), joined)
         judge = around[:, : features[0].shape[1]] * np.sqrt(len(features), dtype=np.float32)
-        evidence.append(regress(judge, judge[labels.query_indices], noisy, noise).evidence)
-        found.append(regress(around, around[labels.query_indices], noisy, noise))
-    weights = class_probabilities(averaged(found, scipy.special.softmax(evidence)))
+        evidence.append(regress(judge, judge[asked], noisy, noise).evidence)
+        found.append(regress(around, around[asked], noisy, noise))
+    return averaged(found, scipy.special.softmax(evidence))
+
+
+def labels_of(found: Regression) -> PoolLabels:
+    """Returns a label with weights for every input of the pool.
+
+    Its weights are probabilities that a class has most votes in an input's surroundings.
+    """
+    weights = class_probabilities(found)
     return PoolLabels(
         query_indices=np.arange(len(weights)),
         labels=weights.argmax(axis=1),
-        num_classes=labels.num_classes,
+        num_classes=weights.shape[1],
         weights=weights,
     )

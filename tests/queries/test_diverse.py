@@ -7,6 +7,7 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.lattice import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     LaplaceNoisyMax,
@@ -16,7 +17,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.queries import diverse, typical
 from pate_tf.representations import catalogue, neighbours, student_features
 from pate_tf.representations import contrastive as features
-from pate_tf.representations.regression import labels_by_regression
+from pate_tf.representations.regression import averaged, labels_of, regressed
 from pate_tf.students.training import TrainingDivergedError
 from pate_tf.values.public import Pool
 
@@ -230,8 +231,7 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
 
         return call
 
-    regression = noted("together", diverse.labels_by_regression)
-    monkeypatch.setattr(diverse, "labels_by_regression", regression)
+    monkeypatch.setattr(diverse, "regressed", noted("together", diverse.regressed))
     monkeypatch.setattr(diverse, "spread_labels", noted("graph", diverse.spread_labels))
     view = catalogue.pool_features(POOL, None, 1)[0]
     monkeypatch.setattr(diverse, "student_features", lambda *_: view)
@@ -250,10 +250,27 @@ def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_o
     found = catalogue.pool_features_by_name(POOL, None, 1)
     graph = neighbours.neighbour_graph([view for views in found for view in views])
     spread = neighbours.influence(graph, asked) @ np.eye(10)[labels[asked]]
-    together = labels_by_regression(
-        found, released_labels(asked, labels[asked]), np.eye(10)[labels[asked]], diverse.DOUBT
-    )
+    together = labels_of(regressed(found, asked, np.eye(10)[labels[asked]], diverse.DOUBT))
     assert (together.labels == labels).mean() > (spread.argmax(axis=1) == labels).mean() + 0.01
+
+
+def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
+    # Features that were learnt from heavy noise know it, too: both say the same share.
+    labels = PUBLIC.labels[: len(POOL)]
+    asked = diverse.choose(POOL, 60, seed=1)
+    counts = 100 * np.eye(10)[labels[asked]] + np.random.default_rng(0).normal(0, 40, (60, 10))
+    misled = np.random.default_rng(1).normal(size=(len(POOL), 8)).astype(np.float32)
+    monkeypatch.setattr(diverse, "student_features", lambda *_: misled)
+    released = histogram(counts, asked)
+    scale = released.cost.charge.gaussian_noise_on_counts * LATTICE
+    first = catalogue.pool_features_by_name(POOL, None, 1)
+    both = [regressed(kind, asked, released.noisy_counts, scale) for kind in (first, [[misled]])]
+    means = (both[0].means + both[1].means) / 2
+    inferred = diverse.infer(POOL, released, 1)
+    np.testing.assert_allclose(inferred.weights, labels_of(averaged(both, [0.5, 0.5])).weights)
+    assert (inferred.labels == means.argmax(axis=1)).mean() > 0.99
+    alone = labels_of(both[1]).labels
+    assert (inferred.labels == labels).mean() > (alone == labels).mean() + 0.2
 
 
 def test_counts_of_too_many_queries_are_spread_instead(monkeypatch):
@@ -261,5 +278,5 @@ def test_counts_of_too_many_queries_are_spread_instead(monkeypatch):
     asked = np.arange(60)
     answers = histogram(100.0 * np.eye(10)[labels[asked]], asked)
     monkeypatch.setattr(diverse, "MOST_QUERIES", 59)
-    monkeypatch.setattr(diverse, "labels_by_regression", lambda *given: pytest.fail("asked"))
+    monkeypatch.setattr(diverse, "regressed", lambda *given: pytest.fail("asked"))
     assert diverse.infer(POOL, answers, 1).weights is not None

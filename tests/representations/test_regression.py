@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.representations import neighbours, regression
-from pate_tf.values.public import PoolLabels
 
 
 def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
@@ -75,15 +74,14 @@ def test_many_drowned_counts_tell_more_than_each():
     features, truth, asked, counts = problem(3, num_inputs=600)
     asked = np.arange(600)
     counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
-    given_labels = PoolLabels(query_indices=asked, labels=counts.argmax(axis=1), num_classes=3)
-    assert (given_labels.labels == truth).mean() < 0.6
-    found = regression.labels_by_regression([[features]], given_labels, counts, 200.0)
+    assert (counts.argmax(axis=1) == truth).mean() < 0.6
+    found = regression.labels_of(regression.regressed([[features]], asked, counts, 200.0))
     assert (found.labels == truth[found.query_indices]).mean() > 0.95
     assert len(found.labels) == 600
     np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
     # Whatever unit counts and noise have.
-    other = regression.labels_by_regression(
-        [[features]], given_labels, 2.0**20 * counts, 2.0**20 * 200.0
+    other = regression.labels_of(
+        regression.regressed([[features]], asked, 2.0**20 * counts, 2.0**20 * 200.0)
     )
     np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
 
@@ -91,11 +89,10 @@ def test_many_drowned_counts_tell_more_than_each():
 def test_of_two_representations_counts_say_which_one_they_follow():
     features, truth, asked, counts = problem(7, num_inputs=300)
     other = np.random.default_rng(8).normal(size=features.shape)
-    labels = PoolLabels(query_indices=asked, labels=truth[asked], num_classes=3)
-    found = regression.labels_by_regression([[features], [other]], labels, counts, 60.0)
-    assert (found.labels == truth).mean() > 0.9
-    alone = regression.labels_by_regression([[other]], labels, counts, 60.0)
-    assert (alone.labels == truth).mean() < 0.6
+    found = regression.regressed([[features], [other]], asked, counts, 60.0)
+    assert (found.means.argmax(axis=1) == truth).mean() > 0.9
+    alone = regression.regressed([[other]], asked, counts, 60.0)
+    assert (alone.means.argmax(axis=1) == truth).mean() < 0.6
 
 
 def test_a_mean_of_regressions_has_their_mean_and_deviation():
@@ -141,6 +138,6 @@ def test_an_input_s_surroundings_are_a_mean():
 @pytest.mark.parametrize("asked", [[0], [0, 0, 3]])
 def test_copies_and_the_fewest_queries_have_probabilities(asked):
     features = np.ones((4, 2))
-    labels = PoolLabels(query_indices=asked, labels=[1] * len(asked), num_classes=2)
-    found = regression.labels_by_regression([[features]], labels, [[0, 9]] * len(asked), 1.0)
+    counts = [[0, 9]] * len(asked)
+    found = regression.labels_of(regression.regressed([[features]], np.array(asked), counts, 1.0))
     assert np.isfinite(found.weights).all() and len(found.labels) == 4

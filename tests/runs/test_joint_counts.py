@@ -46,6 +46,7 @@ def test_twenty_of_each_class_are_asked_unless_noise_drowns_them(epsilon, expect
         (0.1, 2_000, True),
         (0.25, 2_000, False),  # counts tell as much
         (0.25, 1_000, True),
+        (0.1, 4_000, True),
         (0.1, 10_000, False),
         (1.0, 250, True),
     ],
@@ -146,6 +147,21 @@ def test_what_the_user_says_goes_first():
     assert isinstance(asked.mechanism, GaussianNoisyMax) and TOGETHER not in asked.choice
     _, asked = planned(request(strategy="first"))
     assert asked.queries.strategy == "first" and TOGETHER not in asked.choice
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_counts_by_name_are_many_and_of_diverse_inputs_at_every_epsilon(epsilon):
+    plan, asked = planned(request(mechanism=GaussianHistogram, target_epsilon=epsilon))
+    assert isinstance(asked.mechanism, GaussianHistogram)
+    assert (asked.queries.strategy, asked.queries.num_queries) == ("diverse", 200)
+    assert plan.is_num_queries_planned and TOGETHER in asked.choice
+    _, typical = planned(request(mechanism=GaussianHistogram, strategy="typical"))
+    assert typical.queries.strategy == "typical" and TOGETHER not in typical.choice
+
+
+def test_counts_by_name_that_noise_would_drown_are_few():
+    plan, asked = planned(request(mechanism=GaussianHistogram, target_epsilon=0.02))
+    assert plan.target.num_queries < 200 and TOGETHER not in asked.choice
 
 
 def test_other_teachers_are_asked_as_before():

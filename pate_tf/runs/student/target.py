@@ -70,12 +70,13 @@ class TargetRequest:
         Raises:
           ValueError: if a number is out of range, or nothing worth its cost can be had for it.
         """
-        if joined and self.mechanism is None:
+        if joined:
             asked = joint_plan(
                 Target(epsilon=self.target_epsilon, delta=delta, num_queries=1, unit=unit),
                 num_teachers=num_teachers,
                 num_classes=pool.dataset.num_classes,
                 pool_size=len(pool),
+                mechanism=self.mechanism,
                 num_queries=self.num_queries,
                 strategy=self.strategy,
             )
