@@ -15,6 +15,7 @@ from pate_tf import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.queried import COST_FILE, LABELS_FILE, QueriedLabels
 from pate_tf.runs.reporting import QUIET, Reporting
+from pate_tf.runs.student.certainty import warn_of_noise
 from pate_tf.runs.student.data_dependent import known_data_dependent_epsilon
 from pate_tf.runs.student.labels import LabelRequest, ask, check_request
 from pate_tf.runs.student.publishing import PAGE, STATEMENT, Published, publish
@@ -173,6 +174,7 @@ def make_student(
         labels.save(released)
     if not labels.released.num_answered:
         raise NothingAnsweredError(labels, request.mechanism.unanswered_advice)
+    warn_of_noise(labels, reporting)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     published = publish(
         model,

@@ -10,6 +10,7 @@ from typing import Any
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.runs.reporting import NOT_MEASURED, UNEVEN, Row
+from pate_tf.runs.student.certainty import certainty
 from pate_tf.runs.student.comparison import DistillationReport
 from pate_tf.runs.student.making import StudentReport
 from pate_tf.students import evaluation
@@ -91,6 +92,7 @@ def student_values(result: StudentReport, *, seconds: float) -> dict[str, Any]:
         "query_neighbours": statement.num_neighbours,
         "queries_saved": result.queried.num_inferred,
         "inferred_label_accuracy": None if inferred is None else inferred.value,
+        "inferred_label_certainty": certainty(result.queried),
         "mechanism": statement.mechanism.to_dict(),
         "queries_answered": statement.num_answered,
         "epsilon_worst_case": statement.epsilon,
@@ -186,6 +188,8 @@ def student_rows(result: StudentReport, *, seconds: float) -> list[Row]:
         rows.append(
             ("queries saved", f"{saved}" + (f", labels {right.value:.2%} right" if right else ""))
         )
+    if (sure := certainty(result.queried)) is not None:
+        rows.append(("sure of these labels", f"{sure:.0%} on average, as far as noise goes"))
     return [
         *rows,
         ("student accuracy", student),

@@ -1,0 +1,79 @@
+"""How sure labels are that noisy counts say together, and what a user is told of it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from labels_for_tests import released_labels
+
+from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.representations.regression import MOST_QUERIES
+from pate_tf.runs.reporting import Reporting
+from pate_tf.runs.student.certainty import certainty, warn_of_noise
+from pate_tf.values.public import PoolLabels
+
+ASKED = np.arange(4)
+
+
+def queried(sure, *, charge=None, counts=True, weights=True, asked=ASKED):
+    """Labels of a pool of which the inputs that nobody asked about are so sure, each its own."""
+    number = len(asked) + len(sure)
+    shares = np.full((number, 3), 0.0, np.float32)
+    shares[: len(asked), 0] = 1.0  # what was asked does not count
+    shares[len(asked) :, 1] = sure
+    shares[len(asked) :, 2] = 1.0 - np.asarray(sure)
+    charge = charge or GaussianHistogram(40.0)
+    released = dataclasses.replace(
+        released_labels(asked, np.zeros(len(asked), np.int64), num_classes=3),
+        cost=Cost(charge=charge, number=len(asked), epsilon=1.0, delta=1e-5),
+        noisy_counts=np.zeros((len(asked), 3), np.int64) if counts else None,
+    )
+    return QueriedLabels(
+        queries=asked,
+        released=released,
+        labels=PoolLabels(
+            query_indices=np.arange(number),
+            labels=shares.argmax(axis=1),
+            num_classes=3,
+            weights=shares if weights else None,
+        ),
+        strategy="diverse",
+        pool_digest="",
+    )
+
+
+def told(labels):
+    warnings = []
+    warn_of_noise(labels, Reporting(warn=warnings.append))
+    return warnings
+
+
+def test_it_is_the_mean_of_inputs_that_nobody_asked_about():
+    assert certainty(queried([0.9, 0.6])) == pytest.approx(0.75)
+
+
+def test_labels_that_noise_leaves_unsure_are_warned_of_and_others_are_not():
+    (line,) = told(queried([0.9, 0.6]))
+    assert "75% sure" in line and "more teachers or a larger epsilon" in line
+    assert told(queried([0.9, 0.8])) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counts": False},
+        {"weights": False},
+        {"charge": LaplaceNoisyMax(0.1)},
+        {"asked": np.arange(MOST_QUERIES + 1)},
+    ],
+    ids=["no counts", "no weights", "other noise", "too many"],
+)
+def test_nothing_is_said_where_counts_were_not_learnt_from_together(changes):
+    labels = queried([0.5, 0.6], **changes)
+    assert certainty(labels) is None and told(labels) == []
+
+
+def test_nothing_is_said_where_all_was_asked():
+    assert certainty(queried([])) is None
