@@ -80,7 +80,7 @@ def votes_by_spreading(
     return votes
 
 
-def _ridge_votes(problem: Problem, shares: Sequence[IntArray], groups: IntArray) -> IntArray:
+def ridge_votes(problem: Problem, shares: Sequence[IntArray], groups: IntArray) -> IntArray:
     """Votes on groups of the pool's inputs, `[num_groups, group_size]`, one for each group."""
     encoder, num_classes = problem.encoder, problem.dataset.num_classes
     asked, place = np.unique(groups, return_inverse=True)
@@ -130,8 +130,8 @@ def rows(problem: Problem, *, num_teachers: int, num_queries: int, num_seeds: in
     joined = joined_to_pool(encoder.views(encoder.features(problem.private.inputs)), views)
     reach = joined @ influence(neighbour_graph(views), asked)
     kinds = {
-        "ridge": _ridge_votes(problem, shares, asked[:, None]),
-        f"ridge, {number} look-alikes": _ridge_votes(
+        "ridge": ridge_votes(problem, shares, asked[:, None]),
+        f"ridge, {number} look-alikes": ridge_votes(
             problem, shares, np.column_stack([asked, alike])
         ),
         "label spreading": votes_by_spreading(

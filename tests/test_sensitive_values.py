@@ -125,6 +125,7 @@ PUBLIC = {
     *("runs.teachers.features.Recommendation", "representations.catalogue._Kept"),
     *("runs.analysis.run.AnalysisRun", "runs.analysis.calibration.CalibrationRun"),
     "representations.regression.Regression",
+    "representations.regression.Smoothed",
 }
 ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nature
 

@@ -23,6 +23,7 @@ from pate_tf.representations.regression import (
     averaged,
     labels_of,
     regressed,
+    smoothed,
 )
 from pate_tf.representations.student_features import student_features
 from pate_tf.students.consistency import learns_by_augmentation
@@ -178,10 +179,10 @@ def _expected(
         return None
     if released.have_no_noise:
         sure = np.eye(released.num_classes)[released.labels]
-        return regressed(representations, asked, sure, DOUBT)
+        return regressed(smoothed(representations), asked, sure, DOUBT)
     if counts is None or sigma is None:
         return None
-    return regressed(representations, asked, counts, sigma * LATTICE)
+    return regressed(smoothed(representations), asked, counts, sigma * LATTICE)
 
 
 def _by_graph(

@@ -138,31 +138,51 @@ def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
     return result
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Smoothed:
+    """Features of a pool's inputs, each the mean of its surroundings. Public.
+
+    Attributes:
+      features: of all representations, `[num_inputs, num_features]`, of about length 1.
+      judged: of the first one alone, likewise: by these it is judged who found the surroundings, as
+        features of another look smooth in surroundings that they were found by themselves.
+    """
+
+    features: npt.NDArray[np.float32] = dataclasses.field(repr=False)
+    judged: npt.NDArray[np.float32] = dataclasses.field(repr=False)
+
+
+def smoothed(representations: Sequence[Sequence[npt.NDArray[np.floating]]]) -> list[Smoothed]:
+    """Returns all features in the surroundings that each representation finds.
+
+    Args:
+      representations: of each its views, features `[num_inputs, num_features]`.
+    """
+    features = [scaled(np.concatenate(views, axis=1)) for views in representations]
+    joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
+    around = (surroundings(neighbour_graph(views), joined) for views in representations)
+    first = features[0].shape[1]
+    return [
+        Smoothed(features=one, judged=one[:, :first] * np.sqrt(len(features), dtype=np.float32))
+        for one in around
+    ]
+
+
 def regressed(
-    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
-    asked: IntArray,
-    counts: npt.ArrayLike,
-    noise: float,
+    inputs: Sequence[Smoothed], asked: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
     """Returns what counts are to be expected at all inputs, after noisy ones at some.
 
     Args:
-      representations: of each its views, features `[num_inputs, num_features]`. Counts are a
-        function of all; which one says what looks alike is judged by features of the first, as
-        those of another look smooth in surroundings that they were found by themselves.
+      inputs: all of them, in the surroundings that each representation finds; each weighs as much
+        as it makes the counts likely.
       asked: positions of inputs, `[num_queries]`.
       counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
       noise: standard deviation of the noise, in the same unit; above 0.
     """
     noisy = np.asarray(counts, np.float64)
-    features = [scaled(np.concatenate(views, axis=1)) for views in representations]
-    joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
-    found, evidence = [], []
-    for views in representations:
-        around = surroundings(neighbour_graph(views), joined)
-        judge = around[:, : features[0].shape[1]] * np.sqrt(len(features), dtype=np.float32)
-        evidence.append(regress(judge, judge[asked], noisy, noise).evidence)
-        found.append(regress(around, around[asked], noisy, noise))
+    evidence = [regress(one.judged, one.judged[asked], noisy, noise).evidence for one in inputs]
+    found = [regress(one.features, one.features[asked], noisy, noise) for one in inputs]
     return averaged(found, scipy.special.softmax(evidence))
 
 

@@ -17,7 +17,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.queries import diverse, typical
 from pate_tf.representations import catalogue, neighbours, student_features
 from pate_tf.representations import contrastive as features
-from pate_tf.representations.regression import averaged, labels_of, regressed
+from pate_tf.representations.regression import averaged, labels_of, regressed, smoothed
 from pate_tf.students.training import TrainingDivergedError
 from pate_tf.values.public import Pool
 
@@ -250,7 +250,9 @@ def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_o
     found = catalogue.pool_features_by_name(POOL, None, 1)
     graph = neighbours.neighbour_graph([view for views in found for view in views])
     spread = neighbours.influence(graph, asked) @ np.eye(10)[labels[asked]]
-    together = labels_of(regressed(found, asked, np.eye(10)[labels[asked]], diverse.DOUBT))
+    together = labels_of(
+        regressed(smoothed(found), asked, np.eye(10)[labels[asked]], diverse.DOUBT)
+    )
     assert (together.labels == labels).mean() > (spread.argmax(axis=1) == labels).mean() + 0.01
 
 
@@ -264,7 +266,10 @@ def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
     released = histogram(counts, asked)
     scale = released.cost.charge.gaussian_noise_on_counts * LATTICE
     first = catalogue.pool_features_by_name(POOL, None, 1)
-    both = [regressed(kind, asked, released.noisy_counts, scale) for kind in (first, [[misled]])]
+    both = [
+        regressed(smoothed(kind), asked, released.noisy_counts, scale)
+        for kind in (first, [[misled]])
+    ]
     means = (both[0].means + both[1].means) / 2
     inferred = diverse.infer(POOL, released, 1)
     np.testing.assert_allclose(inferred.weights, labels_of(averaged(both, [0.5, 0.5])).weights)

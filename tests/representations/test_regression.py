@@ -75,13 +75,17 @@ def test_many_drowned_counts_tell_more_than_each():
     asked = np.arange(600)
     counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
     assert (counts.argmax(axis=1) == truth).mean() < 0.6
-    found = regression.labels_of(regression.regressed([[features]], asked, counts, 200.0))
+    found = regression.labels_of(
+        regression.regressed(regression.smoothed([[features]]), asked, counts, 200.0)
+    )
     assert (found.labels == truth[found.query_indices]).mean() > 0.95
     assert len(found.labels) == 600
     np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
     # Whatever unit counts and noise have.
     other = regression.labels_of(
-        regression.regressed([[features]], asked, 2.0**20 * counts, 2.0**20 * 200.0)
+        regression.regressed(
+            regression.smoothed([[features]]), asked, 2.0**20 * counts, 2.0**20 * 200.0
+        )
     )
     np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
 
@@ -89,9 +93,9 @@ def test_many_drowned_counts_tell_more_than_each():
 def test_of_two_representations_counts_say_which_one_they_follow():
     features, truth, asked, counts = problem(7, num_inputs=300)
     other = np.random.default_rng(8).normal(size=features.shape)
-    found = regression.regressed([[features], [other]], asked, counts, 60.0)
+    found = regression.regressed(regression.smoothed([[features], [other]]), asked, counts, 60.0)
     assert (found.means.argmax(axis=1) == truth).mean() > 0.9
-    alone = regression.regressed([[other]], asked, counts, 60.0)
+    alone = regression.regressed(regression.smoothed([[other]]), asked, counts, 60.0)
     assert (alone.means.argmax(axis=1) == truth).mean() < 0.6
 
 
@@ -139,5 +143,7 @@ def test_an_input_s_surroundings_are_a_mean():
 def test_copies_and_the_fewest_queries_have_probabilities(asked):
     features = np.ones((4, 2))
     counts = [[0, 9]] * len(asked)
-    found = regression.labels_of(regression.regressed([[features]], np.array(asked), counts, 1.0))
+    found = regression.labels_of(
+        regression.regressed(regression.smoothed([[features]]), np.array(asked), counts, 1.0)
+    )
     assert np.isfinite(found.weights).all() and len(found.labels) == 4
