@@ -22,7 +22,7 @@ from pate_tf.accounting.target import Target
 from pate_tf.noise import SystemNoise
 from pate_tf.partition import random_partition
 from pate_tf.queries import diverse
-from pate_tf.representations.catalogue import pool_features_by_name
+from pate_tf.representations.catalogue import default_of_teachers, pool_features_by_name
 from pate_tf.representations.regression import labels_of, regressed, smoothed
 from pate_tf.runs.sources import DataSource
 from pate_tf.runs.student.joint_counts import QUERIES_A_CLASS
@@ -63,8 +63,10 @@ def rows(
     )
     if truth is None:
         raise ValueError("dataset: expected one with labels of its public side")
-    asked = diverse.choose(pool, min(QUERIES_A_CLASS * num_classes, len(pool)), problem.seed)
-    inputs = smoothed(pool_features_by_name(pool, None, problem.seed))
+    number_asked = min(QUERIES_A_CLASS * num_classes, len(pool))
+    name = default_of_teachers(problem.dataset)  # what queries of such teachers are chosen by
+    asked = diverse.choose(pool, number_asked, problem.seed, representation=name)
+    inputs = smoothed(pool_features_by_name(pool, name, problem.seed))
     heads = [f"epsilon {epsilon:g}" for epsilon in epsilons]
     yield f"| teachers | one is right | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(heads)}"
