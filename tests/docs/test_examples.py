@@ -31,7 +31,7 @@ COMMANDS = {"pate-schema": "pate_tf/cli/schema.py"}  # installed commands withou
 NOT_RUN = {
     "devices.md": 2,
     "instead.md": 1,
-    "many_teachers.md": 6,
+    "many_teachers.md": 7,
     "model.md": 2,
     "noise.md": 2,
     "quickstart.md": 3,
