@@ -66,7 +66,7 @@ def rows(
     number_asked = min(QUERIES_A_CLASS * num_classes, len(pool))
     name = default_of_teachers(problem.dataset)  # what queries of such teachers are chosen by
     asked = diverse.choose(pool, number_asked, problem.seed, representation=name)
-    inputs = smoothed(pool_features_by_name(pool, name, problem.seed))
+    inputs = list(smoothed(pool_features_by_name(pool, name, problem.seed)))
     heads = [f"epsilon {epsilon:g}" for epsilon in epsilons]
     yield f"| teachers | one is right | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(heads)}"

@@ -12,7 +12,7 @@ All of it is post-processing of what was paid for.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -152,24 +152,24 @@ class Smoothed:
     judged: npt.NDArray[np.float32] = dataclasses.field(repr=False)
 
 
-def smoothed(representations: Sequence[Sequence[npt.NDArray[np.floating]]]) -> list[Smoothed]:
-    """Returns all features in the surroundings that each representation finds.
+def smoothed(
+    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
+) -> Iterator[Smoothed]:
+    """Yields all features in the surroundings that each representation finds.
 
     Args:
       representations: of each its views, features `[num_inputs, num_features]`.
     """
     features = [scaled(np.concatenate(views, axis=1)) for views in representations]
     joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
-    around = (surroundings(neighbour_graph(views), joined) for views in representations)
-    first = features[0].shape[1]
-    return [
-        Smoothed(features=one, judged=one[:, :first] * np.sqrt(len(features), dtype=np.float32))
-        for one in around
-    ]
+    first, alone = features[0].shape[1], np.sqrt(len(features), dtype=np.float32)
+    for views in representations:
+        around = surroundings(neighbour_graph(views), joined)
+        yield Smoothed(features=around, judged=around[:, :first] * alone)
 
 
 def regressed(
-    inputs: Sequence[Smoothed], asked: IntArray, counts: npt.ArrayLike, noise: float
+    inputs: Iterable[Smoothed], asked: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
     """Returns what counts are to be expected at all inputs, after noisy ones at some.
 
@@ -181,8 +181,10 @@ def regressed(
       noise: standard deviation of the noise, in the same unit; above 0.
     """
     noisy = np.asarray(counts, np.float64)
-    evidence = [regress(one.judged, one.judged[asked], noisy, noise).evidence for one in inputs]
-    found = [regress(one.features, one.features[asked], noisy, noise) for one in inputs]
+    found, evidence = [], []
+    for one in inputs:  # of a large pool one at a time is in memory
+        evidence.append(regress(one.judged, one.judged[asked], noisy, noise).evidence)
+        found.append(regress(one.features, one.features[asked], noisy, noise))
     return averaged(found, scipy.special.softmax(evidence))
 
 

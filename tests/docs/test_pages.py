@@ -34,6 +34,7 @@ OF_OTHERS = {
         "again",
         "strong",
         "reference",
+        "reference_python",
         "output_dir",
         "kept",
         "rates",

@@ -39,7 +39,7 @@ def recommendation(num_records: int, dataset: Dataset) -> Recommendation:
     every statement.
     """
     # Half as many, for twice the teachers: on the pools of MNIST and Fashion-MNIST a point better
-    # at an epsilon of .1, no better at .25, and up to a point worse at 1.
+    # at an epsilon of .1, no better at .25, and up to two points worse at 1.
     each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
     return Recommendation(
         num_teachers=max(1, num_records // each),
