@@ -54,8 +54,10 @@ def rows(
       num_draws: of the noise.
 
     Raises:
-      ValueError: if the pool's labels are not known.
+      ValueError: if the pool's labels are not known, or there are no draws.
     """
+    if num_draws < 1:
+        raise ValueError(f"draws: expected at least 1, got {num_draws}")
     truth, pool, num_classes = (
         problem.public.pool_labels,
         problem.pool,

@@ -26,3 +26,8 @@ def test_noise_hides_one_record_and_not_a_share_of_the_teachers():
     }
     assert len(sigmas) == 1
     assert sigmas.pop() == pytest.approx(615, rel=0.01)
+
+
+def test_without_draws_nothing_is_measured():
+    with pytest.raises(ValueError, match="draws: expected at least 1, got 0"):
+        number_of_teachers.main(["--dataset=digits", "--draws=0"])
