@@ -40,6 +40,15 @@ def check_drawable(mechanism: Mechanism) -> None:
             f"mechanism: expected one that draws noise, got {mechanism.name}: "
             f"{mechanism.lacks['draw']}"
         )
+    check_scales(mechanism)
+
+
+def check_scales(mechanism: Mechanism) -> None:
+    """Checks that the scales of a mechanism's noise can be drawn exactly.
+
+    Raises:
+      ValueError: if one is not from 2**-30 to 2**30.
+    """
     for name, scale in mechanism.noise_scales.items():
         _check_scale(name, scale)
 

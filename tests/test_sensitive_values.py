@@ -18,6 +18,7 @@ from pate_tf.values.sensitive import VoteCounts, Votes
 SENSITIVE = {
     "pate_tf.values.sensitive.PrivateExamples": ("inputs", "labels", "owners"),
     "pate_tf.values.sensitive.VoteCounts": ("values",),
+    "pate_tf.values.sensitive.FeatureSums": ("values",),
     "pate_tf.values.sensitive.Votes": ("labels",),
     "pate_tf.values.record_set.RecordSet": ("digest", "sketch", "num_records"),
     "pate_tf.partition.Partition": ("assignment",),
@@ -65,7 +66,8 @@ PUBLIC = {
     *("releases.results.SanitisedEpsilon", "releases.results.GateDecision"),
     *("ledger.chain._End", "ledger.rows.Head", "ledger.rows.Spending", "ledger.rows.StoredAnswer"),
     *("ledger.memory.AllEnsembles", "ledger.memory.Missing"),
-    *("labelling.labeller.Labeller", "queries.diverse.Groups"),
+    *("labelling.labeller.Labeller", "labelling.class_sums.ReleasedSums"),
+    *("queries.diverse.Groups", "runs.student.class_sums.SumsPlan"),
     *("statement.guarantees.Guarantee", "statement.facts.Sanitised", "statement.facts.StatedFacts"),
     "statement.privacy_statement.PrivacyStatement",
     *("data.columns.Column", "data.tfds_source.Source"),

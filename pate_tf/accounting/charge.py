@@ -29,6 +29,7 @@ class Charge(ABC):
         name: in records.
         answers: whether it pays for answers to queries, rather than for something else.
         is_paid_once: whether a whole batch is charged once, instead of each of its queries.
+        adds_records: whether it adds up what is known of records, and asks no teacher.
         counted: what one and several of them are called.
         labels_in_words: what the labels are called that it pays for.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
@@ -38,6 +39,7 @@ class Charge(ABC):
     name: ClassVar[str]
     answers: ClassVar[bool] = False
     is_paid_once: ClassVar[bool] = False
+    adds_records: ClassVar[bool] = False
     counted: ClassVar[tuple[str, str]]
     labels_in_words: ClassVar[str] = "noisy labels"
     lacks: ClassVar[Mapping[str, str]] = {}

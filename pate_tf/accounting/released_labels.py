@@ -44,6 +44,9 @@ class ReleasedLabels(PoolLabels):
       weights: `shares` of the noisy counts; None without them.
       noisy_counts: what the mechanism released with the labels, int64 `[num_answered, num_classes]`
         in units of 1 / LATTICE votes; None if it releases labels alone.
+      noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
+        of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
+        1 / LATTICE; None if labels were drawn.
     """
 
     num_queries: int
@@ -51,6 +54,7 @@ class ReleasedLabels(PoolLabels):
     ledger_rows: tuple[int, ...]
     secure_noise: bool
     noisy_counts: IntArray | None = dataclasses.field(default=None, repr=False)
+    noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         # Never anybody's own: they are what the counts that were paid for say.
@@ -70,6 +74,14 @@ class ReleasedLabels(PoolLabels):
                 )
             object.__setattr__(self, "noisy_counts", frozen_view(counts))
             object.__setattr__(self, "weights", frozen_view(shares(counts)))
+        if self.noisy_sums is not None:
+            sums = whole_numbers(self.noisy_sums, "noisy sums")
+            if sums.ndim != 2 or sums.shape[1] != self.num_classes:
+                raise ValueError(
+                    f"released labels: expected noisy sums [num_features + 1, {self.num_classes}], "
+                    f"got {list(sums.shape)}"
+                )
+            object.__setattr__(self, "noisy_sums", frozen_view(sums))
 
     @property
     def have_no_noise(self) -> bool:
@@ -79,7 +91,8 @@ class ReleasedLabels(PoolLabels):
         """
         charge = self.cost.charge
         is_sure = charge.gaussian_noise_on_counts is None or self.cost.number == 1
-        return self.noisy_counts is None and charge.is_paid_once and is_sure
+        has_noise = self.noisy_counts is not None or self.noisy_sums is not None
+        return not has_noise and charge.is_paid_once and is_sure
 
     @property
     def num_answered(self) -> int:

@@ -47,20 +47,24 @@ def write_arrays(
 
 
 def read_arrays(
-    path: pathlib.Path, names: Iterable[str] | None = None
+    path: pathlib.Path, names: Iterable[str] | None = None, *, lacking_ok: bool = False
 ) -> dict[str, npt.NDArray[Any]]:
     """Reads the named arrays of an `.npz` file.
 
     Args:
       path: of the file.
       names: of the arrays that are read; None for all of them.
+      lacking_ok: whether those of them that the file lacks are left out.
 
     Raises:
       ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in (archive.files if names is None else names)}
+            wanted = archive.files if names is None else names
+            return {
+                name: archive[name] for name in wanted if not lacking_ok or name in archive.files
+            }
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile, NumPy and zlib each raise their own kinds

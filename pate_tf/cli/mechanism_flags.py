@@ -18,7 +18,8 @@ def define(*, default: str | None, help_text: str, in_analysis: bool = False) ->
       help_text: of `--mechanism`.
       in_analysis: whether the flags are those of an analysis.
     """
-    flags.DEFINE_enum("mechanism", default, list(registry.offered()), help_text)
+    known = [*registry.offered(), *([] if in_analysis else registry.adders())]
+    flags.DEFINE_enum("mechanism", default, known, help_text)
     end = ", or what the ledger says" if in_analysis else ""
     for flag in _distinct(in_analysis):
         help_of_flag = f"{flag.help} Default: {default_in_words(flag)}{end}."
@@ -68,6 +69,8 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
       ValueError: if a parameter was given that the mechanism does not have.
     """
     offered, said = registry.offered(), set(given(in_analysis=in_analysis))
+    if FLAGS.mechanism in registry.adders():
+        return registry.adders()[FLAGS.mechanism]
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
     kind = offered[FLAGS.mechanism] if FLAGS.mechanism else kinds[0]
     if not FLAGS.mechanism:

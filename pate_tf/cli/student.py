@@ -79,6 +79,11 @@ def check_flags() -> None:
             f"{said[0]}: expected without --target_epsilon, which finds it, got both; --mechanism "
             f"alone may be given with it"
         )
+    if mechanism_flags.chosen_kind().adds_records and FLAGS.target_epsilon is None:
+        raise ValueError(
+            f"mechanism: expected --target_epsilon with {FLAGS.mechanism}, which its noise follows "
+            f"from, got none"
+        )
     if FLAGS.new_budget_i_understand and not FLAGS["delta"].present:
         raise ValueError(
             "new_budget_i_understand: expected --epsilon_budget and --delta, got no --delta; both "

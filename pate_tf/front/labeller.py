@@ -16,8 +16,9 @@ from pate_tf.front.labels import Labels
 from pate_tf.front.progress import reporting
 from pate_tf.front.teachers import Teachers
 from pate_tf.ledger import Ledger, Spending
-from pate_tf.noise import NoiseSource, SeededNoise, SystemNoise, check_drawable
+from pate_tf.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.queries.config import QueryConfig
+from pate_tf.runs.student.class_sums import SumsPlan, check_mechanism
 from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
 from pate_tf.runs.student.target import TargetRequest
 from pate_tf.values.public import Pool
@@ -88,7 +89,7 @@ class Labeller:
         """
         _check_teachers(teachers)
         registry.check_mechanism(mechanism)
-        check_drawable(mechanism)
+        check_mechanism(mechanism)
         known = teachers.known
         if teachers.directory is None:
             raise ValueError(
@@ -97,7 +98,7 @@ class Labeller:
             )
         self.teachers = teachers
         self.mechanism = mechanism
-        self.plan: Recommendation | None = None
+        self.plan: Recommendation | SumsPlan | None = None
         self._strategy = mechanism.query_strategy
         self._noise: NoiseSource = (
             SystemNoise() if insecure_seed is None else SeededNoise(insecure_seed)

@@ -51,6 +51,30 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
     return digests
 
 
+def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str) -> None:
+    """Checks that a guarantee against replacing an owner is left, where owners are protected.
+
+    Args:
+      ledger: what was paid so far.
+      mechanism: what is to be paid.
+      number: how often.
+      unit: what is protected, "record" or "owner".
+
+    Raises:
+      ValueError: if what has a delta of its own would use up so much that there is none.
+    """
+    paid = Counter(ledger.paid()) + Counter({mechanism: number})
+    if unit != "owner" or all(one.approximate is None for one in paid):
+        return
+    if np.isinf(replaced_owner_epsilon(paid, ledger.delta)):
+        raise ValueError(
+            f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
+            f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
+            f"there is none; an (epsilon, delta) guarantee uses up (1 + exp(epsilon)) delta there, "
+            f"so give it a smaller delta"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Labeller:
     """Answers queries with noisy labels, each query once for each mechanism.
@@ -145,7 +169,7 @@ class Labeller:
         if new:
             number = mechanism.number_charged(len(new) + num_later)
             self.ledger.check_affordable(mechanism, number)
-            self._check_owners(mechanism, number)
+            check_owners(self.ledger, mechanism, number, unit=self.unit)
             places = [first_place[digest] for digest in new]
             counts = self._count(queries[places])
             said = None if predictions is None else predictions[places]
@@ -156,23 +180,6 @@ class Labeller:
         return self._released(
             mechanism, indices, [answers[digest] for digest in digests], len(distinct)
         )
-
-    def _check_owners(self, mechanism: Mechanism, number: int) -> None:
-        """Checks that a guarantee against replacing an owner is left, where owners are protected.
-
-        Raises:
-          ValueError: if what has a delta of its own would use up so much that there is none.
-        """
-        paid = Counter(self.ledger.paid()) + Counter({mechanism: number})
-        if self.unit != "owner" or all(one.approximate is None for one in paid):
-            return
-        if np.isinf(replaced_owner_epsilon(paid, self.ledger.delta)):
-            raise ValueError(
-                f"mechanism: expected to leave a finite epsilon at delta {self.ledger.delta:g} "
-                f"against replacing an owner, who can have two teachers, got {mechanism.summary()}"
-                f" for which there is none; an (epsilon, delta) guarantee uses up "
-                f"(1 + exp(epsilon)) delta there, so give it a smaller delta"
-            )
 
     def _released(
         self,
@@ -230,7 +237,8 @@ class Labeller:
         values = counts.values[places]
         mechanism.check_counts(values)
         # Another process may have paid since this was checked for the whole batch.
-        self._check_owners(mechanism, mechanism.number_charged(len(unpaid)))
+        number = mechanism.number_charged(len(unpaid))
+        check_owners(self.ledger, mechanism, number, unit=self.unit)
         fault_point("before_debit")
         debit = self.ledger.debit(mechanism, unpaid, secure_noise=self.noise.is_secure)
         if predictions is None:

@@ -86,6 +86,8 @@ def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
             mechanisms[row.sequence] = mechanism_from_dict(charge_fields(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
+            if mechanisms[debit].adds_records:  # of which no teacher voted
+                continue
             path = _counts_path(ledger.folder, debit)
             try:
                 arrays = artifacts.read_arrays(path)

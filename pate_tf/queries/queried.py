@@ -139,6 +139,8 @@ class QueriedLabels:
             arrays["neighbours"] = self.neighbours
         if self.released.noisy_counts is not None:
             arrays["noisy_counts"] = self.released.noisy_counts
+        if self.released.noisy_sums is not None:
+            arrays["noisy_sums"] = self.released.noisy_sums
         if self.labels is not self.released:
             arrays |= {f"learnt_{name}": array for name, array in _arrays(self.labels).items()}
         return arrays
@@ -167,6 +169,7 @@ class QueriedLabels:
                 query_indices=arrays["query_indices"],
                 labels=arrays["labels"],
                 noisy_counts=arrays.get("noisy_counts"),
+                noisy_sums=arrays.get("noisy_sums"),
                 cost=Cost(**cost),
                 **{**fields, "ledger_rows": tuple(fields["ledger_rows"])},
             )

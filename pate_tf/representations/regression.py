@@ -29,7 +29,7 @@ LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
 # Of an input's surroundings, the share that is not itself. A little less suits Fashion-MNIST, a
 # little more MNIST (docs/many_teachers.md).
 SMOOTHED = 0.7
-AMPLITUDES = np.geomspace(0.01, 100.0, 60)  # standard deviations of the noise
+AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
 STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
 PART = 4_096  # inputs at a time
 
@@ -64,11 +64,30 @@ def regress(
       counts: noisy ones, `[num_queries, num_classes]`.
       noise: standard deviation of their noise, in the same unit.
     """
-    own = queried.astype(np.float64)
+    middle = counts.mean()
+    found = _linear(features, queried, counts - middle, noise)
+    return dataclasses.replace(found, means=middle + found.means)
+
+
+def _linear(
+    features: npt.NDArray[np.floating],
+    measured: npt.NDArray[np.floating],
+    values_there: FloatArray,
+    noise: float,
+) -> Regression:
+    """Returns linear functions of features, likeliest where they are 0, after noisy values.
+
+    Args:
+      features: as of `regress`.
+      measured: what the functions were measured at, `[num_values, num_features]`.
+      values_there: noisy, `[num_values, num_classes]`.
+      noise: their standard deviation.
+    """
+    own = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(own @ own.T)
     values = np.maximum(values, 0.0)
-    num_classes, middle = counts.shape[1], counts.mean()
-    rotated = vectors.T @ ((counts - middle) / noise)
+    num_classes = values_there.shape[1]
+    rotated = vectors.T @ (values_there / noise)
     squares = np.square(rotated).sum(axis=1)
 
     def evidence(amplitude: float) -> float:
@@ -81,7 +100,7 @@ def regress(
     left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / known)
     least = np.finfo(np.float32).eps  # where rounding left nothing
     return Regression(
-        means=middle + noise * (along @ (rotated / known[:, None])),
+        means=noise * (along @ (rotated / known[:, None])),
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
         evidence=evidence(amplitude),
     )
@@ -186,6 +205,43 @@ def regressed(
         evidence.append(regress(one.judged, one.judged[asked], noisy, noise).evidence)
         found.append(regress(one.features, one.features[asked], noisy, noise))
     return averaged(found, scipy.special.softmax(evidence))
+
+
+def regressed_by_sums(
+    inputs: Iterable[Smoothed],
+    vectors: npt.NDArray[np.floating],
+    sums: FloatArray,
+    noise: float,
+) -> Regression:
+    """Returns how probable each class is at all inputs, after noisy sums of records by class.
+
+    A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
+    number of records times the mean of a vector and a class's probability: a linear function of
+    these probabilities, and so of the pool's features where probabilities are.
+
+    Args:
+      inputs: as of `regressed`.
+      vectors: `models.record_vectors` of all inputs, `[num_inputs, num_features + 1]`.
+      sums: of records, with noise, `[num_features + 1, num_classes]`.
+      noise: its standard deviation, in the same unit; above 0.
+    """
+    known, constant = vectors[:, :-1], float(vectors[0, -1])
+    by_class = np.maximum(sums[-1] / constant, 0.0)
+    num_records = max(float(by_class.sum()), 1.0)
+    shares = by_class / num_records
+    beyond = sums[:-1] - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
+
+    def linear(features: npt.NDArray[np.float32], judged: npt.NDArray[np.float32]) -> Regression:
+        measured = (num_records / len(known)) * (known.T @ judged).astype(np.float64)
+        unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
+        return _linear(features, measured / unit, beyond / unit, noise / unit)
+
+    found, evidence = [], []
+    for one in inputs:  # of a large pool one at a time is in memory
+        evidence.append(linear(one.judged[:1], one.judged).evidence)
+        found.append(linear(one.features, one.features))
+    likely = averaged(found, scipy.special.softmax(evidence))
+    return dataclasses.replace(likely, means=likely.means + shares)
 
 
 def labels_of(found: Regression) -> PoolLabels:

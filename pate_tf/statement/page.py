@@ -20,11 +20,15 @@ def to_markdown(statement: PrivacyStatement) -> str:
         lines += [f"**{statement.one_ledger[0]}**", ""]
     if statement.is_delta_large:
         lines += [words.LARGE_DELTA.format(product=statement.delta_times_records), ""]
+    by_sums = statement.mechanism.adds_records
+    told = [
+        ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
+        ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
+    ]
     lines += [
         f"A classifier (the *student*) learnt from {statement.num_answered:,} "
-        f"{statement.mechanism.labels_in_words}. "
-        f"{statement.num_teachers:,} *teachers*, trained on disjoint parts of the private data "
-        f"set `{statement.dataset}`, voted for them, each for one class. "
+        f"{statement.mechanism.labels_in_words}{f' of `{statement.dataset}`' if by_sums else ''}. "
+        f"{'' if by_sums else words.VOTED.format(statement.num_teachers, statement.dataset)}"
         f"{statement.mechanism.in_words()}",
         "",
         *_table(
@@ -32,8 +36,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
             ("protected", words.PROTECTED[statement.unit]),
             ("mechanism", _mechanism(statement)),
             *[("counted too", charge.several(number)) for charge, number in statement.paid_before],
-            ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
-            ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
+            *([("public inputs labelled", f"{statement.num_answered:,}")] if by_sums else told),
             *([("each asked with", words.NEIGHBOURS.format(number=number))] if number else []),
             *([("how chosen", _cell(statement.choice))] if statement.choice else []),
             ("budget of the ensemble", _budget(statement)),
@@ -63,7 +66,10 @@ def to_markdown(statement: PrivacyStatement) -> str:
         "",
         *_list(
             words.assumptions(
-                statement.unit, statement.query_strategy, secure_noise=statement.secure_noise
+                statement.unit,
+                statement.query_strategy,
+                secure_noise=statement.secure_noise,
+                by_sums=by_sums,
             )
         ),
         "## What is not covered",

@@ -115,7 +115,10 @@ class PrivacyStatement(StatedFacts):
             if self.secure_noise
             else None,
             "assumptions": words.assumptions(
-                self.unit, self.query_strategy, secure_noise=self.secure_noise
+                self.unit,
+                self.query_strategy,
+                secure_noise=self.secure_noise,
+                by_sums=self.mechanism.adds_records,
             ),
             "not_covered": self.not_covered,
             "several": [

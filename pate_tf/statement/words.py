@@ -18,6 +18,11 @@ NEIGHBOURS = (
     "class, so that a query costs what it costs alone"
 )
 
+VOTED = (
+    "{:,} *teachers*, trained on disjoint parts of the private data set `{}`, voted for them, each "
+    "for one class. "
+)
+
 PROTECTED = {
     "record": "one record of the private data, against replacement by any other record",
     "owner": "all records of one owner together, against adding or removing them",
@@ -108,6 +113,12 @@ _ASSUMPTIONS = (
     "Where several mechanisms were paid for, which ones and how often each was fixed without "
     "looking at earlier answers; or all that could be paid for was, and all of it is counted.",
 )
+_ASSUMPTIONS_OF_SUMS = (
+    "What was added up of {one} depended on nothing but that, on public values and on its place "
+    "among the private data.",
+    "The pool whose inputs were labelled is public.",
+    *_ASSUMPTIONS[2:],
+)
 _ENTROPY = "The noise came from the operating system's entropy source."
 _NOT_COVERED = (
     "What the data set as a whole teaches: facts about a population that hold with or without "
@@ -172,11 +183,14 @@ def in_words(sentence: str, unit: str) -> str:
     return sentence.format(**_UNITS[unit])
 
 
-def assumptions(unit: str, query_strategy: str, *, secure_noise: bool) -> list[str]:
+def assumptions(
+    unit: str, query_strategy: str, *, secure_noise: bool, by_sums: bool = False
+) -> list[str]:
     """Returns what the guarantees rest on, a sentence each."""
     adaptive = query_strategy in ADAPTIVE_STRATEGIES
     queries = _ADAPTIVE_QUERIES if adaptive else _FIXED_QUERIES
-    found = [in_words(sentence, unit) for sentence in (queries, *_ASSUMPTIONS)]
+    sentences = _ASSUMPTIONS_OF_SUMS if by_sums else (queries, *_ASSUMPTIONS)
+    found = [in_words(sentence, unit) for sentence in sentences]
     return [*found, _ENTROPY] if secure_noise else found
 
 

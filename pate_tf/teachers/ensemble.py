@@ -18,77 +18,18 @@ import tensorflow as tf
 
 from pate_tf import artifacts
 from pate_tf.data.named_function import name_of
-from pate_tf.models import catalogue, closed_form
+from pate_tf.models import closed_form
 from pate_tf.models.encoder import Encoder
-from pate_tf.teachers import on_features, records
+from pate_tf.teachers import keras_module, on_features, records
 from pate_tf.teachers.config import TeacherConfig
+from pate_tf.values.arrays import IntArray
 from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import VoteCounts, Votes
+from pate_tf.values.sensitive import FeatureSums, VoteCounts, Votes
 
+CLASS_SUMS = "class_sums.npz"
 VOTING_BATCH = 256  # inputs; larger batches fall out of the cache and take longer an input
 
 Progress = Callable[[int], object]
-
-
-class EnsembleModule(tf.Module):
-    """The graph and the stacked weights that are saved."""
-
-    def __init__(self, config: TeacherConfig, stacked: Sequence[npt.NDArray[Any]]) -> None:
-        """Takes weights and buffers of all teachers, each `[num_teachers, ...]`."""
-        super().__init__()
-        model = catalogue.build(config.model, config.dataset)
-        num_weights = len(model.trainable_variables)
-        self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
-
-        @tf.autograph.experimental.do_not_convert
-        def logits_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
-            arrays = [tf.gather(variable, teacher) for variable in self.stacked]
-            logits, _ = model.stateless_call(
-                arrays[:num_weights], arrays[num_weights:], inputs, training=False
-            )
-            return logits
-
-        @tf.autograph.experimental.do_not_convert
-        def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
-            return tf.argmax(logits_of(teacher, inputs), axis=1)
-
-        signature = tf.TensorSpec(
-            [None, *config.dataset.input_shape],
-            config.dataset.input_type,
-            name=config.dataset.input_name,
-        )
-
-        @tf.function(input_signature=[signature])
-        def votes(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            inputs = tf.cast(inputs, tf.float32)
-            labels = tf.TensorArray(tf.int64, config.num_teachers)
-            for teacher in tf.range(config.num_teachers):
-                labels = labels.write(teacher, labels_of(teacher, inputs))
-            return {"votes": tf.ensure_shape(labels.stack(), [config.num_teachers, None])}
-
-        @tf.function(input_signature=[signature])
-        def counts(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            inputs = tf.cast(inputs, tf.float32)
-            num_classes = config.dataset.num_classes
-            total = tf.zeros([tf.shape(inputs)[0], num_classes], tf.int64)
-            for teacher in tf.range(config.num_teachers):
-                total += tf.one_hot(labels_of(teacher, inputs), num_classes, dtype=tf.int64)
-            return {"counts": total}
-
-        @tf.function(input_signature=[signature, tf.TensorSpec([], tf.float32, name="temperature")])
-        def probabilities(inputs: tf.Tensor, temperature: tf.Tensor) -> dict[str, tf.Tensor]:
-            inputs = tf.cast(inputs, tf.float32)
-            total = tf.zeros([tf.shape(inputs)[0], config.dataset.num_classes])
-            for teacher in tf.range(config.num_teachers):
-                total += tf.nn.softmax(logits_of(teacher, inputs) / temperature)
-            return {"probabilities": total / config.num_teachers}
-
-        @tf.function(autograph=False, input_signature=[signature])
-        def label(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"label": labels_of(tf.constant(0), tf.cast(inputs, tf.float32))}
-
-        self.votes, self.counts, self.label = votes, counts, label
-        self.probabilities = probabilities
 
 
 def save(
@@ -97,6 +38,7 @@ def save(
     stacked: Sequence[npt.NDArray[Any]],
     *,
     encoder: Encoder | None = None,
+    class_sums: IntArray | None = None,
 ) -> None:
     """Writes the ensemble and its description at `folder`, whole or not at all.
 
@@ -106,17 +48,23 @@ def save(
       stacked: weights, then buffers, each `[num_teachers, ...]`; for teachers on features what
         `closed_form.stack` returned.
       encoder: what makes features, for teachers on them. The SavedModel holds it too.
+      class_sums: of all their records, `teachers.class_sums.class_sums`; None where there are none.
     """
-    module: EnsembleModule | on_features.FeatureEnsembleModule
+    module: keras_module.EnsembleModule | on_features.FeatureEnsembleModule
     if encoder is None:
-        module = EnsembleModule(config, stacked)
+        module = keras_module.EnsembleModule(config, stacked)
         signatures = {"probabilities": module.probabilities}
     else:
-        module, signatures = on_features.FeatureEnsembleModule(config, stacked, encoder), {}
+        module = on_features.FeatureEnsembleModule(config, stacked, encoder)
+        signatures = {"features": module.features}
     signatures |= {"votes": module.votes, "counts": module.counts}
     with artifacts.atomic_folder(folder) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
+        if class_sums is not None and encoder is not None:
+            scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+            arrays = {"sums": class_sums, "scale": scale}
+            artifacts.write_arrays(temporary / CLASS_SUMS, arrays, private=True)
         artifacts.make_private(temporary)
 
 
@@ -134,7 +82,7 @@ def save_each(
       stacked: weights, then buffers, each `[num_teachers, ...]`.
     """
     for teacher in range(config.num_teachers):
-        module = EnsembleModule(
+        module = keras_module.EnsembleModule(
             dataclasses.replace(config, num_teachers=1),
             [array[teacher : teacher + 1] for array in stacked],
         )
@@ -153,6 +101,8 @@ class Ensemble:
       config: what the teachers were trained with.
       digest: SHA-256 of configuration and weights; the ledger knows the ensemble by it.
       records: what they learnt from; None if that was not kept.
+      class_sums: of the vectors of all their records, by class; None if there are none.
+      scale: what `models.record_vectors.record_vectors` scales features by; None likewise. Public.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -167,6 +117,9 @@ class Ensemble:
             loaded = tf.saved_model.load(str(folder))
             self._votes = loaded.signatures["votes"]
             learnt = [*loaded.stacked, *getattr(loaded, "public_weights", ())]
+            sums = {}
+            if (folder / CLASS_SUMS).exists():
+                sums = artifacts.read_arrays(folder / CLASS_SUMS)
         except FileNotFoundError as error:
             raise ValueError(
                 f"teachers: expected a trained ensemble in {folder}, got none; "
@@ -179,6 +132,10 @@ class Ensemble:
         self._loaded = loaded  # holds the variables that the signature reads
         weights = artifacts.digest_arrays(variable.numpy() for variable in learnt)
         text = json.dumps(description, sort_keys=True) + weights
+        self.class_sums = FeatureSums(sums["sums"]) if sums else None
+        self.scale: npt.NDArray[np.float64] | None = sums.get("scale")
+        if sums:
+            text += artifacts.digest_arrays(sums[name] for name in ("sums", "scale"))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         self.records = records.beside(folder)
 
@@ -219,6 +176,26 @@ class Ensemble:
         for batch in _batches(self.dataset, inputs, progress):
             parts.append(count(**{self.dataset.input_name: batch})["counts"].numpy())
         return VoteCounts(np.concatenate(parts))
+
+    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns what teachers on features take for inputs, `[num_inputs, num_features]`.
+
+        Public, as the inputs are: no teacher has a part in it.
+
+        Args:
+          inputs: `[num_inputs, *input_shape]`, raw as the data set holds them.
+
+        Raises:
+          ValueError: if the inputs have another shape, or the ensemble was saved without this.
+        """
+        if "features" not in self._loaded.signatures:
+            raise ValueError("teachers: expected teachers on features, got others")
+        encode = self._loaded.signatures["features"]
+        parts = [
+            encode(**{self.dataset.input_name: batch})["features"].numpy()
+            for batch in _batches(self.dataset, inputs, None)
+        ]
+        return np.concatenate(parts)
 
     def probabilities(
         self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None
@@ -272,9 +249,11 @@ def votes_of(
       encoder: what makes features, for teachers on them.
     """
     some = dataclasses.replace(config, num_teachers=len(teachers))
-    module: EnsembleModule | on_features.FeatureEnsembleModule
+    module: keras_module.EnsembleModule | on_features.FeatureEnsembleModule
     if encoder is None:
-        module = EnsembleModule(some, [np.stack(arrays) for arrays in zip(*teachers, strict=True)])
+        module = keras_module.EnsembleModule(
+            some, [np.stack(arrays) for arrays in zip(*teachers, strict=True)]
+        )
     else:
         stacked = closed_form.stack(str(config.model), teachers)
         module = on_features.FeatureEnsembleModule(some, stacked, encoder)

@@ -16,7 +16,9 @@ import tensorflow as tf
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import BATCH, Encoder
+from pate_tf.models.record_vectors import record_vectors
 from pate_tf.partition import Partition
+from pate_tf.teachers.class_sums import class_sums
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.values.arrays import IntArray
@@ -47,6 +49,10 @@ def train(
       teachers: the teachers to solve for.
       encoder: what features are.
     """
+    shares, owners = partition.all_records(), examples.owners
+    by_owner = owners if partition.unit == "owner" else None
+    # Where owners are protected and nobody says here who they are, nothing can be added up.
+    is_known = partition.unit == "record" or by_owner is not None
     for teacher, features, labels in features_of_shares(examples, partition, teachers, encoder):
         arrays = closed_form.fit(
             str(config.model),
@@ -56,7 +62,15 @@ def train(
             num_views=encoder.num_views,
             scale=encoder.scale,
         )
-        yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
+        sums = None
+        if is_known:
+            sums = class_sums(
+                record_vectors(features, encoder.scale),
+                labels,
+                num_classes=config.dataset.num_classes,
+                owners=None if by_owner is None else by_owner[shares[teacher]],
+            )
+        yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32), sums)
 
 
 def features_of_shares(
@@ -98,8 +112,8 @@ def features_of_shares(
 class FeatureEnsembleModule(tf.Module):
     """The graph, the encoder and the stacked arrays of all teachers that are saved.
 
-    Signatures are those of `ensemble.EnsembleModule`, without `probabilities`: least squares state
-    none.
+    Signatures are those of `keras_module.EnsembleModule`, without `probabilities`: least squares
+    state none. And `features` (inputs to float32 `[batch, num_features]`).
     """
 
     def __init__(
@@ -139,7 +153,12 @@ class FeatureEnsembleModule(tf.Module):
                 total += tf.reduce_sum(tf.one_hot(labels, dataset.num_classes, dtype=tf.int64), 0)
             return {"counts": total}
 
-        self.votes, self.counts = votes, counts
+        @tf.function(input_signature=[signature])
+        def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            found = features_of(tf.cast(inputs, tf.float32))
+            return {"features": tf.ensure_shape(found, [None, encoder.num_features])}
+
+        self.votes, self.counts, self.features = votes, counts, features
 
     @tf.autograph.experimental.do_not_convert
     def _linear_labels(self, first: tf.Tensor, last: tf.Tensor, features: tf.Tensor) -> tf.Tensor:

@@ -17,7 +17,9 @@ import numpy.typing as npt
 from pate_tf import artifacts
 from pate_tf.models import descriptions
 from pate_tf.teachers.training import TeacherState
+from pate_tf.values.arrays import IntArray
 
+CLASS_SUMS = "class_sums"
 _SLOTS = ("weights", "buffers", "first_moments", "second_moments")
 
 
@@ -49,8 +51,15 @@ class TeacherStore:
         """Returns the teachers that are trained."""
         return {teacher for path in _finished_paths(self._folder) for teacher in _teachers(path)}
 
-    def save_finished(self, teachers: Mapping[int, TeacherState]) -> None:
-        """Keeps weights and losses of trained teachers; drops their unfinished states."""
+    def save_finished(
+        self, teachers: Mapping[int, TeacherState], *, class_sums: IntArray | None = None
+    ) -> None:
+        """Keeps weights and losses of trained teachers; drops their unfinished states.
+
+        Args:
+          teachers: by their numbers.
+          class_sums: of all their records together; None where they have none.
+        """
         if not teachers:
             return
         numbers = sorted(teachers)
@@ -66,6 +75,8 @@ class TeacherStore:
         for teacher, state in teachers.items():
             if len(state.losses):
                 arrays[f"losses/{teacher}"] = state.losses
+        if class_sums is not None:
+            arrays[CLASS_SUMS] = class_sums
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
         for teacher in teachers:
@@ -89,7 +100,13 @@ class TeacherStore:
         for slot in _SLOTS:
             names = [name for name in arrays if name.startswith(f"{slot}/")]
             slots[slot] = [arrays[f"{slot}/{index}"] for index in range(len(names))]
-        return TeacherState(**slots, losses=arrays["losses"])
+        return TeacherState(
+            slots["weights"],
+            slots["buffers"],
+            slots["first_moments"],
+            slots["second_moments"],
+            arrays["losses"],
+        )
 
     def merge(self, folders: Sequence[pathlib.Path]) -> None:
         """Takes over the finished teachers of other folders, all of them or none.
@@ -159,6 +176,25 @@ def read_finished(
         )
     teachers = range(num_teachers)
     return [by_teacher[teacher] for teacher in teachers], [losses[teacher] for teacher in teachers]
+
+
+def read_class_sums(folder: pathlib.Path) -> IntArray | None:
+    """Returns the sums by class of all records of the teachers that are trained. SENSITIVE.
+
+    None where they are not known of each: of teachers without features, or that an earlier version
+    trained.
+
+    Raises:
+      ValueError: if a file is broken.
+    """
+    total: IntArray | None = None
+    for path in _finished_paths(folder):
+        arrays = artifacts.read_arrays(path, [CLASS_SUMS], lacking_ok=True)
+        if CLASS_SUMS not in arrays:
+            return None
+        found: IntArray = arrays[CLASS_SUMS]
+        total = found if total is None else total + found
+    return total
 
 
 def read_all_finished(

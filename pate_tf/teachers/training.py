@@ -19,6 +19,7 @@ from pate_tf.models import catalogue
 from pate_tf.partition import Partition
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.loop import TrainingLoop
+from pate_tf.values.arrays import IntArray
 from pate_tf.values.sensitive import PrivateExamples
 
 Arrays = list[npt.NDArray[Any]]
@@ -34,6 +35,8 @@ class TeacherState:
       first_moments: Adam's averages of gradients, shaped as the weights.
       second_moments: Adam's averages of squared gradients, shaped as the weights.
       losses: float32 `[step]`, the loss of each step done so far.
+      class_sums: of teachers on features what `teachers.class_sums.class_sums` returns of their
+        records; None of others.
     """
 
     weights: Arrays
@@ -41,6 +44,7 @@ class TeacherState:
     first_moments: Arrays
     second_moments: Arrays
     losses: npt.NDArray[np.float32]
+    class_sums: IntArray | None = None
 
     @property
     def step(self) -> int:

@@ -117,6 +117,32 @@ class VoteCounts:
 
 
 @dataclasses.dataclass(frozen=True)
+class FeatureSums:
+    """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.class_sums`).
+
+    Attributes:
+      values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only.
+
+    Raises:
+      ValueError: if the values are not whole numbers in two dimensions. The message never carries
+        a value.
+    """
+
+    values: IntArray = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        values = whole_numbers(self.values, "sums")
+        if values.ndim != 2 or min(values.shape) < 1:
+            raise ValueError(
+                f"sums: expected [num_features + 1, num_classes], got shape {list(values.shape)}"
+            )
+        object.__setattr__(self, "values", frozen_view(values))
+
+    def __repr__(self) -> str:
+        return f"FeatureSums(<{self.values.shape[0]} numbers of {self.values.shape[1]} classes>)"
+
+
+@dataclasses.dataclass(frozen=True)
 class Votes:
     """Sensitive: the label that each teacher gave to each query.
 

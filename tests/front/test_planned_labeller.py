@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGateOrHistogram
+from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
 from pate_tf.noise import SystemNoise
 from pate_tf.representations import contrastive, student_features
 from pate_tf.representations.catalogue import CACHE_VARIABLE
@@ -30,20 +30,24 @@ def ridge(tmp_path_factory):
     return teachers.fit(DATA.private, DATA.pool)
 
 
-def planned(teachers, epsilon):
-    asked = TargetRequest(target_epsilon=epsilon, noise=SystemNoise())
+def planned(teachers, epsilon, mechanism=None):
+    asked = TargetRequest(target_epsilon=epsilon, noise=SystemNoise(), mechanism=mechanism)
     plan = asked.plan_for(teachers.known.voter(DATA.pool), DATA.pool, delta=1e-5)
     return plan, asked.planned(plan)
 
 
 @pytest.mark.parametrize(
-    ("target", "kind", "strategy"),
-    [(20.0, GaussianHistogram, "diverse"), (8.0, StabilityGateOrHistogram, "typical")],
+    ("target", "named", "kind", "strategy"),
+    [
+        (20.0, GaussianHistogram, GaussianHistogram, "diverse"),
+        (8.0, None, ClassSums, "first"),
+        (0.3, ClassSums, ClassSums, "first"),
+    ],
 )
-def test_ridge_teachers_sell_what_is_learnt_from_together(ridge, target, kind, strategy):
-    plan, asked = planned(ridge, target)
+def test_ridge_teachers_sell_what_is_learnt_from_together(ridge, target, named, kind, strategy):
+    plan, asked = planned(ridge, target, named)
     with pate_tf.Labeller.for_target(
-        ridge, DATA.pool, target_epsilon=target, delta=1e-5
+        ridge, DATA.pool, target_epsilon=target, delta=1e-5, mechanism=named
     ) as labeller:
         assert labeller.plan == plan and isinstance(labeller.mechanism, kind)
         labels = labeller.label(DATA.pool)

@@ -6,6 +6,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pate_tf.models.record_vectors import record_vectors
 from pate_tf.representations import neighbours, regression
 
 
@@ -147,3 +148,74 @@ def test_copies_and_the_fewest_queries_have_probabilities(asked):
         regression.regressed(regression.smoothed([[features]]), np.array(asked), counts, 1.0)
     )
     assert np.isfinite(found.weights).all() and len(found.labels) == 4
+
+
+def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
+    """Records and a pool about one centre a class; the sums of the records' vectors by class."""
+    random = np.random.default_rng(seed)
+    centres = 5.0 * np.eye(3, 6)
+
+    def drawn(number):
+        truth = random.choice(3, number, p=shares)
+        return truth, (centres[truth] + random.normal(size=(number, 6))).astype(np.float32)
+
+    labels, records = drawn(num_records)
+    truth, pool = drawn(400)
+    sums = record_vectors(records, None).T @ np.eye(3)[labels]
+    return truth, pool, record_vectors(pool, None), sums
+
+
+def alone(features):
+    rows = regression.scaled(features)
+    return regression.Smoothed(features=rows, judged=rows)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**20), st.floats(1.0, 40.0))
+def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
+    """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
+    _, pool, vectors, sums = sums_problem(seed)
+    sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
+    found = regression.regressed_by_sums([alone(pool)], vectors, sums, noise)
+    rows = regression.scaled(pool).astype(np.float64)
+    numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
+    shares = numbers / numbers.sum()
+    weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of each input's probability
+    residuals = sums[:-1] - weights @ np.tile(shares, (len(pool), 1))
+    unit = np.sqrt(np.square(weights @ rows).sum(axis=1).mean())
+    kernel = rows @ rows.T
+
+    def covariance(amplitude):
+        prior = (amplitude * noise / unit) ** 2 * weights @ kernel @ weights.T
+        return prior + noise**2 * np.eye(len(weights))
+
+    def evidence(amplitude):
+        law = scipy.stats.multivariate_normal(np.zeros(len(weights)), covariance(amplitude))
+        return sum(law.logpdf(column) for column in residuals.T)
+
+    best = max(regression.AMPLITUDES, key=evidence)
+    across = (best * noise / unit) ** 2 * kernel @ weights.T
+    slow = shares + across @ np.linalg.solve(covariance(best), residuals)
+    np.testing.assert_allclose(found.means, slow, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shares", [(1 / 3, 1 / 3, 1 / 3), (0.9, 0.07, 0.03)])
+def test_sums_name_inputs_of_rare_classes_too(shares):
+    truth, pool, vectors, sums = sums_problem(1, shares)
+    noisy = sums + np.random.default_rng(0).normal(0.0, 3.0, sums.shape)
+    found = regression.labels_of(regression.regressed_by_sums([alone(pool)], vectors, noisy, 3.0))
+    assert (found.labels == truth).mean() > 0.95
+    recall = [(found.labels == truth)[truth == one].mean() for one in range(3)]
+    assert min(recall) > 0.7, recall
+
+
+def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
+    _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
+    loud = np.zeros_like(sums)
+    loud[-1] = sums[-1]
+    found = regression.regressed_by_sums([alone(pool)], vectors, loud, 1e3)
+    np.testing.assert_allclose(found.means, np.tile([0.8, 0.1, 0.1], (400, 1)), atol=0.05)
+    nothing = regression.regressed_by_sums([alone(pool)], vectors, np.zeros_like(sums), 1e3)
+    assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
+    weights = regression.labels_of(nothing).weights
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)

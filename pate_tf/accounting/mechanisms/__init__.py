@@ -3,6 +3,7 @@
 from pate_tf.accounting.lattice import LATTICE
 from pate_tf.accounting.mechanisms.additive import AdditiveNoisyMax
 from pate_tf.accounting.mechanisms.base import Mechanism
+from pate_tf.accounting.mechanisms.class_sums import ClassSums
 from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import ConfidentGaussianNoisyMax
 from pate_tf.accounting.mechanisms.drawing import (
     Answers,
@@ -29,6 +30,7 @@ __all__ = [
     "LATTICE",
     "AdditiveNoisyMax",
     "Answers",
+    "ClassSums",
     "ConfidentGaussianNoisyMax",
     "ExponentialMechanism",
     "Flag",

@@ -78,7 +78,8 @@ class Mechanism(Charge):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.counted = ("batch", "batches") if cls.is_paid_once else ("query", "queries")
+        if "counted" not in vars(cls):
+            cls.counted = ("batch", "batches") if cls.is_paid_once else ("query", "queries")
 
     # What it costs, whatever the votes.
 
@@ -153,6 +154,15 @@ class Mechanism(Charge):
         """
         del predictions, counts, noise, noisy_winners
         raise self.lacking("answers that heed a student", "heed of a student")
+
+    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
+        """Returns sums int64 [num_features + 1, num_classes] with noise, in 1 / LATTICE both.
+
+        Raises:
+            ValueError: if the mechanism adds up no records.
+        """
+        del sums, noise
+        raise self.lacking("sums of records", "sums")
 
     # What is known of its label, for bounds at the true votes.
 
@@ -277,7 +287,7 @@ class Mechanism(Charge):
         Raises:
             ValueError: if nothing private may come from it, or it has no words.
         """
-        if not self.words or "draw" in self.lacks:
+        if not self.words or ("draw" in self.lacks and not self.adds_records):
             raise self.lacking("words for a statement", "words")
         return self.words.format(**{key: f"{value:.4g}" for key, value in self.numbers().items()})
 

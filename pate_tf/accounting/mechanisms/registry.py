@@ -81,6 +81,11 @@ def offered() -> dict[str, type[Mechanism]]:
     }
 
 
+def adders() -> dict[str, type[Mechanism]]:
+    """Returns the mechanisms that add up records and ask no teacher, by name in order."""
+    return {name: kind for name, kind in sorted(MECHANISMS.items()) if kind.adds_records}
+
+
 def check_mechanism(given: object) -> None:
     """Raises ValueError unless something is a registered mechanism's value."""
     if type(given) not in MECHANISMS.values():

@@ -28,6 +28,8 @@ def _data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float |
     None if a batch depended on earlier noisy labels: its realised cost is itself random; or if no
     two-sided bound of its mechanism is known.
     """
+    if "bounds" in released.cost.charge.lacks:
+        return None
     total = 0.0 * moments.DEFAULT_MOMENTS
     for paid in paid_counts(ledger):
         if paid.debit in released.ledger_rows:

@@ -23,7 +23,7 @@ from pate_tf.labelling.graph import VoteAggregation
 from pate_tf.labelling.paid_counts import VOTES
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.database import DATABASE
-from pate_tf.noise import NoiseSource, check_drawable
+from pate_tf.noise import NoiseSource
 from pate_tf.queries import look_alikes
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
@@ -31,7 +31,7 @@ from pate_tf.queries.queried import QueriedLabels, asked_inputs
 from pate_tf.queries.rounds import ask_in_rounds, ask_with_students, check_queries
 from pate_tf.representations import catalogue, trust
 from pate_tf.runs.reporting import QUIET, Reporting
-from pate_tf.runs.student import look_alikes_asked
+from pate_tf.runs.student import class_sums, look_alikes_asked
 from pate_tf.statement.guarantees import is_delta_large
 from pate_tf.teachers import counting
 from pate_tf.teachers.classifiers import ClassifierEnsemble
@@ -168,8 +168,11 @@ def check_request(request: LabelRequest, pool: Pool, teachers: Voter) -> None:
       ValueError: if strategy, numbers, mechanism, pool and teachers don't fit each other.
     """
     check_queries(request.queries, pool, with_students=request.mechanism.heeds_predictions)
-    check_drawable(request.mechanism)
+    class_sums.check_mechanism(request.mechanism)
     check_teachers(teachers, pool)
+    if request.mechanism.adds_records:
+        class_sums.check_sums(request.queries, teachers, pool)
+        return
     strategy = request.queries.strategy
     if find_strategy(strategy).is_adaptive and not covers(teachers, pool.inputs):
         raise ValueError(
@@ -219,11 +222,22 @@ def ask(
     check_request(request, pool, teachers)
     queries, num_classes = with_representation(request.queries, teachers), pool.dataset.num_classes
     doubts = None
-    if find_strategy(queries.strategy).by_likeness:
+    if request.mechanism.adds_records or find_strategy(queries.strategy).by_likeness:
         with reporting.clock("learning what is alike"):
             doubts = trust.doubts(pool, queries.representation, queries.seed)
         if doubts is not None:
             reporting.warn(doubts)
+    if request.mechanism.adds_records:
+        found = class_sums.labels_by_sums(
+            pool,
+            teachers,
+            request.mechanism,
+            queries,
+            ledger=ledger,
+            noise=request.noise,
+            reporting=reporting,
+        )
+        return _sealed(dataclasses.replace(found, choice=request.choice), ledger)
     is_adaptive = find_strategy(queries.strategy).is_adaptive
     number = queries.num_neighbours
     if number is None:
@@ -268,10 +282,16 @@ def ask(
         queried = in_rounds(
             queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
         )
-    queried = dataclasses.replace(
-        queried, choice=request.choice, neighbours=look_alikes_of(queried.queries)
+    return _sealed(
+        dataclasses.replace(
+            queried, choice=request.choice, neighbours=look_alikes_of(queried.queries)
+        ),
+        ledger,
     )
-    return dataclasses.replace(queried, seal=ledger.seal(queried.record()))
+
+
+def _sealed(labels: QueriedLabels, ledger: Ledger) -> QueriedLabels:
+    return dataclasses.replace(labels, seal=ledger.seal(labels.record()))
 
 
 @functools.cache

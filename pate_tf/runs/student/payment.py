@@ -1,13 +1,18 @@
 """Labels that were kept meanwhile are held against the ledger that paid for them."""
 
 import hmac
+from typing import Final
 
-from pate_tf.accounting.mechanisms import mechanism_from_dict
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.labelling import labeller
+from pate_tf.labelling.class_sums import sums_digest
 from pate_tf.labelling.cost import cost_of_labels
 from pate_tf.ledger import Ledger
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.values.public import Pool
+
+NOT_PAID: Final = "labels: expected labels that this ledger paid for, got others"
 
 
 def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
@@ -20,6 +25,47 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
     labels.check_pool(pool)
     released = labels.released
     mechanism = mechanism_from_dict(released.cost.charge.to_dict())
+    if mechanism.adds_records:
+        num_distinct, rows = 1, _check_sums(released, mechanism, ledger)
+    else:
+        num_distinct, rows = _check_answers(labels, mechanism, pool, ledger)
+    expected = cost_of_labels(
+        ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=released.cost.unit
+    )
+    cost = released.cost
+    if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
+        raise ValueError(
+            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
+            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: ask again, what was paid "
+            f"for is free"
+        )
+    if not hmac.compare_digest(labels.seal or "", ledger.seal(labels.record())):
+        raise ValueError(
+            "labels: expected what this ledger gave out, and how it was chosen, got something that "
+            "was changed since: ask again, what was paid for is free"
+        )
+
+
+def _check_sums(released: ReleasedLabels, mechanism: Mechanism, ledger: Ledger) -> tuple[int, ...]:
+    """Returns the row that paid for noisy sums, if the ledger has them.
+
+    That the labels follow from these is sealed; to work them out again would take minutes.
+    """
+    digest = sums_digest(mechanism)
+    with ledger.exclusive():
+        answer = ledger.stored_answers([digest]).get(digest)
+    sums = released.noisy_sums
+    given = None if sums is None else tuple(sums.ravel().tolist())
+    if answer is None or given != answer.noisy_counts or released.ledger_rows != (answer.debit,):
+        raise ValueError(NOT_PAID)
+    return (answer.debit,)
+
+
+def _check_answers(
+    labels: QueriedLabels, mechanism: Mechanism, pool: Pool, ledger: Ledger
+) -> tuple[int, tuple[int, ...]]:
+    """Returns how many different queries were answered, and the rows that paid, if they did."""
+    released = labels.released
     digests = labeller.query_digests(labels.asked(pool), mechanism)
     with ledger.exclusive():
         answers = ledger.stored_answers(sorted(set(digests)))
@@ -41,23 +87,5 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
     )
     rows = tuple(sorted({answer.debit for answer in given if answer is not None}))
     if None in given or known != said or rows != released.ledger_rows:
-        raise ValueError("labels: expected labels that this ledger paid for, got others")
-    expected = cost_of_labels(
-        ledger,
-        mechanism,
-        num_distinct=len(set(digests)),
-        rows=rows,
-        unit=released.cost.unit,
-    )
-    cost = released.cost
-    if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
-        raise ValueError(
-            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
-            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: ask again, what was paid "
-            f"for is free"
-        )
-    if not hmac.compare_digest(labels.seal or "", ledger.seal(labels.record())):
-        raise ValueError(
-            "labels: expected what this ledger gave out, and how it was chosen, got something that "
-            "was changed since: ask again, what was paid for is free"
-        )
+        raise ValueError(NOT_PAID)
+    return len(set(digests)), rows

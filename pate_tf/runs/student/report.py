@@ -159,6 +159,8 @@ def unanswered_rows(values: dict[str, Any]) -> list[Row]:
 def _how(result: StudentReport) -> str:
     """Returns in words what left, where that is not plain noisy labels."""
     released = result.queried.released
+    if released.noisy_sums is not None:
+        return ", by noisy sums of records"
     if released.noisy_counts is not None:
         return ", with noisy counts"
     return ", without noise" if released.have_no_noise else ""

@@ -12,6 +12,7 @@ from pate_tf.accounting.recommendation import Recommendation
 from pate_tf.runs.reporting import QUIET, Reporting, Row, RunReport
 from pate_tf.runs.sources import DataSource, TeacherSource
 from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student.class_sums import SumsPlan
 from pate_tf.runs.student.comparison import compare_distillation
 from pate_tf.runs.student.labels import Budget, LabelRequest, check_request, open_ledger
 from pate_tf.runs.student.making import (
@@ -118,7 +119,8 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     """
     public, teachers, teachers_directory, directory = asked.sources.load(reporting)
     config = complete(asked.settings, public.dataset)
-    request, plan = asked.request, None
+    request = asked.request
+    plan: Recommendation | SumsPlan | None = None
     if isinstance(request, TargetRequest):
         with reporting.clock("planning"):
             plan = request.plan_for(teachers, public.pool, delta=asked.budget.delta)
@@ -172,7 +174,7 @@ def _kept(
     rows: list[Row],
     directory: artifacts.RunDirectory,
     *,
-    plan: Recommendation | None,
+    plan: Recommendation | SumsPlan | None,
     failure: str | None = None,
 ) -> RunReport:
     """SENSITIVE: writes what a run found out below `sensitive/`, and returns it."""

@@ -15,6 +15,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.noise import NoiseSource
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
+from pate_tf.runs.student.class_sums import SumsPlan, sums_plan, worthwhile_sums_plan
 from pate_tf.runs.student.joint_counts import are_joined, joint_plan
 from pate_tf.runs.student.labels import LabelRequest
 from pate_tf.teachers.voters import Voter
@@ -113,8 +114,15 @@ class TargetRequest:
             )
         return found
 
-    def planned(self, plan: Recommendation) -> LabelRequest:
+    def planned(self, plan: Recommendation | SumsPlan) -> LabelRequest:
         """Returns what a plan asks for, with the reason that goes into the statement."""
+        if isinstance(plan, SumsPlan):
+            return LabelRequest(
+                queries=plan.queries(self.seed, self.representation),
+                mechanism=plan.mechanism,
+                noise=self.noise,
+                choice=plan.reason,
+            )
         return LabelRequest(
             queries=QueryConfig(
                 strategy=self.strategy or plan.strategy,
@@ -129,12 +137,25 @@ class TargetRequest:
             choice=plan.reason,
         )
 
-    def plan_for(self, teachers: Voter, pool: Pool, *, delta: float) -> Recommendation:
-        """Returns `plan` for an ensemble.
+    def plan_for(self, teachers: Voter, pool: Pool, *, delta: float) -> Recommendation | SumsPlan:
+        """Returns `plan` for an ensemble, or a plan without votes where that is worth more.
 
         Raises:
           ValueError: as `plan`.
         """
+        asked = (self.num_queries, self.strategy, self.num_neighbours, self.rounds)
+        target = Target(epsilon=self.target_epsilon, delta=delta, num_queries=1, unit=teachers.unit)
+        if self.mechanism is not None and self.mechanism.adds_records:
+            if any(one is not None for one in asked):
+                raise ValueError(
+                    f"mechanism: expected no queries, strategy, rounds or look-alikes with "
+                    f"{self.mechanism.name}, which labels all of the pool, got some"
+                )
+            return sums_plan(target, teachers=teachers, pool=pool)
+        if self.mechanism is None and all(one is None for one in asked):
+            by_sums = worthwhile_sums_plan(target, teachers=teachers, pool=pool)
+            if by_sums is not None:
+                return by_sums
         return self.plan(
             num_teachers=teachers.num_teachers,
             unit=teachers.unit,

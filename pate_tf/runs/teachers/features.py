@@ -38,14 +38,14 @@ def recommendation(num_records: int, dataset: Dataset) -> Recommendation:
     The number of private records counts as public here, as it does in the partition, the ledger and
     every statement.
     """
-    # Half as many, for twice the teachers: on the pools of MNIST and Fashion-MNIST a point better
-    # at an epsilon of .1, no better at .25, and up to two points worse at 1.
+    # Half as many, for twice the teachers: votes were a point better on the pools of MNIST and
+    # Fashion-MNIST at an epsilon of .1, no better at .25, and up to two points worse at 1.
     each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
     return Recommendation(
         num_teachers=max(1, num_records // each),
         reason=f"{each} records for each of them: epsilon falls with their number, and on "
-        f"features these are enough for votes that agree (on images take twice as many teachers "
-        f"for an epsilon of 0.1 or less); the number of private records counts as public",
+        f"features these are enough for votes that agree; the number of private records counts as "
+        f"public",
     )
 
 

@@ -9,6 +9,7 @@ from pate_tf.teachers.training import (
     TeacherState,
     Trainer,
 )
+from pate_tf.values.arrays import IntArray
 
 SECONDS_A_CALL = 5.0  # of the training loop: how often a long training can be saved
 SECONDS_BETWEEN_SAVES = 10.0
@@ -21,15 +22,19 @@ def save_all(
 ) -> None:
     """Saves finished teachers, several to a file, at most every few seconds."""
     unsaved: dict[int, TeacherState] = {}
+    sums: IntArray | None = None
     last_save = time.monotonic()
     for teacher, state in trained:
+        if state.class_sums is not None:  # of thousands of teachers one is in memory
+            sums = state.class_sums if sums is None else sums + state.class_sums
+            state.class_sums = None
         unsaved[teacher] = state
         progress(1)
         if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
-            store.save_finished(unsaved)
-            unsaved = {}
+            store.save_finished(unsaved, class_sums=sums)
+            unsaved, sums = {}, None
             last_save = time.monotonic()
-    store.save_finished(unsaved)
+    store.save_finished(unsaved, class_sums=sums)
 
 
 def train_here(

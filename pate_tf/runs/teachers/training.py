@@ -18,7 +18,7 @@ from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.cluster import Cluster
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
-from pate_tf.teachers.store import TeacherStore, load_finished, read_finished
+from pate_tf.teachers.store import TeacherStore, load_finished, read_class_sums, read_finished
 from pate_tf.teachers.training import (
     DataParallelTrainer,
     EnsembleParallelTrainer,
@@ -228,7 +228,9 @@ def train(
             stacked = closed_form.stack(
                 str(config.model), read_finished(folder, config.num_teachers)[0]
             )
-            ensembles.save(target, config, stacked, encoder=encoder)
+            ensembles.save(
+                target, config, stacked, encoder=encoder, class_sums=read_class_sums(folder)
+            )
         else:
             stacked, losses = load_finished(folder, config.num_teachers)
             ensembles.save(target, config, stacked)

@@ -1,0 +1,39 @@
+"""What a record adds has a length of at most 1, whatever its features."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pate_tf.models.record_vectors import CONSTANT, record_vectors
+
+FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 8)), elements=FINITE))
+def test_no_vector_is_longer_than_one(features):
+    found = record_vectors(features, np.linspace(0.1, 3.0, features.shape[1]))
+    assert found.shape == (len(features), features.shape[1] + 1)
+    assert np.isfinite(found).all()
+    assert (np.linalg.norm(found, axis=1) <= 1.0 + 1e-12).all()
+    assert (found[:, -1] == CONSTANT).all()
+
+
+def test_direction_counts_and_length_does_not():
+    features = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], np.float32)
+    found = record_vectors(features, None)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    np.testing.assert_allclose(found[0, :2] / np.linalg.norm(found[0, :2]), [0.6, 0.8], rtol=1e-6)
+    assert np.linalg.norm(found[0]) == pytest.approx(1.0)
+    assert (found[2, :2] == 0.0).all()
+    scaled = record_vectors(features, np.array([4.0, 3.0]))
+    assert scaled[0, 0] == pytest.approx(scaled[0, 1])
+
+
+def test_a_vector_depends_on_its_own_input_alone():
+    features = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
+    scale = np.linspace(0.5, 2.0, 7)
+    alone = np.concatenate([record_vectors(one[None], scale) for one in features])
+    assert (record_vectors(features, scale) == alone).all()

@@ -1,0 +1,207 @@
+"""Labels of a whole pool from noisy sums of records: planned, paid, learnt from, stated, kept."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from chosen_votes import POOL, PUBLIC, FakeEnsemble, table
+
+from pate_tf import artifacts
+from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
+from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.data import catalogue as data
+from pate_tf.ledger import Ledger
+from pate_tf.noise import SeededNoise, SystemNoise
+from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import QueriedLabels
+from pate_tf.representations import contrastive, student_features
+from pate_tf.representations.catalogue import CACHE_VARIABLE
+from pate_tf.runs.analysis import accounting as analysis_run
+from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student.certainty import certainty
+from pate_tf.runs.student.class_sums import SumsPlan
+from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
+from pate_tf.runs.student.making import Output, make_student
+from pate_tf.runs.student.publishing import publish
+from pate_tf.runs.student.target import TargetRequest
+from pate_tf.runs.teachers import run as teachers_run
+from pate_tf.runs.teachers.settings import TeacherSettings
+from pate_tf.statement.check import check_statement
+from pate_tf.students.config import StudentConfig
+
+SPLIT = PUBLIC.split(POOL)
+WHOLE = QueryConfig(strategy="first", num_queries=POOL)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The run folder and the ensemble of twenty ridge classifiers on hastily learnt features."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STEPS", 60)
+        patch.setattr(student_features, "STEPS", 30)
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield teachers_run.fit(
+            TeacherSettings(model="ridge"),
+            data.load_private("digits"),
+            num_teachers=20,
+            pool=SPLIT.pool,
+            folder=tmp_path_factory.mktemp("run"),
+            engine=teachers_run.Engine(),
+        )
+
+
+@pytest.fixture
+def ensemble(trained):
+    return trained[1]
+
+
+def asked(epsilon, noise=None, **changes):
+    return TargetRequest(target_epsilon=epsilon, noise=noise or SystemNoise(), **changes)
+
+
+def planned(ensemble, epsilon, **changes):
+    return asked(epsilon, **changes).plan_for(ensemble, SPLIT.pool, delta=1e-5)
+
+
+def opened(folder, ensemble):
+    return open_ledger(folder / "sensitive", teachers=ensemble, budget=Budget(delta=1e-5))
+
+
+def test_sums_are_planned_where_records_are_many_beside_the_noise(ensemble):
+    plan = planned(ensemble, 5.0)
+    assert isinstance(plan, SumsPlan) and plan.num_queries == POOL
+    assert plan.num_of_class == len(data.load_private("digits").labels) / 10
+    assert plan.mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)[0] <= 5.0
+    assert "no teacher is asked" in plan.in_words() and "epsilon 5 " in plan.reason
+    assert json.loads(json.dumps(plan.to_dict()))["queries"] == POOL
+    for epsilon, changes in ((5.0, {"num_queries": 20}), (5.0, {"mechanism": GaussianHistogram})):
+        assert not isinstance(planned(ensemble, epsilon, **changes), SumsPlan)
+    # 144 records of a class would drown: teachers are asked, or the run refused.
+    with pytest.raises(ValueError, match="at least half of the queries right"):
+        planned(ensemble, 0.3)
+
+
+def test_who_names_them_gets_them(ensemble):
+    assert isinstance(planned(ensemble, 0.3, mechanism=ClassSums), SumsPlan)
+    for changes in ({"num_queries": 5}, {"strategy": "diverse"}, {"num_neighbours": 2}):
+        with pytest.raises(ValueError, match="expected no queries, strategy, rounds"):
+            planned(ensemble, 5.0, mechanism=ClassSums, **changes)
+    with pytest.raises(ValueError, match="teachers on features"):
+        planned(FakeEnsemble(table(95)), 5.0, mechanism=ClassSums)
+
+
+def test_owners_get_them_only_by_name(ensemble, monkeypatch):
+    """Neither the number of owners nor that of their records is a public value."""
+    monkeypatch.setattr(type(ensemble), "unit", "owner")
+    plan = planned(ensemble, 5.0, mechanism=ClassSums)
+    assert plan.num_of_class is None and "records of a class" not in plan.reason
+    assert not isinstance(planned(ensemble, 5.0, margin=0.95), SumsPlan)
+
+
+def run(folder, ensemble, epsilon=8.0):
+    request = asked(epsilon)
+    plan = request.plan_for(ensemble, SPLIT.pool, delta=1e-5)
+    with opened(folder, ensemble) as ledger:
+        return make_student(
+            StudentConfig(model="mlp", max_steps=40, batch_size=32, learning_rate=0.003, seed=0),
+            SPLIT,
+            request=request.planned(plan),
+            teachers=ensemble,
+            ledger=ledger,
+            output=Output(directory=artifacts.RunDirectory(folder)),
+        )
+
+
+def test_a_student_is_published_with_what_the_sums_cost(tmp_path, ensemble):
+    report = run(tmp_path, ensemble)
+    released = report.queried.released
+    assert released.num_answered == POOL and released.noisy_sums.shape[1] == 10
+    assert not released.have_no_noise and released.noisy_counts is None
+    assert len(report.queried.labels.labels) == POOL
+    assert report.measured.label_accuracy.value > 0.5  # of hasty features; a constant has a tenth
+    values = student_report.student_values(report, seconds=1.0)
+    assert values["epsilon_worst_case"] <= 8.0 and values["epsilon_data_dependent"] is None
+    assert values["queries_answered"] == values["queries"] == POOL
+    assert 0.0 < values["inferred_label_certainty"] == certainty(report.queried) <= 1.0
+    rows = dict(student_report.student_rows(report, seconds=1.0))
+    assert "by noisy sums of records" in rows["queries"]
+    assert rows["epsilon, data-dependent"] == "none: it costs the same for all records"
+    stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
+    assert stated["mechanism"]["name"] == "class_sums"
+    page = (tmp_path / "released" / "privacy_statement.md").read_text()
+    assert "sums" in page and "No teacher was asked" in page
+    with Ledger.read(tmp_path / "sensitive") as ledger:
+        check_statement(stated, ledger)
+        assert list(ledger.paid().values()) == [1]
+        with pytest.raises(ValueError, match="statement: expected at least epsilon"):
+            check_statement({**stated, "epsilon": stated["epsilon"] / 2}, ledger)
+    paid = analysis_run.read_run(tmp_path)
+    config = analysis_run.RunConfig(accounting=AnalysisConfig(), release=None, beta=0.1)
+    found = analysis_run.run(paid.source, config, artifacts.RunDirectory(tmp_path), noise=None)
+    assert found.publishable["epsilon_worst_case"] == pytest.approx(values["epsilon_worst_case"])
+
+
+def request(ensemble, epsilon=8.0, noise=None):
+    return asked(epsilon, noise).planned(planned(ensemble, epsilon))
+
+
+def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble):
+    with opened(tmp_path, ensemble) as ledger:
+        labels = ask(request(ensemble), SPLIT.pool, teachers=ensemble, ledger=ledger)
+        again = ask(request(ensemble), SPLIT.pool, teachers=ensemble, ledger=ledger)
+        assert (labels.released.noisy_sums == again.released.noisy_sums).all()
+        assert sum(ledger.paid().values()) == 1
+    labels.save(tmp_path / "kept")
+    kept = QueriedLabels.load(tmp_path / "kept")
+    assert (kept.released.noisy_sums == labels.released.noisy_sums).all()
+    np.testing.assert_array_equal(kept.labels.weights, labels.labels.weights)
+    sums = labels.released.noisy_sums.copy()
+    sums[0, 0] += 1
+    forged = dataclasses.replace(labels.released, noisy_sums=sums)
+    other = (labels.labels.labels + 1) % 10
+    relabelled = dataclasses.replace(labels.labels, labels=other)
+    for changed in (
+        dataclasses.replace(labels, released=forged),
+        dataclasses.replace(labels, labels=relabelled),
+    ):
+        with (
+            opened(tmp_path, ensemble) as ledger,
+            pytest.raises(ValueError, match=r"that this ledger paid for|changed since"),
+        ):
+            publish(
+                None,
+                changed,
+                SPLIT.pool,
+                teachers=ensemble,
+                ledger=ledger,
+                folder=tmp_path / "out",
+            )
+
+
+def test_nothing_is_paid_for_a_part_of_the_pool_or_without_sums(tmp_path, trained, ensemble):
+    part = LabelRequest(
+        queries=dataclasses.replace(WHOLE, num_queries=10),
+        mechanism=ClassSums(3.0),
+        noise=SystemNoise(),
+    )
+    with opened(tmp_path, ensemble) as ledger:
+        with pytest.raises(ValueError, match="queries: expected all 400 of the pool"):
+            ask(part, SPLIT.pool, teachers=ensemble, ledger=ledger)
+        assert ledger.paid() == {}
+    folder = tmp_path / "earlier"
+    shutil.copytree(trained[0] / "sensitive" / "teachers", folder)
+    (folder / "ensemble" / "class_sums.npz").unlink()
+    earlier = type(ensemble)(folder / "ensemble")
+    assert earlier.digest != ensemble.digest
+    with pytest.raises(ValueError, match="teachers on features"):
+        planned(earlier, 5.0, mechanism=ClassSums)
+
+
+def test_seeded_noise_is_told(tmp_path, ensemble):
+    with opened(tmp_path, ensemble) as ledger:
+        found = ask(
+            request(ensemble, noise=SeededNoise(1)), SPLIT.pool, teachers=ensemble, ledger=ledger
+        )
+    assert not found.released.secure_noise
