@@ -45,7 +45,6 @@ def class_sums(
         owner, classes = pairs // num_classes, pairs % num_classes
         lengths = np.sqrt(np.bincount(owner, np.square(together).sum(axis=1)))
         found = together / np.maximum(lengths, 1.0)[owner, None]
-    steps = np.trunc(found * (LATTICE * BELOW)).astype(np.int64)
-    sums = np.zeros((num_classes, steps.shape[1]), np.int64)
-    np.add.at(sums, classes, steps)
-    return np.ascontiguousarray(sums.T)
+    steps = np.trunc(found * (LATTICE * BELOW))
+    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
+    return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
