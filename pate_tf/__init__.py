@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pate_tf import accounting
     from pate_tf.accounting.charge import Cost
     from pate_tf.accounting.mechanisms import (
+        ClassSums,
         ConfidentGaussianNoisyMax,
         ExponentialMechanism,
         GaussianHistogram,
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 # Where each public name is defined.
 _HOMES = {
     "BudgetExceeded": "ledger",
+    "ClassSums": "accounting.mechanisms",
     "ConfidentGaussianNoisyMax": "accounting.mechanisms",
     "Cost": "accounting.charge",
     "Data": "front.data",
@@ -79,6 +81,7 @@ _MODULES = {"accounting": "accounting", "datasets": "front.datasets"}
 
 __all__ = [
     "BudgetExceeded",
+    "ClassSums",
     "ConfidentGaussianNoisyMax",
     "Cost",
     "Data",

@@ -30,6 +30,7 @@ from pate_tf.teachers.voters import Voter
 from pate_tf.values.public import Pool
 from pate_tf.values.sensitive import FeatureSums
 
+PART: Final = 4_096  # inputs whose vectors are in memory in double precision
 STRATEGY: Final = "first"  # all of the pool, in its order
 # Records of a class, over the noise on a number of its sum. On the pool of Fashion-MNIST, by 3,000
 # records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
@@ -233,7 +234,11 @@ def labels_by_sums(
     """
     check_sums(queries, teachers, pool)
     ensemble, sums = ensemble_with_sums(teachers)
-    known = record_vectors(ensemble.features(pool.inputs), ensemble.scale).astype(np.float32)
+    features = ensemble.features(pool.inputs)
+    known = np.empty((len(pool), features.shape[1] + 1), np.float32)
+    for start in range(0, len(pool), PART):
+        part = slice(start, start + PART)
+        known[part] = record_vectors(features[part], ensemble.scale)
     paid = release_sums(sums, mechanism, ledger=ledger, noise=noise, unit=teachers.unit)
     with reporting.clock("working out labels of the pool"):
         first, learnt = infer(
