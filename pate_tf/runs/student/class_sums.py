@@ -54,7 +54,7 @@ def ensemble_with_sums(teachers: Voter) -> tuple[Ensemble, FeatureSums]:
     if found is None:
         raise ValueError(
             "mechanism: expected teachers on features for sums of records, which "
-            "train_teachers.py keeps of such, got others; train them with --model=ridge by this "
+            "train_teachers.py keeps of such, got others; train ridge ones by this "
             "version"
         )
     return found
