@@ -96,3 +96,20 @@ def test_a_number_of_teachers_is_recommended_with_its_reason():
     many_classes = dataclasses.replace(PRIVATE.dataset, num_classes=100, class_names=())
     assert features.recommendation(60_000, many_classes).num_teachers == 200
     assert features.recommendation(5, PRIVATE.dataset).num_teachers == 1
+
+
+def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path):
+    """Sums of records are shortened by owner: by those that shares go by, and no others."""
+    private = data.load_private("digits")
+    visits = np.arange(len(private))
+    persons = visits // 7
+    np.save(tmp_path / "persons.npy", persons)
+    examples = dataclasses.replace(private, owners=visits)
+    source = teacher_settings.PartitionSource(owners_file=tmp_path / "persons.npy")
+    owned = source.owned(examples)
+    np.testing.assert_array_equal(owned.owners, persons)
+    shares = source.load(num_records=len(private), num_teachers=5, seed=0, owners=owned.owners)
+    assert shares.unit == "owner"
+    for person in range(10):
+        assert len(set(shares.assignment[persons == person].tolist())) == 1
+    assert teacher_settings.PartitionSource().owned(examples) is examples

@@ -169,6 +169,7 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
     num_teachers = features.num_teachers(
         asked.num_teachers, asked.settings.model, examples, reporting
     )
+    examples = asked.partition.owned(examples)
     shares = asked.partition.load(
         num_records=len(examples),
         num_teachers=num_teachers,

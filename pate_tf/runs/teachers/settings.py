@@ -30,6 +30,18 @@ class PartitionSource:
     owners_file: pathlib.Path | None = None
     partition_file: pathlib.Path | None = None
 
+    def owned(self, examples: PrivateExamples) -> PrivateExamples:
+        """Returns records with the owners that shares go by: the file's, whatever the data bring.
+
+        Raises:
+          ValueError: if the file is broken or does not fit.
+        """
+        if self.owners_file is None or self.partition_file is not None:
+            return examples
+        owners = artifacts.read_array(self.owners_file)
+        _check_length(owners, len(examples), "owners_file", "the owner of each record")
+        return dataclasses.replace(examples, owners=owners)
+
     def load(
         self,
         *,
@@ -38,16 +50,13 @@ class PartitionSource:
         seed: int,
         owners: npt.NDArray[Any] | None = None,
     ) -> partition.Partition:
-        """Shares records out; by `owners`, which the data bring, where neither file is given.
+        """Shares records out; by `owners`, as `owned` gives them, where there is no other file.
 
         Raises:
           ValueError: if both files are given, or one is broken or does not fit.
         """
         if self.owners_file and self.partition_file:
             raise ValueError("partition: expected owners_file or partition_file, got both")
-        if self.owners_file:
-            owners = artifacts.read_array(self.owners_file)
-            _check_length(owners, num_records, "owners_file", "the owner of each record")
         if self.partition_file:
             given = artifacts.read_array(self.partition_file)
             if given.ndim == 1:
