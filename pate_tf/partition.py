@@ -56,6 +56,24 @@ class Partition:
         """Number of records."""
         return len(self.assignment)
 
+    def numbered(self, owners: npt.NDArray[Any]) -> IntArray:
+        """Returns a number for each record's owner, `[num_records]`.
+
+        Args:
+          owners: whose each record is, `[num_records]`.
+
+        Raises:
+          ValueError: if records of one owner belong to two teachers: nobody protects the owner.
+        """
+        _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
+        split = self.assignment[first][numbers] != self.assignment
+        if split.any():
+            raise ValueError(
+                f"owners: expected all records of an owner with one teacher, got "
+                f"{len(np.unique(numbers[split]))} owners with more than one"
+            )
+        return numbers.astype(np.int64)
+
     def records_of(self, teacher: int) -> IntArray:
         """Returns the indices of one teacher's records, int64, ascending."""
         return np.flatnonzero(self.assignment == teacher)

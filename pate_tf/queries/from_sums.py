@@ -4,8 +4,9 @@ Of images as of noisy counts (`diverse`), twice: by features that were learnt wi
 features that a network learnt from what that yielded. The mean of both counts. Of others once.
 
 Where groups of inputs that look alike to that network are classes, a few labels of typical inputs
-say more than any function that is worked out from noise. Whether they are the sums themselves can
-tell: labels that such groups give must fit them nearly as well.
+say more than any function that is worked out from noise. Whether they are can be told from how
+clear groups are, and from the sums themselves: labels that such groups give must fit them nearly as
+well.
 """
 
 import numpy as np
@@ -31,11 +32,14 @@ from pate_tf.students.training import TrainingDivergedError
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import Pool, PoolLabels
 
-TYPICAL_OF_CLASS = 10  # whose labels name groups
-# By how much groups may make the sums less likely, as a logarithm. At epsilons of .02, .05 and .1
-# labels by groups were worse by 3.9, 3.7 and 5.5 on MNIST's pool, where they were right more often,
-# and by 8.6, 11.2 and 18.7 on Fashion-MNIST's, where they were not (one draw each).
-MOST_MISFIT = 7.0
+TYPICAL_OF_CLASS = 50  # whose labels name groups; of ten one wrong one counts for too much
+# Of the pool, the share that groups must be clear about to be classes: 95 to 97 % of MNIST's pool
+# were, 72 to 81 % of Fashion-MNIST's.
+LEAST_CLEAR = 0.9
+# By how much groups may make the sums less likely, as a logarithm. Noise alone moved that from 3 to
+# 10 on MNIST's pool; a coherent error in one input in fifty, at an epsilon of .1, would cost about
+# 50.
+MOST_MISFIT = 20.0
 
 
 def infer(
@@ -76,7 +80,7 @@ def infer(
     found = labels_of(averaged([first, again], BOTH))
     asked = typical.choose(
         pool,
-        min(TYPICAL_OF_CLASS * found.num_classes, len(pool)),
+        min(TYPICAL_OF_CLASS * found.num_classes, len(pool) // 2),
         seed,
         representation=representation,
     )
@@ -87,7 +91,11 @@ def infer(
     grouped = found.labels.copy()
     grouped[by_groups.query_indices] = by_groups.labels
     worse = misfit(grouped, vectors, sums, noise) - misfit(found.labels, vectors, sums, noise)
-    are_classes = worse <= MOST_MISFIT and len(np.unique(by_groups.labels)) == found.num_classes
+    are_classes = (
+        len(by_groups.labels) >= LEAST_CLEAR * len(pool)
+        and len(np.unique(by_groups.labels)) == found.num_classes
+        and worse <= MOST_MISFIT
+    )
     return once, by_groups if are_classes else found
 
 

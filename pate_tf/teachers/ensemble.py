@@ -6,6 +6,7 @@ scalar, to the teachers' mean, float32 `[batch, num_classes]`).
 """
 
 import dataclasses
+import gc
 import hashlib
 import json
 import pathlib
@@ -57,6 +58,7 @@ def save(
     else:
         module = on_features.FeatureEnsembleModule(config, stacked, encoder)
         signatures = {"features": module.features}
+    del stacked  # the module has a copy
     signatures |= {"votes": module.votes, "counts": module.counts}
     with artifacts.atomic_folder(folder) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
@@ -66,6 +68,9 @@ def save(
             arrays = {"sums": class_sums, "scale": scale}
             artifacts.write_arrays(temporary / CLASS_SUMS, arrays, private=True)
         artifacts.make_private(temporary)
+    # Graphs hold each other in cycles, and all teachers with them until Python looks for those.
+    del module, signatures
+    gc.collect()
 
 
 def save_each(

@@ -26,6 +26,7 @@ from pate_tf.values.sensitive import PrivateExamples
 
 SLOTS = 64  # teachers that share a batch
 CHUNK = 64  # teachers that vote together
+PART = 128  # rows that go into a variable together
 
 
 def is_on_features(model: Named) -> bool:
@@ -121,7 +122,7 @@ class FeatureEnsembleModule(tf.Module):
     ) -> None:
         """Takes what `closed_form.stack` returned."""
         super().__init__()
-        self.stacked = [tf.Variable(array, trainable=False) for array in stacked]
+        self.stacked = [_variable(array) for array in stacked]
         self.encoder = encoder
         self.public_weights = encoder.learnt
         dataset, num_teachers = config.dataset, config.num_teachers
@@ -184,3 +185,12 @@ class FeatureEnsembleModule(tf.Module):
             known = tf.concat([tf.gather(labels, rows), tf.zeros([1], labels.dtype)], axis=0)
             found = found.write(teacher - first, tf.cast(tf.gather(known, nearest), tf.int64))
         return found.stack()
+
+
+def _variable(array: npt.NDArray[Any]) -> tf.Variable:
+    """Returns a variable with an array's values, given in parts: all at once are copied twice."""
+    variable = tf.Variable(tf.zeros(array.shape, array.dtype), trainable=False)
+    for start in range(0, len(array), PART):
+        part = array[start : start + PART]
+        variable.scatter_nd_update(np.arange(start, start + len(part))[:, None], part)
+    return variable

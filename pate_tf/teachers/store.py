@@ -8,7 +8,7 @@ not at all.
 import collections
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,9 +154,17 @@ def load_finished(
     Raises:
       ValueError: if a teacher is missing or a file is broken.
     """
-    by_teacher, losses = read_finished(folder, num_teachers)
-    stacked = [np.stack(arrays) for arrays in zip(*by_teacher, strict=True)]
-    return stacked, losses
+    stacked: list[npt.NDArray[Any]] = []
+    losses: dict[int, npt.NDArray[np.float32]] = {}
+    for by_teacher, some_losses in _files(folder):  # thousands of teachers: one file in memory
+        for teacher, arrays in by_teacher.items():
+            if not stacked:
+                stacked = [np.empty((num_teachers, *one.shape), one.dtype) for one in arrays]
+            for slot, array in zip(stacked, arrays, strict=True):
+                slot[teacher] = array
+        losses |= some_losses
+    _check_complete(losses, num_teachers)
+    return stacked, [losses[teacher] for teacher in range(num_teachers)]
 
 
 def read_finished(
@@ -168,12 +176,7 @@ def read_finished(
       ValueError: if a teacher is missing or a file is broken.
     """
     by_teacher, losses = read_all_finished(folder)
-    missing = set(range(num_teachers)) - by_teacher.keys()
-    if missing:
-        raise ValueError(
-            f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
-            f"the first is {min(missing)}"
-        )
+    _check_complete(by_teacher, num_teachers)
     teachers = range(num_teachers)
     return [by_teacher[teacher] for teacher in teachers], [losses[teacher] for teacher in teachers]
 
@@ -205,9 +208,21 @@ def read_all_finished(
     Raises:
       ValueError: if a file is broken.
     """
-    losses: dict[int, npt.NDArray[np.float32]] = {}
     by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
+    losses: dict[int, npt.NDArray[np.float32]] = {}
+    for some_teachers, some_losses in _files(folder):
+        by_teacher |= some_teachers
+        losses |= some_losses
+    return by_teacher, losses
+
+
+def _files(
+    folder: pathlib.Path,
+) -> Iterator[tuple[dict[int, list[npt.NDArray[Any]]], dict[int, npt.NDArray[np.float32]]]]:
+    """Yields the arrays and the losses of each teacher of one file after another."""
     for path in _finished_paths(folder):
+        losses: dict[int, npt.NDArray[np.float32]] = {}
+        by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
         arrays = artifacts.read_arrays(path)
         sizes = collections.Counter(name.partition("/")[0] for name in arrays)
         stacked = [arrays[f"stacked/{index}"] for index in range(sizes["stacked"])]
@@ -215,7 +230,16 @@ def read_all_finished(
             own = [arrays[f"{teacher}/{index}"] for index in range(sizes[str(teacher)])]
             by_teacher[teacher] = own or [array[place] for array in stacked]
             losses[teacher] = arrays.get(f"losses/{teacher}", np.zeros(0, np.float32))
-    return by_teacher, losses
+        yield by_teacher, losses
+
+
+def _check_complete(teachers: Container[int], num_teachers: int) -> None:
+    missing = [one for one in range(num_teachers) if one not in teachers]
+    if missing:
+        raise ValueError(
+            f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
+            f"the first is {missing[0]}"
+        )
 
 
 def _finished_paths(folder: pathlib.Path) -> list[pathlib.Path]:

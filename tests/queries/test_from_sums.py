@@ -1,5 +1,7 @@
 """Labels of a pool from noisy sums: by groups where the sums do not speak against them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,24 @@ def test_where_sums_speak_against_groups_they_decide(problem):
     misfits = [from_sums.misfit(labels, vectors, sums, NOISE) for labels in (truth, one_group)]
     assert misfits[0] + from_sums.MOST_MISFIT < misfits[1]
     assert once.num_classes == 10
+
+
+def test_groups_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monkeypatch):
+    truth, _, clear, known = problem(lambda group, _: group)
+    assert clear.weights is None
+    spread_all = from_sums.spread_labels
+
+    def of_some(graph, labels):
+        found = spread_all(graph, labels)
+        kept = np.arange(len(found.labels)) % 5 != 0
+        return dataclasses.replace(
+            found, query_indices=found.query_indices[kept], labels=found.labels[kept]
+        )
+
+    monkeypatch.setattr(from_sums, "spread_labels", of_some)
+    _, found = from_sums.infer(POOL, *known, NOISE, 0)
+    assert found.weights is not None and len(found.labels) == NUM_INPUTS
+    assert (found.labels == truth).mean() > 0.95
 
 
 def test_misfit_is_minus_the_logarithm_of_a_density():

@@ -133,12 +133,16 @@ def test_one_record_replaced_moves_what_is_kept_by_two_at_most(tmp_path, encoder
     assert before.digest != after.digest
 
 
-def test_sums_come_out_the_same_however_the_training_was_cut_up(tmp_path, monkeypatch, encoder):
+@pytest.mark.parametrize("limit", ["SECONDS_BETWEEN_SAVES", "MOST_UNSAVED"])
+def test_sums_come_out_the_same_however_the_training_was_cut_up(
+    tmp_path, monkeypatch, encoder, limit
+):
     train(tmp_path / "whole", encoder)
     train(tmp_path / "parts", encoder, teachers=[3, 1])
     train(tmp_path / "parts", encoder, teachers=[0, 1, 3])
-    monkeypatch.setattr(going_on, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(going_on, limit, 0)
     train(tmp_path / "elsewhere", encoder, teachers=[4, 2])
+    assert len([*(tmp_path / "elsewhere" / "sensitive" / "teachers").glob("finished-*")]) == 2
     train(
         tmp_path / "parts",
         encoder,
@@ -163,6 +167,18 @@ def test_owners_are_shortened_and_unknown_ones_not_added_up(tmp_path, encoder):
     train(tmp_path / "records", encoder, partition=by_hand, owners=owners)
     records = kept(tmp_path / "records").class_sums.values
     assert records[-1].sum() == pytest.approx(80 * LATTICE * CONSTANT, abs=80)
+
+
+def test_owners_are_those_that_the_partition_and_the_training_before_knew(tmp_path, encoder):
+    owners = np.arange(len(LABELS)) % 20
+    partition = owner_partition(owners, num_teachers=5, seed=0)
+    train(tmp_path, encoder, partition=partition, owners=owners, teachers=[0, 1])
+    with pytest.raises(ValueError, match="owners: expected all records of an owner with one tea"):
+        train(tmp_path, encoder, partition=partition, owners=np.arange(len(LABELS)) % 7)
+    # Other owners, shared out alike, would be shortened to other lengths in one and the same sum.
+    with pytest.raises(ValueError, match=r"holds other teachers .*owners"):
+        train(tmp_path, encoder, partition=partition, owners=np.arange(len(LABELS)))
+    assert train(tmp_path, encoder, partition=partition, owners=owners)
 
 
 def test_teachers_of_an_earlier_version_have_no_sums(tmp_path, encoder):

@@ -13,6 +13,7 @@ from pate_tf.values.arrays import IntArray
 
 SECONDS_A_CALL = 5.0  # of the training loop: how often a long training can be saved
 SECONDS_BETWEEN_SAVES = 10.0
+MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
 
 Progress = Callable[[int], object]
 
@@ -20,20 +21,21 @@ Progress = Callable[[int], object]
 def save_all(
     trained: Iterator[tuple[int, TeacherState]], store: TeacherStore, progress: Progress
 ) -> None:
-    """Saves finished teachers, several to a file, at most every few seconds."""
+    """Saves finished teachers, several to a file: every few seconds, or where they get large."""
     unsaved: dict[int, TeacherState] = {}
     sums: IntArray | None = None
-    last_save = time.monotonic()
+    num_bytes, last_save = 0, time.monotonic()
     for teacher, state in trained:
         if state.class_sums is not None:  # of thousands of teachers one is in memory
             sums = state.class_sums if sums is None else sums + state.class_sums
             state.class_sums = None
         unsaved[teacher] = state
+        num_bytes += sum(array.nbytes for array in (*state.weights, *state.buffers))
         progress(1)
-        if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES:
+        if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
             store.save_finished(unsaved, class_sums=sums)
             unsaved, sums = {}, None
-            last_save = time.monotonic()
+            num_bytes, last_save = 0, time.monotonic()
     store.save_finished(unsaved, class_sums=sums)
 
 

@@ -116,7 +116,8 @@ def train(
 
     Raises:
       ValueError: if a folder holds teachers of another configuration, one teacher twice, a mere
-        merge leaves a gap, a teacher is out of range, or the parallelism is unknown.
+        merge leaves a gap, a teacher is out of range, the parallelism is unknown, or an owner that
+        is protected has records with two teachers.
     """
     if not (teachers or merge_from) or not set(teachers) <= set(range(config.num_teachers)):
         raise ValueError(f"teachers: expected teachers from 0 to {config.num_teachers - 1}")
@@ -175,6 +176,9 @@ def train(
         )
     if encoder is not None:
         identity["encoder"] = encoder.digest
+    if by_formula and partition.unit == "owner":  # class sums go by who belongs together
+        owners = None if examples.owners is None else partition.numbered(examples.owners)
+        identity["owners"] = None if owners is None else artifacts.digest_array(owners)
     store = TeacherStore(folder, identity)
     artifacts.write_arrays(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
@@ -224,12 +228,17 @@ def train(
             by_teacher, _ = read_finished(folder, config.num_teachers)
             classifiers.save(target, config, by_teacher, encoder=encoder)
         elif encoder is not None:
-            # What is read is let go as soon as it is stacked.
-            stacked = closed_form.stack(
-                str(config.model), read_finished(folder, config.num_teachers)[0]
-            )
+            # Not named here: saving lets go of what TensorFlow has a copy of.
             ensembles.save(
-                target, config, stacked, encoder=encoder, class_sums=read_class_sums(folder)
+                target,
+                config,
+                load_finished(folder, config.num_teachers)[0]
+                if closed_form.is_linear(str(config.model))
+                else closed_form.stack(
+                    str(config.model), read_finished(folder, config.num_teachers)[0]
+                ),
+                encoder=encoder,
+                class_sums=read_class_sums(folder),
             )
         else:
             stacked, losses = load_finished(folder, config.num_teachers)
