@@ -189,6 +189,8 @@ class FeatureEnsembleModule(tf.Module):
 
 def _variable(array: npt.NDArray[Any]) -> tf.Variable:
     """Returns a variable with an array's values, given in parts: all at once are copied twice."""
+    if not np.issubdtype(array.dtype, np.floating):  # small, and not all devices update their parts
+        return tf.Variable(array, trainable=False)
     variable = tf.Variable(tf.zeros(array.shape, array.dtype), trainable=False)
     for start in range(0, len(array), PART):
         part = array[start : start + PART]
