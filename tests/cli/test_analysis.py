@@ -944,6 +944,21 @@ def test_all_mechanisms_are_compared_and_one_is_recommended(succeed):
         assert name in ended.out
 
 
+def test_a_comparison_says_what_sums_of_records_would_take(succeed):
+    """The noise that `train_student.py` takes for a budget alone, and from how many records."""
+    asked = ("--calibrate", "--target_epsilon=0.25", "--nb_teachers=250")
+    ended = succeed(*asked)
+    sums = ended.report["class_sums"]
+    paid = mechanism_from_dict(sums["mechanism"])
+    assert paid.name == "class_sums"
+    epsilon, _ = paid.data_independent_epsilon(num_queries=1, delta=DELTA)
+    assert 0.2499 < epsilon <= sums["epsilon"] <= 0.25
+    assert sums["fewest_records_of_a_class"] == 20.0 * paid.noise_scales["sigma"]
+    assert f"noise of {rounded_up(paid.noise_scales['sigma'])} to each" in " ".join(ended.out.split())
+    named = succeed(*asked, "--mechanism=gaussian_histogram")
+    assert "class_sums" not in named.report and "Or no votes" not in named.out
+
+
 def test_the_margin_and_the_number_of_classes_are_heeded(succeed):
     asked = ("--calibrate", "--target_epsilon=1", "--nb_teachers=60")
     few = ("--mechanism=gaussian_histogram", "--queries=30")

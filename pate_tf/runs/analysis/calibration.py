@@ -4,10 +4,15 @@ What `pate_tf.cli.analysis` calls, and any program may. Reads no votes. TensorFl
 """
 
 import dataclasses
+import textwrap
+from math import ceil
 
 from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.mechanisms import ClassSums, Mechanism
 from pate_tf.accounting.recommend import DEFAULT_DELTA, recommend
+from pate_tf.accounting.recommendation import WIDTH
+from pate_tf.accounting.target import Target
 from pate_tf.analysis import calibration as calibrations
 from pate_tf.analysis.calibration_report import calibration_report, calibration_rows
 from pate_tf.runs.reporting import Table, TablesReport
@@ -80,6 +85,9 @@ class RecommendationRun:
 def compare(asked: RecommendationRun) -> TablesReport:
     """Compares all mechanisms by their expected right labels, and recommends one.
 
+    Without one named it also says what noise a budget alone would buy on sums of records, which
+    teachers on features keep, and for how many records that is worth it.
+
     Raises:
       ValueError: if a number is out of range, or no mechanism can be planned for.
     """
@@ -91,11 +99,37 @@ def compare(asked: RecommendationRun) -> TablesReport:
         delta=asked.delta,
     )
     title, *lines = plan.in_words().splitlines()
-    return TablesReport(
-        tables=[Table(title=title, lines=lines)],
-        values={
-            **calibration_report(found),
-            "expected_right_labels": plan.candidates[0].expected_right,
-            "plan": plan.to_dict(),
-        },
+    tables = [Table(title=title, lines=lines)]
+    values = {
+        **calibration_report(found),
+        "expected_right_labels": plan.candidates[0].expected_right,
+        "plan": plan.to_dict(),
+    }
+    if asked.mechanism is None:
+        target = dataclasses.replace(plan.target, num_queries=1)
+        sums = target.least_noise(ClassSums.of_scale)
+        tables.append(_of_sums(sums, target))
+        values["class_sums"] = {
+            "mechanism": sums.to_dict(),
+            "epsilon": target.epsilon_of(sums),
+            "fewest_records_of_a_class": sums.fewest_of_class,
+        }
+    return TablesReport(tables=tables, values=values)
+
+
+def _of_sums(sums: ClassSums, target: Target) -> Table:
+    said = (
+        f"With a budget and neither mechanism nor number of queries, train_student.py adds noise "
+        f"of {rounded_up(sums.sigma)} to each number of these sums, and works out a label of every "
+        f"input of the pool, where every class has {ceil(sums.fewest_of_class):,} private records "
+        f"or more. Whether sums or votes say more depends on the data; docs/instead.md has both "
+        f"side by side."
+    )
+    return Table(
+        title="Or no votes: teachers on features, such as ridge, keep sums of records by class",
+        lines=[
+            f"  --target_epsilon={target.epsilon!r} --delta={target.delta!r}",
+            "",
+            *textwrap.wrap(said, WIDTH),
+        ],
     )

@@ -32,9 +32,6 @@ from pate_tf.values.sensitive import FeatureSums
 
 PART: Final = 4_096  # inputs whose vectors are in memory in double precision
 STRATEGY: Final = "first"  # all of the pool, in its order
-# Records of a class, over the noise on a number of its sum. On the pool of Fashion-MNIST, by 3,000
-# records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
-FEWEST_OF_CLASS: Final = 20.0
 
 
 def with_sums(teachers: Voter) -> tuple[Ensemble, FeatureSums] | None:
@@ -72,7 +69,7 @@ class SumsPlan:
         public.
     """
 
-    mechanism: Mechanism
+    mechanism: ClassSums
     target: Target
     num_queries: int
     num_of_class: float | None
@@ -172,7 +169,7 @@ def worthwhile_sums_plan(target: Target, *, teachers: Voter, pool: Pool) -> Sums
     if with_sums(teachers) is None:
         return None
     found = sums_plan(target, teachers=teachers, pool=pool)
-    if found.num_of_class is None or found.num_of_class < FEWEST_OF_CLASS * found.sigma:
+    if found.num_of_class is None or found.num_of_class < found.mechanism.fewest_of_class:
         return None
     return found
 
