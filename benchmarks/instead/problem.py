@@ -110,7 +110,11 @@ class Problem:
 
     def student_accuracy(self, labels: PoolLabels, repetition: int) -> float:
         """Trains a student on labels of the pool; returns its accuracy on the test samples."""
-        config = complete(self.student_settings(repetition), self.dataset)
+        config = complete(
+            self.student_settings(repetition),
+            self.dataset,
+            labels_whole_pool=len(labels.labels) == len(self.pool),
+        )
         student = STUDENTS[config.student].train(config, labels, self.pool)
         return self.accuracy(outputs(student, self.test[0]).argmax(axis=1))
 

@@ -99,7 +99,11 @@ class Student:
         # Nobody watches: what is held out may have labels, and those are for `evaluate`.
         nothing = PublicExamples(pool.dataset, pool.inputs[:0])
         self._model = learn(
-            complete(self._settings, pool.dataset),
+            complete(
+                self._settings,
+                pool.dataset,
+                labels_whole_pool=labels.queried.released.noisy_sums is not None,
+            ),
             PublicSplit(pool=pool, held_out=nothing),
             labels.queried,
             folder=self._directory,

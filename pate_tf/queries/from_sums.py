@@ -9,6 +9,8 @@ clear groups are, and from the sums themselves: labels that such groups give mus
 well.
 """
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +44,22 @@ LEAST_CLEAR = 0.9
 MOST_MISFIT = 20.0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """Public: what noisy sums say of a pool.
+
+    Attributes:
+      first: a label of every input, after the first time.
+      learnt: what a student learns from: of a table how probable each class is of every input, of
+        images how probable each is to be the likeliest one, or labels of clear groups.
+      certainty: the mean probability that the label is the likeliest class; None of groups.
+    """
+
+    first: PoolLabels
+    learnt: PoolLabels
+    certainty: float | None
+
+
 def infer(
     pool: Pool,
     vectors: npt.NDArray[np.floating],
@@ -50,8 +68,8 @@ def infer(
     seed: int,
     *,
     representation: Named | None = None,
-) -> tuple[PoolLabels, PoolLabels]:
-    """Returns a label for each input of a pool, with weights: after the first time, and in the end.
+) -> Inferred:
+    """Returns labels of a pool.
 
     Args:
       pool: public inputs.
@@ -66,16 +84,20 @@ def infer(
         # What is near in a table need not be alike.
         features = scaled(np.concatenate([view for views in alike for view in views], axis=1))
         alone = Smoothed(features=features, judged=features)
-        once = labels_of(regressed_by_sums([alone], vectors, sums, noise))
-        return once, once
+        regression = regressed_by_sums([alone], vectors, sums, noise)
+        once = labels_of(regression)
+        shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
+        shares /= shares.sum(axis=1, keepdims=True)
+        shared = dataclasses.replace(once, weights=shares.astype(np.float32))
+        return Inferred(first=once, learnt=shared, certainty=_certainty(once))
     first = regressed_by_sums(smoothed(alike), vectors, sums, noise)
     once = labels_of(first)
     if len(np.unique(once.labels)) < once.num_classes:
-        return once, once
+        return Inferred(first=once, learnt=once, certainty=_certainty(once))
     try:
         learnt = student_features(pool, once, seed)
     except TrainingDivergedError:  # of a network that nobody asked for
-        return once, once
+        return Inferred(first=once, learnt=once, certainty=_certainty(once))
     again = regressed_by_sums(smoothed([[learnt]]), vectors, sums, noise)
     found = labels_of(averaged([first, again], BOTH))
     asked = typical.choose(
@@ -96,7 +118,14 @@ def infer(
         and len(np.unique(by_groups.labels)) == found.num_classes
         and worse <= MOST_MISFIT
     )
-    return once, by_groups if are_classes else found
+    chosen = by_groups if are_classes else found
+    return Inferred(first=once, learnt=chosen, certainty=_certainty(chosen))
+
+
+def _certainty(labels: PoolLabels) -> float | None:
+    if labels.weights is None:
+        return None
+    return float(labels.weights.max(axis=1).mean(dtype=np.float64))
 
 
 def misfit(

@@ -35,6 +35,9 @@ class QueriedLabels:
       pool_digest: `artifacts.digest_array` of the pool's inputs, which the positions belong to.
       neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
         (`queries/look_alikes.py`); None where each was asked alone.
+      certainty: how sure labels are that were worked out from noisy sums of records: the mean
+        probability that the class named is the likeliest one, as far as noise alone can tell; None
+        of other labels, and where groups of look-alikes were named.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
       seal: of `record`, by the ledger that paid, so that what lay in a folder meanwhile is known
@@ -47,6 +50,7 @@ class QueriedLabels:
     strategy: str
     pool_digest: str
     neighbours: IntArray | None = dataclasses.field(default=None, repr=False)
+    certainty: float | None = None
     choice: str | None = None
     seal: str | None = dataclasses.field(default=None, repr=False)
 
@@ -131,6 +135,7 @@ class QueriedLabels:
             "cost": self.released.cost.to_dict(),
             "ledger_rows": list(self.released.ledger_rows),
             "secure_noise": self.released.secure_noise,
+            **({} if self.certainty is None else {"certainty": self.certainty}),
         }
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -161,7 +166,7 @@ class QueriedLabels:
                     f"{folder}: expected the labels that {COST_FILE} was written for, got others"
                 )
             kept = {name: fields.pop(name) for name in ("strategy", "pool_digest")}
-            kept |= {name: fields.pop(name, None) for name in ("choice", "seal")}
+            kept |= {name: fields.pop(name, None) for name in ("certainty", "choice", "seal")}
             cost = fields.pop("cost")
             cost["charge"] = charge_from_dict(cost["charge"])
             cost["before"] = charges_from_list(cost.get("before", ()))

@@ -95,7 +95,13 @@ class TeacherSource:
           ValueError: if there are none, or not as many as expected.
         """
         if self.elsewhere is None:
-            teachers: Voter = load_ensemble(ensemble_folder(self.directory(public.dataset.name)))
+            ensemble = ensemble_folder(self.directory(public.dataset.name))
+            if not ensemble.exists():
+                raise ValueError(
+                    f"teachers: expected a trained ensemble in {ensemble}, got none; run "
+                    f"train_teachers.py first, or say which run folder has one"
+                )
+            teachers: Voter = load_ensemble(ensemble)
         elif self.folder is None:
             raise ValueError(
                 "teachers: expected their run folder as well, the folder of the one ledger that "

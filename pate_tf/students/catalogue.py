@@ -2,8 +2,8 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import keras
 
@@ -14,6 +14,8 @@ from pate_tf.students import consistency, gan, gan_networks, random_forest, supe
 from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool, PoolLabels
+
+TRAINING: Final = ("max_steps", "batch_size", "learning_rate")
 
 
 class Trainer(Protocol):
@@ -53,6 +55,8 @@ class Student:
       max_steps: training steps where the user says nothing.
       batch_size: labelled examples a step, likewise.
       learning_rate: of Adam, likewise.
+      of_whole_table: other numbers of the three above for labels of every input of a table's pool,
+        which were worked out together: single ones are not noisy, and are to be followed closely.
       can_convert: whether it can be written in formats other than SavedModel.
     """
 
@@ -62,6 +66,7 @@ class Student:
     max_steps: int = 1_000
     batch_size: int = 64
     learning_rate: float = 0.002
+    of_whole_table: Mapping[str, float] = dataclasses.field(default_factory=dict)
     can_convert: bool = True
 
 
@@ -100,7 +105,13 @@ def _train_forest(
 
 
 STUDENTS = {
-    "supervised": Student(train=supervised.train_supervised, check=_check_supervised),
+    "supervised": Student(
+        train=supervised.train_supervised,
+        check=_check_supervised,
+        # On half of Adult's pool, students of the other half's labels agree with 97 to 98 % of what
+        # sums say there; with 95 % by the numbers for a few labels.
+        of_whole_table={"max_steps": 3_000, "batch_size": 256, "learning_rate": 0.005},
+    ),
     "gan": Student(
         train=gan.train_gan,
         check=_check_gan,
@@ -124,8 +135,15 @@ STUDENTS = {
 }
 
 
-def complete(settings: StudentSettings, dataset: Dataset) -> StudentConfig:
+def complete(
+    settings: StudentSettings, dataset: Dataset, *, labels_whole_pool: bool = False
+) -> StudentConfig:
     """Fills in a student's own settings where the user says nothing.
+
+    Args:
+      settings: what the user says.
+      dataset: what it learns from.
+      labels_whole_pool: whether every input of the pool has a label, worked out from noisy sums.
 
     Raises:
       ValueError: if there is no such student, or a setting is out of range.
@@ -133,19 +151,15 @@ def complete(settings: StudentSettings, dataset: Dataset) -> StudentConfig:
     own = _student(settings.student)
     model = own.default_model(dataset) if settings.model is None else settings.model
     if own is STUDENTS["random_forest"] or forest.is_forest(model, dataset):
-        for name in ("max_steps", "batch_size", "learning_rate"):
+        for name in TRAINING:
             if getattr(settings, name) is not None:
                 raise ValueError(f"{name}: expected none for a forest, which has no steps")
-    return StudentConfig(
-        student=settings.student,
-        model=model,
-        max_steps=own.max_steps if settings.max_steps is None else settings.max_steps,
-        batch_size=own.batch_size if settings.batch_size is None else settings.batch_size,
-        learning_rate=own.learning_rate
-        if settings.learning_rate is None
-        else settings.learning_rate,
-        seed=settings.seed,
-    )
+    training: dict[str, Any] = {name: getattr(own, name) for name in TRAINING}
+    if labels_whole_pool and dataset.kind == "tabular":
+        training |= own.of_whole_table
+    said = {name: getattr(settings, name) for name in TRAINING}
+    training |= {name: value for name, value in said.items() if value is not None}
+    return StudentConfig(student=settings.student, model=model, seed=settings.seed, **training)
 
 
 def _student(name: str) -> Student:

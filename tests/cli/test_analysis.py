@@ -954,7 +954,9 @@ def test_a_comparison_says_what_sums_of_records_would_take(succeed):
     epsilon, _ = paid.data_independent_epsilon(num_queries=1, delta=DELTA)
     assert 0.2499 < epsilon <= sums["epsilon"] <= 0.25
     assert sums["fewest_records_of_a_class"] == 20.0 * paid.noise_scales["sigma"]
-    assert f"noise of {rounded_up(paid.noise_scales['sigma'])} to each" in " ".join(ended.out.split())
+    assert f"noise of {rounded_up(paid.noise_scales['sigma'])} to each" in " ".join(
+        ended.out.split()
+    )
     named = succeed(*asked, "--mechanism=gaussian_histogram")
     assert "class_sums" not in named.report and "Or no votes" not in named.out
 

@@ -307,7 +307,10 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
     ("flags", "told"),
     [
         (["--dataset=nosuch"], "dataset: expected one of"),
-        (["--teachers_dir=nowhere"], "run train_teachers.py first"),
+        (
+            ["--teachers_dir=nowhere"],
+            "first, or say which run folder has one",
+        ),
         (["--nb_teachers=11"], "nb_teachers: "),
         (["--queries=401"], "queries: expected from 1 to the pool's 400"),
         (["--stdnt_share=597"], "stdnt_share: expected"),

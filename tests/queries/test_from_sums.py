@@ -46,7 +46,7 @@ def problem(monkeypatch):
         sums = sums + random.normal(0.0, NOISE, sums.shape)
         vectors = record_vectors(pool[2], None).astype(np.float32)
         found = from_sums.infer(POOL, vectors, sums, NOISE, 0)
-        return classes_of(*pool[:2]), *found, (vectors, sums)
+        return classes_of(*pool[:2]), found.first, found.learnt, (vectors, sums)
 
     return infer
 
@@ -85,9 +85,30 @@ def test_groups_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monk
 
     assert len(clear.labels) >= from_sums.LEAST_CLEAR * NUM_INPUTS
     monkeypatch.setattr(from_sums, "spread_labels", of_some)
-    _, found = from_sums.infer(POOL, *known, NOISE, 0)
+    found = from_sums.infer(POOL, *known, NOISE, 0).learnt
     assert found.weights is not None and len(found.labels) == NUM_INPUTS
     assert (found.labels == truth).mean() > 0.95
+
+
+def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_noise(problem):
+    """Seven of ten records of a group are of one class, which is certain; and three of the next."""
+    random = np.random.default_rng(1)
+
+    def classes_of(group, _):
+        return np.where(random.random(len(group)) < 0.7, group, (group + 1) % 10)
+
+    *_, (vectors, sums) = problem(classes_of)
+    table = Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs)
+    found = from_sums.infer(table, vectors, sums, NOISE, 0)
+    group = np.arange(NUM_INPUTS) % 10
+    assert (found.learnt.labels == group).all() and (found.first.labels == group).all()
+    shares = found.learnt.weights[np.arange(NUM_INPUTS), group]
+    assert (shares > 0.5).all() and (shares < 0.85).all()
+    assert shares.mean() == pytest.approx(0.7, abs=0.1)
+    others = found.learnt.weights[np.arange(NUM_INPUTS), (group + 1) % 10]
+    assert others.mean() == pytest.approx(0.3, abs=0.1)
+    sure = found.first.weights.max(axis=1)
+    assert found.certainty == pytest.approx(sure.mean()) and found.certainty > 0.95
 
 
 def test_misfit_is_minus_the_logarithm_of_a_density():
@@ -111,5 +132,5 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
 
     _, once, _, known = problem(lambda group, _: group)
     monkeypatch.setattr(from_sums, "student_features", Diverges())
-    first, found = from_sums.infer(POOL, known[0], known[1], NOISE, 0)
-    assert found is first and (first.labels == once.labels).all()
+    found = from_sums.infer(POOL, known[0], known[1], NOISE, 0)
+    assert found.learnt is found.first and (found.first.labels == once.labels).all()

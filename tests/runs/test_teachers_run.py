@@ -14,6 +14,7 @@ from pate_tf.runs.teachers import run as train_teachers
 from pate_tf.runs.teachers import settings as teacher_settings
 from pate_tf.runs.teachers import training as runs
 from pate_tf.students.config import StudentSettings
+from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -88,6 +89,31 @@ def test_a_students_settings_are_its_own_where_nobody_says_otherwise():
     assert (said.model, said.max_steps, said.seed) == ("mlp", 3, 4)
     with pytest.raises(ValueError, match="student: expected one of"):
         complete(StudentSettings(student="nosuch"), PUBLIC.dataset)
+
+
+def test_labels_of_a_whole_table_are_followed_closely_unless_the_user_says_otherwise():
+    from pate_tf.students.catalogue import STUDENTS, complete
+
+    own = STUDENTS["supervised"]
+    a_table = Dataset(
+        name="t",
+        kind="tabular",
+        input_shape=(3,),
+        value_range=(0.0, 1.0),
+        num_classes=2,
+        pool_size=9,
+    )
+    settings = StudentSettings(learning_rate=0.01)
+    few = complete(settings, a_table)
+    assert (few.max_steps, few.batch_size, few.learning_rate) == (1_000, 64, 0.01)
+    whole = complete(settings, a_table, labels_whole_pool=True)
+    assert {**own.of_whole_table, "learning_rate": 0.01} == {
+        name: getattr(whole, name) for name in own.of_whole_table
+    }
+    assert whole.max_steps > few.max_steps and whole.batch_size > few.batch_size
+    assert complete(settings, PUBLIC.dataset, labels_whole_pool=True) == complete(
+        settings, PUBLIC.dataset
+    )
 
 
 def test_a_number_of_teachers_is_recommended_with_its_reason():

@@ -21,16 +21,14 @@ def certainty(labels: QueriedLabels) -> float | None:
     released = labels.released
     weights = labels.inferred.weights
     if released.noisy_sums is not None:
-        weights = labels.labels.weights
-    elif (
+        return labels.certainty
+    if (
         weights is None
         or not len(weights)
         or released.noisy_counts is None
         or released.cost.charge.gaussian_noise_on_counts is None
         or released.num_answered > MOST_QUERIES  # spread, each by itself
     ):
-        return None
-    if weights is None:
         return None
     return float(weights.max(axis=1).mean(dtype=np.float64))
 

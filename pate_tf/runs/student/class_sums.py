@@ -238,7 +238,7 @@ def labels_by_sums(
         known[part] = record_vectors(features[part], ensemble.scale)
     paid = release_sums(sums, mechanism, ledger=ledger, noise=noise, unit=teachers.unit)
     with reporting.clock("working out labels of the pool"):
-        first, learnt = infer(
+        inferred = infer(
             pool,
             known,
             paid.values / LATTICE,
@@ -247,9 +247,9 @@ def labels_by_sums(
             representation=queries.representation,
         )
     released = ReleasedLabels(
-        query_indices=first.query_indices,
-        labels=first.labels,
-        num_classes=first.num_classes,
+        query_indices=inferred.first.query_indices,
+        labels=inferred.first.labels,
+        num_classes=inferred.first.num_classes,
         num_queries=len(pool),
         cost=paid.cost,
         ledger_rows=paid.ledger_rows,
@@ -259,7 +259,8 @@ def labels_by_sums(
     return QueriedLabels(
         queries=released.query_indices,
         released=released,
-        labels=learnt,
+        labels=inferred.learnt,
+        certainty=inferred.certainty,
         strategy=queries.strategy,
         pool_digest=artifacts.digest_array(pool.inputs),
     )

@@ -126,6 +126,9 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
             plan = request.plan_for(teachers, public.pool, delta=asked.budget.delta)
         reporting.note(plan.in_words())
         request = request.planned(plan)
+        config = complete(
+            asked.settings, public.dataset, labels_whole_pool=isinstance(plan, SumsPlan)
+        )
     output = Output(
         directory=directory,
         save_labels=asked.save_labels,
