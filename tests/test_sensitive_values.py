@@ -67,7 +67,7 @@ PUBLIC = {
     *("ledger.chain._End", "ledger.rows.Head", "ledger.rows.Spending", "ledger.rows.StoredAnswer"),
     *("ledger.memory.AllEnsembles", "ledger.memory.Missing"),
     *("labelling.labeller.Labeller", "labelling.class_sums.ReleasedSums"),
-    *("queries.diverse.Groups", "runs.student.class_sums.SumsPlan"),
+    *("queries.diverse.Groups", "queries.from_sums.Inferred", "runs.student.class_sums.SumsPlan"),
     *("statement.guarantees.Guarantee", "statement.facts.Sanitised", "statement.facts.StatedFacts"),
     "statement.privacy_statement.PrivacyStatement",
     *("data.columns.Column", "data.tfds_source.Source"),
