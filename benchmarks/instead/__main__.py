@@ -2,9 +2,9 @@
 
 The same private records, public pool and test samples for all methods, each held to the same
 epsilons at delta 1e-5 against replacement of one record. A table and a picture in `--output_dir`;
-what is finished is kept, and a run that was stopped goes on. `--publish` writes the table and the
-picture into docs/instead.md. `--quick` shows in seconds that everything runs, on the embedded
-digits.
+what is finished is kept, and a run that was stopped goes on. `--publish` puts its cells into
+docs/instead.md, in the place of earlier ones of the same kind. `--quick` shows in seconds that
+everything runs, on the embedded digits.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks.instead import picture, reference, runner
+from benchmarks.instead import page, picture, reference, runner
 from benchmarks.instead.methods import LABEL_PRIVATE, METHODS
 from benchmarks.instead.problem import Problem, data_dir_of
 from benchmarks.paper.bench import Bench
@@ -160,39 +160,7 @@ def write(folder: pathlib.Path, results: dict[str, object]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     artifacts.write_json(folder / RESULTS, results)
     artifacts.write_text(folder / TABLE, picture.table(results["rows"]))
-    draw(folder / PICTURE, results)
-
-
-def draw(path: pathlib.Path, results: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure = picture.draw(results["dataset"], results["rows"])
-    with artifacts.atomic_file(path) as file:
-        figure.savefig(file, dpi=80)
-
-
-def publish(results: dict[str, object], docs_dir: pathlib.Path) -> None:
-    """Puts a table into the page, between the marks of its data set, and the picture beside it.
-
-    Raises:
-      ValueError: if the page has no such marks.
-    """
-    name, page = results["dataset"], docs_dir / "instead.md"
-    begin, end = f"<!-- measured: {name} -->\n", f"<!-- end: {name} -->\n"
-    text = page.read_text()
-    if begin not in text or end not in text:
-        raise ValueError(f"docs_dir: expected {begin.strip()} and {end.strip()} in {page}")
-    file = f"pictures/instead_{name}.png"
-    draw(docs_dir / file, results)
-    shown = {row["method"] for row in results["rows"]}
-    missing = [one.title for key, one in METHODS.items() if one.by_default and key not in shown]
-    unmeasured = f"Not measured yet: {'; '.join(missing)}.\n\n" if missing else ""
-    measured = (
-        f"\n{picture.table(results['rows'])}\n`{results['command']}`, {results['date']}; "
-        f"seconds beside other work.\n\n![error against epsilon, {name}]({file})\n\n"
-        f"{unmeasured}"
-    )
-    before, after = text.split(begin)[0], text.split(end)[1]
-    artifacts.write_text(page, before + begin + measured + end + after)
+    picture.save(folder / PICTURE, results["dataset"], results["rows"])
 
 
 def main() -> int:
@@ -200,7 +168,7 @@ def main() -> int:
     try:
         results = compare(flags)
         if flags.publish:
-            publish(results, flags.docs_dir)
+            page.publish(results, flags.docs_dir)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

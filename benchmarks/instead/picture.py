@@ -1,5 +1,6 @@
 """The table and the picture of a comparison, from its results."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.instead.literature import POINTS
 from benchmarks.paper.rows import percent
+from pate_tf import artifacts
 
 Rows = Sequence[Mapping[str, Any]]
 MARKERS = "osv^D<>phX"
@@ -41,7 +43,9 @@ def _accuracy(row: Mapping[str, Any] | None) -> str:
 
 
 def _seconds(rows: Rows) -> str:
-    own = sorted(row["seconds"] for row in rows)
+    # Some kept rows know the range of all cells of their run alone.
+    ranges = [row.get("seconds_range") or [row["seconds"]] for row in rows]
+    own = sorted(seconds for one in ranges for seconds in one)
     shown = f"{own[0]:.0f}" if own[-1] < own[0] + 1 else f"{own[0]:.0f} to {own[-1]:.0f}"
     shared = max(row["seconds_shared"] for row in rows)
     return f"{shown}, after {shared:.0f} for all epsilons" if shared else shown
@@ -103,6 +107,13 @@ def draw(dataset: str, rows: Rows) -> Figure:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
     return figure
+
+
+def save(path: pathlib.Path, dataset: str, rows: Rows) -> None:
+    """Writes the picture to a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with artifacts.atomic_file(path) as file:
+        draw(dataset, rows).savefig(file, dpi=80)
 
 
 def sources(dataset: str) -> str:

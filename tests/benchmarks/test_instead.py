@@ -90,8 +90,25 @@ def test_every_cell_is_there_and_kept(tmp_path):
     unchanged = [row for row in rows if row["method"] != "noisy_means"]
     assert [row for row in results(tmp_path)["rows"] if row in unchanged] == unchanged
     shown = ("--epsilons", "0.5", "8", "--repetitions=2", "--kept")
-    kept = run(tmp_path, *shown, "--methods", "linear_head", "library")
+    record = json.loads((docs / "instead.json").read_text())["tiny_table:table"]
+    assert [row["method"] for row in record] == [row["method"] for row in results(tmp_path)["rows"]]
+    removed = {**record[0], "method": "of_an_earlier_version", "title": "gone"}
+    record[1]["repetitions"] *= 2  # what the next run does not measure stays as it is
+    before = json.dumps({"tiny_table:table": [*record, removed]})
+    (docs / "instead.json").write_text(before)
+    kept = run(
+        tmp_path,
+        *(*shown, "--methods", "linear_head", "library", "--publish", f"--docs_dir={docs}"),
+    )
     assert kept.code == 0, kept.err
+    after = json.loads((docs / "instead.json").read_text())["tiny_table:table"]
+    assert [row["method"] for row in after] == [row["method"] for row in record]
+    assert after[1] == record[1]
+    (head,) = (row for row in after if row["method"] == "linear_head")
+    assert "0.5 8 --repetitions=2" in head["command"]
+    page = (docs / "instead.md").read_text()
+    assert all(row["title"] in page for row in record) and "gone" not in page
+    assert "--repetitions=2`, a few cells at a time" in page
     assert not measured(kept)
     rows_kept = results(tmp_path)["rows"]
     assert [(row["method"], row["epsilon"]) for row in rows_kept] == [("linear_head", 8.0)]
