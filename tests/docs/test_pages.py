@@ -36,7 +36,7 @@ OF_OTHERS = {
         "reference",
         "reference_python",
         "output_dir",
-        "kept",
+        *("kept", "publish"),
         "rates",
     ),
     # of absl, TensorBoard and saved_model_cli
