@@ -121,9 +121,9 @@ def _of_sums(sums: ClassSums, target: Target) -> Table:
     said = (
         f"With a budget and neither mechanism nor number of queries, train_student.py adds noise "
         f"of {rounded_up(sums.sigma)} to each number of these sums, and works out a label of every "
-        f"input of the pool, where every class has {ceil(sums.fewest_of_class):,} private records "
-        f"or more. Whether sums or votes say more depends on the data; docs/instead.md has both "
-        f"side by side."
+        f"input of the pool, where a class has {ceil(sums.fewest_of_class):,} private records or "
+        f"more in the mean. Whether sums or votes say more depends on the data; docs/instead.md "
+        f"has both side by side."
     )
     return Table(
         title="Or no votes: teachers on features, such as ridge, keep sums of records by class",
