@@ -75,5 +75,16 @@ def test_nothing_is_said_where_counts_were_not_learnt_from_together(changes):
     assert certainty(labels) is None and told(labels) == []
 
 
+def test_of_sums_it_is_what_was_kept_with_them_whatever_a_student_learns():
+    labels = queried([0.99, 0.99], counts=False)
+    sums = dataclasses.replace(labels.released, noisy_sums=np.zeros((5, 3), np.int64))
+    for certain, said in ((0.7, 1), (0.81, 0), (None, 0)):
+        by_sums = dataclasses.replace(labels, released=sums, certainty=certain)
+        assert certainty(by_sums) == certain
+        assert len(told(by_sums)) == said
+    (line,) = told(dataclasses.replace(labels, released=sums, certainty=0.7))
+    assert "70% sure" in line and "so few records" in line
+
+
 def test_nothing_is_said_where_all_was_asked():
     assert certainty(queried([])) is None

@@ -20,6 +20,7 @@ from pate_tf.representations import contrastive, student_features
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 from pate_tf.runs.analysis import accounting as analysis_run
 from pate_tf.runs.student import report as student_report
+from pate_tf.runs.student import run as student_run
 from pate_tf.runs.student.certainty import certainty
 from pate_tf.runs.student.class_sums import SumsPlan
 from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
@@ -29,7 +30,7 @@ from pate_tf.runs.student.target import TargetRequest
 from pate_tf.runs.teachers import run as teachers_run
 from pate_tf.runs.teachers.settings import TeacherSettings
 from pate_tf.statement.check import check_statement
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.config import StudentConfig, StudentSettings
 
 SPLIT = PUBLIC.split(POOL)
 WHOLE = QueryConfig(strategy="first", num_queries=POOL)
@@ -143,6 +144,42 @@ def test_a_student_is_published_with_what_the_sums_cost(tmp_path, ensemble):
     assert found.publishable["epsilon_worst_case"] == pytest.approx(values["epsilon_worst_case"])
 
 
+@pytest.mark.parametrize(("changes", "is_whole"), [({}, True), ({"num_queries": 20}, False)])
+def test_a_student_is_set_up_for_labels_of_the_whole_pool_or_a_few(
+    tmp_path, ensemble, monkeypatch, changes, is_whole
+):
+    class Sources:
+        def load(self, _):
+            directory = artifacts.RunDirectory(tmp_path)
+            return SPLIT, ensemble, directory, directory
+
+    class SetUpError(Exception):
+        pass
+
+    def refuse(*_, **__):
+        raise SetUpError
+
+    set_up = []
+    own = student_run.complete
+
+    def complete(*settings, labels_whole_pool=False):
+        set_up.append(labels_whole_pool)
+        return own(*settings, labels_whole_pool=labels_whole_pool)
+
+    monkeypatch.setattr(student_run, "complete", complete)
+    monkeypatch.setattr(student_run, "make_student", refuse)
+    with pytest.raises(SetUpError):
+        student_run.run(
+            student_run.StudentRun(
+                sources=Sources(),
+                settings=StudentSettings(model="mlp"),
+                request=asked(8.0, **changes),
+                budget=Budget(delta=1e-5),
+            )
+        )
+    assert set_up[-1] is is_whole
+
+
 def request(ensemble, epsilon=8.0, noise=None):
     return asked(epsilon, noise).planned(planned(ensemble, epsilon))
 
@@ -157,6 +194,7 @@ def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble
     kept = QueriedLabels.load(tmp_path / "kept")
     assert (kept.released.noisy_sums == labels.released.noisy_sums).all()
     np.testing.assert_array_equal(kept.labels.weights, labels.labels.weights)
+    assert kept.certainty == labels.certainty != 0.5
     sums = labels.released.noisy_sums.copy()
     sums[0, 0] += 1
     forged = dataclasses.replace(labels.released, noisy_sums=sums)
@@ -165,6 +203,7 @@ def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble
     for changed in (
         dataclasses.replace(labels, released=forged),
         dataclasses.replace(labels, labels=relabelled),
+        dataclasses.replace(labels, certainty=0.5),
     ):
         with (
             opened(tmp_path, ensemble) as ledger,
