@@ -102,6 +102,7 @@ def compare(flags: argparse.Namespace) -> dict[str, object]:
     results: dict[str, object] = {
         "command": command(flags),
         "dataset": flags.dataset,
+        "kind": problem.dataset.kind,
         "insecure_seed": flags.insecure_seed,
         "quick": flags.quick,
         "versions": versions(),

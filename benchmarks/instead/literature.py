@@ -25,6 +25,11 @@ class Point:
 
 PATE = "Papernot et al. 2017, arXiv 1610.05755"
 DATA_DEPENDENT = "epsilon at the votes, itself private"
+TEMPERED = "Papernot et al. 2021, arXiv 2007.14191; epsilon below 3, against removal"
+SELECTIVE = (
+    "Fu et al. 2024, arXiv 2311.14056, as their code's README has it; against removal, by an "
+    "accounting that arXiv 2606.04384 disputes"
+)
 POINTS = {
     "mnist": (
         Point(
@@ -45,6 +50,14 @@ POINTS = {
             accuracy=0.981,
             source=f"{PATE}, figure 4; {DATA_DEPENDENT}",
         ),
+        Point(what="DP-SGD, tempered sigmoids", epsilon=3.0, accuracy=0.981, source=TEMPERED),
+        Point(what="DPSUR on wavelets", epsilon=1.0, accuracy=0.9817, source=SELECTIVE),
+        Point(what="DPSUR on wavelets", epsilon=3.0, accuracy=0.9895, source=SELECTIVE),
+    ),
+    "fashion_mnist": (
+        Point(what="DP-SGD, tempered sigmoids", epsilon=3.0, accuracy=0.861, source=TEMPERED),
+        Point(what="DPSUR on wavelets", epsilon=1.0, accuracy=0.8801, source=SELECTIVE),
+        Point(what="DPSUR on wavelets", epsilon=3.0, accuracy=0.899, source=SELECTIVE),
     ),
     "adult": (
         Point(

@@ -12,6 +12,7 @@ from pate_tf.noise import NoiseSource
 Result = dict[str, object]
 Run = Callable[[Problem, float, NoiseSource, int, pathlib.Path], Result]
 WEAK, STRONG = "weak", "strong"
+LEARNT, SCATTERED = "representation", "scattering"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class Method:
       title: in a table.
       run: takes the problem, an epsilon, noise, the number of the repetition and a folder of
         trained teachers, and returns `accuracy` and what else was found.
-      takes_features: whether it needs the representation of the pool, whose time is its own too.
+      features: which it needs, whose time is its own, too: the representation of the pool, or of
+        images fixed wavelets; None for none.
       teachers: which it needs, "weak" or "strong"; None for none.
       is_private: whether it keeps to an epsilon.
       by_default: whether it is run where nobody names methods.
@@ -30,10 +32,14 @@ class Method:
 
     title: str
     run: Run
-    takes_features: bool = True
+    features: str | None = LEARNT
     teachers: str | None = None
     is_private: bool = True
     by_default: bool = True
+
+    def fits(self, kind: str) -> bool:
+        """Whether it can be run on data of a kind."""
+        return kind == "image" or self.features != SCATTERED
 
 
 def _of(run: Callable[..., Result]) -> Run:
@@ -52,7 +58,7 @@ METHODS = {
     "no_privacy": Method(
         title="no privacy",
         run=lambda problem, epsilon, noise, repetition, folder: plain.run(problem, repetition),
-        takes_features=False,
+        features=None,
         is_private=False,
     ),
     "noisy_means": Method(
@@ -64,12 +70,19 @@ METHODS = {
     "library": Method(
         title="pate_tf, as recommended for the epsilon", run=_library(None), teachers=WEAK
     ),
-    "dp_sgd": Method(
-        title="DP-SGD, a network from scratch", run=_of(dp_sgd.run), takes_features=False
+    "dp_sgd": Method(title="DP-SGD, a network from scratch", run=_of(dp_sgd.run), features=None),
+    "scattering_head": Method(
+        title="DP-SGD, linear head on fixed wavelets",
+        run=_of(on_features.run_scattering),
+        features=SCATTERED,
     ),
     "private_knn": Method(title="Private-kNN, and our student", run=_of(private_knn.run)),
     "noisy_means_student": Method(
         title="noisy class sums, and our student", run=_of(on_features.run_means_student)
+    ),
+    "linear_head_student": Method(
+        title="DP-SGD, linear head on public features, and our student",
+        run=_of(on_features.run_head_student),
     ),
     "library_histogram": Method(
         title="pate_tf, Gaussian histogram", run=_library(GaussianHistogram), teachers=WEAK
@@ -84,7 +97,7 @@ METHODS = {
         title=f"pate_tf, {library.NUM_STRONG} networks",
         run=_library(None),
         teachers=STRONG,
-        takes_features=False,
+        features=None,
         by_default=False,
     ),
 }

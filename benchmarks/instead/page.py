@@ -23,7 +23,7 @@ def publish(results: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
     """Puts what was measured into the record, the page and the picture of its data set.
 
     Args:
-      results: `dataset`, `command`, `date` and `rows` of a run.
+      results: `dataset`, `kind`, `command`, `date` and `rows` of a run.
       docs_dir: holds `instead.md`, with marks of the data set, and `instead.json` if any was
         published.
 
@@ -41,7 +41,9 @@ def publish(results: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
     file = f"pictures/instead_{name}.png"
     picture.save(docs_dir / file, name, rows)
     before, after = text.split(begin)[0], text.split(end)[1]
-    artifacts.write_text(page, before + begin + _shown(name, rows, file) + end + after)
+    artifacts.write_text(
+        page, before + begin + _shown(name, results["kind"], rows, file) + end + after
+    )
 
 
 def merged(known: Sequence[Row], results: Mapping[str, Any]) -> list[Row]:
@@ -66,17 +68,20 @@ def merged(known: Sequence[Row], results: Mapping[str, Any]) -> list[Row]:
     )
 
 
-def _shown(name: str, rows: Sequence[Row], file: str) -> str:
+def _shown(name: str, kind: str, rows: Sequence[Row], file: str) -> str:
     repetitions = max(len(row["repetitions"]) for row in rows)
     repeated = f" --repetitions={repetitions}" if repetitions > 1 else ""
     missing = [
         one.title
         for key, one in METHODS.items()
-        if one.by_default and key not in {row["method"] for row in rows}
+        if one.by_default and one.fits(kind) and key not in {row["method"] for row in rows}
     ]
     unmeasured = f"Not measured yet: {'; '.join(missing)}.\n\n" if missing else ""
+    published = picture.sources(name)
+    if published:
+        published = f"Published elsewhere, drawn as stars and not measured here:\n\n{published}\n"
     return (
         f"\n{picture.table(rows)}\n`python -m benchmarks.instead --dataset={name}{repeated}`, a "
         f"few cells at a time, the last on {max(row['date'] for row in rows)}; seconds beside "
-        f"other work.\n\n![error against epsilon, {name}]({file})\n\n{unmeasured}"
+        f"other work.\n\n![error against epsilon, {name}]({file})\n\n{unmeasured}{published}"
     )

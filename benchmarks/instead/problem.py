@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.instead.scattering import scattering
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_teachers, encoder_of
 from pate_tf.runs.reporting import QUIET
@@ -20,6 +21,22 @@ from pate_tf.values.public import Pool, PoolLabels, PublicSplit
 from pate_tf.values.sensitive import PrivateExamples
 
 DELTA = 1e-5
+LEAST_DEVIATION = 1e-3  # of a feature in the pool, as a share of the largest one
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Features:
+    """Features of length at most 1.
+
+    Attributes:
+      private: SENSITIVE: of the private records, each of its own record alone.
+      pool: of the public pool.
+      test: of the held-out samples.
+    """
+
+    private: npt.NDArray[np.float32]
+    pool: npt.NDArray[np.float32]
+    test: npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,6 +104,28 @@ class Problem:
     def test_features(self) -> npt.NDArray[np.float32]:
         """Of the held-out samples."""
         return self.features(self.test[0])
+
+    @property
+    def learnt(self) -> Features:
+        """What the pool's inputs taught."""
+        return Features(
+            private=self.private_features, pool=self.pool_features, test=self.test_features
+        )
+
+    @functools.cached_property
+    def scattered(self) -> Features:
+        """Of images: fixed wavelets, of which the pool tells the mean and deviations alone."""
+        found = [
+            scattering(inputs) for inputs in (self.pool.inputs, self.private.inputs, self.test[0])
+        ]
+        mean, deviations = found[0].mean(axis=0), found[0].std(axis=0)
+        deviations += LEAST_DEVIATION * deviations.max()
+        for one in found:
+            one -= mean
+            one /= deviations
+            one /= np.linalg.norm(one, axis=1, keepdims=True)
+        pool, private, test = found
+        return Features(private=private, pool=pool, test=test)
 
     @property
     def test(self) -> tuple[npt.NDArray, IntArray]:

@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from benchmarks.instead import library
-from benchmarks.instead.methods import METHODS, STRONG, WEAK, Method
-from benchmarks.instead.problem import Problem
+from benchmarks.instead.methods import LEARNT, METHODS, SCATTERED, STRONG, WEAK, Method
+from benchmarks.instead.problem import Features, Problem
 from benchmarks.paper.bench import Bench
 from pate_tf.noise import NoiseSource
 
 MODELS = {WEAK: library.WEAK, STRONG: library.STRONG}
+FEATURES: dict[str, Callable[[Problem], Features]] = {
+    LEARNT: lambda problem: problem.learnt,
+    SCATTERED: lambda problem: problem.scattered,
+}
 Row = dict[str, object]
 
 
@@ -59,6 +63,8 @@ class Comparison:
         """Yields a row for each method and epsilon: first what is cheap, for all epsilons."""
         for name in self.methods:
             method = METHODS[name]
+            if not method.fits(self.problem.dataset.kind):
+                continue
             for epsilon in self.epsilons if method.is_private else (None,):
                 with contextlib.suppress(NotMeasuredError):
                     yield self._row(name, method, epsilon)
@@ -77,8 +83,12 @@ class Comparison:
     def _shared(self, method: Method) -> tuple[float, Row]:
         """Seconds of what all cells of a method share, and what was found about its teachers."""
         seconds, teachers = 0.0, {}
-        if method.takes_features:
-            seconds += float(self._unit("representation", {}, self._learn)["seconds"])
+        if method.features is not None:
+            seconds += float(
+                self._unit(method.features, {}, lambda noise: self._features(method.features))[
+                    "seconds"
+                ]
+            )
         if method.teachers is not None:
             kind, folder = method.teachers, self._folder(method.teachers)
             teachers = self._unit(
@@ -89,12 +99,9 @@ class Comparison:
             seconds += float(teachers.pop("seconds"))
         return seconds, teachers
 
-    def _learn(self, noise: NoiseSource) -> Row:
-        del noise
-        return {
-            "features": self.problem.encoder.num_features,
-            "records": len(self.problem.private_features),
-        }
+    def _features(self, kind: str) -> Row:
+        taken = FEATURES[kind](self.problem)
+        return {"features": taken.private.shape[1], "records": len(taken.private)}
 
     def _row(self, name: str, method: Method, epsilon: float | None) -> Row:
         shared, teachers = self._shared(method)
@@ -117,9 +124,9 @@ class Comparison:
     def _cell(self, name: str, method: Method, epsilon: float | None, repetition: int) -> Row:
         def measure(noise: NoiseSource) -> Row:
             began = time.monotonic()
-            if method.takes_features and method.teachers is None:
-                # Taken up from where they were kept: their time is that of the representation.
-                _ = self.problem.private_features, self.problem.pool_features
+            if method.features is not None and method.teachers is None:
+                # Taken up from where they were kept: their time is that of all cells.
+                self._features(method.features)
             taken = time.monotonic() - began
             folder = self._folder(method.teachers) if method.teachers else self.bench.folder
             try:

@@ -35,6 +35,11 @@ class RunDirectory:
         return make_sensitive_folder(self.root / SENSITIVE)
 
     @property
+    def teachers(self) -> pathlib.Path:
+        """`<root>/sensitive/teachers`, there or not: whoever only looks creates nothing."""
+        return self.root / SENSITIVE / "teachers"
+
+    @property
     def released(self) -> pathlib.Path:
         """`<root>/released`, created with the umask's mode.
 

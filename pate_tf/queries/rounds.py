@@ -8,7 +8,7 @@ import numpy as np
 from pate_tf import artifacts
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.queries import round_models
-from pate_tf.queries.catalogue import find_strategy
+from pate_tf.queries.catalogue import STRATEGIES, find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.representations.catalogue import check_representation
@@ -54,6 +54,17 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
             f"rounds: expected 1 for strategy {config.strategy}, which does not depend on "
             f"answers, got {config.rounds}"
         )
+
+
+def check_likeness(config: QueryConfig) -> None:
+    """Raises ValueError if a representation is named, and the strategy looks at none."""
+    if config.representation is None or find_strategy(config.strategy).by_likeness:
+        return
+    likeness = [name for name, strategy in STRATEGIES.items() if strategy.by_likeness]
+    raise ValueError(
+        f"representation: expected with strategy {' or '.join(likeness)} alone, got it with "
+        f"{config.strategy}, which does not look at likeness"
+    )
 
 
 def ask_in_rounds(

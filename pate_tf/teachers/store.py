@@ -7,6 +7,7 @@ not at all.
 
 import collections
 import json
+import os
 import pathlib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from pate_tf.models import descriptions
 from pate_tf.teachers.training import TeacherState
 from pate_tf.values.arrays import IntArray
 
+CONFIG = "config.json"
 CLASS_SUMS = "class_sums"
 _SLOTS = ("weights", "buffers", "first_moments", "second_moments")
 
@@ -39,7 +41,7 @@ class TeacherStore:
             less of it: nobody can tell then whether they are the same.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
-        path = folder / "config.json"
+        path = folder / CONFIG
         # A trip through JSON turns tuples into lists, as they are read back.
         wanted = json.loads(json.dumps(identity))
         if path.exists():
@@ -112,16 +114,15 @@ class TeacherStore:
         """Takes over the finished teachers of other folders, all of them or none.
 
         Raises:
-          ValueError: if a folder has another identity, or a teacher stands in two of them.
+          ValueError: if a folder keeps no teachers or those of another identity, or a teacher
+            stands in two of them.
         """
-        identity = artifacts.read_json(self._folder / "config.json")
+        check_kept(folders)
+        identity = artifacts.read_json(self._folder / CONFIG)
         paths = []
         known = self.finished()
         for folder in folders:
-            config = folder / "config.json"
-            if not config.exists():
-                raise ValueError(f"merge_from: expected trained teachers in {folder}, got none")
-            _check_identity(artifacts.read_json(config), identity, folder)
+            _check_identity(artifacts.read_json(folder / CONFIG), identity, folder)
             for path in _finished_paths(folder):
                 own = self._folder / path.name
                 if own.exists() and own.read_bytes() == path.read_bytes():
@@ -141,6 +142,13 @@ class TeacherStore:
 
     def _training_path(self, teacher: int) -> pathlib.Path:
         return self._folder / f"training-{teacher:06d}.npz"
+
+
+def check_kept(folders: Sequence[pathlib.Path]) -> None:
+    """Raises ValueError unless each folder keeps teachers; creates nothing."""
+    for folder in folders:
+        if not os.path.isfile(folder / CONFIG):
+            raise ValueError(f"merge_from: expected trained teachers in {folder}, got none")
 
 
 def load_finished(

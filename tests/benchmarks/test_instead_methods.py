@@ -1,5 +1,6 @@
 """What the methods beside us do is right: gradients, accounting, sensitivity."""
 
+import functools
 import itertools
 
 import keras
@@ -186,7 +187,11 @@ def test_one_record_moves_at_most_one_vote():
     assert votes(features, labels, drawn=4).sum() == 4
 
 
-@pytest.mark.parametrize("solve", [on_features.means_head, on_features.trained_head])
+@pytest.mark.parametrize(
+    "solve",
+    [on_features.means_head, functools.partial(on_features.trained_head, rate=4.0)],
+    ids=["sums", "DP-SGD"],
+)
 def test_heads_are_right_without_noise_and_poor_with_much(solve):
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 900)

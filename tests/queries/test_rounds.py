@@ -9,7 +9,7 @@ from query_helpers import POOL, PUBLIC, Answers, islands
 from pate_tf.queries import catalogue, round_models
 from pate_tf.queries.catalogue import STRATEGIES, Strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.rounds import ask_in_rounds, check_queries
+from pate_tf.queries.rounds import ask_in_rounds, check_likeness, check_queries
 from pate_tf.queries.simple import choose_random
 from pate_tf.statement.words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
 from pate_tf.values.public import Pool, PoolLabels
@@ -173,6 +173,14 @@ def test_what_does_not_fit_is_told_before_anybody_is_asked(changes, message):
             check(config(**{"strategy": "first", **changes}), POOL)
         assert "\n" not in str(caught.value)
     assert answers.rounds == []
+
+
+def test_a_representation_that_nothing_looks_at_is_refused():
+    for strategy in ("first", "uncertain"):
+        check_likeness(config(strategy))
+        with pytest.raises(ValueError, match="representation: expected with strategy diverse or"):
+            check_likeness(config(strategy, representation="raw"))
+    check_likeness(config("typical", representation="raw"))
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,11 @@ OF_NUMBERS = [
         call(f"--batch_size={10**9}", told="batch_size: expected from 1 to 65536")
         for call in (teach, ask)
     ),
+    *(
+        ask(f"--representation={name}", told="representation: expected with strategy diverse or")
+        for name in ("nosuch", "raw")
+    ),
+    ask("--query_strategy=typical", "--representation=nosuch", told="representation: expected one"),
     ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
     ask("--lap_scale=1e-300", told="lap_scale", code=2),
     ask("--lap_scale=1e300", told="lap_scale", code=2),
@@ -149,6 +154,13 @@ OF_PLACES = [
             ("/dev/null/run", None, "can be written"),
             (LONG, None, "characters)"),
         )
+    ),
+    # Where others should be, nothing is made.
+    teach("--merge_from=nosuch", told="merge_from: expected trained teachers in nosuch/sensitive"),
+    Case(
+        script=STUDENT,
+        flags=("--teachers_dir=nosuch", "--train_dir=new", "--queries=10"),
+        told="teachers: expected a trained ensemble in nosuch/sensitive",
     ),
     teach(f"--report_file={'y/' * 3000}", told="report_file: expected a file that can be written"),
     teach("--report_file=/proc/nosuch", told="report_file: expected a file that can be written"),

@@ -83,3 +83,6 @@ def test_a_wrong_merge_is_one_clear_line(jobs, tmp_path, names, flags, told):
     assert told in ended.err
     assert "Traceback" not in ended.err
     assert not run.ensemble_folder(artifacts.RunDirectory(tmp_path / "run")).exists()
+    if "nowhere" in names:
+        assert not (tmp_path / "run").exists()
+        assert not (jobs / "nowhere").exists()

@@ -11,7 +11,7 @@ import numpy as np
 from pate_tf import artifacts
 from pate_tf.data import catalogue
 from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.rounds import check_queries
+from pate_tf.queries.rounds import check_likeness, check_queries
 from pate_tf.runs.silos import publishing as silos
 from pate_tf.runs.silos.publishing import PublishedOfSilos
 from pate_tf.runs.student.making import learn
@@ -129,6 +129,7 @@ def coordinate(
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
     split = public.split(run.pool_size or public.dataset.pool_size)
     check_queries(run.queries, split.pool)
+    check_likeness(run.queries)
     student = complete(run.student, split.dataset)
     artifacts.check_can_hold_files(run.folder)
     line = None

@@ -24,11 +24,10 @@ from pate_tf.labelling.paid_counts import VOTES
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.database import DATABASE
 from pate_tf.noise import NoiseSource
-from pate_tf.queries import look_alikes
+from pate_tf.queries import look_alikes, rounds
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels, asked_inputs
-from pate_tf.queries.rounds import ask_in_rounds, ask_with_students, check_queries
 from pate_tf.representations import catalogue, trust
 from pate_tf.runs.reporting import QUIET, Reporting
 from pate_tf.runs.student import class_sums, look_alikes_asked
@@ -167,12 +166,13 @@ def check_request(request: LabelRequest, pool: Pool, teachers: Voter) -> None:
     Raises:
       ValueError: if strategy, numbers, mechanism, pool and teachers don't fit each other.
     """
-    check_queries(request.queries, pool, with_students=request.mechanism.heeds_predictions)
+    rounds.check_queries(request.queries, pool, with_students=request.mechanism.heeds_predictions)
     class_sums.check_mechanism(request.mechanism)
     check_teachers(teachers, pool)
     if request.mechanism.adds_records:
         class_sums.check_sums(request.queries, teachers, pool)
         return
+    rounds.check_likeness(request.queries)
     strategy = request.queries.strategy
     if find_strategy(strategy).is_adaptive and not covers(teachers, pool.inputs):
         raise ValueError(
@@ -238,7 +238,6 @@ def ask(
             reporting=reporting,
         )
         return _sealed(dataclasses.replace(found, choice=request.choice), ledger)
-    is_adaptive = find_strategy(queries.strategy).is_adaptive
     number = queries.num_neighbours
     if number is None:
         # Look-alikes that are in doubt would rather spoil a vote.
@@ -273,12 +272,13 @@ def ask(
                 asked_inputs(pool, indices, look_alikes_of(indices)),
                 mechanism=request.mechanism,
                 query_indices=indices,
-                adaptive=is_adaptive,
+                adaptive=find_strategy(queries.strategy).is_adaptive,
                 num_later=queries.num_queries - len(indices),
                 predictions=predictions,
             )
 
-        in_rounds = ask_with_students if request.mechanism.heeds_predictions else ask_in_rounds
+        heeds = request.mechanism.heeds_predictions
+        in_rounds = rounds.ask_with_students if heeds else rounds.ask_in_rounds
         queried = in_rounds(
             queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
         )

@@ -100,7 +100,7 @@ def evaluate_finished(
     Raises:
       ValueError: if a file of the run is broken, or a sample has no label.
     """
-    by_teacher, _ = read_all_finished(run_directory.sensitive / "teachers")
+    by_teacher, _ = read_all_finished(run_directory.teachers)
     teachers = [by_teacher[teacher] for teacher in sorted(by_teacher)]
 
     def votes(inputs: npt.NDArray[Any]) -> Votes:

@@ -1,13 +1,15 @@
 """What is checked before teachers are trained: data, places, workers."""
 
+import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pate_tf import artifacts
 from pate_tf.runs.reporting import Reporting
-from pate_tf.teachers import cluster
+from pate_tf.teachers import cluster, store
 from pate_tf.values.public import PublicExamples
 from pate_tf.values.sensitive import PrivateExamples
 
@@ -49,6 +51,17 @@ def check_places(directory: artifacts.RunDirectory) -> None:
             *(f"{sensitive}/logs", f"{sensitive}/logs/teachers"),
         ],
     )
+
+
+def kept_teachers(runs: Sequence[artifacts.RunDirectory]) -> list[pathlib.Path]:
+    """Returns the folders where other runs keep their teachers; creates none.
+
+    Raises:
+      ValueError: if one keeps none.
+    """
+    folders = [run.teachers for run in runs]
+    store.check_kept(folders)
+    return folders
 
 
 def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: int | None) -> None:

@@ -21,6 +21,7 @@ from pate_tf.runs.teachers.checks import (
     check_classes,
     check_data,
     check_places,
+    kept_teachers,
     wait_for_workers,
 )
 from pate_tf.runs.teachers.settings import PartitionSource, TeacherSettings
@@ -163,6 +164,8 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
         wait_for_workers(cluster_config, reporting)
     if asked.folder is not None:
         check_places(artifacts.RunDirectory(asked.folder))
+    others = [artifacts.RunDirectory(path) for path in asked.merge_from]
+    kept_teachers(others)
     examples = asked.data.load_private(reporting)
     public = asked.data.load_public(reporting)
     check_data(examples, public, asked.num_classes)
@@ -199,7 +202,7 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
             if cluster_config
             else devices.choose_strategy(),
             parallelism=asked.parallelism,
-            merge_from=[artifacts.RunDirectory(path) for path in asked.merge_from],
+            merge_from=others,
             encoder=encoder,
             progress=advance,
         )

@@ -12,6 +12,7 @@ from pate_tf.models import classifier, closed_form, descriptions, fingerprint
 from pate_tf.models.draws import check_draws
 from pate_tf.models.encoder import Encoder
 from pate_tf.partition import Partition
+from pate_tf.runs.teachers.checks import kept_teachers
 from pate_tf.runs.teachers.going_on import Progress, going_on, save_all, train_here
 from pate_tf.teachers import classifiers, keras_fit, logs, on_features, records
 from pate_tf.teachers import ensemble as ensembles
@@ -31,7 +32,7 @@ PARALLELISMS = ("ensemble", "data")
 
 def ensemble_folder(run_directory: artifacts.RunDirectory) -> pathlib.Path:
     """Where a run keeps its ensemble: `sensitive/teachers/ensemble`."""
-    return run_directory.sensitive / "teachers" / "ensemble"
+    return run_directory.teachers / "ensemble"
 
 
 def load_ensemble(folder: pathlib.Path) -> ensembles.Ensemble | classifiers.ClassifierEnsemble:
@@ -135,7 +136,8 @@ def train(
             f"model: expected a Keras model on a cluster, got {name_of(config.model)}; train "
             f"parts of the others on each machine and merge them"
         )
-    # Before anything is written: a model that does not fit leaves no trace.
+    # Before anything is written: what does not fit leaves no trace.
+    others = kept_teachers(merge_from)
     described = None
     if not by_formula:
         describe = fingerprint.estimator_of if are_classifiers else fingerprint.architecture_of
@@ -184,7 +186,7 @@ def train(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
     )
     records.keep(folder, examples.inputs)
-    store.merge([run.sensitive / "teachers" for run in merge_from])
+    store.merge(others)
     finished = store.finished()
     progress(len(finished.intersection(teachers)))
     missing = [teacher for teacher in teachers if teacher not in finished]

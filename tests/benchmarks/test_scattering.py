@@ -1,0 +1,103 @@
+"""Fixed wavelets: against sums over pixels, and what they are known for."""
+
+import cmath
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.instead.scattering import ANGLES, scattering, wavelets
+
+SIDE = 8
+PADDED = SIDE + 8
+
+
+def wavelet_at(down, right, *, scale, angle):
+    """A Morlet wavelet before its mean is taken away, and the window that it is taken by."""
+    width, slant = 0.8 * 2**scale, 4 / ANGLES
+    along = down * math.cos(angle) + right * math.sin(angle)
+    across = right * math.cos(angle) - down * math.sin(angle)
+    window = math.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2))
+    return window * cmath.exp(1j * 0.75 * math.pi / 2**scale * along), window
+
+
+def wavelet(scale, angle):
+    places = [(down, right) for down in range(-8, 8) for right in range(-8, 8)]
+    found = {place: wavelet_at(*place, scale=scale, angle=angle) for place in places}
+    mean = sum(wave for wave, _ in found.values()) / sum(window for _, window in found.values())
+    size = (4 / ANGLES) / (2 * math.pi * (0.8 * 2**scale) ** 2)
+    return {place: size * (wave - mean * window) for place, (wave, window) in found.items()}
+
+
+def filtered(image, scale, angle):
+    """Lengths of a convolution that goes round at the edges, pixel by pixel."""
+    found, own = np.zeros((PADDED, PADDED)), wavelet(scale, angle)
+    for row in range(PADDED):
+        for column in range(PADDED):
+            found[row, column] = abs(
+                sum(
+                    value * image[(row - down) % PADDED, (column - right) % PADDED]
+                    for (down, right), value in own.items()
+                )
+            )
+    return found
+
+
+def local_means(image):
+    found = np.zeros((2, 2))
+    for row in range(2):
+        for column in range(2):
+            weights = {
+                (down, right): math.exp(
+                    -((down - 4 * (row + 1)) ** 2 + (right - 4 * (column + 1)) ** 2) / (2 * 1.6**2)
+                )
+                for down in range(PADDED)
+                for right in range(PADDED)
+            }
+            total = sum(weights.values())
+            found[row, column] = sum(weights[place] * image[place] for place in weights) / total
+    return found
+
+
+def test_features_are_those_of_sums_over_pixels():
+    image = np.random.default_rng(0).random((SIDE, SIDE))
+    found = scattering(image[np.newaxis, :, :, np.newaxis]).reshape(81, 2, 2)
+    padded = np.pad(image, 4, mode="reflect")
+    first, second, larger = 3, 6, math.pi / ANGLES
+    once = filtered(padded, 0, first * larger)
+    expected = {
+        0: local_means(padded),
+        1 + first: local_means(once),
+        1 + ANGLES + second: local_means(filtered(padded, 1, second * larger)),
+        1 + 2 * ANGLES + first * ANGLES + second: local_means(filtered(once, 1, second * larger)),
+    }
+    # Theirs are even, these have one more row on one side.
+    for place, values in expected.items():
+        np.testing.assert_allclose(found[place], values, rtol=5e-3)
+
+
+def test_what_is_flat_says_nothing_but_its_brightness():
+    found = scattering(np.full((2, 28, 28, 3), 0.7, np.float32)).reshape(2, 81 * 3, 49)
+    np.testing.assert_allclose(found[:, :3], 0.7, rtol=1e-5)
+    np.testing.assert_allclose(found[:, 3:], 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_waves_are_known_by_their_direction(place):
+    angle = place * math.pi / ANGLES
+    down, right = np.mgrid[:28, :28]
+    waves = np.cos(0.75 * math.pi * (down * math.cos(angle) + right * math.sin(angle)))
+    found = scattering(waves[np.newaxis, :, :, np.newaxis]).reshape(81, 7, 7)[:, 3, 3]
+    assert found[1 : 1 + 2 * ANGLES].argmax() == place
+
+
+def test_an_image_has_the_same_features_whatever_lies_beside_it():
+    images = np.random.default_rng(0).random((70, 28, 28, 1)).astype(np.float32)
+    np.testing.assert_allclose(scattering(images)[65:], scattering(images[65:]), rtol=1e-5)
+
+
+def test_of_large_images_blocks_count_as_pixels():
+    small = np.random.default_rng(0).random((1, 32, 32, 1)).astype(np.float32)
+    large = small.repeat(2, axis=1).repeat(2, axis=2)
+    np.testing.assert_allclose(scattering(large), scattering(small), rtol=1e-4, atol=1e-6)
+    assert wavelets((16, 16)).shape == (2, ANGLES, 16, 16)
