@@ -49,7 +49,7 @@ class Training:
 
 
 # Steps and rate by the largest epsilon that they are for. Rates were chosen on public pools, see
-# `tune`: of 0.1 to 1.5 at epsilon 1 on Fashion-MNIST's, of 0.15 to 1.5 at 0.1 on Adult's.
+# `tune`: of 0.1 to 6 at epsilon 1 on Fashion-MNIST's, of 0.15 to 1.5 at 0.1 on Adult's.
 STEPS = (
     (0.1, 60, 0.6),
     (0.25, 90, 0.6),

@@ -79,7 +79,7 @@ def _shown(name: str, kind: str, rows: Sequence[Row], file: str) -> str:
     unmeasured = f"Not measured yet: {'; '.join(missing)}.\n\n" if missing else ""
     published = picture.sources(name)
     if published:
-        published = f"Published elsewhere, drawn as stars and not measured here:\n\n{published}\n"
+        published = f"Published elsewhere, drawn as stars, not measured here:\n\n{published}\n"
     return (
         f"\n{picture.table(rows)}\n`python -m benchmarks.instead --dataset={name}{repeated}`, a "
         f"few cells at a time, the last on {max(row['date'] for row in rows)}; seconds beside "

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -12,7 +13,8 @@ from benchmarks.paper.rows import percent
 from pate_tf import artifacts
 
 Rows = Sequence[Mapping[str, Any]]
-MARKERS = "osv^D<>phX"
+MARKERS = "osv^D<>phXP*d"
+COLOURS = tuple(color for name in ("tab10", "Dark2") for color in matplotlib.colormaps[name].colors)
 
 
 def table(rows: Rows) -> str:
@@ -53,7 +55,7 @@ def _seconds(rows: Rows) -> str:
 
 def draw(dataset: str, rows: Rows) -> Figure:
     """Returns the picture: test error against epsilon, both logarithmic."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(11, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     names = list(dict.fromkeys(row["method"] for row in rows if row["epsilon"] is not None))
@@ -65,30 +67,26 @@ def draw(dataset: str, rows: Rows) -> Figure:
                 [row["epsilon"] for row in own],
                 [100.0 * (1.0 - row["accuracy"]) for row in own],
                 marker=MARKERS[place % len(MARKERS)],
-                linewidth=2.2 if name == "library" else 1.0,
+                color=COLOURS[place % len(COLOURS)],
+                linewidth=2.5 if name == "library" else 1.0,
                 label=own[0]["title"],
             )
     for row in rows:
         if row["epsilon"] is None and row["accuracy"] is not None:
             error = 100.0 * (1.0 - row["accuracy"])
             axes.axhline(error, color="grey", linestyle=":", label=row["title"])
-    for place, point in enumerate(POINTS.get(dataset, ())):
+    for number, point in enumerate(POINTS.get(dataset, ()), start=1):
+        where = point.epsilon, 100.0 * (1.0 - point.accuracy)
         axes.plot(
-            point.epsilon,
-            100.0 * (1.0 - point.accuracy),
+            *where,
             "*",
             markersize=11,
             markerfacecolor="none",
             color="black",
-            label="published, not measured here" if place == 0 else None,
+            label=f"{number}, published: {point.what}",
         )
         axes.annotate(
-            point.what,
-            (point.epsilon, 100.0 * (1.0 - point.accuracy)),
-            textcoords="offset points",
-            xytext=(-6, 6),
-            ha="right",
-            fontsize=7,
+            str(number), where, textcoords="offset points", xytext=(6, 3), fontsize=9, weight="bold"
         )
     axes.set(
         xscale="log",
@@ -105,7 +103,7 @@ def draw(dataset: str, rows: Rows) -> Figure:
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7)
+        figure.legend(loc="outside right upper", fontsize=7)
     return figure
 
 
@@ -117,8 +115,9 @@ def save(path: pathlib.Path, dataset: str, rows: Rows) -> None:
 
 
 def sources(dataset: str) -> str:
-    """Returns what the published points are, a line each, in Markdown."""
+    """Returns what the published points are, a line each with its number, in Markdown."""
     return "".join(
-        f"- {point.what}: {percent(point.accuracy)} at epsilon {point.epsilon:g} ({point.source})\n"
-        for point in POINTS.get(dataset, ())
+        f"{number}. {point.what}: {percent(point.accuracy)} at epsilon {point.epsilon:g} "
+        f"({point.source})\n"
+        for number, point in enumerate(POINTS.get(dataset, ()), start=1)
     )

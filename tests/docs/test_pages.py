@@ -38,6 +38,8 @@ OF_OTHERS = {
         "output_dir",
         *("kept", "publish"),
         "rates",
+        "head_rates",
+        "num_records",
     ),
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
