@@ -211,3 +211,29 @@ def test_heads_are_right_without_noise_and_poor_with_much(solve):
         right[epsilon] = ((features @ head).argmax(axis=1) == labels).mean()
     assert right[100.0] > 0.97
     assert right[0.1] < 0.9
+
+
+@pytest.mark.parametrize("steps", [1, 9])
+def test_a_heads_noise_pays_for_all_of_its_steps(steps):
+    # Features without length have no gradient: what moves is noise.
+    found = on_features.trained_head(
+        np.zeros((50, 4_000), np.float32),
+        np.zeros(50, np.int64),
+        num_classes=5,
+        public=np.zeros((1, 4_000), np.float32),
+        epsilon=0.7,
+        noise=SeededNoise(4),
+        rate=2.0,
+        steps=steps,
+    )
+    velocity, weights, mean = np.zeros(steps), np.zeros(steps), np.zeros(steps)
+    for step in range(steps):  # by how much each step's noise moves what comes of it
+        velocity = 0.9 * velocity + np.eye(steps)[step]
+        weights = weights - 2.0 * velocity
+        if step >= steps // 2:
+            mean += weights / (steps - steps // 2)
+    each = found.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
+    one = each / np.sqrt(steps)  # the single mechanism that all of them are together
+    paid = NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1).epsilon(DELTA)
+    # 20,000 numbers: five standard deviations of theirs are 2.5 %.
+    assert paid == pytest.approx(0.7, rel=0.03)
