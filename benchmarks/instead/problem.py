@@ -119,11 +119,12 @@ class Problem:
             scattering(inputs) for inputs in (self.pool.inputs, self.private.inputs, self.test[0])
         ]
         mean, deviations = found[0].mean(axis=0), found[0].std(axis=0)
-        deviations += LEAST_DEVIATION * deviations.max()
+        tiny = np.finfo(np.float32).tiny  # where inputs are all alike
+        deviations += max(LEAST_DEVIATION * deviations.max(), tiny)
         for one in found:
             one -= mean
             one /= deviations
-            one /= np.linalg.norm(one, axis=1, keepdims=True)
+            one /= np.maximum(np.linalg.norm(one, axis=1, keepdims=True), tiny)
         pool, private, test = found
         return Features(private=private, pool=pool, test=test)
 

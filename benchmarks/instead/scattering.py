@@ -1,4 +1,4 @@
-"""Scattering features of images: fixed wavelets, nothing learnt, no public pool.
+"""Scattering features of images: fixed wavelets, of which nothing is learnt.
 
 Linear classifiers of these are what DP-SGD does best with on small images (Tramèr and Boneh, ICLR
 2021, arXiv 2011.11660). The transform is Oyallon and Mallat's (2015) with two scales and eight
