@@ -34,7 +34,7 @@ LONG = ("-m pytest -n 2 -m long",)
 JOBS = {
     "demo": ("teachers, student and analysis on the embedded digits", "", DEMO),
     "demo-silos": (
-        "five silos, three parties and a coordinator as processes, over TLS",
+        "five silos, four parties and a coordinator as processes, over TLS",
         "[silos]",
         DEMO_SILOS,
     ),

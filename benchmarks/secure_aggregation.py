@@ -79,7 +79,7 @@ def measured(silos: int, queries: int, classes: int, num_parties: int) -> tuple[
             queries_digest=hashlib.sha256(b"queries").digest(),
             num_queries=queries,
             num_classes=classes,
-            mechanism=SecureHistogram(SIGMA, num_parties, (num_parties - 1) // 2),
+            mechanism=SecureHistogram(SIGMA, num_parties, (num_parties - 2) // 2),
             parties=tuple(one.party.identity for one in asked),
         )
         sealed = {}

@@ -25,7 +25,7 @@ from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool
 
 SILO = "silo-1"
-PARTIES = ("party-1", "party-2", "party-3")
+PARTIES = ("party-1", "party-2", "party-3", "party-4")
 IMAGES = Dataset(
     name="mnist",
     kind="image",
@@ -35,7 +35,7 @@ IMAGES = Dataset(
     pool_size=9_000,
 )
 RANDOMISED = {"name": "randomised_response", "epsilon": 1.0}
-SECURE = {"name": "secure_histogram", "sigma": 40.0, "num_parties": 3, "threshold": 1}
+SECURE = {"name": "secure_histogram", "sigma": 40.0, "num_parties": 4, "threshold": 1}
 DELTA, AMPLE = 1e-6, 1e6
 ALONE = {
     "Python": "",
@@ -46,7 +46,7 @@ ALONE = {
 
 def nearly_spent(num_queries: int) -> float:
     """A budget that a round fits into by the exact theorem of its noise, and not by moments."""
-    paid = {SecureHistogram(40.0, 3, 1): num_queries}
+    paid = {SecureHistogram(40.0, 4, 1): num_queries}
     return (moments_epsilon(paid, DELTA)[0] + closed_form_epsilon(paid, DELTA)) / 2.0
 
 

@@ -32,10 +32,10 @@ from pate_tf.values.public import Pool
 
 NUM_CLASSES = 10
 SHAPE = (28, 28, 1)
-PARTIES = ("party-1", "party-2", "party-3")
+PARTIES = ("party-1", "party-2", "party-3", "party-4")
 MECHANISMS = (
     {"name": "randomised_response", "epsilon": 2.0},
-    {"name": "secure_histogram", "sigma": 2.0, "num_parties": 3, "threshold": 1},
+    {"name": "secure_histogram", "sigma": 2.0, "num_parties": 4, "threshold": 1},
 )
 
 

@@ -144,11 +144,6 @@ def test_imports_go_down(module):
     assert found - {None} <= allowed
 
 
-def test_no_file_is_longer_than_three_hundred_lines():
-    # A file that needs more has a second subject; one with a reason would be excepted by name here.
-    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    assert {name: number for name, number in lengths.items() if number > 300} == {}
-
 
 def test_the_table_itself_has_no_way_up():
     order = list(MAY_IMPORT)

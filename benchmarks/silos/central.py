@@ -14,14 +14,14 @@ from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.values.arrays import IntArray
 from pate_tf.values.public import Pool
 
-PARTIES, THRESHOLD = 3, 1
+PARTIES, THRESHOLD = 4, 1
 TRUSTED_DRAWS = 20
 
 
 def secure(
     votes: IntArray, pool: Pool, sigma: float, *, num_queries: int, strategy: str = "first"
 ) -> Answered:
-    """Puts queries to silos whose votes three parties in this process add up."""
+    """Puts queries to silos whose votes four parties in this process add up."""
     mechanism = {
         "name": "secure_histogram",
         "sigma": sigma,

@@ -1,4 +1,4 @@
-"""Five silos, three parties and a coordinator as nine processes on this machine, over TLS.
+"""Five silos, four parties and a coordinator as ten processes on this machine, over TLS.
 
     pate-demo-silos [FOLDER]
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-NUM_SILOS, NUM_PARTIES = 5, 3
+NUM_SILOS, NUM_PARTIES = 5, 4
 SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0
 FOLDER = "runs/demo-silos"
 

@@ -198,7 +198,7 @@ def test_parameters_out_of_range(kind, fields):
 def test_every_member_has_words_help_and_comes_back_from_a_record():
     assert set(LOCAL_RANDOMISERS) < set(SILO_CHARGES)
     members = [kind(10, 1.0) for kind in LOCAL_RANDOMISERS.values()]
-    for charge in [*members, SecureHistogram(40.0, 3, 1)]:
+    for charge in [*members, SecureHistogram(40.0, 4, 1)]:
         fields = json.loads(json.dumps(charge.to_dict()))
         assert charge_from_dict(fields) == charge
         assert charge.in_words().endswith(".") and charge.summary()
@@ -213,7 +213,7 @@ def test_every_member_has_words_help_and_comes_back_from_a_record():
         charge_from_dict({"name": "randomised_response", "epsilon": 1.0})
 
 
-@pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (5, 2), (7, 1)])
+@pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2), (7, 1)])
 def test_noise_of_several_parties_against_the_laws_themselves(num_parties, threshold):
     """A coarse lattice, L = 8, and all honest noise convolved: the proof's bound holds there."""
     lattice, sigma, honest = 8, 1.5, num_parties - threshold
@@ -237,10 +237,10 @@ def test_noise_of_several_parties_against_the_laws_themselves(num_parties, thres
 
 def test_secure_histogram_costs_what_the_central_one_does():
     moments = np.array([0.5, 4.0, 100.0])
-    ours = SecureHistogram(40.0, 3, 1).alphas(moments)
+    ours = SecureHistogram(40.0, 4, 1).alphas(moments)
     central = GaussianHistogram(40.0).alphas(moments)
     assert (ours >= central).all()
     np.testing.assert_allclose(ours, central, rtol=1e-8)
-    for wrong in ((0.0, 3, 1), (40.0, 2, 1), (40.0, 3, 0), (math.inf, 3, 1)):
+    for wrong in ((0.0, 4, 1), (40.0, 3, 1), (40.0, 5, 2), (40.0, 4, 0), (math.inf, 4, 1)):
         with pytest.raises(ValueError, match="expected"):
             SecureHistogram(*wrong)

@@ -16,7 +16,7 @@ from pate_tf.silos.transport import party_service
 from pate_tf.transport.certificates import write_demo_certificates
 from pate_tf.transport.server import Server
 
-NAMES = ("party-1", "party-2", "party-3")
+NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
 
 
@@ -30,7 +30,7 @@ def said(*flags, code=0):
 
 @pytest.fixture
 def parties(tmp_path):
-    """The list of three parties, made by the command."""
+    """The list of four parties, made by the command."""
     path = tmp_path / "parties.toml"
     entries = [said(f"--name={name}", f"--party_dir={tmp_path / name}") for name in NAMES]
     path.write_text("\n".join(entries))
@@ -71,7 +71,7 @@ def test_parties_work_and_are_told_apart(tmp_path, parties):
         run_id="run",
         batch_id="b",
         num_classes=3,
-        mechanism={"name": "secure_histogram", "sigma": 1e-7, "num_parties": 3, "threshold": 1},
+        mechanism={"name": "secure_histogram", "sigma": 1e-7, "num_parties": 4, "threshold": 1},
         deadline=0.0,
     )
     sealed = PartySealer(identities).seal(np.array([2, 0]), batch, silo="a")

@@ -10,7 +10,7 @@ from pate_tf.silos.messages import QueryBatch
 NUM_CLASSES = 5
 SHAPE = (4,)
 RANDOMISED = {"name": "randomised_response", "epsilon": 1.0}
-SECURE = {"name": "secure_histogram", "sigma": 40.0, "num_parties": 3, "threshold": 1}
+SECURE = {"name": "secure_histogram", "sigma": 40.0, "num_parties": 4, "threshold": 1}
 
 
 def queries(first, last):
@@ -47,7 +47,7 @@ class FakeSealer:
 
     def seal(self, votes, batch, *, silo):
         self.number += 1
-        return [f"{silo} {batch.batch_id} {self.number} {party}".encode() for party in range(3)]
+        return [f"{silo} {batch.batch_id} {self.number} {party}".encode() for party in range(4)]
 
 
 def policy(**changes):

@@ -175,11 +175,11 @@ def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
     assert np.array_equal(labels.labels, TRUE[:30])
     assert np.array_equal(labels.noisy_counts, again.noisy_counts)
     assert labels.weights is not None and len(sums.batches) == 1
-    charge = SecureHistogram(40.0, 3, 1)
+    charge = SecureHistogram(40.0, 4, 1)
     assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
     assert {kind for one in spent for kind in one.paid} == {charge}
-    assert "up to 1 of 3 parties together" in dict(statement.sees)
-    assert "2 parties add their noise" in statement.coalitions
+    assert "up to 1 of 4 parties together" in dict(statement.sees)
+    assert "3 parties add their noise" in statement.coalitions
     with pytest.raises(ValueError, match="expected parties"):
         ten_lines(silos, roster, asking=asking)
 

@@ -27,7 +27,7 @@ class SecureHistogram(Charge):
 
     Attributes:
         sigma: standard deviation of the noise that is counted on, in votes.
-        num_parties: m, above twice the threshold.
+        num_parties: m, at least `least_parties(threshold)`.
         threshold: t, how many parties may pool what they know; at least 1.
     """
 
@@ -45,11 +45,16 @@ class SecureHistogram(Charge):
         """Raises ValueError if a parameter is out of its range."""
         if not (isfinite(self.sigma) and 0.0 < self.sigma <= 2.0**30):
             raise ValueError(f"sigma: expected above 0 and up to 2**30 votes, got {self.sigma}")
-        if self.threshold < 1 or 2 * self.threshold >= self.num_parties:
+        if self.threshold < 1 or self.num_parties < self.least_parties(self.threshold):
             raise ValueError(
-                f"threshold: expected at least 1 and below half of the parties, got "
+                "threshold: expected t of at least 1 and at least 2 t + 2 parties, got "
                 f"{self.threshold} of {self.num_parties}"
             )
+
+    @staticmethod
+    def least_parties(threshold: int) -> int:
+        """Returns 2 t + 2: honest parties' shares alone show whether they fit each other."""
+        return 2 * threshold + 2
 
     @property
     def num_honest(self) -> int:

@@ -1,13 +1,16 @@
 """Whether shares are those of one vote for each query, without a look at the votes.
 
-After all shares are committed to, the parties draw public random weights rho, tau and chi. Of each
-silo they open
+After all shares are committed to, the parties draw public random weights rho, tau and chi. Beside
+its votes v a silo shares a random number a and its square b for each query. Of each silo the
+parties open, one after the other, values of polynomials of degree t:
 
-    zero mask + sum rho (v^2 - v) + sum tau (sum_k v - 1)      of degree 2 t, 0 at 0 if votes are
-    random mask + sum chi v                                    of degree t
+    y = a + sum_k rho v                                                    for each query
+    sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
 
-Honest votes pass always; others fail but for a probability of 2^-60 each, and the masks hide all
-else (docs/theory_secure.md, Theorems V2 and V3).
+With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for one-hot
+votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters"). Every opened
+value is determined by the shares of honest parties, so that others can spoil an opening but not
+change it (docs/theory_secure.md, Theorems V2 and V3).
 """
 
 from __future__ import annotations
@@ -21,9 +24,18 @@ import numpy as np
 from pate_tf.silos.secure import field, shamir
 from pate_tf.silos.secure.field import Elements
 from pate_tf.silos.secure.terms import BatchTerms, joined
-from pate_tf.silos.secure.votes import NUM_MASKS
+from pate_tf.silos.secure.votes import split_shares
 
-NUM_CHECKS = 2
+
+def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:
+    """Returns what all parties' seeds together give, 32 bytes; one random seed is enough.
+
+    Args:
+      seeds: one of each party, in their order.
+      terms: of the batch.
+      committed: digest of what the parties committed to.
+    """
+    return hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,9 +43,9 @@ class Challenge:
     """The random weights of a batch's checks, public once every party is committed.
 
     Attributes:
-      rho: of v^2 - v, `[num_queries * num_classes]`.
-      tau: of sum_k v - 1, `[num_queries]`.
-      chi: of v, `[num_queries * num_classes]`.
+      rho: of votes, `[num_queries, num_classes]`.
+      tau: of squares, `[num_queries]`.
+      chi: of numbers of votes, `[num_queries]`.
     """
 
     rho: Elements
@@ -41,58 +53,58 @@ class Challenge:
     chi: Elements
 
     @classmethod
-    def of_seeds(cls, seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> Challenge:
-        """Returns the weights that all parties' seeds together give.
-
-        Args:
-          seeds: one of each party, in their order; one that is random is enough.
-          terms: of the batch.
-          committed: digest of what the parties committed to.
-        """
-        seed = hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
+    def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
+        """Returns the weights that a `challenge_seed` gives."""
         num_queries, num_classes = terms.shape
         num_votes = num_queries * num_classes
-        drawn = field.from_seed(seed, 2 * num_votes + num_queries)
-        return cls(*np.split(drawn, [num_votes, num_votes + num_queries]))
+        drawn = field.from_seed(seed, num_votes + 2 * num_queries)
+        rho, tau, chi = np.split(drawn, [num_votes, num_votes + num_queries])
+        return cls(rho.reshape(terms.shape), tau, chi)
+
+    def masked(self, shares: Elements) -> Elements:
+        """Returns a party's shares of y of one silo, `[num_queries]`.
+
+        Args:
+          shares: the party's shares of the silo's numbers, `[share_size(terms)]`.
+        """
+        a, _, votes = split_shares(shares, self.rho.shape)
+        return field.add(a, field.total(field.multiply(self.rho, votes), axis=1))
+
+    def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
+        """Returns a party's share of the number that is 0 if one silo's votes are.
+
+        Args:
+          shares: the party's shares of the silo's numbers, `[share_size(terms)]`.
+          opened: y of the silo, `[num_queries]`.
+        """
+        a, b, votes = split_shares(shares, self.rho.shape)
+        squares = field.total(field.multiply(field.multiply(self.rho, self.rho), votes), axis=1)
+        twice = field.multiply(np.uint64(2), field.multiply(opened, a))
+        brackets = field.subtract(
+            field.add(field.multiply(opened, opened), b), field.add(twice, squares)
+        )
+        missing = field.subtract(field.total(votes, axis=1), np.uint64(1))
+        return np.uint64(
+            field.add(
+                field.total(field.multiply(self.tau, brackets)),
+                field.total(field.multiply(self.chi, missing)),
+            )
+        )
 
 
-def check_values(shares: Elements, challenge: Challenge) -> Elements:
-    """Returns what a party opens of one silo's shares, `[NUM_CHECKS]`.
+def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
+    """Returns what parties' shares open of each silo, `[num_values]`; None where they don't fit.
 
     Args:
-      shares: the party's shares of masks and votes, `[NUM_MASKS + num_queries * num_classes]`.
-      challenge: the batch's weights.
+      values: by number of the party, its shares `[num_silos, num_values]`.
+      threshold: degree of the polynomials.
     """
-    votes = shares[NUM_MASKS:]
-    one = np.uint64(1)
-    bits = field.multiply(votes, field.subtract(votes, one))
-    sums = field.total(votes.reshape(len(challenge.tau), -1), axis=1)
-    valid = field.add(
-        field.total(field.multiply(challenge.rho, bits)),
-        field.total(field.multiply(challenge.tau, field.subtract(sums, one))),
-    )
-    low_degree = field.total(field.multiply(challenge.chi, votes))
-    return field.add(shares[:NUM_MASKS], np.stack([valid, low_degree]))
-
-
-def passing(opened: Mapping[int, Elements], *, threshold: int) -> list[bool]:
-    """Returns whether each silo passes both checks.
-
-    Args:
-      opened: by number of the party, `[num_silos, NUM_CHECKS]`; more than twice the threshold.
-      threshold: t.
-    """
-    num_silos = len(next(iter(opened.values())))
-    return [
-        _opens({party: values[silo] for party, values in opened.items()}, threshold)
-        for silo in range(num_silos)
-    ]
-
-
-def _opens(values: Mapping[int, Elements], threshold: int) -> bool:
-    try:
-        shamir.reconstruct({i: one[1:] for i, one in values.items()}, degree=threshold)
-        valid = shamir.reconstruct({i: one[:1] for i, one in values.items()}, degree=2 * threshold)
-    except shamir.InconsistentSharesError:
-        return False
-    return not valid.any()
+    num_silos = len(next(iter(values.values())))
+    found: list[Elements | None] = []
+    for silo in range(num_silos):
+        shares = {party: rows[silo] for party, rows in values.items()}
+        try:
+            found.append(shamir.reconstruct(shares, degree=threshold))
+        except shamir.InconsistentSharesError:
+            found.append(None)
+    return found

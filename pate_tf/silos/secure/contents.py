@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pate_tf.silos.secure import checks, field
 from pate_tf.silos.secure.field import Elements
 from pate_tf.silos.secure.messages import (
-    DIGEST_BYTES,
     PartyMessage,
     ProtocolError,
     Step,
     check_messages,
     split,
 )
-from pate_tf.silos.secure.terms import BatchTerms, joined
+from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
 from pate_tf.values.names import check_name
 
 
@@ -29,21 +28,23 @@ class Commitment:
     """What a party commits to.
 
     Attributes:
-      silos: names of the silos whose shares it could open, in order.
+      dealings: of each silo whose share it could open, by name and in order, the digest of the
+        silo's shares for all parties, 32 bytes.
       received: digest of its task with all shares that it got, 32 bytes.
       seed: digest of its seed, 32 bytes.
       noise: its noise in shares, each sealed to a party; empty for itself.
     """
 
-    silos: tuple[str, ...]
+    dealings: Mapping[str, bytes]
     received: bytes
     seed: bytes
     noise: tuple[bytes, ...] = dataclasses.field(repr=False)
 
     def to_bytes(self) -> bytes:
         """Returns the content of a message."""
-        silos = joined(*(silo.encode() for silo in self.silos))
-        return joined(silos, self.received, self.seed, joined(*self.noise))
+        silos = joined(*(silo.encode() for silo in self.dealings))
+        dealings = joined(*self.dealings.values())
+        return joined(silos, dealings, self.received, self.seed, joined(*self.noise))
 
     @classmethod
     def of(cls, message: PartyMessage, terms: BatchTerms) -> Commitment:
@@ -52,17 +53,24 @@ class Commitment:
         Raises:
           ProtocolError: if it says nothing of the kind.
         """
-        parts = _parts(message, 4)
-        if len(parts[1]) != DIGEST_BYTES or len(parts[2]) != DIGEST_BYTES:
+        names, dealings, received, seed, noise = _parts(message, 5)
+        digests, shares = split(dealings), tuple(split(noise))
+        if any(len(digest) != DIGEST_BYTES for digest in (*digests, received, seed)):
             raise ProtocolError("commit: expected digests of 32 bytes, got others")
-        noise = tuple(split(parts[3]))
         try:
-            silos = tuple(check_name(silo.decode(), "silo") for silo in split(parts[0]))
+            silos = [check_name(silo.decode(), "silo") for silo in split(names)]
         except ValueError:
             raise ProtocolError("commit: expected names of silos, got something else") from None
-        if list(silos) != sorted(set(silos)) or len(noise) != len(terms.parties):
-            raise ProtocolError("commit: expected silos in order and noise for each party")
-        return cls(silos=silos, received=parts[1], seed=parts[2], noise=noise)
+        if silos != sorted(set(silos)) or len(silos) != len(digests):
+            raise ProtocolError("commit: expected silos in order, each with a digest")
+        if len(shares) != len(terms.parties):
+            raise ProtocolError("commit: expected noise for each party")
+        return cls(
+            dealings=dict(zip(silos, digests, strict=True)),
+            received=received,
+            seed=seed,
+            noise=shares,
+        )
 
 
 def seed_digest(seed: bytes, party: int, terms: BatchTerms) -> bytes:
@@ -81,9 +89,11 @@ def commitments(messages: Sequence[PartyMessage], terms: BatchTerms) -> list[Com
 
 
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
-    """Returns the silos whose shares every party could open, in order."""
-    common = set(committed[0].silos).intersection(*(each.silos for each in committed[1:]))
-    return tuple(sorted(common))
+    """Returns the silos of which every party holds a share of the same dealing, in order."""
+    common = set(committed[0].dealings.items()).intersection(
+        *(each.dealings.items() for each in committed[1:])
+    )
+    return tuple(sorted(silo for silo, _ in common))
 
 
 def reveal_content(committed: bytes, seed: bytes) -> bytes:
@@ -96,14 +106,14 @@ def reveal_content(committed: bytes, seed: bytes) -> bytes:
     return joined(committed, seed)
 
 
-def challenge_of(
+def challenge_seed_of(
     messages: Sequence[PartyMessage],
     terms: BatchTerms,
     *,
     committed: bytes,
     seed_digests: Sequence[bytes],
-) -> checks.Challenge:
-    """Returns the challenge that revealed seeds give.
+) -> bytes:
+    """Returns the seed of the challenge that all revealed seeds give, 32 bytes.
 
     Raises:
       ProtocolError: if a seed is not the one committed to, or a party saw other commitments.
@@ -116,45 +126,68 @@ def challenge_of(
             name = terms.parties[message.party - 1].name
             raise ProtocolError(f"reveal: expected the seed that {name} committed to")
         seeds.append(seed)
-    return checks.Challenge.of_seeds(seeds, terms, committed)
+    return checks.challenge_seed(seeds, terms, committed)
 
 
-def check_content(revealed: bytes, values: Elements) -> bytes:
-    """Returns the content of a party's message on `Step.CHECK`.
+def opening_content(seen: bytes, values: Elements) -> bytes:
+    """Returns the content of a party's message on `Step.MASK` and `Step.CHECK`.
 
     Args:
-      revealed: `round_digest` of all revelations, as this party saw them.
-      values: what it opens of each silo's shares, `[num_silos, NUM_CHECKS]`.
+      seen: `round_digest` of the step before, as this party saw it.
+      values: its shares of what opens of each silo, `[num_silos, num_values]`.
     """
-    return joined(revealed, field.to_bytes(values))
+    return joined(seen, field.to_bytes(values))
+
+
+def opened_values(
+    messages: Sequence[PartyMessage],
+    terms: BatchTerms,
+    step: Step,
+    *,
+    num_silos: int,
+    seen: bytes,
+) -> list[Elements | None]:
+    """Returns what opens of each silo; None where parties' shares don't fit each other.
+
+    Args:
+      messages: of all parties on the step.
+      terms: of the batch.
+      step: `Step.MASK`, which opens `[num_queries]`, or `Step.CHECK`, which opens `[1]`.
+      num_silos: number of common silos.
+      seen: `round_digest` of the step before.
+
+    Raises:
+      ProtocolError: if a party saw something else, or opened something else.
+    """
+    check_messages(messages, step, terms)
+    size = terms.num_queries if step is Step.MASK else 1
+    values = {}
+    for message in messages:
+        saw, content = _parts(message, 2)
+        if saw != seen:
+            raise ProtocolError(f"{step.value}: expected all parties to see the same messages")
+        try:
+            values[message.party] = field.from_bytes(content, (num_silos, size), step.value)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+    return checks.opened(values, threshold=terms.threshold)
 
 
 def passing_silos(
-    messages: Sequence[PartyMessage],
-    terms: BatchTerms,
-    *,
-    silos: Sequence[str],
-    revealed: bytes,
+    silos: Sequence[str], fits: Sequence[bool], checked: Sequence[Elements | None]
 ) -> tuple[str, ...]:
-    """Returns the silos that pass the checks, in order.
+    """Returns the silos whose shares fit each other and open to 0, in order.
 
-    Raises:
-      ProtocolError: if a party saw other seeds, or opened something else.
+    Args:
+      silos: the common ones.
+      fits: whether the shares of each fitted each other on `Step.MASK`.
+      checked: what opened of each on `Step.CHECK`.
     """
-    check_messages(messages, Step.CHECK, terms)
-    opened = {}
-    for message in messages:
-        seen, values = _parts(message, 2)
-        if seen != revealed:
-            raise ProtocolError("check: expected all parties to see the same seeds")
-        try:
-            opened[message.party] = field.from_bytes(
-                values, (len(silos), checks.NUM_CHECKS), "check"
-            )
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-    passed = checks.passing(opened, threshold=terms.threshold)
-    return tuple(silo for silo, passes in zip(silos, passed, strict=True) if passes)
+    return tuple(
+        silo
+        for silo, fitted, value in zip(silos, fits, checked, strict=True)
+        if fitted and value is not None and not value.any()
+    )
 
 
 def agreed_content(checked: bytes, silos: Sequence[str]) -> bytes:

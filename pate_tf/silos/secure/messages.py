@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.terms import BatchTerms, joined
 
-DIGEST_BYTES = 32
-
 
 class Step(enum.Enum):
     """The steps of a batch, in their order; each takes all parties' messages of the one before.
@@ -22,13 +20,15 @@ class Step(enum.Enum):
     Attributes:
       COMMIT: shares were received; noise and a seed are drawn, noise is shared among the parties.
       REVEAL: the seed, once every party is committed.
-      CHECK: what the challenge opens of each silo's shares.
+      MASK: shares of masked sums of each silo's votes under the challenge.
+      CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
       AGREE: which silos pass.
       RELEASE: the party's share of the noisy histogram.
     """
 
     COMMIT = "commit"
     REVEAL = "reveal"
+    MASK = "mask"
     CHECK = "check"
     AGREE = "agree"
     RELEASE = "release"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.silos.secure import contents, field, shamir
 from pate_tf.silos.secure.messages import (
     STEPS,
@@ -40,11 +41,11 @@ class PartyMissingError(ConnectionError):
 
     def __init__(self, party: int, step: Step, terms: BatchTerms) -> None:
         self.party, self.step = party, step
-        self.can_do_without = len(terms.parties) - 1 > 2 * terms.threshold
+        self.can_do_without = len(terms.parties) > SecureHistogram.least_parties(terms.threshold)
         others = (
             "the others can be asked again, as another batch that silos pay for"
             if self.can_do_without
-            else f"{2 * terms.threshold + 1} parties are needed, so the others can't go on alone"
+            else f"{len(terms.parties)} parties are needed, so the others can't go on alone"
         )
         super().__init__(
             f"party {terms.parties[party - 1].name} could not be reached at the step "
@@ -74,7 +75,7 @@ def open_histogram(
     """Has the parties add up the silos' votes and returns the noisy histogram.
 
     May be repeated after any failure, with the same arguments: every party gives the answers that
-    it gave before. The last step needs `threshold + 1` parties; the others need all.
+    it gave before. The last step needs `2 * threshold + 1` parties; the others need all.
 
     Args:
       terms: of the batch.
@@ -128,7 +129,8 @@ def _complete(
     step: Step, terms: BatchTerms, answered: Mapping[int, PartyMessage | None]
 ) -> tuple[PartyMessage, ...]:
     there = tuple(message for message in answered.values() if message is not None)
-    needed = terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
+    # 2 t + 1 sums name the total even where t of them lie; fewer would let the last one choose it.
+    needed = 2 * terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
     if len(there) < needed:
         missing = next(party for party, message in answered.items() if message is None)
         raise PartyMissingError(missing, step, terms)
@@ -142,9 +144,13 @@ def _opened(
 ) -> OpenedHistogram:
     committed = contents.commitments(rounds[Step.COMMIT], terms)
     common = contents.common_silos(committed)
-    silos = contents.passing_silos(
-        rounds[Step.CHECK], terms, silos=common, revealed=round_digest(rounds[Step.REVEAL])
+    masked, checked = (
+        contents.opened_values(
+            rounds[step], terms, step, num_silos=len(common), seen=round_digest(rounds[before])
+        )
+        for before, step in ((Step.REVEAL, Step.MASK), (Step.MASK, Step.CHECK))
     )
+    silos = contents.passing_silos(common, [y is not None for y in masked], checked)
     if not silos:
         raise ProtocolError("expected the shares of at least one silo to pass the checks")
     agreed = round_digest(rounds[Step.AGREE])
@@ -161,8 +167,12 @@ def _opened(
         ) from None
     left_out = {}
     for silo in sorted(set(sealed) - set(silos)):
-        could_open = "votes are not one for each query, or shares of them don't fit each other"
-        left_out[silo] = could_open if silo in common else "a party could not open its share"
+        if silo in common:
+            left_out[silo] = "votes are not one for each query, or shares don't fit each other"
+        elif all(silo in each.dealings for each in committed):
+            left_out[silo] = "parties hold shares of different dealings: one was replaced"
+        else:
+            left_out[silo] = "a party could not open its share"
     return OpenedHistogram(
         noisy_counts=np.asarray(field.to_integers(total)), silos=silos, left_out=left_out
     )

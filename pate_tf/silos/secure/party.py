@@ -1,8 +1,8 @@
 """One of the parties that add up shares: what it answers, step by step, and what it refuses.
 
 A party gives its share of a sum out once for a batch, for one set of silos, with noise that was
-drawn before. It is safe against a coordinator that asks anything, and whatever up to `threshold`
-other parties do, as long as they don't pretend to be it (docs/theory_secure.md, Theorem V4).
+drawn before. It is safe against a coordinator and up to `threshold` other parties that lie
+together at every step, with any silos (docs/theory_secure.md, Theorem V4).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pate_tf.silos.secure.messages import (
     signed,
 )
 from pate_tf.silos.secure.terms import MOST_SILOS, BatchTerms, party_scale
-from pate_tf.silos.secure.votes import NUM_MASKS
+from pate_tf.silos.secure.votes import open_share, split_shares
 from pate_tf.values.names import check_name
 
 SEED_BYTES = 32
@@ -68,6 +68,7 @@ class Party:
         steps = {
             Step.COMMIT: self._commit,
             Step.REVEAL: self._reveal,
+            Step.MASK: self._mask,
             Step.CHECK: self._check,
             Step.AGREE: self._agree,
             Step.RELEASE: self._release,
@@ -94,15 +95,15 @@ class Party:
         terms = task.terms
         if not 1 <= len(task.sealed) <= MOST_SILOS or task.messages:
             raise ProtocolError(f"commit: expected shares of 1 to {MOST_SILOS} silos")
-        shares: dict[str, Elements] = {}
+        held: dict[str, tuple[Elements, bytes]] = {}
         for silo in sorted(task.sealed):
             try:
-                shares[check_name(silo, "silo")] = self._opened_votes(
-                    task.sealed[silo], terms, silo
+                held[check_name(silo, "silo")] = open_share(
+                    task.sealed[silo], terms, silo=silo, keys=self._keys
                 )
             except ValueError:
                 continue  # left out: it is missing among the silos of the commitment
-        if not shares:
+        if not held:
             raise ProtocolError("commit: expected shares of at least one silo that open, got none")
         seed = os.urandom(SEED_BYTES)
         drawn = self._noise.gaussian_integers(
@@ -118,13 +119,13 @@ class Party:
             terms,
             Step.COMMIT,
             {
-                "shares": np.stack(list(shares.values())),
+                "shares": np.stack([shares for shares, _ in held.values()]),
                 "seed": np.frombuffer(seed, np.uint8),
                 "noise": noise[number - 1],
             },
         )
         commitment = contents.Commitment(
-            silos=tuple(shares),
+            dealings={silo: dealing for silo, (_, dealing) in held.items()},
             received=task.digest,
             seed=contents.seed_digest(seed, number, terms),
             noise=tuple(
@@ -133,11 +134,6 @@ class Party:
             ),
         )
         return commitment.to_bytes(), {}
-
-    def _opened_votes(self, sealed: bytes, terms: BatchTerms, silo: str) -> Elements:
-        opened = sealing.unseal(sealed, terms, sender=silo, kind="votes", keys=self._keys)
-        size = NUM_MASKS + terms.num_queries * terms.num_classes
-        return field.from_bytes(opened, (size,), "votes")
 
     def _sealed_noise(self, shares: Elements, terms: BatchTerms, other: int) -> bytes:
         name = self.identity.name
@@ -158,7 +154,8 @@ class Party:
                 )
                 noise = field.add(noise, field.from_bytes(opened, (size,), f"noise of {name}"))
         silos = contents.common_silos(committed)
-        places = [committed[number - 1].silos.index(silo) for silo in silos]
+        held = list(committed[number - 1].dealings)
+        places = [held.index(silo) for silo in silos]
         self._journal.keep_secret(
             terms, Step.REVEAL, {"shares": secret["shares"][places], "noise": noise}
         )
@@ -170,31 +167,64 @@ class Party:
         }
         return contents.reveal_content(digest, secret["seed"].tobytes()), notes
 
-    def _check(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+    def _mask(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
         self._check_own(task, Step.REVEAL, number)
         notes = self._journal.notes(terms, Step.REVEAL)
-        challenge = contents.challenge_of(
+        seed = contents.challenge_seed_of(
             task.messages,
             terms,
             committed=notes["committed"].tobytes(),
             seed_digests=[row.tobytes() for row in notes["seeds"]],
         )
+        challenge = checks.Challenge.of_seed(seed, terms)
         shares = self._journal.secret(terms, Step.REVEAL)["shares"]
-        values = np.empty((len(shares), checks.NUM_CHECKS), np.uint64)
+        values = np.empty((len(shares), terms.num_queries), np.uint64)
         for place, row in enumerate(shares):
-            values[place] = checks.check_values(row, challenge)
-        revealed = round_digest(task.messages)
-        return contents.check_content(revealed, values), {
-            "revealed": np.frombuffer(revealed, np.uint8)
+            values[place] = challenge.masked(row)
+        seen = round_digest(task.messages)
+        notes = {
+            "seen": np.frombuffer(seen, np.uint8),
+            "challenge": np.frombuffer(seed, np.uint8),
+        }
+        return contents.opening_content(seen, values), notes
+
+    def _check(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
+        terms = task.terms
+        self._check_own(task, Step.MASK, number)
+        notes = self._journal.notes(terms, Step.MASK)
+        shares = self._journal.secret(terms, Step.REVEAL)["shares"]
+        masked = contents.opened_values(
+            task.messages,
+            terms,
+            Step.MASK,
+            num_silos=len(shares),
+            seen=notes["seen"].tobytes(),
+        )
+        challenge = checks.Challenge.of_seed(notes["challenge"].tobytes(), terms)
+        values = np.zeros((len(shares), 1), np.uint64)
+        for place, opened in enumerate(masked):
+            if opened is not None:  # else the silo is left out, and nothing more of it opens
+                values[place] = challenge.check_value(shares[place], opened)
+        seen = round_digest(task.messages)
+        return contents.opening_content(seen, values), {
+            "seen": np.frombuffer(seen, np.uint8),
+            "fits": np.array([opened is not None for opened in masked]),
         }
 
     def _agree(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
         self._check_own(task, Step.CHECK, number)
         silos = self._journal.notes(terms, Step.REVEAL)["silos"].tolist()
-        revealed = self._journal.notes(terms, Step.CHECK)["revealed"].tobytes()
-        passing = contents.passing_silos(task.messages, terms, silos=silos, revealed=revealed)
+        notes = self._journal.notes(terms, Step.CHECK)
+        checked = contents.opened_values(
+            task.messages,
+            terms,
+            Step.CHECK,
+            num_silos=len(silos),
+            seen=notes["seen"].tobytes(),
+        )
+        passing = contents.passing_silos(silos, notes["fits"].tolist(), checked)
         places = np.array([silos.index(silo) for silo in passing], np.int64)
         content = contents.agreed_content(round_digest(task.messages), passing)
         return content, {"places": places}
@@ -207,7 +237,8 @@ class Party:
         secret = self._journal.secret(terms, Step.REVEAL)
         votes = np.zeros(terms.num_queries * terms.num_classes, np.uint64)
         for place in places:
-            votes = field.add(votes, secret["shares"][place, NUM_MASKS:])
+            _, _, silo_votes = split_shares(secret["shares"][place], terms.shape)
+            votes = field.add(votes, silo_votes.reshape(-1))
         sums = field.add(field.multiply(votes, np.uint64(LATTICE)), secret["noise"])
         return contents.release_content(round_digest(task.messages), sums), {}
 

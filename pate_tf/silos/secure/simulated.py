@@ -8,7 +8,7 @@ from pate_tf.silos.secure.roles import PartySealer, PartySums
 
 
 def simulated_parties(
-    folder: pathlib.Path, *, num_parties: int = 3
+    folder: pathlib.Path, *, num_parties: int = 4
 ) -> tuple[PartySealer, PartySums]:
     """Returns what silos and a coordinator need of parties that work in this process.
 

@@ -19,6 +19,7 @@ from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.values.names import check_name
 
 MOST_SILOS: Final = 100_000
+DIGEST_BYTES: Final = 32
 MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
 # A sum of noise beyond so many standard deviations has a probability below e^-198.
 _DEVIATIONS: Final = 20.0
@@ -129,7 +130,7 @@ class BatchTerms:
         whole = (self.num_queries, self.num_classes)
         mechanism = self.mechanism
         parts = [
-            b"pate_tf secure histogram 1",
+            b"pate_tf secure histogram 2",
             self.run_id.encode(),
             self.batch_id.encode(),
             self.queries_digest,

@@ -1,20 +1,29 @@
 """A silo's part: its votes as sealed shares, one for each party.
 
-Beside the shares of its votes each party gets two numbers that hide what the checks open
-(`pate_tf.silos.secure.checks`): a share of 0 of twice the degree, and a share of a random number.
+Beside the shares of its votes each party gets, for each query, shares of a random number and of its
+square, which the checks use up (`pate_tf.silos.secure.checks`).
+
+All shares of a silo are bound to each other: each sealed share holds the blinded digests of all of
+them. Parties compare these before they use any, so that a share that somebody else sealed in a
+silo's name stands for itself alone and never beside genuine ones.
 """
 
 from __future__ import annotations
+
+import hashlib
+import os
+from typing import Final
 
 import numpy as np
 
 from pate_tf.noise import NoiseSource, SystemNoise
 from pate_tf.silos.secure import field, sealing, shamir
 from pate_tf.silos.secure.field import Elements
-from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
 from pate_tf.values.arrays import IntArray
 
-NUM_MASKS = 2
+BLIND_BYTES: Final = 32
 
 
 def seal_votes(
@@ -41,32 +50,72 @@ def seal_votes(
     return seal_shares(vote_shares(one_hot, terms, noise or SystemNoise()), terms, silo=silo)
 
 
+def share_size(terms: BatchTerms) -> int:
+    """Returns how many numbers a silo shares: two for each query, and its votes."""
+    return terms.num_queries * (2 + terms.num_classes)
+
+
+def split_shares(shares: Elements, shape: tuple[int, int]) -> tuple[Elements, Elements, Elements]:
+    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
+    num_queries = shape[0]
+    a, b, votes = np.split(shares, [num_queries, 2 * num_queries])
+    return a, b, votes.reshape(shape)
+
+
 def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
-    """Returns each party's shares of votes and masks, `[num_parties, NUM_MASKS + Q K]`.
+    """Returns each party's shares of what a silo shares, `[num_parties, share_size(terms)]`.
 
     Args:
       one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`.
       terms: of the batch.
       noise: entropy.
     """
-    parties, words = len(terms.parties), noise.words
-    shares = shamir.share(
-        one_hot.reshape(-1), num_parties=parties, degree=terms.threshold, words=words
+    a = field.uniform((terms.num_queries,), noise.words)
+    return shamir.share(
+        np.concatenate([a, field.multiply(a, a), one_hot.reshape(-1)]),
+        num_parties=len(terms.parties),
+        degree=terms.threshold,
+        words=noise.words,
     )
-    zero = shamir.share(
-        np.zeros(1, np.uint64), num_parties=parties, degree=2 * terms.threshold, words=words
-    )
-    random = shamir.share(
-        field.uniform((1,), words), num_parties=parties, degree=terms.threshold, words=words
-    )
-    return np.concatenate([zero, random, shares], axis=1)
 
 
 def seal_shares(shares: Elements, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
-    """Returns the rows of `vote_shares`, each sealed to its party."""
-    return tuple(
-        sealing.seal(
-            field.to_bytes(shares[party - 1]), terms, sender=silo, kind="votes", party=party
-        )
-        for party in terms.numbers
+    """Returns the rows of `vote_shares`, bound to each other and each sealed to its party."""
+    rows = [field.to_bytes(row) for row in shares]
+    blinds = [os.urandom(BLIND_BYTES) for _ in rows]
+    digests = b"".join(
+        _share_digest(row, blind, terms, silo, party)
+        for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
     )
+    return tuple(
+        sealing.seal(blind + digests + row, terms, sender=silo, kind="votes", party=party)
+        for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
+    )
+
+
+def open_share(
+    sealed: bytes, terms: BatchTerms, *, silo: str, keys: PartyKeys
+) -> tuple[Elements, bytes]:
+    """Returns a party's shares of a silo `[share_size(terms)]`, and the digest of all parties'.
+
+    The digest, 32 bytes, says nothing of the shares, which are sensitive.
+
+    Raises:
+      ValueError: if it was sealed for anything else, or the share is not the one that its digests
+        name.
+    """
+    whole = sealing.unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
+    start = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)
+    blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:start], whole[start:]
+    shares = field.from_bytes(row, (share_size(terms),), "votes")
+    party = terms.parties.index(keys.identity) + 1
+    own = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
+    if _share_digest(row, blind, terms, silo, party) != own:
+        raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
+    return shares, hashlib.sha256(joined(b"pate_tf dealing", digests)).digest()
+
+
+def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, party: int) -> bytes:
+    """Returns a commitment to a share; without the blind it confirms no guess at it."""
+    parts = [b"pate_tf share", terms.digest, silo.encode(), str(party).encode(), blind, row]
+    return hashlib.sha256(joined(*parts)).digest()

@@ -12,7 +12,7 @@ from pate_tf.silos.secure.votes import seal_votes
 FAINT = 1e-7  # votes: noise of a tenth of a lattice step
 
 
-def some_keys(number=3):
+def some_keys(number=4):
     return [PartyKeys.generate(f"party-{index + 1}") for index in range(number)]
 
 

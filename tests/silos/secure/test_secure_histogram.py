@@ -1,5 +1,6 @@
 """From votes to a noisy histogram: what opens, who is left out, what is refused."""
 
+import itertools
 import math
 
 import numpy as np
@@ -70,7 +71,7 @@ def vote_for_the_last(one_hot):
 def of_higher_degree(one_hot, terms):
     shares = votes.vote_shares(one_hot, terms, SystemNoise())
     degree = terms.threshold + 1
-    shares[:, votes.NUM_MASKS :] = shamir.share(
+    shares[:, 2 * terms.num_queries :] = shamir.share(
         one_hot.reshape(-1),
         num_parties=len(terms.parties),
         degree=degree,
@@ -81,23 +82,23 @@ def of_higher_degree(one_hot, terms):
 
 def one_share_moved(one_hot, terms):
     shares = votes.vote_shares(one_hot, terms, SystemNoise())
-    shares[0, votes.NUM_MASKS] ^= np.uint64(1)
+    shares[0, 2 * terms.num_queries] ^= np.uint64(1)
     return shares
 
 
-def mask_that_is_not_zero(one_hot, terms):
+def square_that_is_none(one_hot, terms):
     shares = votes.vote_shares(one_hot, terms, SystemNoise())
-    shares[:, 0] = field.add(shares[:, 0], np.uint64(1))
+    shares[:, terms.num_queries] = field.add(shares[:, terms.num_queries], np.uint64(1))
     return shares
 
 
 BAD = [
     *(sharing(one) for one in (thousand, two_votes, no_vote, sum_of_one, vote_for_the_last)),
-    *(of_higher_degree, one_share_moved, mask_that_is_not_zero),
+    *(of_higher_degree, one_share_moved, square_that_is_none),
 ]
 
 
-@pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (4, 1), (5, 2)])
+@pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (5, 1), (6, 2)])
 def test_what_opens_is_the_histogram_with_noise_of_every_party(tmp_path, num_parties, threshold):
     keys = some_keys(num_parties)
     batch = some_terms(keys, threshold=threshold)
@@ -110,19 +111,19 @@ def test_what_opens_is_the_histogram_with_noise_of_every_party(tmp_path, num_par
 
 
 def test_the_noise_has_the_variance_that_is_promised(tmp_path):
-    """At m = 3 and t = 1: 1.5 times sigma squared; 5 % more or less is noticed."""
+    """At m = 4 and t = 1: 4 / 3 of sigma squared; 10 % more or less is noticed."""
     keys = some_keys()
     batch = some_terms(keys, sigma=3.0, num_queries=10_000, num_classes=2)
     labels = some_labels(batch, 2)
     opened = open_histogram(batch, sealed_votes(labels, batch), asked(open_parties(keys, tmp_path)))
     noise = (opened.noisy_counts - counts_of(labels, batch) * LATTICE).ravel() / LATTICE
     for factor, fits in ((1.0, True), (0.9, False), (1.1, False)):
-        scale = factor * 3.0 * math.sqrt(1.5)
+        scale = factor * 3.0 * math.sqrt(4 / 3)
         assert (stats.kstest(noise / scale, "norm").pvalue > FALSE_ALARM) == fits
 
 
 @pytest.mark.parametrize("change", BAD, ids=lambda one: one.__qualname__)
-@pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize(("num_parties", "threshold"), [(4, 1), (6, 2)])
 def test_bad_votes_are_left_out_and_their_silo_named(tmp_path, change, num_parties, threshold):
     keys = some_keys(num_parties)
     batch = some_terms(keys, threshold=threshold)
@@ -212,34 +213,34 @@ def test_sealed_bytes_tell_nothing_and_open_for_their_party_alone():
 
 
 def opened_by_a_model(vote, prime=5, masked=True):
-    """All that one party (number 1 of 3, t = 1) and the public see of a check, over all randomness.
+    """All that one party (number 1 of 4, t = 1) and the public see of a check, over all randomness.
 
     One query of two classes, challenge fixed, in plain whole numbers modulo a small prime.
     """
-    rho, tau, chi = (2, 3), 1, (1, 4)
-    seen = {}
+    rho, tau, chi = (2, 3), 2, 3
     places = range(prime)
-    masks = [(u1, u2, r, w) for u1 in places for u2 in places for r in places for w in places]
-    for c in ((a, b) for a in places for b in places):
-        for u1, u2, r, w in masks if masked else [(0, 0, 0, 0)]:
+    seen = {}
+    for a in places if masked else [0]:
+        secrets = (a, a * a % prime, *vote)
+        for slopes in itertools.product(places, repeat=4):
             shares = [
-                [(v + k * x) % prime for v, k in zip(vote, c, strict=True)] for x in (1, 2, 3)
+                [
+                    (secret + slope * x) % prime
+                    for secret, slope in zip(secrets, slopes, strict=True)
+                ]
+                for x in (1, 2, 3, 4)
             ]
-            zeros = [(u1 * x + u2 * x * x) % prime for x in (1, 2, 3)]
-            randoms = [(r + w * x) % prime for x in (1, 2, 3)]
-            opened = tuple(
+            first = [(own_a + rho[0] * v0 + rho[1] * v1) % prime for own_a, _, v0, v1 in shares]
+            y = (a + rho[0] * vote[0] + rho[1] * vote[1]) % prime
+            second = [
                 (
-                    (
-                        zero
-                        + sum(p * s * (s - 1) for p, s in zip(rho, share, strict=True))
-                        + tau * (sum(share) - 1)
-                    )
-                    % prime,
-                    (random + sum(p * s for p, s in zip(chi, share, strict=True))) % prime,
+                    tau * (y * y - 2 * y * own_a + own_b - rho[0] ** 2 * v0 - rho[1] ** 2 * v1)
+                    + chi * (v0 + v1 - 1)
                 )
-                for share, zero, random in zip(shares, zeros, randoms, strict=True)
-            )
-            view = (tuple(shares[0]), zeros[0], randoms[0], opened)
+                % prime
+                for own_a, own_b, v0, v1 in shares
+            ]
+            view = (tuple(shares[0]), tuple(first), tuple(second))
             seen[view] = seen.get(view, 0) + 1
     return seen
 
@@ -249,57 +250,63 @@ def test_what_checks_open_and_one_party_knows_has_one_law_for_all_votes():
     assert opened_by_a_model((1, 0)) != opened_by_a_model((1, 1))
 
 
-def test_without_the_masks_the_checks_would_tell_votes():
+def test_without_the_mask_the_checks_would_tell_votes():
     assert opened_by_a_model((1, 0), masked=False) != opened_by_a_model((0, 1), masked=False)
 
 
-def test_without_its_mask_a_check_gives_a_single_vote_away():
-    """Party 1 guesses the vote from its share and what party 2 opens; the mask stops it."""
-    keys = some_keys()
-    batch = some_terms(keys, num_queries=1, num_classes=5)
-    challenge = checks.Challenge.of_seeds([b"1", b"2", b"3"], batch, bytes(32))
-    one_hot = np.zeros((1, 5), np.uint64)
-    one_hot[0, 3] = 1
-
-    def guesses(shares):
-        mine, opened = shares[0], checks.check_values(shares[1], challenge)
-        found = []
-        for guess in range(5):
-            guessed = np.zeros(5, np.uint64)
-            guessed[guess] = 1
-            doubled = field.multiply(np.uint64(2), mine[votes.NUM_MASKS :])
-            others = np.concatenate([np.zeros(2, np.uint64), field.subtract(doubled, guessed)])
-            if checks.check_values(others, challenge)[0] == opened[0]:
-                found.append(guess)
-        return found
-
+def check_number(one_hot, seed, error=0):
+    """What opens on the last check of a vector of votes, in Python's whole numbers, and by us."""
+    one_hot = np.array([one_hot], np.uint64)
+    batch = some_terms(some_keys(), num_queries=1, num_classes=one_hot.size)
+    challenge = checks.Challenge.of_seed(bytes([seed]) * 32, batch)
     shares = votes.vote_shares(one_hot, batch, SystemNoise())
-    assert guesses(shares) == []
-    shares[:, : votes.NUM_MASKS] = 0
-    assert guesses(shares) == [3]
+    shares[:, 1] = field.add(shares[:, 1], np.uint64(error))
+    places = range(1, 5)
+    (y,) = checks.opened(
+        {i: challenge.masked(shares[i - 1])[np.newaxis] for i in places}, threshold=1
+    )
+    (value,) = checks.opened(
+        {i: np.array([[challenge.check_value(shares[i - 1], y)]]) for i in places}, threshold=1
+    )
+    prime, weights = field.PRIME, [int(rho) for rho in challenge.rho[0]]
+    numbers = [int(number) for number in one_hot[0]]
+    z = sum(rho * v for rho, v in zip(weights, numbers, strict=True))
+    squares = sum(rho * rho * v for rho, v in zip(weights, numbers, strict=True))
+    expected = int(challenge.tau[0]) * (z * z - squares + error)
+    expected += int(challenge.chi[0]) * (sum(numbers) - 1)
+    assert int(value[0]) == expected % prime
+    return int(value[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_check_is_zero_for_votes_alone(seed):
+    assert check_number([0, 1, 0], seed) == 0
+    half = pow(2, -1, field.PRIME)
+    for wrong in ([0, 0, 0], [1, 1, 0], [2, field.PRIME - 1, 0], [half, half, 0], [1000, 0, 0]):
+        assert check_number(wrong, seed) != 0
+    assert check_number([0, 1, 0], seed, error=1) != 0
 
 
 def test_challenges_are_those_of_all_seeds():
-    keys = some_keys()
-    batch = some_terms(keys)
-    seeds = [b"1" * 32, b"2" * 32, b"3" * 32]
-    first = checks.Challenge.of_seeds(seeds, batch, bytes(32))
+    batch = some_terms(some_keys())
+    seeds = [bytes([number]) * 32 for number in range(4)]
+    first = checks.challenge_seed(seeds, batch, bytes(32))
     others = [
-        ([b"1" * 32, b"2" * 32, b"4" * 32], batch, bytes(32)),
-        (seeds, some_terms(keys, batch_id="c"), bytes(32)),
+        ([*seeds[:3], b"4" * 32], batch, bytes(32)),
+        (seeds, some_terms(some_keys(), batch_id="c"), bytes(32)),
         (seeds, batch, bytes(31) + b"1"),
     ]
-    for arguments in others:
-        assert (checks.Challenge.of_seeds(*arguments).rho != first.rho).all()
-    parts = np.concatenate([first.rho, first.tau, first.chi])
-    assert len(set(parts.tolist())) == len(parts) == 12 + 4 + 12
+    assert len({first, *(checks.challenge_seed(*arguments) for arguments in others)}) == 4
+    challenge = checks.Challenge.of_seed(first, batch)
+    parts = np.concatenate([challenge.rho.ravel(), challenge.tau, challenge.chi])
+    assert len(set(parts.tolist())) == len(parts) == 12 + 4 + 4
 
 
 # ---- a party that is not there -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", list(Step)[:-1], ids=lambda step: step.value)
-@pytest.mark.parametrize("num_parties", [3, 4])
+@pytest.mark.parametrize("num_parties", [4, 5])
 def test_a_missing_party_opens_nothing_and_is_named(tmp_path, step, num_parties):
     keys = some_keys(num_parties)
     batch = some_terms(keys)
@@ -317,8 +324,8 @@ def test_a_missing_party_opens_nothing_and_is_named(tmp_path, step, num_parties)
         PartyMissingError, match=f"party-2.*{step.value}.*nothing has opened"
     ) as caught:
         open_histogram(batch, sealed, {**ways, 2: fails})
-    assert caught.value.can_do_without == (num_parties == 4)
-    assert ("asked again" in str(caught.value)) == (num_parties == 4)
+    assert caught.value.can_do_without == (num_parties == 5)
+    assert ("asked again" in str(caught.value)) == (num_parties == 5)
     opened = open_histogram(batch, sealed, ways)  # it is back
     assert opened.silos == tuple(labels)
 
@@ -329,7 +336,7 @@ def test_the_last_step_needs_few_parties_and_gives_the_same(tmp_path):
     sealed = sealed_votes(some_labels(batch, 3), batch)
     ways = asked(open_parties(keys, tmp_path))
     results = []
-    for gone in ({1}, {2}, {3}, set()):
+    for gone in ({1}, {2}, {4}, set()):
 
         def guarded(number, gone=gone):
             def way(task):
@@ -342,7 +349,7 @@ def test_the_last_step_needs_few_parties_and_gives_the_same(tmp_path):
         results.append(open_histogram(batch, sealed, {n: guarded(n) for n in ways}).noisy_counts)
     assert all(np.array_equal(result, results[0]) for result in results)
     with pytest.raises(PartyMissingError, match="release"):
-        open_histogram(batch, sealed, {1: ways[1], 2: guarded(2, {2}), 3: guarded(3, {3})})
+        open_histogram(batch, sealed, {**ways, 2: guarded(2, {2}), 3: guarded(3, {3})})
 
 
 def test_a_party_that_adds_wrongly_is_noticed(tmp_path):
@@ -368,15 +375,15 @@ def test_terms_are_those_of_the_batch_that_was_asked():
         run_id="run",
         batch_id="b",
         num_classes=4,
-        mechanism={"name": "secure_histogram", "sigma": 3.0, "num_parties": 3, "threshold": 1},
+        mechanism={"name": "secure_histogram", "sigma": 3.0, "num_parties": 4, "threshold": 1},
         deadline=0.0,
     )
     parties = tuple(each.identity for each in keys)
     made = BatchTerms.of_batch(batch, parties)
-    assert made.shape == (2, 4) and made.mechanism == SecureHistogram(3.0, 3, 1)
+    assert made.shape == (2, 4) and made.mechanism == SecureHistogram(3.0, 4, 1)
     assert made.digest == BatchTerms.of_batch(batch, parties).digest
     assert made.digest != BatchTerms.of_batch(batch, parties[::-1]).digest
-    with pytest.raises(ValueError, match="parties: expected 3, got 2"):
+    with pytest.raises(ValueError, match="parties: expected 4, got 2"):
         BatchTerms.of_batch(batch, parties[:2])
     other = QueryBatch.of(
         np.ones((2, 3), np.uint8),
@@ -397,7 +404,7 @@ def test_sums_that_could_wrap_around_are_refused(monkeypatch):
 
 
 def test_one_key_for_two_parties_is_refused():
-    keys = some_keys(2)
+    keys = some_keys(3)
     with pytest.raises(ValueError, match="another name of each"):
         some_terms([*keys, keys[0]])
     first, twin = keys[0].identity, PartyKeys.generate("twin").identity
@@ -409,8 +416,8 @@ def test_one_key_for_two_parties_is_refused():
             queries_digest=bytes(32),
             num_queries=1,
             num_classes=2,
-            mechanism=SecureHistogram(FAINT, 3, 1),
-            parties=(first, keys[1].identity, copied),
+            mechanism=SecureHistogram(FAINT, 4, 1),
+            parties=(first, keys[1].identity, keys[2].identity, copied),
         )
 
 
@@ -418,7 +425,7 @@ def test_the_scale_is_never_below_the_promise():
     from fractions import Fraction
 
     for sigma in (FAINT, 0.1, 1 / 3, 40.0, 12345.678):
-        for parties, threshold in ((3, 1), (5, 2), (7, 3), (9, 2)):
+        for parties, threshold in ((4, 1), (6, 2), (8, 3), (9, 2)):
             one = SecureHistogram(sigma, parties, threshold)
             scale = Fraction(terms.party_scale(one))
             assert scale**2 * one.num_honest >= (Fraction(sigma) * LATTICE) ** 2
@@ -456,7 +463,7 @@ def test_labels_that_are_no_votes_are_refused_without_being_told(labels):
 def test_tasks_of_the_helpers_are_those_of_the_coordinator():
     keys = some_keys()
     batch = some_terms(keys)
-    assert set(tasks(batch, {}, Step.COMMIT)) == {1, 2, 3}
+    assert set(tasks(batch, {}, Step.COMMIT)) == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -476,5 +483,5 @@ def test_a_party_draws_no_noise_where_no_share_opens(tmp_path):
     batch = some_terms(keys)
     parties = open_parties(keys, tmp_path, noise=NeverDraws())
     with pytest.raises(ProtocolError, match="at least one silo that open"):
-        open_histogram(batch, {"a": (b"x",) * 3}, asked(parties))
+        open_histogram(batch, {"a": (b"x",) * 4}, asked(parties))
     assert list(tmp_path.rglob("*.step")) == []

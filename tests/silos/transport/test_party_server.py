@@ -35,7 +35,7 @@ def made_up_batch(batch_id="b", sigma=1e-7):
         mechanism={
             "name": "secure_histogram",
             "sigma": sigma,
-            "num_parties": 3,
+            "num_parties": 4,
             "threshold": 1,
         },
         deadline=0.0,
@@ -60,7 +60,7 @@ COUNTS = np.array([[2, 0, 0], [0, 1, 1], [0, 0, 2], [1, 1, 0]])
 
 
 class Run:
-    """A coordinator's server and three parties, each started by `start`."""
+    """A coordinator's server and four parties, each started by `start`."""
 
     def __init__(self, folder, certificates):
         self.folder, self.certificates = folder, certificates
@@ -117,7 +117,7 @@ def run(tmp_path, certificates):
 
 @pytest.fixture
 def threads(run):
-    """The three parties, each in a thread."""
+    """The four parties, each in a thread."""
     stop = threading.Event()
     events = []
     connections = [run.connection(name) for name in PARTIES]
@@ -173,7 +173,7 @@ def test_a_killed_party_goes_on_where_it_was(run):
 
     batch = made_up_batch(sigma=1000.0)
     shares = shares_of(LABELS, batch, run.identities)
-    sums = PartySums(run.identities, [ways[0], killed_at_every_step, ways[2]])
+    sums = PartySums(run.identities, [ways[0], killed_at_every_step, *ways[2:]])
     first = sums.histogram(batch, shares)
     again = PartySums(run.identities, ways).histogram(batch, shares)
     assert np.array_equal(first, again)
@@ -183,7 +183,8 @@ def test_a_killed_party_goes_on_where_it_was(run):
 def test_a_party_that_is_away_is_named_and_opens_nothing(run, threads):
     run.service._seconds = 0.5
     silent = PartyService(["party-3"], seconds=0.1)
-    ways = [run.service.way_to("party-1"), run.service.way_to("party-2"), silent.way_to("party-3")]
+    ways = [run.service.way_to(name) for name in PARTIES]
+    ways[2] = silent.way_to("party-3")
     batch = made_up_batch()
     with pytest.raises(PartyMissingError, match=r"party-3.*commit.*nothing has opened"):
         PartySums(run.identities, ways).histogram(batch, shares_of(LABELS, batch, run.identities))
@@ -193,7 +194,7 @@ def test_a_party_trusts_its_own_list_of_keys_alone(run):
     """The coordinator puts a party of its own under another's name."""
     impostor = PartyKeys.generate("party-2").identity
     first = run.identities[0]
-    terms = BatchTerms.of_batch(made_up_batch(), (first, impostor, run.identities[2]))
+    terms = BatchTerms.of_batch(made_up_batch(), (first, impostor, *run.identities[2:]))
     task = PartyTask(step=Step.COMMIT, terms=terms, sealed={"a": b"x"})
     connection = run.connection("party-1")
     asked = threading.Thread(target=lambda: outcome.append(ask(task)))

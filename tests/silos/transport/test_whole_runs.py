@@ -31,7 +31,7 @@ POOL = Pool(
     ),
 )
 TRUE = teacher(POOL.inputs)
-SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 3, "threshold": 1}
+SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 4, "threshold": 1}
 
 
 def made_up_roster(names):
@@ -133,7 +133,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
     assert labels.cost.number == 20
 
 
-@pytest.mark.parametrize("changes", [{"num_parties": 5, "threshold": 2}, {"num_parties": 4}])
+@pytest.mark.parametrize("changes", [{"num_parties": 6, "threshold": 2}, {"num_parties": 5}])
 def test_a_batch_for_other_parties_is_refused_before_it_is_paid(tmp_path, changes):
     sealer = PartySealer([PartyKeys.generate(name).identity for name in PARTIES])
     with silo(tmp_path, sealer=sealer, least_sigma=0.1) as one:

@@ -24,7 +24,7 @@ from pate_tf.transport.array_pb2 import Array
 
 MECHANISMS = [
     {"name": "randomised_response", "epsilon": 0.1},
-    {"name": "secure_histogram", "sigma": 40.0, "num_parties": 3, "threshold": 1},
+    {"name": "secure_histogram", "sigma": 40.0, "num_parties": 4, "threshold": 1},
 ]
 
 
@@ -194,14 +194,14 @@ def test_answers_come_back():
 
 
 def test_tasks_come_back_with_the_keys_that_a_party_knows():
-    keys = [PartyKeys.generate(f"party-{number}") for number in (1, 2, 3)]
+    keys = [PartyKeys.generate(f"party-{number}") for number in (1, 2, 3, 4)]
     terms = BatchTerms(
         run_id=RUN,
         batch_id="b",
         queries_digest=bytes(32),
         num_queries=5,
         num_classes=3,
-        mechanism=SecureHistogram(0.1, 3, 1),
+        mechanism=SecureHistogram(0.1, 4, 1),
         parties=tuple(one.identity for one in keys),
     )
     message = signed(b"content", step=Step.COMMIT, terms=terms, party=1, keys=keys[0])

@@ -15,7 +15,7 @@ from pate_tf.transport.limits import Limits
 from pate_tf.transport.server import Server
 
 SILOS = ("silo-1", "silo-2")
-PARTIES = ("party-1", "party-2", "party-3")
+PARTIES = ("party-1", "party-2", "party-3", "party-4")
 STRANGER = "stranger"
 RUN = "run"
 NUM_QUERIES = 5
