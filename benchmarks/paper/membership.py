@@ -1,6 +1,7 @@
 """What a server learns from uploads: whose records a participant has, and which canaries."""
 
 import dataclasses
+import functools
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -14,13 +15,15 @@ from scipy.stats import binom
 from pate_tf.ledger import LedgerWarning
 from pate_tf.models import catalogue
 from pate_tf.noise import NoiseSource
-from pate_tf.selective_sgd import models, payment
+from pate_tf.selective_sgd import models
+from pate_tf.selective_sgd.payment import LEDGER, ChargedRun
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.selective_sgd.upload import decode
 from pate_tf.values.arrays import IntArray
+from pate_tf.values.record_set import RecordSet
 from pate_tf.values.sensitive import PrivateExamples
 
 FloatArray = npt.NDArray[np.float64]
@@ -157,23 +160,23 @@ def _seen(shares: Sequence[PrivateExamples], run: Attacked) -> _Seen:
     """Runs all rounds and keeps what the server sees."""
     settings, privacy, dataset = run.settings, run.privacy, shares[0].dataset
     model = catalogue.build(models.network(MODEL, dataset), dataset, seed=settings.seed)
-    training = SharedTraining(settings, model, shares)
-    charge = privacy.training(settings, training.view.num_parameters)
-    if charge is not None:
-        with warnings.catch_warnings():
+    training: SharedTraining
+    if privacy.kind == "none":
+        training = SharedTraining(settings, model, shares)
+    else:
+        records = RecordSet.of(np.concatenate([share.inputs for share in shares]))
+        charged = ChargedRun(pathlib.Path(run.folder) / LEDGER, records, privacy)
+        with warnings.catch_warnings(), charged:
             # Of the other trials' ledgers of the same records.
             warnings.simplefilter("ignore", LedgerWarning)
-            payments = payment.pay(
-                pathlib.Path(run.folder),
+            training = noisy_training(
+                settings,
+                model,
                 shares,
-                charge,
-                privacy,
-                paid_before=np.zeros(len(shares), np.int64),
-                secure_noise=run.noise.is_secure,
+                privacy=privacy,
+                noise=run.noise,
+                pay=functools.partial(charged.begin, secure_noise=run.noise.is_secure),
             )
-        training = noisy_training(
-            settings, model, shares, privacy=privacy, payments=payments, noise=run.noise
-        )
     seen = _Seen(training, [[] for _ in shares])
     server, push = training.server, training.server.push
     begun = server.values

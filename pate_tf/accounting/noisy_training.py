@@ -104,12 +104,12 @@ class NoisyTraining(Charge):
     the model, the other records, and the rounds before (docs/theory_selective_sgd.md, Theorems F1
     and F2). With q = 1 the same holds for a participant whose whole upload has length at most C.
 
-    One of this is paid before the first round, for all of them.
+    One of this is charged before the first round, for all of them.
 
     Attributes:
         sampling_rate: q, in (0, 1].
         noise_multiplier: sigma, in clipping lengths.
-        rounds: how many.
+        rounds: sums that a record is part of at most: rounds, times the participants that hold it.
         unit: what is protected: "record", or "participant" with all its records.
 
     Raises:
@@ -180,10 +180,11 @@ class NoisyTraining(Charge):
                 f"{self.noise_multiplier:.4g} times that length is added before it leaves."
             )
         return (
-            f"In each of {self.rounds:,} rounds a participant draws each of its records with "
-            f"probability {self.sampling_rate:.4g}, clips what each contributes to a fixed length, "
-            f"and adds Gaussian noise of standard deviation {self.noise_multiplier:.4g} times that "
-            f"length to each number of their sum before it leaves."
+            f"In each round a participant draws each of its records with probability "
+            f"{self.sampling_rate:.4g}, clips what each contributes to a fixed length, and adds "
+            f"Gaussian noise of standard deviation {self.noise_multiplier:.4g} times that length "
+            f"to each number of their sum before it leaves. A record takes part in {self.rounds:,} "
+            f"such sums at most."
         )
 
 

@@ -4,8 +4,8 @@
         --data=records.npz --certificates=certificates --train_dir=runs/clinic
 
 Read the roster first: it says what is trained, and what protects uploads; without privacy in it
-there is no privacy guarantee. This end's own ledger pays before anything leaves. It dials, needs no
-open port, and may be killed and started again with the same flags.
+there is no privacy guarantee. This end's own ledger is charged before anything leaves. It dials,
+needs no open port, and may be killed and started again with the same flags.
 """
 
 import pathlib

@@ -116,8 +116,8 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "target_epsilon",
         None,
-        "Of each participant's whole run, against replacement; the noise follows. Needed with "
-        "--privacy.",
+        "Of the whole run, against replacement, over all participants that hold a record; the "
+        "noise follows. Needed with --privacy.",
     )
     flags.DEFINE_float("delta", 1e-5, "Delta of the guarantee.")
     flags.DEFINE_float("clip", 1.0, "Length that a record's gradient, or an upload, is clipped to.")

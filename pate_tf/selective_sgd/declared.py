@@ -24,6 +24,10 @@ class Declared:
       secure_noise: False if anything was paid for that used predictable noise.
       was_reset: whether an earlier ledger of the participant was gone.
       num_records: how many it has, where single records are protected; None otherwise.
+      epsilon_all_ensembles: of all ensembles and runs of its records that it knows of, at
+        `delta_all_ensembles`; None if nothing kept account of them.
+      delta_all_ensembles: None likewise.
+      num_ledgers: how many ledgers were counted for it; None likewise.
 
     Raises:
       ValueError: if a value is out of its range.
@@ -35,12 +39,19 @@ class Declared:
     secure_noise: bool
     was_reset: bool
     num_records: int | None = None
+    epsilon_all_ensembles: float | None = None
+    delta_all_ensembles: float | None = None
+    num_ledgers: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0.0):
-            raise ValueError("paid: expected a finite epsilon above 0, got another")
-        if not 0.0 < self.delta < 1.0:
-            raise ValueError("paid: expected delta between 0 and 1, got another")
+        for epsilon in (self.epsilon, self.epsilon_all_ensembles):
+            if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
+                raise ValueError("paid: expected a finite epsilon above 0, got another")
+        for delta in (self.delta, self.delta_all_ensembles):
+            if delta is not None and not 0.0 < delta < 1.0:
+                raise ValueError("paid: expected delta between 0 and 1, got another")
+        if (self.epsilon_all_ensembles is None) != (self.delta_all_ensembles is None):
+            raise ValueError("paid: expected epsilon and delta of all ensembles, got one of them")
         sequence, digest = self.ledger_head
         if sequence < 1 or len(digest) != _DIGITS_OF_DIGEST or set(digest) - _HEXADECIMAL:
             raise ValueError("paid: expected the head of a ledger, got something else")
@@ -50,20 +61,15 @@ class Declared:
     @classmethod
     def of(cls, payment: Payment, num_records: int | None) -> "Declared":
         """Returns what a payment says to others."""
-        return cls(
-            epsilon=payment.epsilon,
-            delta=payment.delta,
-            ledger_head=payment.ledger_head,
-            secure_noise=payment.secure_noise,
-            was_reset=payment.was_reset,
-            num_records=num_records,
-        )
+        fields = {one.name: getattr(payment, one.name) for one in dataclasses.fields(payment)}
+        del fields["charge"]
+        return cls(num_records=num_records, **fields)
 
-    def payment(self, participant: int, charge: Training) -> Payment:
-        """Returns the payment of a participant for a charge."""
+    def payment(self, charge: Training) -> Payment:
+        """Returns the payment for a charge."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         del fields["num_records"]
-        return Payment(participant=participant, charge=charge, **fields)
+        return Payment(charge=charge, **fields)
 
 
 class Declarations:

@@ -1,12 +1,14 @@
-"""Shared training in one call: records are dealt out, everybody pays, all rounds are run."""
+"""Shared training in one call: records are dealt out, a ledger is charged, all rounds are run."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 
 from pate_tf.data.named_function import Named
 from pate_tf.models import catalogue
 from pate_tf.noise import NoiseSource, SystemNoise
-from pate_tf.selective_sgd import models, payment
+from pate_tf.selective_sgd import models
+from pate_tf.selective_sgd.payment import LEDGER, ChargedRun
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.settings import Settings
@@ -35,16 +37,17 @@ def train(
     20426
 
     Without `privacy` what is uploaded has no privacy guarantee, and neither has the model. With it
-    every participant's ledger is charged before its first upload.
+    every call is a run with a ledger of its own, which is charged before the first upload.
 
     Args:
-      private: the records. SENSITIVE.
+      private: the records, and where they are features the raw records that these are of
+        (`origin`). SENSITIVE.
       settings: how they train.
       model: "cnn", "mlp", "linear", another name that `models.catalogue` takes, or a function of
         the data set that returns a Keras model from raw inputs to logits.
       privacy: what protects uploads. Default: nothing.
       records_each: records of each participant. Default: all are dealt out evenly.
-      directory: of the run; each participant's ledger lies below it. Needed with privacy.
+      directory: of the run; the ledger lies below it. Needed with privacy.
       noise: where noise comes from. Default: the operating system's entropy.
       on_round: called after each round.
 
@@ -52,8 +55,8 @@ def train(
       The training, all rounds done: `global_model()`, `local_model(participant)`.
 
     Raises:
-      ValueError: if something does not fit; nothing was paid then.
-      LedgerError: if a participant can't pay.
+      ValueError: if something does not fit; nothing was charged then.
+      LedgerError: if the ledger does not suffice, or can't be used.
     """
     rows = dealt_shares(len(private), settings.num_participants, records_each, seed=settings.seed)
     shares = [
@@ -62,26 +65,24 @@ def train(
     built = catalogue.build(
         models.network(model, private.dataset), private.dataset, seed=settings.seed
     )
-    training = SharedTraining(settings, built, shares)
     privacy, noise = privacy or Privacy(), noise or SystemNoise()
-    charge = privacy.training(settings, training.view.num_parameters)
-    if charge is not None:
+    training: SharedTraining
+    if privacy.kind == "none":
+        training = SharedTraining(settings, built, shares)
+    else:
         if directory is None:
-            raise ValueError("directory: expected one with privacy, for the ledgers, got none")
-        folder = pathlib.Path(directory) / "sensitive" / "participants"
-        before = payment.times_paid(folder, shares, charge, privacy)
-        payments = payment.pay(
-            folder,
-            shares,
-            charge,
-            privacy,
-            paid_before=before,
-            secure_noise=noise.is_secure,
-            holders=most_holders(rows),
-        )
-        training = noisy_training(
-            settings, built, shares, privacy=privacy, payments=payments, noise=noise
-        )
+            raise ValueError("directory: expected one with privacy, for the ledger, got none")
+        folder = pathlib.Path(directory) / "sensitive" / LEDGER
+        with ChargedRun(folder, private.record_set, privacy) as charged:
+            training = noisy_training(
+                settings,
+                built,
+                shares,
+                privacy=privacy,
+                noise=noise,
+                pay=functools.partial(charged.begin, secure_noise=noise.is_secure),
+                holders=most_holders(rows),
+            )
     while training.round < settings.rounds:
         on_round(training.run_round())
     return training

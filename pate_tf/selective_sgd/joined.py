@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.accounting.noisy_training import Training
 from pate_tf.noise import NoiseSource
 from pate_tf.selective_sgd.flat_view import FlatView, FloatArray
 from pate_tf.selective_sgd.payment import Payment
@@ -78,11 +79,11 @@ class JoinedParticipant:
       model: a Keras model from raw inputs to logits.
       share: its records.
       initial: float32 `[num_parameters]`, where all begin.
-      payments: what it paid; none without privacy.
+      pay: charges its ledger, see `PaidTraining`; None without privacy.
       noise: draws records and noise.
 
     Raises:
-      ValueError: if something does not fit, or the participant has not paid.
+      ValueError: if something does not fit; nothing was charged then.
     """
 
     def __init__(
@@ -93,9 +94,11 @@ class JoinedParticipant:
         share: PrivateExamples,
         *,
         initial: FloatArray,
-        payments: Sequence[Payment] = (),
+        pay: Callable[[Training], Payment] | None = None,
         noise: NoiseSource,
     ) -> None:
+        if (pay is None) != (roster.privacy.kind == "none"):
+            raise ValueError("pay: expected one with privacy, and none without")
         view = FlatView(model)
         if initial.shape != (view.num_parameters,):
             raise ValueError(
@@ -106,14 +109,15 @@ class JoinedParticipant:
         settings = alone(roster)
         self._training = (
             SharedTraining(settings, model, [share])
-            if roster.privacy.kind == "none"
+            if pay is None
             else noisy_training(
                 settings,
                 model,
                 [share],
                 privacy=roster.privacy,
-                payments=payments,
                 noise=noise,
+                pay=pay,
+                holders=roster.holders,
             )
         )
         self._training.first_number = roster.number(name)
@@ -132,7 +136,7 @@ class JoinedParticipant:
         """Trains on what the server gave and returns the upload; the next round comes next.
 
         Raises:
-          ValueError: if the loss is not finite.
+          ValueError: if, without noise, the loss is not finite.
         """
         self._server.give(given)
         self._last = self._training.run_round()
@@ -172,7 +176,7 @@ class JoinedParticipant:
 
         Args:
           line: to the server.
-          save: makes a state durable.
+          save: makes a state durable, and notes its round in the ledger (`ChargedRun.note`).
           sleep: waits for so many seconds.
           on_event: told what happens, in words without anything sensitive.
           on_round: told what each turn was like. SENSITIVE.

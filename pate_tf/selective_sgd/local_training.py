@@ -19,6 +19,10 @@ from pate_tf.values.arrays import IntArray
 LEARNING_RATE = "learning_rate"
 
 
+class NotFiniteError(ValueError):
+    """Training of one participant came to numbers that are not finite. SENSITIVE that it did."""
+
+
 @dataclasses.dataclass(repr=False)
 class LocalState:
     """SENSITIVE: what stays with a participant.
@@ -81,7 +85,7 @@ class LocalTraining:
         learning_rate: float,
         generator: np.random.Generator,
     ) -> tuple[FloatArray, float]:
-        """Trains for the local epochs; the state is brought up to date.
+        """Trains for the local epochs; the state is brought up to date, if nothing is raised.
 
         Args:
           state: of the participant.
@@ -94,7 +98,7 @@ class LocalTraining:
           The change of the parameters, float32 `[num_parameters]`, and the mean loss.
 
         Raises:
-          ValueError: if the loss is not finite.
+          NotFiniteError: if the loss, or anything that would be kept, is not finite.
         """
         order = np.concatenate(
             [generator.permutation(len(labels)) for _ in range(self._settings.local_epochs)]
@@ -109,14 +113,17 @@ class LocalTraining:
             tf.constant(labels),
             tf.constant(order),
         )
-        if not np.isfinite(loss.numpy()):
-            raise ValueError(
+        with np.errstate(over="ignore"):
+            parameters = state.parameters + change.numpy()
+        new_buffers = [one.numpy() for one in new_buffers]
+        new_slots = [one.numpy() for one in new_slots]
+        kept = (loss.numpy(), parameters, *new_buffers, *new_slots)
+        if not all(np.isfinite(one).all() for one in kept):
+            raise NotFiniteError(
                 "participants: expected a finite loss, got NaN or infinity; try a lower "
                 "learning_rate, or more damping"
             )
-        state.parameters = state.parameters + change.numpy()
-        state.buffers = [one.numpy() for one in new_buffers]
-        state.slots = [one.numpy() for one in new_slots]
+        state.parameters, state.buffers, state.slots = parameters, new_buffers, new_slots
         return change.numpy(), float(loss)
 
     def _run(

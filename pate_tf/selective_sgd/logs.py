@@ -1,13 +1,10 @@
 """What TensorBoard shows of shared training. Sensitive: all of it lies below `sensitive/logs`."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf import artifacts
-from pate_tf.selective_sgd.payment import Payment
 from pate_tf.selective_sgd.training import RoundStatistics
 
 
@@ -24,14 +21,14 @@ class Logs:
         self._writer = tf.summary.create_file_writer(str(self._folder))
 
     def write_round(
-        self, statistics: RoundStatistics, accuracy: float | None, payments: Sequence[Payment]
+        self, statistics: RoundStatistics, accuracy: float | None, epsilon: float | None
     ) -> None:
         """Writes what a round was like.
 
         Args:
           statistics: of the round.
           accuracy: of the global model on some public samples; None where they have no labels.
-          payments: of the participants.
+          epsilon: of the ledger; None without privacy.
         """
         with self._writer.as_default(step=statistics.round + 1):
             if np.isfinite(statistics.loss):
@@ -41,8 +38,8 @@ class Logs:
             tf.summary.scalar("upload/staleness", statistics.staleness)
             if accuracy is not None:
                 tf.summary.scalar("accuracy/global", accuracy)
-            if payments:
-                tf.summary.scalar("privacy/epsilon", max(one.epsilon for one in payments))
+            if epsilon is not None:
+                tf.summary.scalar("privacy/epsilon", epsilon)
         self._writer.flush()
 
     def write_participants(self, accuracies: npt.NDArray[np.float64]) -> None:

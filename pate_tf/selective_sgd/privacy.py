@@ -11,6 +11,7 @@ KINDS = ("none", "record", "participant", "sparse_vector")
 CHOICES = ("shared_seed", "history")
 LATTICE = 2**20  # steps of a clipping length
 LARGEST_NOISE = 2.0**30  # in steps; what can be drawn exactly
+LEAST_CLIP, MOST_CLIP = 1e-30, 1e30  # beyond them steps of a clipping length are no float32
 ROUNDING = 8.0  # of the continuous Gaussian that the discrete one is compared with, in steps
 
 
@@ -22,7 +23,7 @@ class Privacy:
       kind: "none"; "record": the sum of clipped gradients of single records with Gaussian noise;
         "participant": a participant's whole upload clipped, with Gaussian noise; "sparse_vector":
         the paper's own, for reproduction.
-      target_epsilon: of each participant's whole run, against replacement.
+      target_epsilon: of the whole run, against replacement.
       delta: what it holds at.
       clip: C, the length that gradients of a record, or an upload, are clipped to; of
         "sparse_vector" the largest absolute value of a number, gamma.
@@ -63,8 +64,8 @@ class Privacy:
             )
         if not 0.0 < self.delta < 1.0:
             raise ValueError(f"delta: expected between 0 and 1, got {self.delta}")
-        if not 0.0 < self.clip < inf:
-            raise ValueError(f"clip: expected above 0 and finite, got {self.clip}")
+        if not LEAST_CLIP <= self.clip <= MOST_CLIP:
+            raise ValueError(f"clip: expected from {LEAST_CLIP} to {MOST_CLIP}, got {self.clip}")
         if not 0.0 < self.sampling_rate <= 1.0:
             raise ValueError(
                 f"sampling_rate: expected above 0 and at most 1, got {self.sampling_rate}"
@@ -82,12 +83,16 @@ class Privacy:
         """What is protected: "record" or "participant"."""
         return "record" if self.kind in ("none", "record") else "participant"
 
-    def training(self, settings: Settings, num_parameters: int) -> Training | None:
-        """Returns what each participant pays for before its first upload; None without privacy.
+    def training(
+        self, settings: Settings, num_parameters: int, holders: int = 1
+    ) -> Training | None:
+        """Returns what is charged before the first upload; None without privacy.
 
         Args:
           settings: of the run.
           num_parameters: how many the model has.
+          holders: how many participants hold one record at most, where records are protected: it
+            is part of the uploads of all of them.
 
         Raises:
           ValueError: if the target can't be reached, or the settings don't go with it.
@@ -102,11 +107,12 @@ class Privacy:
         if self.kind == "sparse_vector":
             number = settings.num_uploaded(num_parameters)
             return _sparse_vector(self.target_epsilon, self.delta, number, settings.rounds)
+        is_record = self.kind == "record"
         found = noise_for(
             self.target_epsilon,
             delta=self.delta,
-            sampling_rate=self.sampling_rate if self.kind == "record" else 1.0,
-            rounds=settings.rounds,
+            sampling_rate=self.sampling_rate if is_record else 1.0,
+            rounds=settings.rounds * (holders if is_record else 1),
             unit=self.unit,
         )
         noise_scale(found)

@@ -1,17 +1,19 @@
-"""Shared training with noise: what leaves a participant was paid for, and cost what was paid."""
+"""Shared training with noise: what leaves a participant was charged, and costs what was charged."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining, Training
 from pate_tf.noise import NoiseSource
 from pate_tf.selective_sgd import selection, sparse_vector
 from pate_tf.selective_sgd.flat_view import FloatArray
+from pate_tf.selective_sgd.local_training import NotFiniteError
 from pate_tf.selective_sgd.payment import Payment
 from pate_tf.selective_sgd.privacy import LATTICE, Privacy, noise_scale
 from pate_tf.selective_sgd.record_gradients import RecordGradients
@@ -24,33 +26,28 @@ _CHOICE = 5
 TWO_TO_64 = 2.0**64
 
 
-def check_paid(
-    settings: Settings, privacy: Privacy, num_parameters: int, payments: Sequence[Payment]
-) -> None:
-    """Checks that every participant paid for this run.
-
-    Raises:
-      ValueError: if one did not.
-    """
-    charge = privacy.training(settings, num_parameters)
-    paid = {one.participant for one in payments if one.charge == charge}
-    if charge is None or paid != set(range(settings.num_participants)):
-        raise ValueError("payments: expected one of every participant for this run, got others")
-
-
 class PaidTraining(SharedTraining):
-    """SENSITIVE: shared training whose participants paid for what leaves them.
+    """SENSITIVE: shared training that is charged before anything leaves.
+
+    Nothing that private records decide stops a run or shows in whether there is an upload: a
+    participant whose training comes to no finite numbers, or fails in an operation of the model,
+    uploads noise on zeros.
 
     Args:
       settings: of the run.
       model: see `SharedTraining`.
       shares: each participant's records.
       privacy: what protects uploads.
-      payments: of every participant, for this run.
       noise: draws records and noise.
+      pay: charges all rounds, once everything else fits; nothing is drawn before it returns. See
+        `ChargedRun.begin`.
+      holders: how many participants hold one record at most.
+
+    Attributes:
+      payment: what `pay` returned.
 
     Raises:
-      ValueError: if something does not fit, or a participant has not paid.
+      ValueError: if something does not fit; nothing was charged then.
     """
 
     def __init__(
@@ -60,21 +57,31 @@ class PaidTraining(SharedTraining):
         shares: Sequence[PrivateExamples],
         *,
         privacy: Privacy,
-        payments: Sequence[Payment],
         noise: NoiseSource,
+        pay: Callable[[Training], Payment],
+        holders: int = 1,
     ) -> None:
         super().__init__(settings, model, shares)
-        check_paid(settings, privacy, self.view.num_parameters, payments)
+        charge = privacy.training(settings, self.view.num_parameters, holders)
+        if charge is None:
+            raise ValueError("privacy: expected some, got none")
         self._privacy, self._noise = privacy, noise
-        self._prepare(payments[0].charge)
+        self._prepare(charge)
+        self.payment = pay(charge)
 
     @abc.abstractmethod
     def _prepare(self, charge: Training) -> None:
-        """Takes up what was paid for, before the first round.
+        """Takes up what is about to be charged.
 
         Raises:
-          ValueError: if it is of another kind.
+          ValueError: if it does not fit.
         """
+
+    def _train(self, participant: int) -> tuple[FloatArray, float]:
+        try:
+            return super()._train(participant)
+        except (NotFiniteError, tf.errors.InvalidArgumentError):
+            return np.zeros(self.view.num_parameters, np.float32), float("nan")
 
 
 class GaussianTraining(PaidTraining):
@@ -97,7 +104,7 @@ class GaussianTraining(PaidTraining):
         self._history = np.zeros(num_parameters, np.float64)
         self._average = np.zeros(num_parameters, np.float64)
         self._gradients = (
-            RecordGradients(self.view, num_participants) if self._privacy.kind == "record" else None
+            RecordGradients(self.view, self._shares) if self._privacy.kind == "record" else None
         )
 
     def released_parameters(self) -> FloatArray:
@@ -169,24 +176,18 @@ class GaussianTraining(PaidTraining):
 
     def _sums_of_records(self, indices: IntArray) -> tuple[IntArray, list[float], float]:
         """Draws records and sums their clipped gradients; the size of a draw is not used."""
-        rate = self._privacy.sampling_rate
-        below = np.uint64(min(int(rate * TWO_TO_64), 2**64 - 1))
-        inputs, labels, owners = [], [], []
-        for participant, share in enumerate(self._shares):
-            words = self._noise.words(len(share))
-            drawn = np.flatnonzero(words < below) if rate < 1.0 else np.arange(len(share))
-            inputs.append(share.inputs[drawn])
-            labels.append(share.labels[drawn])
-            owners.append(np.full(len(drawn), participant, np.int64))
         if self._gradients is None:
             raise ValueError("privacy: expected that of records, got another")
+        rate = self._privacy.sampling_rate
+        below = np.uint64(min(int(rate * TWO_TO_64), 2**64 - 1))
+        drawn = [
+            np.flatnonzero(self._noise.words(len(share)) < below)
+            if rate < 1.0
+            else np.arange(len(share))
+            for share in self._shares
+        ]
         sums = self._gradients.sums(
-            self.server.values,
-            np.concatenate(inputs),
-            np.concatenate(labels),
-            np.concatenate(owners),
-            indices=indices,
-            clip=self._privacy.clip,
+            self.server.values, drawn, indices=indices, clip=self._privacy.clip
         )
         step = self.settings.learning_rate_at(self.round)
         # The number of a participant's records is public where records are protected.
@@ -221,6 +222,7 @@ class SparseVectorSharedTraining(PaidTraining):
     def _prepare(self, charge: Training) -> None:
         if not isinstance(charge, SparseVectorTraining):
             raise ValueError("privacy: expected sparse_vector, got another")
+        sparse_vector.noise_scales(charge)  # can they be drawn
         self._charge = charge
 
     def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -240,13 +242,10 @@ def noisy_training(
     shares: Sequence[PrivateExamples],
     *,
     privacy: Privacy,
-    payments: Sequence[Payment],
     noise: NoiseSource,
+    pay: Callable[[Training], Payment],
+    holders: int = 1,
 ) -> PaidTraining:
-    """Returns the training that the privacy asks for; arguments and errors as `PaidTraining`.
-
-    Raises:
-      ValueError: if something does not fit, or a participant has not paid.
-    """
+    """Returns the training that the privacy asks for; arguments and errors as `PaidTraining`."""
     kind = GaussianTraining if privacy.is_gaussian else SparseVectorSharedTraining
-    return kind(settings, model, shares, privacy=privacy, payments=payments, noise=noise)
+    return kind(settings, model, shares, privacy=privacy, noise=noise, pay=pay, holders=holders)

@@ -15,6 +15,24 @@ STEPS = 2**16  # of gamma
 MOST_SCALE = 2.0**30
 
 
+def noise_scales(charge: SparseVectorTraining) -> tuple[float, float, float]:
+    """Returns the scales of the noise on thresholds, comparisons and values, in steps.
+
+    Raises:
+      ValueError: if one is too large to be drawn exactly.
+    """
+    # A change of the participant's records moves a number by up to 2 gamma.
+    spread = 2 * STEPS
+    half = charge.epsilon_each * 8.0 / 9.0 / 2.0
+    found = (spread / half, 2.0 * spread / half, spread / (charge.epsilon_each / 9.0))
+    if max(found) > MOST_SCALE:
+        raise ValueError(
+            f"target_epsilon: expected more for so many numbers, got {charge.epsilon_each:.3g} for "
+            f"each of them, less than can be drawn exactly"
+        )
+    return found
+
+
 def uploaded(
     change: FloatArray,
     *,
@@ -40,20 +58,11 @@ def uploaded(
       generator: draws the order, which is no secret.
 
     Raises:
-      ValueError: if the noise is too large to be drawn exactly.
+      ValueError: as `noise_scales`.
     """
-    # A change of the participant's records moves a number by up to 2 gamma.
-    spread = 2 * STEPS
-    half = charge.epsilon_each * 8.0 / 9.0 / 2.0
-    threshold_scale, query_scale = spread / half, 2.0 * spread / half
-    value_scale = spread / (charge.epsilon_each / 9.0)
-    if max(query_scale, value_scale) > MOST_SCALE:
-        raise ValueError(
-            f"target_epsilon: expected more for so many numbers, got {charge.epsilon_each:.3g} for "
-            f"each of them, less than can be drawn exactly"
-        )
+    threshold_scale, query_scale, value_scale = noise_scales(charge)
     finite = np.where(np.isfinite(change), change, 0.0).astype(np.float64)
-    steps = np.trunc(np.clip(finite / gamma, -1.0, 1.0) * STEPS).astype(np.int64)
+    steps = np.trunc(np.clip(finite, -gamma, gamma) / gamma * STEPS).astype(np.int64)
     order = generator.permutation(len(steps))
     queries = np.abs(steps[order]) + noise.laplace_integers(query_scale, len(order))
     number = charge.num_uploaded

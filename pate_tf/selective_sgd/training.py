@@ -89,7 +89,7 @@ class SharedTraining:
         """Lets every participant take its turn.
 
         Raises:
-          ValueError: if a loss is not finite, or an upload was refused.
+          ValueError: if an upload was refused or, without noise, a loss is not finite.
         """
         told = self._take_turns()
         statistics = RoundStatistics(

@@ -40,11 +40,16 @@ ASSUMPTIONS: Final = (
     "records.",
     "The noise is drawn from the operating system's entropy, on a lattice in whole numbers; it "
     "costs no more than the continuous noise that was accounted for.",
-    "What a participant's records paid for elsewhere adds to this; its ledger counts what it knows "
-    "of.",
+    "How many records each participant has is public where single records are protected.",
+    "A run goes on in one place. Of copies of its folder one alone goes on where the same user "
+    "on the same machine starts them; elsewhere nothing notices a copy, and what it draws adds to "
+    "epsilon.",
+    "What ensembles and other runs of the same records released adds to epsilon, too; the sum of "
+    "all that is known of stands beside it.",
 )
 NOT_COVERED: Final = (
-    "Who took part, how many records each has, the sizes and times of messages.",
+    "Who took part, how many records each has, the sizes and times of messages; how long a round "
+    "takes depends on how many records were drawn.",
     "How good the model is for single participants: such numbers are in the report, not here.",
 )
 
@@ -60,14 +65,19 @@ class SharedTrainingStatement:
       upload: the share of the parameters in an upload.
       rounds: uploads of each participant.
       protocol: the order of turns.
-      charge: what each participant paid for; None without noise.
-      epsilon: of the participant that spent most, with all that its ledger knows of; None without
-        noise.
+      charge: what each ledger was charged; None without noise.
+      epsilon: of the ledger that was charged most, for this run and whatever else it was charged
+        for; None without noise.
       delta: what it holds at; None likewise.
       unit: what is protected, "record" or "participant"; None likewise.
+      epsilon_all_ensembles: of a single record, for all ensembles and runs of the same records that
+        are known to the users who ran the participants; None if one of them kept no account.
+      delta_all_ensembles: what that holds at; None likewise.
+      num_ledgers: how many ledgers were counted for it, at most; None likewise.
       holders: how many participants hold the same record at most; its costs are added up.
       fewest_records: of a participant; None where participants are protected.
-      ledger_heads: sequence and digest of the last row of each participant's ledger.
+      ledger_heads: sequence and digest of the last row of each ledger: one in one process, else one
+        of each participant.
       secure_noise: False if noise came from a seed.
       ledger_was_reset: whether a participant went on although an earlier ledger was gone.
       student_digest: SHA-256 of the model's weights, under the name that every served model's has.
@@ -87,6 +97,9 @@ class SharedTrainingStatement:
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
+    epsilon_all_ensembles: float | None = None
+    delta_all_ensembles: float | None = None
+    num_ledgers: int | None = None
     holders: int = 1
     fewest_records: int | None = None
     ledger_heads: tuple[tuple[int, str], ...] = ()
@@ -155,8 +168,8 @@ class SharedTrainingStatement:
             lines += [SEEDED, ""]
         if self.ledger_was_reset:
             lines += [
-                "**A participant went on although an earlier ledger of its was gone; what that had "
-                "paid for is counted as far as it is known.**",
+                "**A ledger went on although an earlier one, or rows of it, were gone; what they "
+                "charged is counted as far as it is known.**",
                 "",
             ]
         lines += [
@@ -175,7 +188,7 @@ class SharedTrainingStatement:
                 ("", ""),
                 ("digest of the model's weights", f"`{self.student_digest}`"),
                 *(
-                    (f"ledger of participant {number} at row {sequence}", f"`{digest}`")
+                    (f"ledger {number} at row {sequence}", f"`{digest}`")
                     for number, (sequence, digest) in enumerate(self.ledger_heads)
                 ),
                 ("made with", ", ".join(f"{k} {v}" for k, v in self.versions.items())),
@@ -187,7 +200,17 @@ class SharedTrainingStatement:
         rows = [("kind", self.kind), ("participants", f"{self.num_participants:,}")]
         if self.epsilon is not None:
             rows += [("epsilon", rounded_up(self.epsilon)), ("delta", f"{self.delta:g}")]
+            rows.append(("one record, in all ensembles and runs", self._of_all_ensembles()))
         return to_html("Privacy statement", rows)
+
+    def _of_all_ensembles(self) -> str:
+        if self.epsilon_all_ensembles is None:
+            return "not known: no account was kept of other ensembles and runs"
+        counted = "1 ledger" if self.num_ledgers == 1 else f"{self.num_ledgers} ledgers"
+        return (
+            f"epsilon **{rounded_up(self.epsilon_all_ensembles)}** at delta "
+            f"{self.delta_all_ensembles:g}, as far as known ({counted})"
+        )
 
     def _guarantee(self) -> list[str]:
         if self.charge is None or self.epsilon is None or self.delta is None or self.unit is None:
@@ -217,6 +240,7 @@ class SharedTrainingStatement:
                 ("protected", PROTECTED[self.unit]),
                 ("epsilon", f"**{rounded_up(self.epsilon)}**" if is_finite else "infinite"),
                 ("delta", f"{self.delta:g}"),
+                ("one record, in all ensembles and runs", self._of_all_ensembles()),
                 ("kind", self.kind),
                 ("right guesses between two candidates", f"at most {rounded_up(share)} %"),
                 ("exp(epsilon)", f"{exp(min(self.epsilon, 700.0)):.3g}"),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from pate_tf.values.arrays import IntArray, frozen_view, labels_array, whole_numbers
 from pate_tf.values.dataset import check_num_classes
 from pate_tf.values.examples import Examples, checked_labels
+from pate_tf.values.record_set import RecordSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +22,7 @@ class PrivateExamples(Examples):
       labels: int64 `[num_records]`.
       owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
         stands for itself.
+      origin: the raw records that inputs were mapped from; None where inputs are raw.
 
     Raises:
       ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
@@ -29,6 +31,7 @@ class PrivateExamples(Examples):
 
     labels: IntArray = dataclasses.field(repr=False)
     owners: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
+    origin: RecordSet | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,14 +40,20 @@ class PrivateExamples(Examples):
             owners = np.asarray(self.owners)
             if owners.dtype.kind not in "iuUS" or owners.shape != (len(self),):
                 raise ValueError(
-                    f"owners: expected whole numbers or strings [{len(self)}], got "
-                    f"{owners.dtype} of shape {list(owners.shape)}"
+                    f"owners: expected whole numbers or strings, one for each record, got "
+                    f"{owners.dtype} in {owners.ndim} dimensions"
                 )
             object.__setattr__(self, "owners", frozen_view(owners))
 
+    @property
+    def record_set(self) -> RecordSet:
+        """The raw records, by which a registry recognises them, whatever they were mapped to."""
+        return self.origin or RecordSet.of(self.inputs)
+
     def __repr__(self) -> str:
-        owned = "" if self.owners is None else ", with owners"
-        return f"PrivateExamples(<{len(self)} records{owned}>)"
+        if self.owners is not None:  # how many records they have is private
+            return "PrivateExamples(<records of owners>)"
+        return f"PrivateExamples(<{len(self)} records>)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,22 +36,19 @@ def roster_of(privacy=None, **options):
     )
 
 
-def payments_of(roster, numbers):
-    charge = roster.privacy.training(roster.settings, 53)
-    if charge is None:
-        return []
-    return [
-        Payment(
-            participant=number,
-            charge=charge,
-            epsilon=1.0,
-            delta=roster.privacy.delta,
-            ledger_head=(2, "a" * 64),
-            secure_noise=True,
-            was_reset=False,
-        )
-        for number in numbers
-    ]
+def payment_of(charge):
+    return Payment(
+        charge=charge,
+        epsilon=1.0,
+        delta=1e-5,
+        ledger_head=(2, "a" * 64),
+        secure_noise=True,
+        was_reset=False,
+    )
+
+
+def pay_for(roster):
+    return None if roster.privacy.kind == "none" else payment_of
 
 
 def in_one_process(roster, layers=()):
@@ -64,7 +61,7 @@ def in_one_process(roster, layers=()):
             model(*layers),
             own,
             privacy=roster.privacy,
-            payments=payments_of(roster, range(len(NAMES))),
+            pay=payment_of,
             noise=NoNoise(),
         )
     for _ in range(ROUNDS):
@@ -116,7 +113,7 @@ def joined(roster, name, make_layers, initial):
         model(*make_layers(), seed=number),  # of other first parameters: the server's count
         shares(len(NAMES), 20)[number],
         initial=initial,
-        payments=payments_of(roster, [0]),
+        pay=pay_for(roster),
         noise=NoNoise(),
     )
 
@@ -244,7 +241,7 @@ def test_noise_is_drawn_once_for_what_may_have_left():
             model(),
             shares(3, 20)[0],
             initial=initial,
-            payments=payments_of(roster, [0]),
+            pay=payment_of,
             noise=SystemNoise(),
         )
         if saved:
@@ -252,6 +249,13 @@ def test_noise_is_drawn_once_for_what_may_have_left():
         with pytest.raises(KilledError):
             one.take_part(Dying(server, threading.Lock(), 0), save=saved.update)
     assert len(set(sent)) == 1 and len(sent) == 3
+
+
+def test_with_privacy_nothing_is_trained_that_is_not_charged(monkeypatch):
+    roster = roster_of(Privacy(kind="participant", target_epsilon=5.0), protocol="synchronous")
+    monkeypatch.setitem(globals(), "pay_for", lambda roster: None)
+    with pytest.raises(ValueError, match="pay: expected one with privacy"):
+        joined(roster, "a", tuple, np.zeros(53, np.float32))
 
 
 def test_another_model_is_refused():

@@ -84,7 +84,7 @@ def serve(
     model = catalogue.build(builder, public.dataset, seed=roster.settings.seed)
     view = FlatView(model)
     buffers = view.buffers()
-    charge = roster.privacy.training(roster.settings, view.num_parameters)
+    charge = roster.privacy.training(roster.settings, view.num_parameters, roster.holders)
     directory = artifacts.RunDirectory(run.folder)
     folder = artifacts.make_sensitive_folder(directory.sensitive / "server")
     artifacts.remove_abandoned(directory.root)
@@ -109,10 +109,10 @@ def serve(
             ) as listening:
                 on_event(f"listening on port {listening.port}")
                 _wait(service, server, roster, reporting)
-                payments = _payments(declarations, roster, charge)
+                payments, records = _payments(declarations, roster, charge)
                 outcome = _Outcome(server, view, buffers)
                 values = _published(
-                    outcome, roster, payments, declarations, public, directory, reporting
+                    outcome, roster, payments, records, public, directory, reporting
                 )
                 fetched = service.wait_until_fetched(run.linger_seconds)
                 if missing := sorted(set(roster.names) - fetched):
@@ -138,18 +138,23 @@ def _wait(
                 return
 
 
-def _payments(declarations: Declarations | None, roster: Roster, charge: Any) -> list[Payment]:
+def _payments(
+    declarations: Declarations | None, roster: Roster, charge: Any
+) -> tuple[list[Payment], list[int]]:
+    """Returns what participants say of their ledgers, and how many records each has."""
     if declarations is None:
-        return []
-    found = [declarations.of(number) for number in range(len(roster.names))]
-    return [one.payment(number, charge) for number, one in enumerate(found) if one is not None]
+        return [], []
+    numbers = range(len(roster.names))
+    found = [one for number in numbers if (one := declarations.of(number)) is not None]
+    records = [one.num_records for one in found if one.num_records is not None]
+    return [one.payment(charge) for one in found], records
 
 
 def _published(
     outcome: _Outcome,
     roster: Roster,
     payments: list[Payment],
-    declarations: Declarations | None,
+    records: list[int],
     public: Any,
     directory: artifacts.RunDirectory,
     reporting: Reporting,
@@ -160,8 +165,6 @@ def _published(
         with reporting.clock("evaluating"):
             evaluation = Evaluation(outcome.view, samples)
             accuracy = evaluation.accuracy(calibrated_model(outcome, samples))
-    numbers = [] if declarations is None else [declarations.of(one.participant) for one in payments]
-    records = [one.num_records for one in numbers if one is not None and one.num_records]
     with reporting.clock("exporting the model"):
         published = shared_model.publish(
             calibrated_model(outcome, samples),
@@ -183,9 +186,7 @@ def _published(
         **{name: getattr(settings, name) for name in ("rounds", "upload", "download", "protocol")},
         "privacy": roster.privacy.kind,
         "accuracy_global": accuracy,
-        "epsilon": max((one.epsilon for one in payments), default=None),
-        "delta": payments[0].delta if payments else None,
-        "secure_noise": all(one.secure_noise for one in payments),
+        **shared_model.charged_values(payments),
         "model_folder": str(published),
     }
 
@@ -209,6 +210,7 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
             if values["epsilon"] is None
             else f"epsilon {values['epsilon']:.4g} at delta {values['delta']:g}",
         ),
+        *shared_model.row_of_all_ensembles(values),
         ("exported", values["model_folder"]),
         ("time", f"{values['seconds']:.1f} s"),
     ]

@@ -1,23 +1,24 @@
 """One participant of shared training across organisations, from plain values to its last turn."""
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pate_tf import artifacts
+from pate_tf.accounting.noisy_training import Training
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue, fingerprint
 from pate_tf.noise import NoiseSource, SystemNoise
 from pate_tf.runs.own_records import read_records
-from pate_tf.selective_sgd import models, payment
+from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.declared import Declared
 from pate_tf.selective_sgd.flat_view import FlatView
 from pate_tf.selective_sgd.joined import JoinedParticipant, patiently
 from pate_tf.selective_sgd.logs import Logs
-from pate_tf.selective_sgd.payment import Payment
-from pate_tf.selective_sgd.record_gradients import RecordGradients
+from pate_tf.selective_sgd.payment import LEDGER, NONCE, TOKEN, ChargedRun, Payment, new_nonce
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.shares import dealt_shares
 from pate_tf.selective_sgd.store import Store
@@ -25,7 +26,6 @@ from pate_tf.selective_sgd.transport.connection import ParameterConnection
 from pate_tf.transport.credentials import COORDINATOR, TlsFiles
 from pate_tf.values.sensitive import PrivateExamples
 
-PAID_BEFORE = "paid_before"
 DEALT = "dealt"
 
 
@@ -65,10 +65,10 @@ def take_part(
     Killed and started again with the same arguments it goes on where it was.
 
     Raises:
-      ValueError: if roster, records and server do not fit each other; nothing was paid then,
+      ValueError: if roster, records and server do not fit each other; nothing was charged then,
         unless the server refuses an upload.
       PermissionError: if the server does not know the participant.
-      LedgerError: if the participant can't pay.
+      LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
       OSError: if a file can't be read or written.
     """
     roster = Roster.read(run.roster)
@@ -78,9 +78,6 @@ def take_part(
     builder = models.network(roster.model, share.dataset)
     model = catalogue.build(builder, share.dataset, seed=settings.seed)
     view = FlatView(model)
-    charge = privacy.training(settings, view.num_parameters)
-    if privacy.kind == "record":
-        RecordGradients(view, 1)  # refuses models that mix records, before anybody pays
     directory = artifacts.RunDirectory(run.folder)
     sensitive = directory.sensitive
     folder = artifacts.make_sensitive_folder(sensitive / "participant")
@@ -101,49 +98,57 @@ def take_part(
             num_parameters=view.num_parameters,
             server=run.server_name,
         )
-        with connection as line:
+        saved: dict[str, Any] = store.load() or {}
+        charged = None
+        if privacy.kind != "none":
+            if NONCE not in saved:
+                saved = {NONCE: new_nonce()}
+                store.save(saved, at_once=True)
+            nonce = saved[NONCE].tobytes()
+            charged = ChargedRun(sensitive / LEDGER, share.record_set, privacy, nonce=nonce)
+        with connection as line, charged or contextlib.nullcontext():
             on_event(f"{run.participant} dials {run.server}")
             initial = patiently(line.join, on_event=on_event)
-            saved: dict[str, Any] = store.load() or {}
-            payments: list[Payment] = []
-            kept: dict[str, Any] = {}
-            if charge is not None:
-                ledgers = sensitive / "participants"
-                if PAID_BEFORE not in saved:
-                    before = payment.times_paid(ledgers, [share], charge, privacy)
-                    saved = {PAID_BEFORE: before}
-                    store.save(saved, at_once=True)
-                kept = {PAID_BEFORE: saved[PAID_BEFORE]}
-                payments = payment.pay(
-                    ledgers,
-                    [share],
+
+            def pay(run_charged: ChargedRun, charge: Training) -> Payment:
+                payment = run_charged.begin(
                     charge,
-                    privacy,
-                    paid_before=saved[PAID_BEFORE],
                     secure_noise=run.noise.is_secure,
-                    holders=roster.holders,
+                    round_number=int(saved.get("round", 0)),
+                    token=bytes(saved.get(TOKEN, b"")),
                 )
-                is_record = privacy.kind == "record"
-                declared = Declared.of(payments[0], len(share) if is_record else None)
+                declared = Declared.of(payment, len(share) if privacy.kind == "record" else None)
                 patiently(functools.partial(line.join, declared), on_event=on_event)
+                return payment
+
             participant = JoinedParticipant(
                 roster,
                 run.participant,
                 model,
                 share,
                 initial=initial,
-                payments=payments,
+                pay=None if charged is None else functools.partial(pay, charged),
                 noise=run.noise,
             )
             if "round" in saved:
                 participant.restore(saved)
             on_event(f"joined {roster.run}, round {participant.round} of {settings.rounds}")
+
+            def save(state: Mapping[str, Any]) -> None:
+                if charged is None:
+                    store.save(state, at_once=True)
+                    return
+                names = {NONCE: saved[NONCE], TOKEN: new_nonce()}
+                store.save({**state, **names}, at_once=True)
+                charged.note(participant.round, names[TOKEN].tobytes())
+
             logs = Logs(directory)
+            epsilon = None if charged is None else charged.payment().epsilon
             found = participant.take_part(
                 line,
-                save=lambda state: store.save({**state, **kept}, at_once=True),
+                save=save,
                 on_event=on_event,
-                on_round=lambda statistics: logs.write_round(statistics, None, payments),
+                on_round=lambda statistics: logs.write_round(statistics, None, epsilon),
             )
             logs.close()
         path = folder / "global_parameters.npz"

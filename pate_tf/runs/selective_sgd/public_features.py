@@ -36,10 +36,18 @@ class Features:
     encoder: Encoder | None = None
 
     def records(self, private: PrivateExamples) -> PrivateExamples:
-        """Returns a participant's records as features; each depends on its own record alone."""
+        """Returns a participant's records as features, known as the raw records that they are of.
+
+        Each depends on its own record alone, and on its place.
+        """
         if self.encoder is None:
             return private
-        return PrivateExamples(self.dataset, self.encoder.features(private.inputs), private.labels)
+        return PrivateExamples(
+            self.dataset,
+            self.encoder.features(private.inputs),
+            private.labels,
+            origin=private.record_set,
+        )
 
     def samples(self, public: PublicExamples) -> PublicExamples:
         """Returns public samples as features."""

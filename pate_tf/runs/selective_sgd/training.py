@@ -3,7 +3,9 @@
 What `pate_tf.cli.selective_sgd` calls, and any program may.
 """
 
+import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,13 +22,12 @@ from pate_tf.runs.selective_sgd import publishing as shared_model
 from pate_tf.runs.selective_sgd.public_features import features_of
 from pate_tf.runs.sources import DataSource
 from pate_tf.runs.teachers.checks import check_data
-from pate_tf.selective_sgd import models, payment
+from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.evaluation import Evaluation, calibrated_model
 from pate_tf.selective_sgd.logs import Logs
-from pate_tf.selective_sgd.payment import Payment
+from pate_tf.selective_sgd.payment import LEDGER, NONCE, TOKEN, ChargedRun, new_nonce
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
-from pate_tf.selective_sgd.record_gradients import RecordGradients
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.shares import dealt_shares, most_holders
 from pate_tf.selective_sgd.store import Store
@@ -37,7 +38,6 @@ from pate_tf.values.sensitive import PrivateExamples
 
 WATCHED = 2000  # public samples that are looked at after each round
 LOCALLY_WATCHED = 1000  # of each participant's local model, at the end
-PAID_BEFORE = "paid_before"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ def run(asked: SharedRun, reporting: Reporting = QUIET) -> RunReport:
     A stopped run goes on in the same folder where it stopped.
 
     Raises:
-      ValueError: if something does not fit; nothing was paid then.
-      LedgerError: if a participant's budget does not suffice or a ledger can't be used.
+      ValueError: if something does not fit; nothing was charged then.
+      LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
     """
     examples = asked.data.load_private(reporting)
     public = asked.data.load_public(reporting)
@@ -116,12 +116,28 @@ def train_on(
         "records": artifacts.digest_arrays([share.inputs for share in shares]),
         "labels": artifacts.digest_arrays([share.labels for share in shares]),
     }
-    store = Store(directory.sensitive / "selective_sgd", identity)
-    training, payments, kept = _prepared(asked, model, shares, rows, store, directory)
-    samples = features.samples(public).labelled()
-    evaluation = None if samples is None else Evaluation(training.view, samples)
-    _train(training, store, evaluation, Logs(directory), payments, kept, reporting)
-    values = _measured(training, samples, evaluation, store, directory, reporting)
+    folder = artifacts.make_sensitive_folder(directory.sensitive / "selective_sgd")
+    with artifacts.only_writer(folder):
+        store = Store(folder, identity)
+        saved = store.load() or {}
+        charged = None
+        if privacy.kind != "none":
+            if NONCE not in saved:
+                saved = {NONCE: new_nonce()}
+                store.save(saved, at_once=True)
+            charged = ChargedRun(
+                directory.sensitive / LEDGER,
+                examples.record_set,
+                privacy,
+                nonce=saved[NONCE].tobytes(),
+            )
+        with charged or contextlib.nullcontext():
+            training = _prepared(asked, model, shares, most_holders(rows), saved, charged)
+            samples = features.samples(public).labelled()
+            evaluation = None if samples is None else Evaluation(training.view, samples)
+            _train(training, store, evaluation, Logs(directory), charged, saved, reporting)
+            values = _measured(training, samples, evaluation, store, directory, reporting)
+            payments = [] if charged is None else [charged.payment()]
     values = {
         "dataset": examples.dataset.name,
         "participants": settings.num_participants,
@@ -131,7 +147,7 @@ def train_on(
         **{name: getattr(settings, name) for name in ("rounds", "upload", "download", "protocol")},
         "privacy": privacy.kind,
         **values,
-        **_paid_values(payments),
+        **shared_model.charged_values(payments),
     }
     with reporting.clock("exporting the model"):
         published = shared_model.publish(
@@ -153,42 +169,32 @@ def _prepared(
     asked: SharedRun,
     model: keras.Model,
     shares: Sequence[PrivateExamples],
-    rows: Sequence[Any],
-    store: Store,
-    directory: artifacts.RunDirectory,
-) -> tuple[SharedTraining, list[Payment], dict[str, Any]]:
-    """Returns the training as far as it is, once everybody has paid, and what is kept with it."""
-    settings, privacy = asked.settings, asked.privacy
-    plain = SharedTraining(settings, model, shares)
-    charge = privacy.training(settings, plain.view.num_parameters)
-    saved = store.load()
-    if charge is None:
-        if saved is not None:
-            plain.restore(saved)
-        return plain, [], {}
-    if privacy.kind == "record":
-        RecordGradients(plain.view, settings.num_participants)  # before anybody pays
-    folder = directory.sensitive / "participants"
-    if saved is None:
-        # Kept before anybody pays, in the file that rounds are kept in: whoever goes on without
-        # it begins anew, and pays anew.
-        saved = {PAID_BEFORE: payment.times_paid(folder, shares, charge, privacy)}
-        store.save(saved, at_once=True)
-    payments = payment.pay(
-        folder,
-        shares,
-        charge,
-        privacy,
-        paid_before=saved[PAID_BEFORE],
-        secure_noise=asked.noise.is_secure,
-        holders=most_holders(rows),
-    )
-    training = noisy_training(
-        settings, model, shares, privacy=privacy, payments=payments, noise=asked.noise
-    )
+    holders: int,
+    saved: Mapping[str, Any],
+    charged: ChargedRun | None,
+) -> SharedTraining:
+    """Returns the training as far as it is, once it is charged."""
+    training: SharedTraining
+    if charged is None:
+        training = SharedTraining(asked.settings, model, shares)
+    else:
+        training = noisy_training(
+            asked.settings,
+            model,
+            shares,
+            privacy=asked.privacy,
+            noise=asked.noise,
+            pay=functools.partial(
+                charged.begin,
+                secure_noise=asked.noise.is_secure,
+                round_number=int(saved.get("round", 0)),
+                token=bytes(saved.get(TOKEN, b"")),
+            ),
+            holders=holders,
+        )
     if "round" in saved:
         training.restore(saved)
-    return training, payments, {PAID_BEFORE: saved[PAID_BEFORE]}
+    return training
 
 
 def _train(
@@ -196,23 +202,28 @@ def _train(
     store: Store,
     evaluation: Evaluation | None,
     logs: Logs,
-    payments: Sequence[Payment],
-    kept: Mapping[str, Any],
+    charged: ChargedRun | None,
+    saved: Mapping[str, Any],
     reporting: Reporting,
 ) -> None:
     rounds = training.settings.rounds
-    is_paid = bool(payments)
+    epsilon = None if charged is None else charged.payment().epsilon
     with reporting.progress_bar("training together", rounds, "round") as advance:
         advance(training.round)
         while training.round < rounds:
             with store.timed():
                 statistics = training.run_round()
-            # What was drawn counts as given out from here on: first of all it is kept.
-            store.save({**training.state(), **kept}, at_once=is_paid or training.round == rounds)
+            if charged is None:
+                store.save(training.state(), at_once=training.round == rounds)
+            else:
+                names = {NONCE: saved[NONCE], TOKEN: new_nonce()}
+                store.save({**training.state(), **names}, at_once=True)
+                # What was drawn counts as released from here on.
+                charged.note(training.round, names[TOKEN].tobytes())
             accuracy = None
             if evaluation is not None:
                 accuracy = evaluation.accuracy(training.global_model(), WATCHED)
-            logs.write_round(statistics, accuracy, payments)
+            logs.write_round(statistics, accuracy, epsilon)
             advance(1)
     logs.close()
 
@@ -249,17 +260,6 @@ def _measured(
     }
 
 
-def _paid_values(payments: Sequence[Payment]) -> dict[str, Any]:
-    if not payments:
-        return {"epsilon": None, "delta": None}
-    return {
-        "epsilon": max(one.epsilon for one in payments),
-        "delta": payments[0].delta,
-        "charge": payments[0].charge.to_dict(),
-        "secure_noise": all(one.secure_noise for one in payments),
-    }
-
-
 def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
     def percent(name: str) -> str:
         return NOT_MEASURED if values[name] is None else f"{values[name]:.2%}; sensitive"
@@ -281,6 +281,7 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
             if values["epsilon"] is None
             else f"epsilon {values['epsilon']:.4g} at delta {values['delta']:g}",
         ),
+        *shared_model.row_of_all_ensembles(values),
         ("exported", values["model_folder"]),
         ("time", f"{values['seconds']:.1f} s"),
     ]

@@ -7,6 +7,8 @@ from pate_tf.selective_sgd.server import Parameters
 from pate_tf.selective_sgd.transport import parameters_pb2 as wire
 from pate_tf.transport import arrays
 
+_OPTIONAL = ("num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+
 
 def parameters_to_wire(parameters: Parameters, num_parameters: int) -> wire.Parameters:
     """Returns parameters as a message; all of them without indices."""
@@ -37,17 +39,15 @@ def parameters_of_wire(message: wire.Parameters, num_parameters: int) -> Paramet
 
 def declared_to_wire(declared: Declared) -> wire.Paid:
     """Returns what a participant declares that it paid as a message."""
-    message = wire.Paid(
+    return wire.Paid(
         epsilon=declared.epsilon,
         delta=declared.delta,
         ledger_sequence=declared.ledger_head[0],
         ledger_digest=declared.ledger_head[1],
         secure_noise=declared.secure_noise,
         was_reset=declared.was_reset,
+        **{name: getattr(declared, name) for name in _OPTIONAL},  # None is left out
     )
-    if declared.num_records is not None:
-        message.num_records = declared.num_records
-    return message
 
 
 def declared_of_wire(message: wire.Paid) -> Declared:
@@ -62,5 +62,5 @@ def declared_of_wire(message: wire.Paid) -> Declared:
         ledger_head=(message.ledger_sequence, message.ledger_digest),
         secure_noise=message.secure_noise,
         was_reset=message.was_reset,
-        num_records=message.num_records if message.HasField("num_records") else None,
+        **{name: getattr(message, name) if message.HasField(name) else None for name in _OPTIONAL},
     )

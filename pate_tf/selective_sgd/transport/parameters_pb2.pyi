@@ -27,7 +27,7 @@ class JoinRequest(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., paid: _Optional[_Union[Paid, _Mapping]] = ...) -> None: ...
 
 class Paid(_message.Message):
-    __slots__ = ("epsilon", "delta", "ledger_sequence", "ledger_digest", "secure_noise", "was_reset", "num_records")
+    __slots__ = ("epsilon", "delta", "ledger_sequence", "ledger_digest", "secure_noise", "was_reset", "num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,9 @@ class Paid(_message.Message):
     SECURE_NOISE_FIELD_NUMBER: _ClassVar[int]
     WAS_RESET_FIELD_NUMBER: _ClassVar[int]
     NUM_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_ALL_ENSEMBLES_FIELD_NUMBER: _ClassVar[int]
+    DELTA_ALL_ENSEMBLES_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEDGERS_FIELD_NUMBER: _ClassVar[int]
     epsilon: float
     delta: float
     ledger_sequence: int
@@ -42,7 +45,10 @@ class Paid(_message.Message):
     secure_noise: bool
     was_reset: bool
     num_records: int
-    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., ledger_sequence: _Optional[int] = ..., ledger_digest: _Optional[str] = ..., secure_noise: _Optional[bool] = ..., was_reset: _Optional[bool] = ..., num_records: _Optional[int] = ...) -> None: ...
+    epsilon_all_ensembles: float
+    delta_all_ensembles: float
+    num_ledgers: int
+    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., ledger_sequence: _Optional[int] = ..., ledger_digest: _Optional[str] = ..., secure_noise: _Optional[bool] = ..., was_reset: _Optional[bool] = ..., num_records: _Optional[int] = ..., epsilon_all_ensembles: _Optional[float] = ..., delta_all_ensembles: _Optional[float] = ..., num_ledgers: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("values",)

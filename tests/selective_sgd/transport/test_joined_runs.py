@@ -18,6 +18,7 @@ from script_processes import run_script
 
 from pate_tf import artifacts
 from pate_tf.data import catalogue
+from pate_tf.ledger import Head, Ledger
 from pate_tf.selective_sgd.door import train
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.serving.digest import matches_statement
@@ -104,8 +105,15 @@ def test_participants_pay_their_own_ledgers_before_they_upload(tmp_path):
         (tmp_path / "server" / "released" / "shared_model_statement.json").read_text()
     )
     assert 15.0 < statement["epsilon"] <= 20.0
-    # The ledger opened and one debit, although the participant was killed.
-    assert [sequence for sequence, _ in statement["ledger_heads"]] == [2, 2]
+    assert statement["epsilon_all_ensembles"] == statement["epsilon"]
+    assert statement["num_ledgers"] == 1
+    for name, (sequence, digest) in zip(names, statement["ledger_heads"], strict=True):
+        with Ledger.read(tmp_path / name / "sensitive" / "ledger") as ledger:
+            # One charge, although a participant was killed, and each round noted before it left.
+            assert list(ledger.paid().values()) == [1]
+            rows = [row for row in ledger.history() if row.kind == "released"]
+            assert [row.details["kept"]["round"] for row in rows] == [1, 2, 3]
+            assert ledger.holds(Head(sequence=sequence, digest=digest))
     values = [
         artifacts.read_arrays(
             tmp_path / name / "sensitive" / "participant" / "global_parameters.npz"

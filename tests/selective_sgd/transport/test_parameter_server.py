@@ -45,6 +45,9 @@ DECLARED = Declared(
     secure_noise=True,
     was_reset=False,
     num_records=20,
+    epsilon_all_ensembles=2.5,
+    delta_all_ensembles=2e-5,
+    num_ledgers=3,
 )
 
 
@@ -306,7 +309,11 @@ def test_with_privacy_nothing_is_taken_before_it_was_paid_for(tmp_path, certific
         assert "one that was paid for" in refusal(line, one)
         with pytest.raises(ValueError, match=r"paid: expected delta 1e-05"):
             line.join(dataclasses.replace(DECLARED, delta=0.5))
-        for wrong in ({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}):
+        for wrong in (
+            *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}),
+            *({"epsilon_all_ensembles": 1.0}, {"delta_all_ensembles": 0.5}),
+            {"epsilon_all_ensembles": float("inf"), "delta_all_ensembles": 0.5},
+        ):
             given = {"epsilon": 1.0, "delta": 1e-5, "ledger_sequence": 1, "ledger_digest": "a" * 64}
             request = wire.JoinRequest(run=roster.run_id, paid=wire.Paid(**{**given, **wrong}))
             with pytest.raises(grpc.RpcError) as caught:

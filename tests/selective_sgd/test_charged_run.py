@@ -1,0 +1,182 @@
+"""A run of shared training is charged once and goes on once, whatever is copied or put back."""
+
+import shutil
+
+import pytest
+from participants_for_tests import records
+
+from pate_tf.accounting.mechanisms import GaussianNoisyMax
+from pate_tf.accounting.noisy_training import NoisyTraining
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning
+from pate_tf.selective_sgd.payment import ChargedRun
+from pate_tf.selective_sgd.privacy import Privacy
+
+CHARGE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=4)
+PRIVACY = Privacy(kind="record", target_epsilon=7.0, sampling_rate=1.0)
+RECORDS = records(30).record_set
+NONCE, OTHER_NONCE = bytes(32), bytes([1]) * 32
+OPTIONS = {"secure_noise": True}
+
+
+def run_in(folder, nonce=NONCE, record_set=RECORDS) -> ChargedRun:
+    return ChargedRun(folder / "ledger", record_set, PRIVACY, nonce=nonce)
+
+
+def state_of(round_number, variant=0) -> bytes:
+    """What names a state; each that is drawn anew has another one."""
+    return bytes([round_number, variant]) * 16 if round_number else b""
+
+
+def begun(folder, round_number=0, variant=0, nonce=NONCE, record_set=RECORDS) -> ChargedRun:
+    run = run_in(folder, nonce, record_set)
+    token = state_of(round_number, variant)
+    run.begin(CHARGE, round_number=round_number, token=token, **OPTIONS)
+    return run
+
+
+def charges(folder) -> list[int]:
+    with Ledger.read(folder / "ledger") as ledger:
+        return list(ledger.paid().values())
+
+
+def rounds_noted(folder) -> list[int]:
+    with Ledger.read(folder / "ledger") as ledger:
+        rows = [row for row in ledger.history() if row.kind == "released"]
+        return [row.details["kept"]["round"] for row in rows]
+
+
+def test_a_run_that_goes_on_is_charged_once(tmp_path):
+    with begun(tmp_path) as run:
+        first = run.payment()
+        run.note(1, state_of(1))
+    assert 6.0 < first.epsilon <= 7.0
+    assert first.epsilon_all_ensembles == first.epsilon and first.num_ledgers == 1
+    with begun(tmp_path, 1) as run:
+        run.note(2, state_of(2))
+    # Killed between saving and noting: nothing had left, and it is noted before anything does.
+    with begun(tmp_path, 3) as run:
+        assert run.payment().epsilon == first.epsilon
+    # Over: it can be published again, which draws nothing.
+    with begun(tmp_path, 3):
+        pass
+    assert charges(tmp_path) == [1]
+    assert rounds_noted(tmp_path) == [1, 2, 3]
+
+
+def test_a_state_from_before_is_refused(tmp_path):
+    with begun(tmp_path) as run:
+        run.note(1, state_of(1))
+        run.note(2, state_of(2))
+    # Round 2 drawn anew by a process that ended before it noted that is another state.
+    for round_number, variant in ((1, 0), (0, 0), (2, 1)):
+        with pytest.raises(LedgerError, match="was restored from an older copy") as caught:
+            begun(tmp_path, round_number, variant)
+        assert "\n" not in str(caught.value)
+    assert charges(tmp_path) == [1] and rounds_noted(tmp_path) == [1, 2]
+
+
+def test_of_two_copies_one_goes_on(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    with begun(one) as run:
+        run.note(1, state_of(1))
+    shutil.copytree(one, other)
+    with begun(one, 1) as run:
+        run.note(2, state_of(2))
+    with pytest.raises(LedgerError, match="was restored from an older copy"):
+        begun(other, 1)
+    with begun(one, 2) as run:
+        run.note(3, state_of(3))
+
+
+def test_of_two_copies_that_run_at_once_one_at_most_releases(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    begun(one).close()
+    shutil.copytree(one, other)
+    with begun(one) as first, begun(other) as second:
+        first.note(1, state_of(1))
+        with pytest.raises(LedgerError):
+            second.note(1, state_of(1, 1))
+
+
+def test_of_two_copies_that_note_at_the_same_time_one_at_most_releases(tmp_path, monkeypatch):
+    """The first notes between the second's look at the registry and its row."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    begun(one).close()
+    shutil.copytree(one, other)
+    store = Ledger.store_release
+    with begun(one) as first, begun(other) as second:
+
+        def overtaken(*arguments):
+            monkeypatch.setattr(Ledger, "store_release", store)
+            first.note(1, state_of(1))
+            store(*arguments)
+
+        monkeypatch.setattr(Ledger, "store_release", overtaken)
+        with pytest.raises(LedgerError):
+            second.note(1, state_of(1, 1))
+
+
+def test_two_processes_in_one_folder_do_not_release_a_round_twice(tmp_path):
+    with begun(tmp_path) as first, begun(tmp_path) as second:
+        first.note(1, state_of(1))
+        with pytest.raises(LedgerError, match="another process went on with this run"):
+            second.note(1, state_of(1, 1))
+        first.note(2, state_of(2))
+
+
+def test_a_copy_of_the_state_alone_is_charged_what_the_run_was(tmp_path):
+    begun(tmp_path / "one").close()
+    with (
+        pytest.warns(LedgerWarning),
+        pytest.raises(BudgetExceeded, match="at most 0 new trainings"),
+    ):
+        begun(tmp_path / "other")
+
+
+def test_once_a_reset_was_acknowledged_it_is_charged_again(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    begun(one).close()
+    shutil.copytree(one, other)
+    with begun(one) as run:
+        run.note(1, state_of(1))
+    given = {"delta": PRIVACY.delta, "epsilon_budget": 7.0, "records": RECORDS}
+    with Ledger.read(other / "ledger") as ledger:
+        given["ensemble_digest"] = ledger.ensemble_digest
+    Ledger.open(other / "ledger", acknowledge_reset=True, **given).close()
+    with pytest.raises(BudgetExceeded, match="at most 0 new trainings"):
+        begun(other)
+
+
+def test_another_run_needs_another_folder(tmp_path):
+    begun(tmp_path).close()
+    with pytest.raises(LedgerError, match="got that of another one; choose another folder"):
+        begun(tmp_path, nonce=OTHER_NONCE)
+
+
+def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
+    raw = records(30)
+    features = records(30, seed=1)
+    mapped = type(raw)(raw.dataset, features.inputs, raw.labels, origin=raw.record_set)
+    assert mapped.record_set == raw.record_set != features.record_set
+    with begun(tmp_path / "raw", record_set=raw.record_set) as run:
+        alone = run.payment()
+    with (
+        pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"),
+        begun(tmp_path / "mapped", nonce=OTHER_NONCE, record_set=mapped.record_set) as run,
+    ):
+        both = run.payment()
+    assert both.epsilon == alone.epsilon
+    assert both.num_ledgers == 2
+    twice = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
+    assert both.epsilon_all_ensembles == pytest.approx(twice, rel=0.01)
+    # Teachers that learn from the same records are counted, too.
+    options = {"ensemble_digest": "e", "delta": 1e-5, "records": raw.record_set}
+    with pytest.warns(LedgerWarning):
+        ledger = Ledger.open(tmp_path / "teachers", **options)
+    with ledger, ledger.exclusive():
+        ledger.debit(GaussianNoisyMax(sigma=5.0), [b"query"], **OPTIONS)
+    with pytest.warns(LedgerWarning), begun(tmp_path / "raw", record_set=raw.record_set) as run:
+        three = run.payment()
+    assert three.epsilon == alone.epsilon
+    assert three.num_ledgers == 3
+    assert three.epsilon_all_ensembles > both.epsilon_all_ensembles
