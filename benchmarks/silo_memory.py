@@ -6,6 +6,7 @@ ever took. Above them stands what Python, NumPy and gRPC take alone.
 """
 
 import argparse
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 
 from pate_tf.accounting.composition import closed_form_epsilon, moments_epsilon
 from pate_tf.accounting.local import SecureHistogram
+from pate_tf.ledger.registry_file import STATE_VARIABLE
 from pate_tf.runs.silos.party import party_keys
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster
 from pate_tf.silos.secure.party_list import read_parties
@@ -107,6 +109,7 @@ def serving(
             ],
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, STATE_VARIABLE: str(folder / "state")},
         )
         try:
             pool = Pool(IMAGES, inputs)

@@ -18,6 +18,7 @@ import time
 
 import numpy as np
 
+from pate_tf.ledger.registry_file import STATE_VARIABLE
 from pate_tf.runs.silos.party import party_keys
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.secure.party_list import read_parties
@@ -118,7 +119,8 @@ def start(folder: pathlib.Path, names: list[str], port: int) -> list[subprocess.
                 *(f"--coordinator=localhost:{port}", f"--certificates={folder / 'certificates'}"),
             ]
         )
-    return [subprocess.Popen(one, stdout=subprocess.DEVNULL, env=os.environ) for one in commands]
+    environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
+    return [subprocess.Popen(one, stdout=subprocess.DEVNULL, env=environment) for one in commands]
 
 
 def main() -> None:
@@ -141,6 +143,8 @@ def main() -> None:
         entries = [party_keys(party, folder / party) for party in PARTIES]
         (folder / "parties.toml").write_text("\n".join(entries))
         for place, mechanism in enumerate(MECHANISMS):
+            # A silo has one account in the registry of a user.
+            os.environ[STATE_VARIABLE] = str(folder / f"state-{place}")
             sealer, sums = simulated_parties(folder / f"simulated-{place}")
             silos = [silo(one, folder / f"simulated-{place}" / one, sealer) for one in names]
             with Coordinator(

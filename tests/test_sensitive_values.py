@@ -65,7 +65,7 @@ PUBLIC = {
     "releases.planning._Candidate",
     *("releases.results.SanitisedEpsilon", "releases.results.GateDecision"),
     *("ledger.chain._End", "ledger.rows.Head", "ledger.rows.Spending", "ledger.rows.StoredAnswer"),
-    *("ledger.memory.AllEnsembles", "ledger.memory.Missing"),
+    *("ledger.rollback_guard.AllEnsembles", "ledger.rollback_guard.Missing"),
     *("labelling.labeller.Labeller", "labelling.class_sums.ReleasedSums"),
     *("queries.diverse.Groups", "queries.from_sums.Inferred", "runs.student.class_sums.SumsPlan"),
     *("statement.guarantees.Guarantee", "statement.facts.Sanitised", "statement.facts.StatedFacts"),

@@ -118,10 +118,10 @@ def _line(row: LedgerRow) -> str:
     elif row.kind in PAYMENTS:
         charge, number = payment(row)
         if "carried_from" in details:
-            past = "; for a row that is gone"
+            past = "; by a row that is gone, or of another ledger"
         else:
             past = "; had left before it was recorded" if details.get("past") else ""
-        text = f"paid for {charge.several(number)}{past}: {_epsilons(details)}{_seeded(details)}"
+        text = f"paid for {charge.several(number)}{past}{_epsilons(details)}{_seeded(details)}"
     elif row.kind == "released":
         text = f"kept the release that row {details['debit']} paid for"
     else:
@@ -133,9 +133,11 @@ def _line(row: LedgerRow) -> str:
 
 
 def _epsilons(details: Mapping[str, Any]) -> str:
+    if "epsilon_after" not in details:  # charged again
+        return ""
     known = (details[f"epsilon_{when}"] for when in ("before", "after"))
     before, after = ("infinite" if one is None else rounded_up(one) for one in known)
-    return f"epsilon {before} -> {after} at delta {details['delta']:g}"
+    return f": epsilon {before} -> {after} at delta {details['delta']:g}"
 
 
 def _seeded(details: Mapping[str, Any]) -> str:

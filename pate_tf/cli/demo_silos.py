@@ -10,12 +10,15 @@ what they pay here is far too much for real data.
 
 import contextlib
 import json
+import os
 import pathlib
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+
+from pate_tf.ledger.registry_file import STATE_VARIABLE
 
 NUM_SILOS, NUM_PARTIES = 5, 4
 SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0
@@ -56,11 +59,15 @@ def free_port() -> int:
 def running(commands: Sequence[Sequence[str]], folder: pathlib.Path) -> Iterator[None]:
     """Keeps processes running, and ends those that it started."""
     children = []
+    # The demonstration begins anew each time; outside of it a silo's account is for good.
+    environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
     with contextlib.ExitStack() as logs:
         try:
             for place, one in enumerate(commands):
                 log = logs.enter_context(open(folder / f"process-{place + 1}.log", "w"))
-                children.append(subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT))
+                children.append(
+                    subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT, env=environment)
+                )
             yield
         finally:
             for child in children:

@@ -5,7 +5,8 @@
 
 `init` writes policy.toml, which a privacy officer reads, changes and signs off. `serve` dials the
 coordinator and works as long as it runs; it may be killed and started again at any time, and needs
-no open port. What leaves is what the policy allows, paid before it is drawn.
+no open port. What leaves is what the policy allows, paid before it is drawn. A silo has one account
+(SILO_DIR/sensitive): never restore it from a copy.
 
     pate-silo certificates --demo --names=clinic,school --certificates=certificates
 
@@ -26,6 +27,7 @@ FLAG_OF_ARGUMENT = {
     "records": "data",
     "most_epsilon_per_query": "most_epsilon",
     "allowed": "mechanisms",
+    "acknowledge_reset": "reset_account_i_understand",
 }
 
 
@@ -76,6 +78,12 @@ def define_serve() -> None:
     flags.DEFINE_string("coordinator_name", "coordinator", "Name in the coordinator's certificate.")
     flags.DEFINE_float("epsilon_budget", None, "Tighter than the policy's; default: the policy's.")
     flags.DEFINE_integer("seed", 0, "Fixes the teacher's training.")
+    flags.DEFINE_boolean(
+        "reset_account_i_understand",
+        False,
+        "Go on although an earlier account of this silo, or later rows of it, are gone; the "
+        "account tells so for ever, and what is known of what was spent is charged again.",
+    )
 
 
 def define_certificates() -> None:
@@ -132,6 +140,7 @@ def serve() -> None:
             coordinator=FLAGS.coordinator,
             coordinator_name=FLAGS.coordinator_name,
             epsilon_budget=FLAGS.epsilon_budget,
+            acknowledge_reset=FLAGS.reset_account_i_understand,
         ),
         on_event=lambda event: print(event, flush=True),
     )

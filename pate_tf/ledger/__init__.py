@@ -1,7 +1,7 @@
 """The ledger: no label leaves before it is paid for, whatever happens."""
 
 from pate_tf.ledger.ledger import Ledger
-from pate_tf.ledger.memory import AllEnsembles, LedgerWarning
+from pate_tf.ledger.rollback_guard import AllEnsembles, LedgerWarning
 from pate_tf.ledger.rows import (
     BudgetExceeded,
     BudgetMismatch,

@@ -23,8 +23,6 @@ class Budget:
       num_answered: queries whose answer is a label.
       is_secure: False once something was paid for that used predictable noise.
       was_raised: True once the budget or its delta was raised.
-      was_reset: True once somebody went on although rows or an earlier ledger were gone.
-      acknowledged: digests of what was gone then.
       planned_release: how the data-dependent cost will be released; None where a ledger of an
         earlier version never fixed it.
       plan_is_late: whether that was fixed when there may have been votes already.
@@ -39,8 +37,6 @@ class Budget:
         self.num_answered = 0
         self.is_secure = True
         self.was_raised = False
-        self.was_reset = False
-        self.acknowledged: set[str] = set()
         self.planned_release: PlannedRelease | None = None
         self.plan_is_late = True
 
@@ -56,9 +52,6 @@ class Budget:
             self.num_answered += details["num_answered"]
         elif row.kind == "planned":
             self.planned_release = PlannedRelease.from_dict(details["release"])
-        elif row.kind == "acknowledged":
-            self.was_reset = True
-            self.acknowledged.update(details["missing"])
         elif row.kind in ("opened", "budget"):
             if row.kind == "opened":
                 self.ensemble_digest = details["ensemble_digest"]

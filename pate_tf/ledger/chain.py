@@ -51,15 +51,15 @@ class Chain:
     """The rows and answers of one ledger folder.
 
     Attributes:
-      folder: the folder of the ledger.
+      folder: the folder of the ledger; None for rows in memory.
 
     Raises:
       LedgerError: as `Database` does, and if rows are missing or were changed.
     """
 
-    def __init__(self, folder: pathlib.Path, *, read_only: bool, must_exist: bool) -> None:
+    def __init__(self, folder: pathlib.Path | None, *, read_only: bool, must_exist: bool) -> None:
         self.folder = folder
-        head_exists = (folder / HEAD).exists()
+        head_exists = folder is not None and (folder / HEAD).exists()
         self._database = Database(folder, read_only=read_only, must_exist=must_exist or head_exists)
         self._connection = self._database.connection
         # An older ledger that is only read has no such column.
@@ -90,7 +90,7 @@ class Chain:
 
         Call it after the row was committed, inside `exclusive`.
         """
-        if self._noted != self.head:
+        if self.folder is not None and self._noted != self.head:
             with self._database.reporting():
                 artifacts.write_json(
                     self.folder / HEAD, dataclasses.asdict(self.head), private=True
@@ -249,6 +249,8 @@ class Chain:
             )
 
     def _noted_head(self) -> Head | None:
+        if self.folder is None:
+            return self.head
         path = self.folder / HEAD
         try:
             fields = artifacts.read_json(path)

@@ -15,6 +15,7 @@ from pate_tf.ledger.rows import LedgerError
 
 DATABASE: Final = "ledger.sqlite3"
 LOCK: Final = "ledger.lock"
+MEMORY: Final = ":memory:"
 WAIT_SECONDS: Final = 120.0
 
 # One script for each schema version, applied in turn; a released script never changes.
@@ -44,7 +45,7 @@ class Database:
     folder has mode 0700 and its files 0600, whatever the umask.
 
     Attributes:
-      folder: the folder of the ledger.
+      folder: the folder of the ledger; None for one in memory, which any thread may use.
       path: the database file in it.
       read_only: whether writing is refused.
 
@@ -52,19 +53,25 @@ class Database:
       LedgerError: if the file is damaged, of a newer version, not a ledger, or can't be used.
     """
 
-    def __init__(self, folder: pathlib.Path, *, read_only: bool, must_exist: bool) -> None:
+    def __init__(self, folder: pathlib.Path | None, *, read_only: bool, must_exist: bool) -> None:
         self.folder = folder
-        self.path = folder.resolve() / DATABASE
+        self.path = pathlib.Path(MEMORY) if folder is None else folder.resolve() / DATABASE
         self.read_only = read_only
         with self.reporting():
+            if folder is None:
+                self.connection = sqlite3.connect(
+                    MEMORY, isolation_level=None, check_same_thread=False
+                )
+                self._migrate(must_exist)
+                return
             if must_exist and not self.path.exists():
                 raise LedgerError(f"{self.path}: expected a ledger, got no such file")
             if read_only:
-                self.connection = self._connect(self._read_only_options())
+                self.connection = self._connect(self._read_only_options(folder))
             else:
                 artifacts.make_sensitive_folder(folder)
                 with self.exclusive():
-                    self._create_file()
+                    self._create_file(folder)
                     self.connection = self._connect("?mode=rw")
                     self.connection.execute("PRAGMA journal_mode = WAL")
                     self.connection.execute("PRAGMA synchronous = FULL")
@@ -85,6 +92,9 @@ class Database:
         """
         if self.read_only:
             raise LedgerError(f"{self.path}: expected a writable ledger, got one opened to read")
+        if self.folder is None:
+            yield
+            return
         with self.reporting():
             lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -117,16 +127,17 @@ class Database:
             reason = " ".join(str(error).split())
             raise LedgerError(f"{self.path}: the ledger can't be used: {reason}") from error
 
-    def _create_file(self) -> None:
+    def _create_file(self, folder: pathlib.Path) -> None:
         # SQLite would give it the umask's mode; WAL files copy the mode of the database.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(self.path, 0o600)
-        artifacts.sync_folder(self.folder)
+        artifacts.sync_folder(folder)
 
-    def _read_only_options(self) -> str:
+    @staticmethod
+    def _read_only_options(folder: pathlib.Path) -> str:
         # Where it can't create its shared memory file, SQLite reads a WAL database only if told
         # that nobody writes it.
-        at_rest = not os.access(self.folder, os.W_OK)
+        at_rest = not os.access(folder, os.W_OK)
         return "?mode=ro&immutable=1" if at_rest else "?mode=ro"
 
     def _connect(self, options: str) -> sqlite3.Connection:

@@ -10,11 +10,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.planned_release import PlannedRelease
-from pate_tf.ledger import terms
-from pate_tf.ledger.account import Account
-from pate_tf.ledger.chain import HEAD, Chain
-from pate_tf.ledger.database import DATABASE
-from pate_tf.ledger.memory import Memory
+from pate_tf.ledger.account import Account, check_budget
 from pate_tf.ledger.rows import LedgerError, LedgerRow
 from pate_tf.ledger.view import LedgerView
 from pate_tf.values.arrays import IntArray
@@ -31,7 +27,9 @@ class Ledger(LedgerView):
     Guarantees. A debit is durable before the noise that it pays for is drawn, so what was released
     never exceeds what was spent. Nothing is ever deleted or changed.
     A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
-    whichever processes write at once; only what left before it was recorded can exceed it.
+    whichever processes write at once; only what left before it was recorded can exceed it. What
+    other ledgers of the same ensemble charged, copies of this one too, is charged here, as far as
+    the registry knows, at opening and whenever `exclusive` is entered.
 
     Assumptions. Mechanisms and numbers of queries are chosen without looking at earlier noisy
     answers. If answers choose them, the budget holds all the same where all debits name one
@@ -58,8 +56,8 @@ class Ledger(LedgerView):
         """Opens the ledger of `folder` for labelling; the first call creates it.
 
         The registry of this user notes it (`pate_tf.ledger.registry`). Where that can't be kept, a
-        `LedgerWarning` says so; another one tells of other ensembles of the same records that have
-        spent.
+        `LedgerWarning` says so; others tell of what other ledgers of the ensemble, and other
+        ensembles of the same records, have spent.
 
         Args:
           folder: the sensitive folder of the ensemble; gets mode 0700.
@@ -86,22 +84,23 @@ class Ledger(LedgerView):
         """
         check_delta(delta)
         if epsilon_budget is not None:
-            terms.check_budget(epsilon_budget)
-        if acknowledge_reset and not (folder / DATABASE).exists():
-            (folder / HEAD).unlink(missing_ok=True)
-        chain = Chain(folder, read_only=False, must_exist=False)
-        ledger = cls(Account(chain, Memory(folder, records)))
+            check_budget(epsilon_budget)
+        ledger = cls(
+            Account(
+                folder,
+                ensemble_digest=ensemble_digest,
+                records=records,
+                acknowledge_reset=acknowledge_reset,
+            )
+        )
         try:
-            with chain.exclusive():
-                terms.settle(
-                    ledger._account,
-                    ensemble_digest=ensemble_digest,
-                    delta=delta,
-                    epsilon_budget=epsilon_budget,
-                    student_runs=student_runs,
-                    acknowledge_reset=acknowledge_reset,
-                    planned_release=planned_release,
-                )
+            ledger._account.open_ledger(
+                ensemble_digest=ensemble_digest,
+                delta=delta,
+                epsilon_budget=epsilon_budget,
+                student_runs=student_runs,
+                planned_release=planned_release,
+            )
         except BaseException:
             ledger.close()
             raise
@@ -114,7 +113,7 @@ class Ledger(LedgerView):
         Raises:
           LedgerError: if there is none, it is damaged, was changed, or can't be read.
         """
-        ledger = cls(Account(Chain(folder, read_only=True, must_exist=True)))
+        ledger = cls(Account(folder))
         try:
             ledger._account.catch_up()
             if ledger._budget.ensemble_digest is None:
@@ -150,12 +149,12 @@ class Ledger(LedgerView):
           LedgerError: if the row can't be written.
         """
         check_delta(delta)
-        terms.check_budget(epsilon_budget)
+        check_budget(epsilon_budget)
         if not i_understand_this_weakens_privacy:
             raise ValueError("raise_budget: expected the change to be acknowledged, it was not")
         with self.exclusive():
-            terms.check_not_spent(self._account, epsilon_budget, delta)
-            return terms.replace_budget(self._account, epsilon_budget, delta)
+            self._account.check_not_spent(epsilon_budget, delta)
+            return self._account.replace_budget(epsilon_budget, delta)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -210,7 +209,7 @@ class Ledger(LedgerView):
             "epsilon_after": self._budget.epsilon_with(charge, number),
             "delta": self.delta,
         }
-        return self._account.append("debit", details).sequence
+        return self._account.write("debit", details).sequence
 
     def plan_release(self, planned: PlannedRelease) -> None:
         """Fixes how the data-dependent cost is released; call it inside `exclusive`.
@@ -221,7 +220,7 @@ class Ledger(LedgerView):
         Raises:
           BudgetMismatch: if something else was fixed.
         """
-        terms.plan_release(self._account, planned)
+        self._account.plan_release(planned)
 
     def store_release(self, debit: int, kept: Mapping[str, Any]) -> None:
         """Keeps what was drawn, so that it is never drawn again; call it inside `exclusive`.
@@ -233,7 +232,7 @@ class Ledger(LedgerView):
         Raises:
           LedgerError: if it can't be made durable; then nothing of it may be published.
         """
-        self._account.append("released", {"debit": debit, "kept": kept})
+        self._account.write("released", {"debit": debit, "kept": kept})
 
     def store_answers(
         self,
@@ -255,9 +254,8 @@ class Ledger(LedgerView):
           LedgerError: if a query was answered before, or they can't be made durable; then no label
             may be released.
         """
-        self._account.commit(
-            lambda: [self._chain.append_answers(debit, queries, labels, noisy_counts)]
-        )
+        with self._account.transaction():
+            self._account.append_answers(debit, queries, labels, noisy_counts)
 
 
 def _check_readable(charge: Charge) -> None:

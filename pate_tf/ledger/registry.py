@@ -2,18 +2,20 @@
 
 A ledger alone can't tell that its folder was copied, put back from a copy, or deleted, nor that
 other ensembles learnt from the same records. The registry can, for what it has seen: it notes every
-row of every ledger that is opened for labelling, and the record set of its ensemble.
+row of every ledger and silo account that is opened to be written, whom it is about (its subject: an
+ensemble, or a silo by its name), every folder that it was seen in, and the records that the subject
+learnt from where they are known.
 
 It lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else `~/.local/state/pate_tf`, with
-mode 0700 and its file 0600. Ensembles, record sets and ledgers are known in it by digests under a
+mode 0700 and its file 0600. Subjects, record sets and ledgers are known in it by digests under a
 random key of its own, so that it confirms no guess at private data to whoever lacks the key. What
 it can't see: other machines, other users, and runs while it was missing.
 """
 
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
@@ -21,6 +23,26 @@ from pate_tf.ledger.payments import payment_record
 from pate_tf.ledger.registry_file import RegistryFile, state_folder
 from pate_tf.ledger.rows import LedgerRow
 from pate_tf.values.record_set import RecordSet
+
+# What a ledger is about: "ensemble" and its digest, or "silo" and its name.
+Subject = tuple[str, str]
+
+
+class SeenRow(NamedTuple):
+    """A row that was seen in a ledger.
+
+    Attributes:
+      ledger: what its ledger is known by here.
+      digest: of the row.
+      sequence: of the row.
+      payment: what it paid for, see `pate_tf.ledger.payments.payment_record`; None for a row of
+        another kind.
+    """
+
+    ledger: bytes
+    digest: str
+    sequence: int
+    payment: Mapping[str, Any] | None
 
 
 class Registry:
@@ -46,6 +68,7 @@ class Registry:
         opened: LedgerRow,
         rows: Iterable[LedgerRow],
         *,
+        subject: Subject,
         folder: pathlib.Path,
         records: RecordSet | None = None,
     ) -> None:
@@ -54,24 +77,26 @@ class Registry:
         Args:
           opened: the row that opened the ledger.
           rows: its rows, or those that came since the last call.
+          subject: what the ledger is about.
           folder: where it lies.
-          records: what its ensemble learnt from; None if that is not known.
+          records: what its subject learnt from; None if that is not known.
 
         Raises:
           RegistryError: if it can't be written.
         """
-        ledger = self._ledger(opened)
-        ensemble = self.ensemble_key(opened.details["ensemble_digest"])
+        ledger = self.ledger_key(opened)
         with self._file.writing():
             self._connection.execute(
-                "INSERT INTO ledgers VALUES (?, ?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
-                "folder = excluded.folder, records = coalesce(excluded.records, records)",
+                "INSERT INTO ledgers VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
+                "records = coalesce(excluded.records, records)",
                 (
                     ledger,
-                    ensemble,
-                    str(folder.resolve()),
+                    self.subject_key(subject),
                     None if records is None else self._file.keyed("records", records.digest),
                 ),
+            )
+            self._connection.execute(
+                "INSERT OR IGNORE INTO folders VALUES (?, ?)", (ledger, str(folder.resolve()))
             )
             self._connection.executemany(
                 "INSERT OR IGNORE INTO sketches VALUES (?, ?)",
@@ -85,77 +110,68 @@ class Registry:
                 [(ledger, row.sequence, row.digest, payment_record(row)) for row in rows],
             )
 
-    def seen(self, opened: LedgerRow, after: int = 0) -> tuple[dict[str, int], int]:
-        """Returns the rows noted of a ledger: the sequence of each, by digest; and a position.
+    def seen(self, subject: Subject, after: int = 0) -> tuple[list[SeenRow], int]:
+        """Returns the rows noted of all ledgers of a subject, in their order, and a position.
 
         Args:
-          opened: the row that opened it.
+          subject: what the ledgers are about.
           after: the position that an earlier call returned, for what was noted since. Default: all.
 
         Raises:
           RegistryError: if it can't be read.
         """
         with self._file.reporting():
-            rows = self._connection.execute(
-                "SELECT digest, sequence, rowid FROM rows WHERE ledger = ? AND rowid > ? "
-                "ORDER BY rowid",
-                (self._ledger(opened), after),
+            found = self._connection.execute(
+                "SELECT ledger, digest, sequence, payment, rows.rowid FROM rows "
+                "JOIN ledgers USING (ledger) WHERE subject = ? AND rows.rowid > ? "
+                "ORDER BY rows.rowid",
+                (self.subject_key(subject), after),
             ).fetchall()
-        return {digest: sequence for digest, sequence, _ in rows}, rows[-1][2] if rows else after
+            rows = [
+                SeenRow(ledger, digest, sequence, None if text is None else json.loads(text))
+                for ledger, digest, sequence, text, _ in found
+            ]
+        return rows, found[-1][4] if found else after
 
-    def earlier(self, ensemble_digest: str, folder: pathlib.Path) -> dict[str, int]:
-        """Returns the rows of ledgers that an ensemble had in a folder: sequence, by digest.
+    def folders(self, subject: Subject) -> dict[bytes, list[str]]:
+        """Returns the folders that each ledger of a subject was seen in.
 
         Raises:
           RegistryError: if it can't be read.
         """
+        found: dict[bytes, list[str]] = {}
         with self._file.reporting():
-            return dict(
-                self._connection.execute(
-                    "SELECT digest, sequence FROM rows JOIN ledgers USING (ledger) "
-                    "WHERE ensemble = ? AND folder = ? ORDER BY rows.rowid",
-                    (self.ensemble_key(ensemble_digest), str(folder.resolve())),
-                ).fetchall()
-            )
+            for ledger, folder in self._connection.execute(
+                "SELECT ledger, folder FROM folders JOIN ledgers USING (ledger) "
+                "WHERE subject = ? ORDER BY folders.rowid",
+                (self.subject_key(subject),),
+            ):
+                found.setdefault(ledger, []).append(folder)
+        return found
 
-    def ensemble_key(self, ensemble_digest: str) -> bytes:
-        """Returns what an ensemble is known by here."""
-        return self._file.keyed("ensemble", ensemble_digest)
+    def ledger_key(self, opened: LedgerRow) -> bytes:
+        """Returns what a ledger is known by here, by the row that opened it."""
+        return self._file.keyed("ledger", opened.digest)
 
-    def ensembles_of(self, digest: str) -> list[bytes]:
-        """Returns the ensembles, as they are known here, whose ledgers hold a row.
+    def subject_key(self, subject: Subject) -> bytes:
+        """Returns what a subject is known by here."""
+        return self._file.keyed(*subject)
+
+    def subjects_of(self, digest: str) -> list[bytes]:
+        """Returns the subjects, as they are known here, whose ledgers hold a row.
 
         Raises:
           RegistryError: if it can't be read.
         """
         with self._file.reporting():
             return [
-                ensemble
-                for (ensemble,) in self._connection.execute(
-                    "SELECT DISTINCT ensemble FROM rows JOIN ledgers USING (ledger) "
+                subject
+                for (subject,) in self._connection.execute(
+                    "SELECT DISTINCT subject FROM rows JOIN ledgers USING (ledger) "
                     "WHERE digest = ?",
                     (digest,),
                 )
             ]
-
-    def payments(self, digests: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns what rows paid for, those of other kinds left out.
-
-        Each has `charge`, `number`, `num_queries`, `secure_noise` and `carried_from`, the digest of
-        the row that paid first.
-
-        Raises:
-          RegistryError: if it can't be read.
-        """
-        found = []
-        with self._file.reporting():
-            for digest in digests:
-                for (text,) in self._connection.execute(
-                    "SELECT payment FROM rows WHERE digest = ? AND payment IS NOT NULL LIMIT 1",
-                    (digest,),
-                ):
-                    found.append(json.loads(text))
-        return found
 
     def related(self, opened: LedgerRow) -> list[bytes]:
         """Returns the ledgers of ensembles that are known to share records with a ledger's.
@@ -172,11 +188,11 @@ class Registry:
                 for (ledger,) in self._connection.execute(
                     "WITH own AS (SELECT * FROM ledgers WHERE ledger = :ledger) "
                     "SELECT ledger FROM ledgers WHERE ledger = :ledger "
-                    "OR ensemble = (SELECT ensemble FROM own) "
+                    "OR subject = (SELECT subject FROM own) "
                     "OR records = (SELECT records FROM own) "
                     "OR ledger IN (SELECT ledger FROM sketches WHERE record IN "
                     "(SELECT record FROM sketches WHERE ledger = :ledger)) ORDER BY ledger",
-                    {"ledger": self._ledger(opened)},
+                    {"ledger": self.ledger_key(opened)},
                 )
             ]
 
@@ -188,7 +204,7 @@ class Registry:
         """
         with self._file.reporting():
             row = self._connection.execute(
-                "SELECT records FROM ledgers WHERE ledger = ?", (self._ledger(opened),)
+                "SELECT records FROM ledgers WHERE ledger = ?", (self.ledger_key(opened),)
             ).fetchone()
         return row is not None and row[0] is not None
 
@@ -216,6 +232,3 @@ class Registry:
                         continue
                     found[payment["carried_from"]] = (charge, int(payment["number"]))
         return found, unknown
-
-    def _ledger(self, opened: LedgerRow) -> bytes:
-        return self._file.keyed("ledger", opened.digest)

@@ -14,9 +14,9 @@ from pate_tf.artifacts.transactions import transaction
 STATE_VARIABLE: Final = "PATE_TF_STATE"
 DATABASE: Final = "registry.sqlite3"
 WAIT_SECONDS: Final = 60.0
-_VERSION: Final = 1
-_SCHEMA: Final = f"""
-    BEGIN IMMEDIATE;
+# One script for each version, applied in turn; a released script never changes.
+_MIGRATIONS: Final = (
+    """
     CREATE TABLE key (value BLOB NOT NULL) STRICT;
     CREATE TABLE ledgers (
       ledger BLOB PRIMARY KEY, ensemble BLOB NOT NULL, folder TEXT NOT NULL, records BLOB) STRICT;
@@ -27,9 +27,17 @@ _SCHEMA: Final = f"""
       ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, payment TEXT,
       UNIQUE (ledger, digest)) STRICT;
     CREATE INDEX noted ON rows (ledger);
-    PRAGMA user_version = {_VERSION};
-    COMMIT;
-"""
+    """,
+    # A ledger that was copied or moved lies in several folders, and is about more than ensembles.
+    """
+    CREATE TABLE folders (
+      ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
+    INSERT INTO folders SELECT ledger, folder FROM ledgers;
+    ALTER TABLE ledgers DROP COLUMN folder;
+    ALTER TABLE ledgers RENAME COLUMN ensemble TO subject;
+    CREATE INDEX about ON ledgers (subject);
+    """,
+)
 
 
 class RegistryError(Exception):
@@ -86,16 +94,16 @@ class RegistryFile:
         return hashlib.blake2b(f"{kind}\0{value}".encode(), key=self._key, digest_size=32).digest()
 
     def _made(self) -> bytes:
-        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            # Another process may be faster; then its tables are there.
-            with contextlib.suppress(sqlite3.OperationalError):
-                self.connection.executescript(_SCHEMA)
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-        elif version != _VERSION:
-            raise RegistryError(f"expected version {_VERSION}, got {version}")
-        with self.writing():
+        with self.writing():  # another process may be faster
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+            if version > len(_MIGRATIONS):
+                raise RegistryError(
+                    f"{self.folder}: expected version {len(_MIGRATIONS)} or older, got {version}"
+                )
+            for statement in ";".join(_MIGRATIONS[version:]).split(";"):
+                self.connection.execute(statement)
+            if version < len(_MIGRATIONS):
+                self.connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
             self.connection.execute(
                 "INSERT INTO key SELECT ? WHERE NOT EXISTS (SELECT * FROM key)",
                 (secrets.token_bytes(32),),

@@ -46,13 +46,13 @@ class LedgerRow:
           ledger of the ensemble was gone; the next row says which), `planned_release` (how the
           data-dependent cost will be released).
         - planned: `release`, the same, where a ledger of an earlier version fixed it later.
-        - acknowledged: `missing`, digests of rows that were seen and are gone. Debits that follow
-          charge again for what is known of them; each names the row as `carried_from`.
+        - acknowledged: `missing`, digests of rows that were seen and are gone.
         - debit: `charge` (its `to_dict()`) and the `number` paid for, `num_queries` and
           `queries_digest` of the queries that are to be answered, `secure_noise`, `past` (whether
           it had left before it was recorded), `epsilon_before` and `epsilon_after`
           (data-independent, of the whole ledger, at `delta`), `delta`. Up to version 2
-          `mechanism` instead of charge and number.
+          `mechanism` instead of charge and number. One that charges what a missing row or another
+          ledger of the ensemble charged names that row as `carried_from`, and no epsilons.
         - answers: `debit` (the sequence of the row that paid), `num_queries`, `num_answered`,
           `answers_digest`.
         - release: version 2's debit of a release, with its `plan`.

@@ -1,7 +1,5 @@
 """What a ledger tells: what was released, what it cost, what is left. Nothing here writes."""
 
-import hashlib
-import hmac
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +9,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.accounting.planned_release import PlannedRelease
 from pate_tf.ledger.account import Account
-from pate_tf.ledger.memory import AllEnsembles
+from pate_tf.ledger.rollback_guard import AllEnsembles
 from pate_tf.ledger.rows import (
     Head,
     LedgerError,
@@ -37,7 +35,7 @@ class LedgerView:
     @property
     def folder(self) -> pathlib.Path:
         """The folder that the ledger lies in."""
-        return self._chain.folder
+        return self._account.folder
 
     @property
     def head(self) -> Head:
@@ -77,13 +75,13 @@ class LedgerView:
     @property
     def was_reset(self) -> bool:
         """True for ever once somebody went on although rows or an earlier ledger were gone."""
-        return self._budget.was_reset
+        return self._account.was_reset
 
     @property
     def is_registered(self) -> bool:
         """Whether a registry notes what this ledger does; see `pate_tf.ledger.registry`."""
-        memory = self._account.memory
-        return memory is not None and memory.is_kept
+        guard = self._account.guard
+        return guard is not None and guard.is_kept
 
     @property
     def is_secure(self) -> bool:
@@ -114,6 +112,8 @@ class LedgerView:
 
     def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
         """Returns what all debits cost; see `compose`.
+
+        What other ledgers of the ensemble charged is among them, as of the last `exclusive`.
 
         Args:
           delta: default: the ledger's own.
@@ -192,9 +192,7 @@ class LedgerView:
 
         Keyed by the secret salt of the first row: what was given out can be recognised later.
         """
-        salt = "" if self._account.opened is None else self._account.opened.details["salt"]
-        text = canonical_json(dict(content)).encode()
-        return hmac.new(salt.encode(), text, hashlib.sha256).hexdigest()
+        return self._account.seal(canonical_json(dict(content)).encode()).hex()
 
     def kept_release(self) -> Mapping[str, Any] | None:
         """Returns what `store_release` kept last; None if there was no draw."""

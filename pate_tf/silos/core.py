@@ -51,6 +51,7 @@ class Core:
         self._batches: dict[tuple[int, str], QueryBatch] = {}
         self._replied = {number: journal.repliers(number) for number in self._rounds}
         self._open = {number for number in self._rounds if journal.result(number) is None}
+        self._witnesses = journal.witnesses()
         self._seen: set[str] = set()
 
     def poll(self, silo: str) -> QueryBatch | None:
@@ -99,7 +100,10 @@ class Core:
             self.journal.keep_reply(one.number, reply)
             fault_point("reply_kept")
             self._replied[one.number].add(silo)
-            self._batches.pop((one.number, silo), None)
+            if not isinstance(reply, Refusal) and reply.witness is not None:
+                self._witnesses[silo] = reply.witness
+            for number in self._rounds:  # built with an older witness
+                self._batches.pop((number, silo), None)
             self._changed.notify_all()
             return Answer.OK
 
@@ -186,6 +190,7 @@ class Core:
                 num_classes=one.num_classes,
                 mechanism=one.mechanisms[silo],
                 deadline=one.deadline,
+                witness=self._witnesses.get(silo),
             )
             if one.number in self._open:
                 self._batches[one.number, silo] = found

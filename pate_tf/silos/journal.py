@@ -28,7 +28,7 @@ from pate_tf.silos.messages import (
 )
 
 DATABASE: Final = "coordinator.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 
 SCHEMA: Final = """
 CREATE TABLE run (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), run_id TEXT NOT NULL) STRICT;
@@ -37,7 +37,7 @@ CREATE TABLE rounds (
   result BLOB) STRICT;
 CREATE TABLE replies (
   round INTEGER NOT NULL, silo TEXT NOT NULL, kind TEXT NOT NULL, digest BLOB NOT NULL,
-  payload BLOB NOT NULL, PRIMARY KEY (round, silo)) STRICT;
+  payload BLOB NOT NULL, witness BLOB, PRIMARY KEY (round, silo)) STRICT;
 """
 
 
@@ -151,10 +151,20 @@ class Journal:
         else:
             payload = reply.reason.value.encode()
         kind = type(reply).__name__
+        witness = None if isinstance(reply, Refusal) else reply.witness
         with self._writing() as connection:
             connection.execute(
-                "INSERT INTO replies VALUES (?, ?, ?, ?, ?)",
-                (number, reply.silo, kind, reply_digest(reply), payload),
+                "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?)",
+                (number, reply.silo, kind, reply_digest(reply), payload, witness),
+            )
+
+    def witnesses(self) -> dict[str, bytes]:
+        """Returns the witness that each silo sent last, by its name."""
+        with self._reporting():
+            return dict(
+                self._connection.execute(
+                    "SELECT silo, witness FROM replies WHERE witness IS NOT NULL ORDER BY rowid"
+                ).fetchall()
             )
 
     def digest_of_reply(self, number: int, silo: str) -> bytes | None:
@@ -227,9 +237,10 @@ def _to_array(content: bytes) -> npt.NDArray[Any]:
 
 def _to_reply(kind: str, payload: bytes, **names: str) -> Reply:
     if kind == "RandomisedVotes":
-        return RandomisedVotes(labels=_to_array(payload), **names)
+        return RandomisedVotes(labels=_to_array(payload), witness=None, **names)
     if kind == "Refusal":
         return Refusal(reason=Reason(payload.decode()), **names)
     read = io.BytesIO(payload)
     lengths = np.load(read, allow_pickle=False)
-    return SealedShares(sealed=tuple(read.read(int(one)) for one in lengths), **names)
+    sealed = tuple(read.read(int(one)) for one in lengths)
+    return SealedShares(sealed=sealed, witness=None, **names)

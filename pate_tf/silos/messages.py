@@ -13,7 +13,7 @@ import enum
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy.typing as npt
 
@@ -47,9 +47,11 @@ __all__ = [
     "reply_digest",
 ]
 
+WITNESS_BYTES: Final = 32
+
 
 class Reason(enum.Enum):
-    """Why a silo refuses. Follows from its policy, its ledger's debits and the batch alone."""
+    """Why a silo refuses. Follows from its policy, its account's debits and the batch alone."""
 
     MALFORMED = "malformed"
     MECHANISM_NOT_ALLOWED = "mechanism_not_allowed"
@@ -58,6 +60,7 @@ class Reason(enum.Enum):
     DAILY_LIMIT = "daily_limit"
     ANSWERED_OTHERWISE = "answered_otherwise"
     TOO_LATE = "too_late"
+    UNKNOWN_WITNESS = "unknown_witness"
 
 
 class Answer(enum.Enum):
@@ -93,6 +96,8 @@ class QueryBatch:
         `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
         pool what they know).
       deadline: when the coordinator stops collecting, in seconds since 1970.
+      witness: what the silo sent with its last answer, see `RandomisedVotes.witness`; None for a
+        silo that sent none.
     """
 
     run_id: str
@@ -102,6 +107,7 @@ class QueryBatch:
     num_classes: int
     mechanism: Mapping[str, Any]
     deadline: float
+    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is out of its range or a digest is not its query's."""
@@ -116,6 +122,7 @@ class QueryBatch:
             raise ValueError(f"num_classes: expected 2 to 65,536, got {self.num_classes}")
         if not math.isfinite(self.deadline):
             raise ValueError("deadline: expected a time in seconds since 1970, got none")
+        _check_witness(self.witness)
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(self.digests))
         object.__setattr__(self, "mechanism", checked_mechanism(self.mechanism))
@@ -133,6 +140,7 @@ class QueryBatch:
         num_classes: int,
         mechanism: Mapping[str, Any],
         deadline: float,
+        witness: bytes | None = None,
     ) -> QueryBatch:
         """Returns a batch of queries with their digests; for the arguments see the class."""
         check_queries(queries)
@@ -144,6 +152,7 @@ class QueryBatch:
             num_classes=num_classes,
             mechanism=mechanism,
             deadline=deadline,
+            witness=witness,
         )
 
 
@@ -156,16 +165,21 @@ class RandomisedVotes:
       batch_id: name of the batch.
       silo: name of the silo.
       labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
+      witness: 32 bytes that stand for the last row of the silo's account and tell nothing of it.
+        The coordinator keeps the latest and sends it with the next batch; a silo whose account
+        lacks that row refuses. None for a silo without an account on disk.
     """
 
     run_id: str
     batch_id: str
     silo: str
     labels: IntArray = dataclasses.field(repr=False)
+    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a name is none, or labels are not whole numbers from 0."""
         _check_names(self)
+        _check_witness(self.witness)
         labels = labels_array(self.labels, 2**16, "votes")
         if labels.ndim != 1 or not labels.size:
             raise ValueError(f"votes: expected [num_queries], got shape {labels.shape}")
@@ -181,16 +195,19 @@ class SealedShares:
       batch_id: name of the batch.
       silo: name of the silo.
       sealed: one for each party, party 1 first.
+      witness: see `RandomisedVotes`.
     """
 
     run_id: str
     batch_id: str
     silo: str
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
+    witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a name is none, or there are no sealed bytes."""
         _check_names(self)
+        _check_witness(self.witness)
         sealed = tuple(self.sealed)
         if not sealed or not all(isinstance(one, bytes) and one for one in sealed):
             raise ValueError("sealed: expected bytes for each party, got something else")
@@ -229,8 +246,16 @@ def _check_names(reply: Reply) -> None:
     check_name(reply.silo, "silo")
 
 
+def _check_witness(witness: bytes | None) -> None:
+    if witness is not None and not (isinstance(witness, bytes) and len(witness) == WITNESS_BYTES):
+        raise ValueError(f"witness: expected {WITNESS_BYTES} bytes or none, got something else")
+
+
 def reply_digest(reply: Reply) -> bytes:
-    """Returns what tells two replies apart: SHA-256 of everything in one, 32 bytes."""
+    """Returns what tells two replies apart: SHA-256 of all in one but its witness, 32 bytes.
+
+    A silo that gives a stored reply again may have answered other batches since.
+    """
     digest = hashlib.sha256()
     parts: tuple[bytes, ...]
     if isinstance(reply, RandomisedVotes):

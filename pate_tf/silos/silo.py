@@ -20,6 +20,7 @@ import numpy as np
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureHistogram
 from pate_tf.ledger.chain import fault_point
+from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.noise import SystemNoise
 from pate_tf.silos.account import Account
 from pate_tf.silos.messages import (
@@ -33,8 +34,9 @@ from pate_tf.silos.messages import (
     SealedShares,
 )
 from pate_tf.silos.policy import Policy
-from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting
+from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting, votes_of
 from pate_tf.values.arrays import IntArray
+from pate_tf.values.record_set import RecordSet
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 
@@ -72,6 +74,8 @@ class Silo:
         sealer: Sealer | None = None,
         noise: LocalNoise | None = None,
         clock: Callable[[], float] = time.time,
+        records: RecordSet | None = None,
+        acknowledge_reset: bool = False,
     ) -> None:
         """Opens the silo's account.
 
@@ -85,10 +89,15 @@ class Silo:
           sealer: seals votes to parties; None if the silo takes no part in secure aggregation.
           noise: default: the operating system's entropy. Anything else is for tests.
           clock: seconds since 1970.
+          records: what the teacher learnt from, so that ledgers of the same records are recognised;
+            None if that is not known.
+          acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
+            of this one, are gone; see `Account`.
 
         Raises:
           ValueError: if policy or teacher are none.
-          LedgerError: if the account is damaged or belongs to another silo.
+          LedgerError: if the account is damaged, belongs to another silo, was restored from an
+            older copy, or is new where the silo had one.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
         self._teacher: SiloTeacher = as_teacher(
@@ -102,6 +111,8 @@ class Silo:
             silo=self.policy.silo,
             epsilon_budget=self.policy.epsilon_budget,
             delta=self.policy.delta,
+            records=records,
+            acknowledge_reset=acknowledge_reset,
         )
 
     @property
@@ -125,10 +136,10 @@ class Silo:
     def answer(self, batch: QueryBatch) -> Reply:
         """Answers a batch, or refuses it by policy.
 
-        What was answered before is answered again from the account, for nothing.
+        What was answered before is answered again from the account, for nothing. A teacher that
+        fails votes for class 0: whether there is an answer does not depend on it.
 
         Raises:
-          ValueError: if the teacher fails; what was paid stays paid, and nothing leaves.
           LedgerError: if the account can't be used; nothing leaves.
         """
         try:
@@ -141,6 +152,8 @@ class Silo:
         if reason is not None:
             return self._refusal(batch, reason)
         with self.account.exclusive():
+            if not self._is_up_to_date(batch):
+                return self._refusal(batch, Reason.UNKNOWN_WITNESS)
             if isinstance(charge, LocalRandomiser):
                 return self._randomised(batch, charge)
             return self._shared(batch, charge)
@@ -213,7 +226,7 @@ class Silo:
         if missing:
             first = {query: place for place, query in reversed(list(enumerate(batch.digests)))}
             places = [first[query] for query in missing]
-            votes = self._teacher.votes(batch.queries[places])
+            votes = votes_of(self._teacher, batch.queries[places])
             drawn = charge.draw(votes, self._noise)
             fault_point("silo_drawn")
             fresh = dict(zip(missing, drawn.tolist(), strict=True))
@@ -225,6 +238,7 @@ class Silo:
             batch_id=batch.batch_id,
             silo=self.name,
             labels=np.array([stored[query] for query in batch.digests]),
+            witness=self._witness(),
         )
 
     def _shared(self, batch: QueryBatch, charge: Charge) -> Reply:
@@ -245,14 +259,36 @@ class Silo:
                     return self._refusal(batch, reason)
                 account.debit(charge, batch.digests, number=len(batch), batch=key)
                 fault_point("silo_debited")
-            votes = self._teacher.votes(batch.queries)
+            votes = votes_of(self._teacher, batch.queries)
             sealed = tuple(self._sealer.seal(votes, batch, silo=self.name))
             fault_point("silo_drawn")
             account.store_sealed(key, sealed)
             fault_point("silo_stored")
         return SealedShares(
-            run_id=batch.run_id, batch_id=batch.batch_id, silo=self.name, sealed=sealed
+            run_id=batch.run_id,
+            batch_id=batch.batch_id,
+            silo=self.name,
+            sealed=sealed,
+            witness=self._witness(),
         )
+
+    def _witness(self) -> bytes | None:
+        return None if self.account.folder is None else self.account.witness()
+
+    def _is_up_to_date(self, batch: QueryBatch) -> bool:
+        """Whether the account holds all that the coordinator has a witness of; else warns."""
+        account, witness = self.account, batch.witness
+        if witness is None or account.folder is None or account.holds_witness(witness):
+            return True
+        if account.acknowledge_witness(witness):
+            return True
+        warn(
+            f"{account.folder}: the coordinator has the witness of a row that is not here: this "
+            f"account was restored from an older copy, or a copy of it or another account went on, "
+            f"or the coordinator made it up; nothing is answered; put the newest one back; "
+            f"{ACKNOWLEDGE}"
+        )
+        return False
 
     def _cannot_pay(self, batch: QueryBatch, charge: Charge, number: int) -> Reason | None:
         """Why new queries are refused. Debits follow from queries and policy, never from data."""
@@ -266,7 +302,7 @@ class Silo:
 
 
 def _key(batch: QueryBatch) -> str:
-    """What a batch is known by: everything in it but its deadline."""
+    """What a batch is known by: everything in it but its deadline and its witness."""
     fields = [batch.run_id, batch.batch_id, batch.num_classes, dict(batch.mechanism)]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(b"".join(batch.digests))

@@ -5,15 +5,17 @@ TensorFlow and scikit-learn are imported only by teachers that need them.
 
 import pathlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.ledger.rollback_guard import warn
 from pate_tf.silos.messages import QueryBatch
 from pate_tf.values.arrays import IntArray
 
 BATCH = 500  # queries that a Keras model answers together
+FALLBACK: Final = 0  # the vote of a teacher that gives none
 
 
 class SiloTeacher(Protocol):
@@ -32,9 +34,32 @@ class SiloTeacher(Protocol):
     def votes(self, queries: npt.NDArray[Any]) -> IntArray:
         """Returns the label int64 `[num_queries]` of each query `[num_queries, *input_shape]`.
 
-        Raises:
-          ValueError: if the teacher fails. What it says is not shown: it may quote what it learnt.
+        What is no label, and an error, count as a vote for `FALLBACK`; see `votes_of`.
         """
+
+
+def votes_of(teacher: SiloTeacher, queries: npt.NDArray[Any]) -> IntArray:
+    """Returns a vote int64 `[num_queries]` on each query, whatever the teacher does.
+
+    Whether a teacher fails depends on its records, so a failure may not decide whether there is an
+    answer: where the teacher gives no label of a class, its vote is `FALLBACK`. The silo's user is
+    warned, without a word of what the teacher said, which may quote its records.
+    """
+    given: npt.NDArray[Any]
+    try:
+        given = np.asarray(teacher.votes(queries))
+    except Exception:  # whatever a user's model raises
+        given = np.zeros(0)
+    votes, is_label = np.full(len(queries), FALLBACK), np.zeros(len(queries), np.bool_)
+    if given.shape == (len(queries),) and given.dtype.kind in "iuf":
+        is_label = (given >= 0) & (given < teacher.num_classes) & (given == np.floor(given))
+        votes[is_label] = given[is_label]
+    if not is_label.all():
+        warn(
+            f"teacher: expected a label 0 to {teacher.num_classes - 1} of each query, got none of "
+            f"some; they count as votes for class {FALLBACK}"
+        )
+    return votes
 
 
 def is_fitting(teacher: SiloTeacher, batch: QueryBatch) -> bool:
@@ -91,24 +116,11 @@ class OwnTeacher:
         return f"OwnTeacher(<{self.num_classes} classes>)"
 
     def votes(self, queries: npt.NDArray[Any]) -> IntArray:
-        """Returns the label of each query; see `SiloTeacher`."""
-        try:
-            answer = np.asarray(self._predict(queries))
-        except Exception as error:  # whatever a user's model raises
-            raise ValueError(
-                f"teacher: expected a label of each query, got {type(error).__name__}"
-            ) from None
-        scores = (len(queries), self.num_classes)
-        if answer.shape == scores and answer.dtype.kind in "iuf" and np.isfinite(answer).all():
-            answer = answer.argmax(axis=1)
-        is_whole = answer.dtype.kind in "iu" or (
-            answer.dtype.kind == "f" and bool((answer == np.floor(answer)).all())
-        )
-        if answer.shape != (len(queries),) or not is_whole:
-            raise ValueError("teacher: expected a label of each query, got something else")
-        if answer.size and not (answer.min() >= 0 and answer.max() < self.num_classes):
-            raise ValueError(f"teacher: expected labels 0 to {self.num_classes - 1}, got others")
-        return answer.astype(np.int64)
+        """Returns what the model says of each query, scores as labels; see `SiloTeacher`."""
+        answer = np.asarray(self._predict(queries))
+        if answer.shape == (len(queries), self.num_classes) and answer.dtype.kind in "iuf":
+            answer = np.where(np.isfinite(answer).all(axis=1), answer.argmax(axis=1), -1)
+        return answer
 
 
 def _is_of_keras(model: Any) -> bool:

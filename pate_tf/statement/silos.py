@@ -13,13 +13,21 @@ PROTECTED: Final = (
 )
 SEES_LOCAL: Final = (
     ("a silo", "the public queries, its own data, its votes, its own account"),
-    ("the coordinator", "each silo's randomised votes, and refusals by policy"),
+    (
+        "the coordinator",
+        "each silo's randomised votes, refusals by policy, and witnesses of the silos' accounts, "
+        "which it can't read",
+    ),
     ("several silos together", "what each of them sees"),
     ("the network", "sizes and timing"),
 )
 SEES_SECURE: Final = (
     ("a silo", "the public queries, its own data, its votes, its own account"),
-    ("the coordinator", "the noisy histogram, sealed shares that it can't open, who took part"),
+    (
+        "the coordinator",
+        "the noisy histogram, sealed shares and witnesses of the silos' accounts, none of which it "
+        "can read, who took part",
+    ),
     (
         "up to {threshold} of {num_parties} parties together",
         "shares that say nothing, their own noise, the noisy histogram",
@@ -48,6 +56,8 @@ NOT_COVERED: Final = (
 ASSUMPTIONS: Final = (
     "each silo ran the published code on a machine of its own and drew from the operating system's "
     "entropy",
+    "no silo answered with an account that had lost rows: a silo refuses where its own machine or "
+    "the coordinator of the run has seen later ones",
     "the randomness of the noise is unpredictable to everybody else",
     "the counts below are those of answers that arrived; an answer that came too late was paid for "
     "too and stands in the silo's own account",

@@ -90,6 +90,26 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     statement = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
     assert statement["unit"] == "silo" and statement["student_digest"]
     assert (tmp_path / "run/released/student/1/saved_model.pb").exists()
+    for path in (tmp_path / "clinic" / "sensitive").glob("ledger*"):
+        path.unlink()
+    flags = (
+        *("serve", f"--silo_dir={tmp_path / 'clinic'}", certificates),
+        f"--data={tmp_path / 'clinic' / 'sensitive' / 'records.npz'}",
+    )
+    error = said("silo", *flags, code=1)
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert "rows was seen here; put it back" in error
+    assert "--reset_account_i_understand goes on without it" in error
+    silo = subprocess.Popen(
+        command("silo", *flags, "--reset_account_i_understand"),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert any("dials" in line for line in iter(silo.stdout.readline, ""))
+    silo.kill()
+    silo.communicate()
+    assert accounts(tmp_path) == {name: 30 for name in NAMES}
 
 
 def accounts(folder):

@@ -132,7 +132,8 @@ def test_the_refusal_says_exactly_how_many_queries_fit(tmp_path, mechanism, spen
 )
 @settings(max_examples=25, deadline=None)
 def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
-    with open_ledger(tmp_path_factory.mktemp("ledger"), epsilon_budget=budget) as ledger:
+    folder = tmp_path_factory.mktemp("ledger")
+    with open_ledger(folder, ensemble_digest=folder.name, epsilon_budget=budget) as ledger:
         for number, (mechanism, num_queries) in enumerate(batches):
             before = ledger.spent().epsilon
             try:

@@ -51,10 +51,13 @@ def bought(folder, teachers, *, mechanism=GATE, strategy="typical", **queries):
         return ask(request, SPLIT.pool, teachers=teachers, ledger=ledger)
 
 
-def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(tmp_path):
+def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
+    tmp_path, monkeypatch
+):
     teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are right
     alone = bought(tmp_path / "alone", teachers, num_neighbours=0)
     assert alone.neighbours is None
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
     together = bought(tmp_path / "together", teachers)
     assert together.num_neighbours == min(look_alikes.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
     released = together.released

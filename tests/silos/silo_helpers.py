@@ -28,6 +28,7 @@ def batch(first, last, *, batch_id="b", run_id="r", mechanism=None, deadline=Non
         num_classes=fields.pop("num_classes", NUM_CLASSES),
         mechanism=RANDOMISED if mechanism is None else mechanism,
         deadline=time.time() + 600 if deadline is None else deadline,
+        **fields,
     )
 
 
@@ -64,6 +65,7 @@ def policy(**changes):
 
 def silo(folder, *, model=teacher, sealer=None, noise=None, clock=time.time, **changes):
     """A silo with that teacher."""
+    acknowledge_reset = changes.pop("acknowledge_reset", False)
     return Silo(
         policy(**changes),
         model,
@@ -73,4 +75,5 @@ def silo(folder, *, model=teacher, sealer=None, noise=None, clock=time.time, **c
         sealer=sealer,
         noise=noise,
         clock=clock,
+        acknowledge_reset=acknowledge_reset,
     )

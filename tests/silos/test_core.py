@@ -104,7 +104,7 @@ def test_sealed_shares_need_all_parties(tmp_path, clock):
     names = {"run_id": "r", "batch_id": "round-1", "silo": "a"}
     assert core.submit("a", SealedShares(**names, sealed=(b"1", b"2"))) is Answer.UNKNOWN
     assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.UNKNOWN
-    whole = SealedShares(**names, sealed=(b"1", b"22", b"333"))
+    whole = SealedShares(**names, sealed=(b"1", b"22", b"333", b"4444"))
     assert core.submit("a", whole) is Answer.OK
     assert core.replies(core.rounds()[0])["a"] == whole
 

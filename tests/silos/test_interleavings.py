@@ -5,6 +5,7 @@ A kill is an error at a point where a real one strikes, and a new object on the 
 """
 
 import itertools
+import os
 import pathlib
 import shutil
 import tempfile
@@ -38,6 +39,7 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.folder = pathlib.Path(tempfile.mkdtemp())
+        os.environ["PATE_TF_STATE"] = str(self.folder / "state")  # a fixture puts it back
         self.now = 1_000.0
         self.ahead = dict.fromkeys(NAMES, 0.0)  # of a silo's clock
         self.sealers = {name: FakeSealer() for name in NAMES}

@@ -8,7 +8,7 @@ import numpy as np
 
 from pate_tf import artifacts
 from pate_tf.data import catalogue
-from pate_tf.runs.silos.teacher import TeacherRun, make_teacher
+from pate_tf.runs.silos.teacher import TeacherRun, known_records, make_teacher
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Sealer, Silo
 from pate_tf.silos.transport.silo_connection import SiloConnection
@@ -30,6 +30,8 @@ class SiloRun:
       coordinator_name: in the coordinator's certificate.
       epsilon_budget: for everything that the silo ever answers, at most the policy's; None for
         that.
+      acknowledge_reset: whether to go on although an earlier account of the silo, or later rows of
+        this one, are gone; see `Silo`.
     """
 
     folder: pathlib.Path
@@ -39,6 +41,7 @@ class SiloRun:
     coordinator: str | None = None
     coordinator_name: str = COORDINATOR
     epsilon_budget: float | None = None
+    acknowledge_reset: bool = False
 
 
 def initialise(folder: pathlib.Path, policy: Policy) -> pathlib.Path:
@@ -101,7 +104,17 @@ def serve(
         files=TlsFiles.of(run.certificates, policy.silo),
         coordinator=run.coordinator_name,
     )
-    with connection, Silo(policy, teacher, folder=_sensitive(run), sealer=sealer) as silo:
+    with (
+        connection,
+        Silo(
+            policy,
+            teacher,
+            folder=_sensitive(run),
+            sealer=sealer,
+            records=known_records(run.teacher, _sensitive(run)),
+            acknowledge_reset=run.acknowledge_reset,
+        ) as silo,
+    ):
         on_event(f"{policy.silo} dials {policy.coordinator}")
         silo.serve(
             connection, until=until, on_event=lambda event: on_event(f"{silo.name}: {event}")

@@ -19,7 +19,9 @@ from pate_tf.models.forest import RANDOM_FOREST, Forest
 from pate_tf.models.forest_walk import WalkedForest
 from pate_tf.runs.own_records import read_records
 from pate_tf.silos.teachers import OwnTeacher, load_teacher
+from pate_tf.teachers import records as record_sets
 from pate_tf.values.dataset import Dataset
+from pate_tf.values.record_set import RecordSet
 from pate_tf.values.sensitive import PrivateExamples
 
 CLASSIFIER, TRAINED = "teacher.npz", "teacher"
@@ -76,12 +78,22 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
     return load_teacher(pathlib.Path(run.teacher), **facts)
 
 
+def known_records(run: TeacherRun, folder: pathlib.Path) -> RecordSet | None:
+    """SENSITIVE: returns what the teacher of `make_teacher` learnt from; None if it was given.
+
+    Raises:
+      ValueError: if what was kept is broken.
+    """
+    return None if run.records is None else record_sets.beside(folder / TRAINED)
+
+
 def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
     kept = folder / CLASSIFIER
     if kept.exists():
         arrays = artifacts.read_arrays(kept)
         return _from_arrays([arrays[f"part_{place}"] for place in range(len(arrays))])
     records = read_records(run.records or pathlib.Path(), dataset)
+    record_sets.keep(folder, records.inputs)
     if run.model != RANDOM_FOREST and not _is_classifier(run.model, dataset):
         return _trained_as_ever(run, folder / TRAINED, records)
     found = _fitted_elsewhere(run.model, records, run.seed)

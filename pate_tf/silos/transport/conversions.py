@@ -34,6 +34,7 @@ def batch_to_wire(batch: QueryBatch) -> wire.QueryBatch:
         num_classes=batch.num_classes,
         mechanism=wire.Mechanism(name=parameters.pop("name"), parameters=parameters),
         deadline=batch.deadline,
+        witness=batch.witness,
     )
 
 
@@ -52,6 +53,7 @@ def batch_of_wire(message: wire.QueryBatch) -> QueryBatch:
         num_classes=message.num_classes,
         mechanism={"name": mechanism.name, **mechanism.parameters},
         deadline=message.deadline,
+        witness=_witness_of_wire(message),
     )
 
 
@@ -64,6 +66,8 @@ def reply_to_wire(reply: messages.Reply) -> wire.Reply:
         message.sealed.sealed.extend(reply.sealed)
     else:
         message.refusal = reply.reason.value
+    if not isinstance(reply, Refusal) and reply.witness is not None:
+        message.witness = reply.witness
     return message
 
 
@@ -77,16 +81,26 @@ def reply_of_wire(message: wire.Reply) -> messages.Reply:
     kind = message.WhichOneof("kind")
     if kind == "votes":
         return RandomisedVotes(
-            **names, labels=arrays.unpack(message.votes, "votes", dtypes=("<i8",))
+            **names,
+            labels=arrays.unpack(message.votes, "votes", dtypes=("<i8",)),
+            witness=_witness_of_wire(message),
         )
     if kind == "sealed":
-        return SealedShares(**names, sealed=tuple(message.sealed.sealed))
+        return SealedShares(
+            **names,
+            sealed=tuple(message.sealed.sealed),
+            witness=_witness_of_wire(message),
+        )
     if kind == "refusal":
         reasons = {reason.value: reason for reason in Reason}
         if message.refusal not in reasons:
             raise ValueError(f"refusal: expected a reason of {', '.join(reasons)}, got another")
         return Refusal(**names, reason=reasons[message.refusal])
     raise ValueError("reply: expected votes, sealed shares or a refusal, got neither")
+
+
+def _witness_of_wire(message: wire.QueryBatch | wire.Reply) -> bytes | None:
+    return message.witness if message.HasField("witness") else None
 
 
 def answer_to_wire(answer: Answer) -> wire.SubmitReply:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pate_tf.transport import array_pb2 as pate__tf_dot_transport_dot_array__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pate_tf/silos/transport/silos.proto\x12\x10pate_tf.silos.v1\x1a\x1dpate_tf/transport/array.proto\"#\n\x0bPollRequest\x12\x14\n\x0cwait_seconds\x18\x01 \x01(\x01\"G\n\tPollReply\x12\x30\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1c.pate_tf.silos.v1.QueryBatchH\x00\x88\x01\x01\x42\x08\n\x06_batch\"\xc4\x01\n\nQueryBatch\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12,\n\x07queries\x18\x03 \x01(\x0b\x32\x1b.pate_tf.transport.v1.Array\x12\x0f\n\x07\x64igests\x18\x04 \x03(\x0c\x12\x13\n\x0bnum_classes\x18\x05 \x01(\r\x12.\n\tmechanism\x18\x06 \x01(\x0b\x32\x1b.pate_tf.silos.v1.Mechanism\x12\x10\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x01\"\x8d\x01\n\tMechanism\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\nparameters\x18\x02 \x03(\x0b\x32+.pate_tf.silos.v1.Mechanism.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb2\x01\n\x05Reply\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12,\n\x05votes\x18\x04 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayH\x00\x12\x30\n\x06sealed\x18\x05 \x01(\x0b\x32\x1e.pate_tf.silos.v1.SealedSharesH\x00\x12\x11\n\x07refusal\x18\x06 \x01(\tH\x00\x42\x06\n\x04kind\"\x1e\n\x0cSealedShares\x12\x0e\n\x06sealed\x18\x01 \x03(\x0c\"7\n\x0bSubmitReply\x12(\n\x06\x61nswer\x18\x01 \x01(\x0e\x32\x18.pate_tf.silos.v1.Answer\"D\n\tTaskReply\x12.\n\x04task\x18\x01 \x01(\x0b\x32\x1b.pate_tf.silos.v1.PartyTaskH\x00\x88\x01\x01\x42\x07\n\x05_task\"\xdb\x01\n\tPartyTask\x12\x0c\n\x04step\x18\x01 \x01(\t\x12&\n\x05terms\x18\x02 \x01(\x0b\x32\x17.pate_tf.silos.v1.Terms\x12\x37\n\x06sealed\x18\x03 \x03(\x0b\x32\'.pate_tf.silos.v1.PartyTask.SealedEntry\x12\x30\n\x08messages\x18\x04 \x03(\x0b\x32\x1e.pate_tf.silos.v1.PartyMessage\x1a-\n\x0bSealedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x9e\x01\n\x05Terms\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x16\n\x0equeries_digest\x18\x03 \x01(\x0c\x12\x13\n\x0bnum_queries\x18\x04 \x01(\r\x12\x13\n\x0bnum_classes\x18\x05 \x01(\r\x12\r\n\x05sigma\x18\x06 \x01(\x01\x12\x11\n\tthreshold\x18\x07 \x01(\r\x12\x0f\n\x07parties\x18\x08 \x03(\t\"e\n\x0cPartyMessage\x12\x14\n\x0cterms_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04step\x18\x02 \x01(\t\x12\r\n\x05party\x18\x03 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"o\n\nTaskResult\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x31\n\x07message\x18\x02 \x01(\x0b\x32\x1e.pate_tf.silos.v1.PartyMessageH\x00\x12\x11\n\x07refusal\x18\x03 \x01(\tH\x00\x42\x06\n\x04kind*W\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x08\n\x04SAME\x10\x02\x12\x0c\n\x08\x43ONFLICT\x10\x03\x12\x08\n\x04LATE\x10\x04\x12\x0b\n\x07UNKNOWN\x10\x05\x32\x8d\x01\n\x05Silos\x12\x42\n\x04Poll\x12\x1d.pate_tf.silos.v1.PollRequest\x1a\x1b.pate_tf.silos.v1.PollReply\x12@\n\x06Submit\x12\x17.pate_tf.silos.v1.Reply\x1a\x1d.pate_tf.silos.v1.SubmitReply2\x94\x01\n\x07Parties\x12\x42\n\x04Poll\x12\x1d.pate_tf.silos.v1.PollRequest\x1a\x1b.pate_tf.silos.v1.TaskReply\x12\x45\n\x06Submit\x12\x1c.pate_tf.silos.v1.TaskResult\x1a\x1d.pate_tf.silos.v1.SubmitReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pate_tf/silos/transport/silos.proto\x12\x10pate_tf.silos.v1\x1a\x1dpate_tf/transport/array.proto\"#\n\x0bPollRequest\x12\x14\n\x0cwait_seconds\x18\x01 \x01(\x01\"G\n\tPollReply\x12\x30\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x1c.pate_tf.silos.v1.QueryBatchH\x00\x88\x01\x01\x42\x08\n\x06_batch\"\xe6\x01\n\nQueryBatch\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12,\n\x07queries\x18\x03 \x01(\x0b\x32\x1b.pate_tf.transport.v1.Array\x12\x0f\n\x07\x64igests\x18\x04 \x03(\x0c\x12\x13\n\x0bnum_classes\x18\x05 \x01(\r\x12.\n\tmechanism\x18\x06 \x01(\x0b\x32\x1b.pate_tf.silos.v1.Mechanism\x12\x10\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x01\x12\x14\n\x07witness\x18\x08 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_witness\"\x8d\x01\n\tMechanism\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\nparameters\x18\x02 \x03(\x0b\x32+.pate_tf.silos.v1.Mechanism.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xd4\x01\n\x05Reply\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12,\n\x05votes\x18\x04 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayH\x00\x12\x30\n\x06sealed\x18\x05 \x01(\x0b\x32\x1e.pate_tf.silos.v1.SealedSharesH\x00\x12\x11\n\x07refusal\x18\x06 \x01(\tH\x00\x12\x14\n\x07witness\x18\x07 \x01(\x0cH\x01\x88\x01\x01\x42\x06\n\x04kindB\n\n\x08_witness\"\x1e\n\x0cSealedShares\x12\x0e\n\x06sealed\x18\x01 \x03(\x0c\"7\n\x0bSubmitReply\x12(\n\x06\x61nswer\x18\x01 \x01(\x0e\x32\x18.pate_tf.silos.v1.Answer\"D\n\tTaskReply\x12.\n\x04task\x18\x01 \x01(\x0b\x32\x1b.pate_tf.silos.v1.PartyTaskH\x00\x88\x01\x01\x42\x07\n\x05_task\"\xdb\x01\n\tPartyTask\x12\x0c\n\x04step\x18\x01 \x01(\t\x12&\n\x05terms\x18\x02 \x01(\x0b\x32\x17.pate_tf.silos.v1.Terms\x12\x37\n\x06sealed\x18\x03 \x03(\x0b\x32\'.pate_tf.silos.v1.PartyTask.SealedEntry\x12\x30\n\x08messages\x18\x04 \x03(\x0b\x32\x1e.pate_tf.silos.v1.PartyMessage\x1a-\n\x0bSealedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x9e\x01\n\x05Terms\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x16\n\x0equeries_digest\x18\x03 \x01(\x0c\x12\x13\n\x0bnum_queries\x18\x04 \x01(\r\x12\x13\n\x0bnum_classes\x18\x05 \x01(\r\x12\r\n\x05sigma\x18\x06 \x01(\x01\x12\x11\n\tthreshold\x18\x07 \x01(\r\x12\x0f\n\x07parties\x18\x08 \x03(\t\"e\n\x0cPartyMessage\x12\x14\n\x0cterms_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04step\x18\x02 \x01(\t\x12\r\n\x05party\x18\x03 \x01(\r\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\x0c\x12\x11\n\tsignature\x18\x05 \x01(\x0c\"o\n\nTaskResult\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x31\n\x07message\x18\x02 \x01(\x0b\x32\x1e.pate_tf.silos.v1.PartyMessageH\x00\x12\x11\n\x07refusal\x18\x03 \x01(\tH\x00\x42\x06\n\x04kind*W\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x08\n\x04SAME\x10\x02\x12\x0c\n\x08\x43ONFLICT\x10\x03\x12\x08\n\x04LATE\x10\x04\x12\x0b\n\x07UNKNOWN\x10\x05\x32\x8d\x01\n\x05Silos\x12\x42\n\x04Poll\x12\x1d.pate_tf.silos.v1.PollRequest\x1a\x1b.pate_tf.silos.v1.PollReply\x12@\n\x06Submit\x12\x17.pate_tf.silos.v1.Reply\x1a\x1d.pate_tf.silos.v1.SubmitReply2\x94\x01\n\x07Parties\x12\x42\n\x04Poll\x12\x1d.pate_tf.silos.v1.PollRequest\x1a\x1b.pate_tf.silos.v1.TaskReply\x12\x45\n\x06Submit\x12\x1c.pate_tf.silos.v1.TaskResult\x1a\x1d.pate_tf.silos.v1.SubmitReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,38 +36,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MECHANISM_PARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_PARTYTASK_SEALEDENTRY']._loaded_options = None
   _globals['_PARTYTASK_SEALEDENTRY']._serialized_options = b'8\001'
-  _globals['_ANSWER']._serialized_start=1480
-  _globals['_ANSWER']._serialized_end=1567
+  _globals['_ANSWER']._serialized_start=1548
+  _globals['_ANSWER']._serialized_end=1635
   _globals['_POLLREQUEST']._serialized_start=88
   _globals['_POLLREQUEST']._serialized_end=123
   _globals['_POLLREPLY']._serialized_start=125
   _globals['_POLLREPLY']._serialized_end=196
   _globals['_QUERYBATCH']._serialized_start=199
-  _globals['_QUERYBATCH']._serialized_end=395
-  _globals['_MECHANISM']._serialized_start=398
-  _globals['_MECHANISM']._serialized_end=539
-  _globals['_MECHANISM_PARAMETERSENTRY']._serialized_start=490
-  _globals['_MECHANISM_PARAMETERSENTRY']._serialized_end=539
-  _globals['_REPLY']._serialized_start=542
-  _globals['_REPLY']._serialized_end=720
-  _globals['_SEALEDSHARES']._serialized_start=722
-  _globals['_SEALEDSHARES']._serialized_end=752
-  _globals['_SUBMITREPLY']._serialized_start=754
-  _globals['_SUBMITREPLY']._serialized_end=809
-  _globals['_TASKREPLY']._serialized_start=811
-  _globals['_TASKREPLY']._serialized_end=879
-  _globals['_PARTYTASK']._serialized_start=882
-  _globals['_PARTYTASK']._serialized_end=1101
-  _globals['_PARTYTASK_SEALEDENTRY']._serialized_start=1056
-  _globals['_PARTYTASK_SEALEDENTRY']._serialized_end=1101
-  _globals['_TERMS']._serialized_start=1104
-  _globals['_TERMS']._serialized_end=1262
-  _globals['_PARTYMESSAGE']._serialized_start=1264
-  _globals['_PARTYMESSAGE']._serialized_end=1365
-  _globals['_TASKRESULT']._serialized_start=1367
-  _globals['_TASKRESULT']._serialized_end=1478
-  _globals['_SILOS']._serialized_start=1570
-  _globals['_SILOS']._serialized_end=1711
-  _globals['_PARTIES']._serialized_start=1714
-  _globals['_PARTIES']._serialized_end=1862
+  _globals['_QUERYBATCH']._serialized_end=429
+  _globals['_MECHANISM']._serialized_start=432
+  _globals['_MECHANISM']._serialized_end=573
+  _globals['_MECHANISM_PARAMETERSENTRY']._serialized_start=524
+  _globals['_MECHANISM_PARAMETERSENTRY']._serialized_end=573
+  _globals['_REPLY']._serialized_start=576
+  _globals['_REPLY']._serialized_end=788
+  _globals['_SEALEDSHARES']._serialized_start=790
+  _globals['_SEALEDSHARES']._serialized_end=820
+  _globals['_SUBMITREPLY']._serialized_start=822
+  _globals['_SUBMITREPLY']._serialized_end=877
+  _globals['_TASKREPLY']._serialized_start=879
+  _globals['_TASKREPLY']._serialized_end=947
+  _globals['_PARTYTASK']._serialized_start=950
+  _globals['_PARTYTASK']._serialized_end=1169
+  _globals['_PARTYTASK_SEALEDENTRY']._serialized_start=1124
+  _globals['_PARTYTASK_SEALEDENTRY']._serialized_end=1169
+  _globals['_TERMS']._serialized_start=1172
+  _globals['_TERMS']._serialized_end=1330
+  _globals['_PARTYMESSAGE']._serialized_start=1332
+  _globals['_PARTYMESSAGE']._serialized_end=1433
+  _globals['_TASKRESULT']._serialized_start=1435
+  _globals['_TASKRESULT']._serialized_end=1546
+  _globals['_SILOS']._serialized_start=1638
+  _globals['_SILOS']._serialized_end=1779
+  _globals['_PARTIES']._serialized_start=1782
+  _globals['_PARTIES']._serialized_end=1930
 # @@protoc_insertion_point(module_scope)

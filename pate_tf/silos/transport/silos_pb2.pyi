@@ -36,7 +36,7 @@ class PollReply(_message.Message):
     def __init__(self, batch: _Optional[_Union[QueryBatch, _Mapping]] = ...) -> None: ...
 
 class QueryBatch(_message.Message):
-    __slots__ = ("run_id", "batch_id", "queries", "digests", "num_classes", "mechanism", "deadline")
+    __slots__ = ("run_id", "batch_id", "queries", "digests", "num_classes", "mechanism", "deadline", "witness")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     QUERIES_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class QueryBatch(_message.Message):
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     MECHANISM_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_id: str
     queries: _array_pb2.Array
@@ -51,7 +52,8 @@ class QueryBatch(_message.Message):
     num_classes: int
     mechanism: Mechanism
     deadline: float
-    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ..., num_classes: _Optional[int] = ..., mechanism: _Optional[_Union[Mechanism, _Mapping]] = ..., deadline: _Optional[float] = ...) -> None: ...
+    witness: bytes
+    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ..., num_classes: _Optional[int] = ..., mechanism: _Optional[_Union[Mechanism, _Mapping]] = ..., deadline: _Optional[float] = ..., witness: _Optional[bytes] = ...) -> None: ...
 
 class Mechanism(_message.Message):
     __slots__ = ("name", "parameters")
@@ -69,20 +71,22 @@ class Mechanism(_message.Message):
     def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("run_id", "batch_id", "silo", "votes", "sealed", "refusal")
+    __slots__ = ("run_id", "batch_id", "silo", "votes", "sealed", "refusal", "witness")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_id: str
     silo: str
     votes: _array_pb2.Array
     sealed: SealedShares
     refusal: str
-    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., silo: _Optional[str] = ..., votes: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., sealed: _Optional[_Union[SealedShares, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
+    witness: bytes
+    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., silo: _Optional[str] = ..., votes: _Optional[_Union[_array_pb2.Array, _Mapping]] = ..., sealed: _Optional[_Union[SealedShares, _Mapping]] = ..., refusal: _Optional[str] = ..., witness: _Optional[bytes] = ...) -> None: ...
 
 class SealedShares(_message.Message):
     __slots__ = ("sealed",)

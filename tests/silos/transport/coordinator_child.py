@@ -1,4 +1,7 @@
-"""A coordinator in a process of its own: `coordinator_child.py CERTIFICATES JOURNAL PORT`."""
+"""A coordinator in a process of its own: `coordinator_child.py CERTIFICATES JOURNAL PORT`.
+
+Opens another round whenever it is started.
+"""
 
 import pathlib
 import sys
@@ -11,8 +14,7 @@ from pate_tf.transport.credentials import TlsFiles
 if __name__ == "__main__":
     certificates, journal, port = sys.argv[1:]
     core = made_up_core(pathlib.Path(journal))
-    if not core.rounds():
-        core.open_round(made_up_round())
+    core.open_round(made_up_round(1 + len(core.rounds())))
     files = TlsFiles.of(pathlib.Path(certificates), "coordinator")
     with serve(core, files, address=f"localhost:{port}"):
         print("ready", flush=True)

@@ -36,5 +36,5 @@ def test_the_protocol_is_the_one_that_strangers_rely_on():
     numbers = {field.name: field.number for field in wire.QueryBatch.DESCRIPTOR.fields}
     assert numbers == {
         **{"run_id": 1, "batch_id": 2, "queries": 3, "digests": 4},
-        **{"num_classes": 5, "mechanism": 6, "deadline": 7},
+        **{"num_classes": 5, "mechanism": 6, "deadline": 7, "witness": 8},
     }

@@ -317,7 +317,9 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
     try:
         with connect(port, certificates["silo-1"]) as silo:
             first = until_reached(silo.poll)
-            assert silo.submit(votes_of("silo-1")) is Answer.OK
+            assert first.witness is None
+            witness = bytes(range(32))
+            assert silo.submit(votes_of("silo-1", witness=witness)) is Answer.OK
             child.kill()
             child.wait()
             with pytest.raises(ConnectionError):
@@ -325,7 +327,8 @@ def test_a_killed_coordinator_remembers_and_silos_come_back(tmp_path, certificat
             child = start(tmp_path, certificates, port)
             assert until_reached(lambda: silo.submit(votes_of("silo-1"))) is Answer.SAME
             assert silo.submit(votes_of("silo-1", first=1)) is Answer.CONFLICT
-            assert silo.poll() is None
+            later = silo.poll()
+            assert (later.batch_id, later.witness) == ("round-2", witness)
             with connect(port, certificates["silo-2"]) as other:
                 assert other.poll().digests == first.digests
     finally:

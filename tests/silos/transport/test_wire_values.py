@@ -91,15 +91,23 @@ def test_malformed_arrays_are_refused_in_one_line(message, expected):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: one["name"])
 @pytest.mark.parametrize("queries", [QUERIES, QUERIES.astype(np.float32)], ids=["bytes", "floats"])
-def test_batches_come_back(mechanism, queries):
+@pytest.mark.parametrize("witness", [None, bytes(range(32))])
+def test_batches_come_back(mechanism, queries, witness):
     batch = QueryBatch.of(
-        queries, run_id=RUN, batch_id="b", num_classes=3, mechanism=mechanism, deadline=1e9
+        queries,
+        run_id=RUN,
+        batch_id="b",
+        num_classes=3,
+        mechanism=mechanism,
+        deadline=1e9,
+        witness=witness,
     )
     message = wire.QueryBatch.FromString(conversions.batch_to_wire(batch).SerializeToString())
     back = conversions.batch_of_wire(message)
     assert np.array_equal(back.queries, batch.queries) and back.queries.dtype == queries.dtype
     assert back.digests == batch.digests
     assert dict(back.mechanism) == mechanism
+    assert back.witness == witness
     assert (back.run_id, back.batch_id, back.num_classes, back.deadline) == (RUN, "b", 3, 1e9)
 
 
@@ -137,11 +145,15 @@ def endless(message):
     message.deadline = float("nan")
 
 
+def a_short_witness(message):
+    message.witness = b""
+
+
 @pytest.mark.parametrize(
     "change",
     [
         *(changed_query, a_digest_less, another_mechanism, a_parameter_more, no_epsilon),
-        *(a_bad_name, whole_numbers, endless),
+        *(a_bad_name, whole_numbers, endless, a_short_witness),
     ],
 )
 def test_batches_that_are_none_are_refused(change):
@@ -162,12 +174,16 @@ NAMES = {"run_id": RUN, "batch_id": "b", "silo": "silo-1"}
     [
         RandomisedVotes(**NAMES, labels=np.array([0, 2, 1])),
         SealedShares(**NAMES, sealed=(b"one", b"two")),
+        RandomisedVotes(**NAMES, labels=np.array([0, 2, 1]), witness=bytes(range(32))),
+        SealedShares(**NAMES, sealed=(b"one", b"two"), witness=bytes(range(32))),
         *(Refusal(**NAMES, reason=reason) for reason in Reason),
     ],
 )
 def test_replies_come_back(reply):
     message = wire.Reply.FromString(conversions.reply_to_wire(reply).SerializeToString())
-    assert reply_digest(conversions.reply_of_wire(message)) == reply_digest(reply)
+    back = conversions.reply_of_wire(message)
+    assert reply_digest(back) == reply_digest(reply)
+    assert getattr(back, "witness", None) == getattr(reply, "witness", None)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +196,7 @@ def test_replies_come_back(reply):
         wire.Reply(**NAMES, votes=arrays.pack(np.array([0.5]))),
         wire.Reply(**NAMES, votes=arrays.pack(np.array([-1]))),
         wire.Reply(**NAMES, votes=arrays.pack(np.array([[1]]))),
+        wire.Reply(**NAMES, votes=arrays.pack(np.array([1])), witness=bytes(31)),
     ],
 )
 def test_replies_that_are_none_are_refused(message):

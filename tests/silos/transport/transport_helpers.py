@@ -57,9 +57,9 @@ def connect(server, files, **settings):
     return SiloConnection(f"localhost:{port}", files=files, wait_seconds=0.0, **settings)
 
 
-def votes_of(silo, *, first=0, batch_id="round-1"):
+def votes_of(silo, *, first=0, batch_id="round-1", witness=None):
     labels = (np.arange(NUM_QUERIES) + first) % 3
-    return RandomisedVotes(run_id=RUN, batch_id=batch_id, silo=silo, labels=labels)
+    return RandomisedVotes(run_id=RUN, batch_id=batch_id, silo=silo, labels=labels, witness=witness)
 
 
 def free_port():

@@ -1,0 +1,267 @@
+"""A silo that was put back from a copy: its own registry tells, or the coordinator's witness."""
+
+import secrets
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo, teacher
+
+from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos.core import Core
+from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import Pool
+
+NAMES = ("clinic", "school")
+
+
+def another_machine(monkeypatch, tmp_path):
+    """A registry that saw nothing, as where a whole machine was put back."""
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / secrets.token_hex(4)))
+
+
+def put_back(copy, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(copy, folder)
+
+
+def test_votes_can_t_be_read_by_restoring_an_account(tmp_path):
+    """The attack: an empty account is put back before each of many batches of the same queries."""
+    folder = tmp_path / "account"
+    silo(folder).close()
+    shutil.copytree(folder, tmp_path / "copy")
+    with silo(folder) as one:
+        first = one.answer(batch(0, 20)).labels
+    shutil.copytree(folder, tmp_path / "newest")
+    drawn = [first]
+    for _ in range(30):
+        put_back(tmp_path / "copy", folder)
+        with pytest.raises(LedgerError, match="row 3 was seen, row 1 is here"), silo(folder) as one:
+            drawn.append(one.answer(batch(0, 20)).labels)
+    shutil.rmtree(folder)
+    for place in (folder, tmp_path / "elsewhere"):
+        with pytest.raises(LedgerError, match="of 3 rows was seen") as error, silo(place) as one:
+            drawn.append(one.answer(batch(0, 20)).labels)
+        assert "\n" not in str(error.value) and "acknowledge_reset" in str(error.value)
+    put_back(tmp_path / "newest", folder)
+    with silo(folder) as one:
+        drawn.append(one.answer(batch(0, 20)).labels)
+        assert one.account.num_queries == 20
+    assert len({tuple(labels) for labels in drawn}) == 1 and len(drawn) == 2
+
+
+def test_an_acknowledged_account_is_charged_what_is_known_and_goes_on(tmp_path):
+    with silo(tmp_path / "account") as one:
+        one.answer(batch(0, 20))
+        epsilon = one.account.epsilon()
+    shutil.rmtree(tmp_path / "account")
+    with silo(tmp_path / "account", acknowledge_reset=True) as one:
+        assert one.account.was_reset and one.account.was_raised
+        assert one.account.epsilon() == epsilon
+        one.answer(batch(0, 20))
+        assert one.account.num_queries == 40
+    with silo(tmp_path / "account") as one:
+        assert one.account.was_reset
+
+
+def pool():
+    dataset = Dataset(
+        name="lines",
+        kind="tabular",
+        input_shape=(4,),
+        value_range=(0.0, 1_000.0),
+        num_classes=NUM_CLASSES,
+        pool_size=200,
+    )
+    return Pool(dataset, queries(0, 200))
+
+
+def coordinator(tmp_path, silos):
+    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
+    roster = Roster(run_id="r", delta=1e-6, members=members)
+    return Coordinator(roster, folder=tmp_path / "coordinator", silos=silos, asking=Asking())
+
+
+def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypatch):
+    """Account and registry were put back together: nothing on the silo's machine tells."""
+    silos = {name: silo(tmp_path / name, silo=name) for name in NAMES}
+    with coordinator(tmp_path, list(silos.values())) as running:
+        running.ask(pool(), np.arange(10))
+        silos["clinic"].close()
+        shutil.copytree(tmp_path / "clinic", tmp_path / "copy")
+        silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
+    with coordinator(tmp_path, list(silos.values())) as running:
+        running.ask(pool(), np.arange(20))
+    silos["clinic"].close()
+    shutil.copytree(tmp_path / "clinic", tmp_path / "newest")
+
+    put_back(tmp_path / "copy", tmp_path / "clinic")
+    another_machine(monkeypatch, tmp_path)
+    behind = silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
+    rows = behind.account.history()
+    with coordinator(tmp_path, list(silos.values())) as running:
+        with pytest.warns(LedgerWarning, match="has the witness of a row that is not here") as told:
+            running.ask(pool(), np.arange(30))
+        assert len(told) == 1 and "put the newest one back" in str(told[0].message)
+        replies = running.core.replies(running.core.rounds()[-1])
+        assert replies["clinic"].reason is Reason.UNKNOWN_WITNESS
+        assert isinstance(replies["school"], RandomisedVotes)
+        # A refusal takes no witness away.
+        with pytest.warns(LedgerWarning):
+            running.ask(pool(), np.arange(40))
+    assert behind.account.history() == rows
+    behind.close()
+
+    put_back(tmp_path / "newest", tmp_path / "clinic")
+    silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
+    with coordinator(tmp_path, list(silos.values())) as running:
+        running.ask(pool(), np.arange(50))
+        replies = running.core.replies(running.core.rounds()[-1])
+        assert isinstance(replies["clinic"], RandomisedVotes)
+    for one in silos.values():
+        one.close()
+
+
+def test_a_copy_of_a_silo_stops_where_the_other_went_on(tmp_path, monkeypatch):
+    """Two machines, one account: what the coordinator heard of one, the other lacks."""
+    silo(tmp_path / "one").close()
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    with silo(tmp_path / "one") as one:
+        witness = one.answer(batch(0, 5)).witness
+    another_machine(monkeypatch, tmp_path)
+    with silo(tmp_path / "other") as other, pytest.warns(LedgerWarning, match="a copy of it"):
+        refused = other.answer(batch(5, 9, witness=witness))
+    assert refused.reason is Reason.UNKNOWN_WITNESS
+
+
+def test_a_lost_account_goes_on_once_its_owner_acknowledges_the_witness(tmp_path, monkeypatch):
+    with silo(tmp_path / "account") as one:
+        witness = one.answer(batch(0, 5)).witness
+    shutil.rmtree(tmp_path / "account")
+    another_machine(monkeypatch, tmp_path)
+    with silo(tmp_path / "account", acknowledge_reset=True) as one:
+        assert isinstance(one.answer(batch(5, 9, witness=witness)), RandomisedVotes)
+        assert one.account.was_reset
+        # Of one witness alone.
+        with pytest.warns(LedgerWarning):
+            assert isinstance(one.answer(batch(20, 22, witness=bytes(32))), Refusal)
+    with silo(tmp_path / "account") as one:
+        assert isinstance(one.answer(batch(10, 12, witness=witness)), RandomisedVotes)
+
+
+@pytest.mark.parametrize("mechanism", [RANDOMISED, SECURE], ids=lambda one: one["name"])
+def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism):
+    with silo(tmp_path / "other", silo="school") as other:
+        foreign = other.answer(batch(0, 5)).witness
+    with silo(tmp_path / "account", sealer=FakeSealer()) as one:
+        first = one.answer(batch(0, 5, mechanism=mechanism))
+        rows = one.account.history()
+        made_up = [bytes(32), secrets.token_bytes(32), foreign]
+        made_up.append(bytes.fromhex(one.account.chain.head.digest))
+        made_up.append(bytes([first.witness[0] ^ 1]) + first.witness[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LedgerWarning)
+            for witness in made_up:
+                for asked in (
+                    batch(0, 5, mechanism=mechanism, witness=witness),
+                    batch(5, 9, mechanism=mechanism, batch_id="c", witness=witness),
+                ):
+                    assert one.answer(asked).reason is Reason.UNKNOWN_WITNESS
+        assert one.account.history() == rows
+        # An older one, or none, is no lie that gets more than the truth does.
+        again = batch(0, 5, mechanism=mechanism)
+        later = one.answer(batch(5, 9, mechanism=mechanism, batch_id="c", witness=first.witness))
+        assert not isinstance(later, Refusal) and later.witness != first.witness
+        for witness in (None, first.witness, later.witness):
+            reply = one.answer(batch(0, 5, mechanism=mechanism, witness=witness))
+            assert given(reply) == given(first)
+        assert given(one.answer(again)) == given(first)
+        assert one.account.num_queries == 9
+
+
+def given(reply):
+    return reply.sealed if isinstance(reply, SealedShares) else reply.labels.tolist()
+
+
+def test_a_witness_is_of_a_row_that_is_on_disk_and_of_no_public_digest(tmp_path):
+    with silo(tmp_path / "account") as one:
+        witness = one.answer(batch(0, 5)).witness
+        digests = {row.digest for row in one.account.history()}
+        assert witness.hex() not in digests
+        # A kill right after the answer: what another object reads is what was sent.
+        shutil.copytree(tmp_path / "account", tmp_path / "killed" / "account")
+        with silo(tmp_path / "account") as other:
+            assert other.account.holds_witness(witness)
+    with pytest.raises(ValueError, match="witness: expected 32 bytes or none"):
+        batch(0, 5, witness=b"short")
+
+
+def test_a_simulation_keeps_no_witness(tmp_path):
+    members = [silo(None, silo=name) for name in NAMES]
+    with coordinator(tmp_path, members) as running:
+        running.ask(pool(), np.arange(10))
+    anew = [silo(None, silo=name) for name in NAMES]
+    with coordinator(tmp_path, anew) as running:
+        assert running.ask(pool(), np.arange(20)).num_answered == 20
+    assert anew[0].answer(batch(0, 3, witness=bytes(32))).witness is None
+
+
+def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
+    members = tuple(Member(name=name, epsilon=1.0, queries=200) for name in NAMES)
+    roster = Roster(run_id="r", delta=1e-6, members=members)
+
+    def core():
+        return Core(roster, Journal(tmp_path / "journal", "r"))
+
+    def opened(core, number):
+        core.open_round(
+            Round(
+                number=number,
+                queries=queries(0, 3),
+                asked=np.ones((2, 3), bool),
+                mechanisms=dict.fromkeys(NAMES, RANDOMISED),
+                num_classes=NUM_CLASSES,
+                deadline=4e9,
+            )
+        )
+
+    def votes(number, silo, witness):
+        names = {"run_id": "r", "batch_id": f"round-{number}", "silo": silo}
+        return RandomisedVotes(**names, labels=np.zeros(3, np.int64), witness=witness)
+
+    one = core()
+    opened(one, 1)
+    opened(one, 2)
+    assert one.poll("clinic").witness is None
+    assert one.submit("clinic", votes(1, "clinic", b"1" * 32)) is Answer.OK
+    assert one.poll("clinic").witness == b"1" * 32  # of a round that was open before
+    # Another witness makes no other reply of it, and what was taken before stands.
+    assert one.submit("clinic", votes(1, "clinic", b"9" * 32)) is Answer.SAME
+    assert one.submit("clinic", votes(2, "clinic", b"2" * 32)) is Answer.OK
+    assert one.submit("school", votes(1, "school", b"3" * 32)) is Answer.OK
+    opened(one, 3)
+    refusal = Refusal(run_id="r", batch_id="round-3", silo="school", reason=Reason.TOO_LATE)
+    assert one.submit("school", refusal) is Answer.OK
+    one.journal.close()
+    again = core()
+    opened(again, 4)
+    assert again.poll("clinic").witness == b"2" * 32
+    assert again.poll("school").batch_id == "round-2"
+    assert again.poll("school").witness == b"3" * 32
+    again.journal.close()
+
+
+def test_a_teacher_is_not_asked_by_a_silo_that_is_behind(tmp_path):
+    asked = []
+
+    def watched(inputs):
+        asked.append(len(inputs))
+        return teacher(inputs)
+
+    with silo(tmp_path / "account", model=watched) as one, pytest.warns(LedgerWarning):
+        one.answer(batch(0, 3, witness=bytes(32)))
+    assert not asked

@@ -1,0 +1,93 @@
+"""A ledger and a silo's account behind one interface, and a process that spends, for tests.
+
+Usage: stores.py KIND FOLDER COUNT. Prints a line for each query that was answered.
+"""
+
+import hashlib
+import pathlib
+import secrets
+import sys
+
+from pate_tf.accounting.local import RandomisedResponse
+from pate_tf.accounting.mechanisms import PermuteAndFlip
+from pate_tf.ledger import Ledger
+from pate_tf.silos.account import Account
+
+NUM_CLASSES = 1_000  # so that an answer that is drawn again is another one
+
+
+def query(number):
+    return hashlib.sha256(str(number).encode()).digest()
+
+
+class LedgerStore:
+    """A ledger of one ensemble."""
+
+    charge = PermuteAndFlip(0.05)
+
+    def open(self, folder, **settings):
+        return Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, **settings)
+
+    def num_paid(self, store):
+        return store.num_queries
+
+    def paid(self, store):
+        return store.paid()
+
+    def witnessed(self, store):
+        return store._account
+
+    def answers(self, store, numbers):
+        asked = {query(number): number for number in numbers}
+        return {asked[one]: found.label for one, found in store.stored_answers([*asked]).items()}
+
+    def answer(self, store, number):
+        debit = store.debit(self.charge, [query(number)], secure_noise=True)
+        store.store_answers(debit, [query(number)], [secrets.randbelow(NUM_CLASSES)])
+
+
+class AccountStore:
+    """The account of one silo."""
+
+    charge = RandomisedResponse(NUM_CLASSES, 1.0)
+
+    def open(self, folder, **settings):
+        return Account(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
+
+    def num_paid(self, store):
+        return store.num_queries
+
+    def paid(self, store):
+        return store.paid()
+
+    def witnessed(self, store):
+        return store
+
+    def answers(self, store, numbers):
+        asked = {query(number): number for number in numbers}
+        return {asked[one]: label for one, label in store.labels([*asked]).items()}
+
+    def answer(self, store, number):
+        store.debit(self.charge, [query(number)], number=1)
+        store.store_labels({query(number): secrets.randbelow(NUM_CLASSES)})
+
+
+STORES = {"ledger": LedgerStore(), "account": AccountStore()}
+
+
+def spend(kind, store, numbers):
+    """Answers queries as labeller and silo do: each once. Returns the answers."""
+    own = STORES[kind]
+    with store.exclusive():
+        for number in numbers:
+            if not own.answers(store, [number]):
+                own.answer(store, number)
+        return own.answers(store, numbers)
+
+
+if __name__ == "__main__":
+    kind, folder, count = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+    store = STORES[kind].open(folder)
+    for number in range(count):
+        ((_, label),) = spend(kind, store, [number]).items()
+        print(number, label, flush=True)
