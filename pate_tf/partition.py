@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from pate_tf.values.arrays import IntArray, whole_numbers
 
+MOST_TEACHERS = 2**20  # where how many records there are is not public
+
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
@@ -66,11 +68,9 @@ class Partition:
           ValueError: if records of one owner belong to two teachers: nobody protects the owner.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
-        split = self.assignment[first][numbers] != self.assignment
-        if split.any():
+        if (self.assignment[first][numbers] != self.assignment).any():
             raise ValueError(
-                f"owners: expected all records of an owner with one teacher, got "
-                f"{len(np.unique(numbers[split]))} owners with more than one"
+                "owners: expected all records of an owner with one teacher, got an owner with more"
             )
         return numbers.astype(np.int64)
 
@@ -83,16 +83,6 @@ class Partition:
         order = np.argsort(self.assignment, kind="stable")
         sizes = np.bincount(self.assignment, minlength=self.num_teachers)
         return np.split(order, np.cumsum(sizes)[:-1])
-
-
-def _check_num_teachers(num_teachers: int, num_records: int) -> None:
-    if num_teachers < 1:
-        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
-    if num_teachers > num_records:
-        raise ValueError(
-            f"num_teachers: expected at most one teacher a record ({num_records} records), "
-            f"got {num_teachers}"
-        )
 
 
 def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Partition:
@@ -110,7 +100,13 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
     Raises:
       ValueError: if there are more teachers than records, or none.
     """
-    _check_num_teachers(num_teachers, num_records)
+    if num_teachers < 1:
+        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
+    if num_teachers > num_records:
+        raise ValueError(
+            f"num_teachers: expected at most one teacher a record ({num_records} records), "
+            f"got {num_teachers}"
+        )
     num_blocks = -(-num_records // num_teachers)
     # A stream of draws: more blocks do not change those before them.
     draws = np.random.default_rng(seed).random((num_blocks, num_teachers))
@@ -122,8 +118,9 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     """Sends all records of one owner to one teacher, by a keyed hash of the owner's name.
 
     A hash, not a shuffle of the sorted owners: the teacher of one owner may not depend on who the
-    others are. Sizes therefore vary, and a teacher may be left without records: it then learns
-    nothing, and its vote says nothing. Hence
+    others are, nor on how many. Sizes therefore vary, and a teacher may be left without records: it
+    then learns nothing, and its vote says nothing. There may be more teachers than records, since
+    how many records there are is not public. Hence
 
     - all records of one owner more or less change the share of one teacher;
     - so do other records of the same owner;
@@ -137,8 +134,11 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
       seed: key of the hash.
 
     Raises:
-      ValueError: if there are more teachers than records.
+      ValueError: if the number of teachers is not from 1 to `MOST_TEACHERS`, or owners are
+        something else.
     """
+    if not 1 <= num_teachers <= MOST_TEACHERS:
+        raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
     given = np.asarray(owners)
     # Floats would not do: one of them changes how all the others are written as names.
     if given.dtype.kind not in "iuUS" or given.ndim != 1:
@@ -146,16 +146,19 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
             f"owners: expected whole numbers or strings [num_records], got {given.dtype} of shape "
             f"{list(given.shape)}"
         )
-    names = given.astype(str)
-    _check_num_teachers(num_teachers, len(names))
-    unique, positions = np.unique(names, return_inverse=True)
+    unique, positions = np.unique(given, return_inverse=True)
     key = str(seed).encode()
     teachers = [
-        int.from_bytes(hashlib.blake2b(name.encode(), key=key, digest_size=16).digest())
+        int.from_bytes(hashlib.blake2b(_name(owner), key=key, digest_size=16).digest())
         % num_teachers
-        for name in unique.tolist()
+        for owner in unique.tolist()
     ]
     return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
+
+
+def _name(owner: int | str | bytes) -> bytes:
+    """Returns an owner's name as bytes; there are some of every string."""
+    return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
 def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partition:

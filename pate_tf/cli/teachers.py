@@ -39,7 +39,8 @@ def define_flags() -> None:
         "nb_teachers",
         None,
         "Number of teachers that share the private data. Default: 100; for ridge, nearest_mean and "
-        "nearest_neighbour what suits the number of private records and classes, and is printed.",
+        "nearest_neighbour what suits the number of private records and classes, and is printed. "
+        "With owners there is no default, as the number of their records is private.",
         lower_bound=1,
     )
     flags.DEFINE_string(

@@ -70,6 +70,9 @@ def load_public(
 def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
+    An image's place among them follows from its file's name, whatever its class: an image that is
+    replaced by one of the same name and another class moves no other one.
+
     Args:
       folder: with the folders.
       public: whose data set this is.
@@ -89,7 +92,8 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
     ]
     if not paths:
         raise ValueError(f"{folder}: expected a folder of images for each class, got no image")
-    # A fixed order, so that what goes by position does not go by class.
+    paths.sort(key=lambda each: (each[0].name, each[1]))
+    # A fixed order, so that what goes by position does not go by class where names do.
     order = np.random.default_rng(0).permutation(len(paths))
     return PrivateExamples(
         dataset,

@@ -210,7 +210,8 @@ class Data:
         """Takes two folders of images (PNG, JPEG or BMP) of one shape.
 
         Args:
-          private: with a folder for each class. SENSITIVE.
+          private: with a folder for each class. SENSITIVE. An image's teacher follows from its
+            file's name: give each a name of its own that says nothing of others.
           public: likewise, or with images that lie loose and have no label.
           classes: names of the classes in the order of their numbers. Default: the names of the
             folders in `public`, sorted.

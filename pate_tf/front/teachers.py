@@ -83,7 +83,8 @@ class Teachers:
             features of a `representation`, thousands in seconds. Default: a small network that
             suits the data.
           num_teachers: how many share the private records. More teachers make labels cheaper, and
-            each teacher worse.
+            each teacher worse. Where records have owners their number is private, and this number
+            may not follow from it.
           directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
             `runs/NAME-NUM_TEACHERS` in the working directory.
           steps: training steps of each teacher; a compiled model's are rounded up to whole passes.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import sklearn.base
 import threadpoolctl
 from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import NotFittedError
 
 from pate_tf.data.named_function import Named, call_function, is_named_function
 from pate_tf.models import forest
@@ -45,6 +46,8 @@ TRUSTED_MODULES = (
     "sklearn.utils._bunch",
 )
 
+MADE_UP = 10  # records of each class that a classifier is tried on
+
 
 class Classifier(Protocol):
     """Sensitive if its records were: a fitted classifier."""
@@ -66,36 +69,42 @@ class Estimator:
     def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
         """Returns labels int64 `[num_inputs]`.
 
+        Whether an estimator fails on an input can follow from the records that it was fitted to. So
+        it does not raise then: the label of that input is 0.
+
         Args:
           inputs: `[num_inputs, ...]`, finite numbers.
 
         Raises:
-          ValueError: if the inputs are not finite or not what it was fitted to, or one of its
-            scores is not finite. What scikit-learn says stays out of the message, as it may quote
-            records.
+          ValueError: if the inputs are not finite, have another number of features, or labels are
+            no whole numbers, as when it was fitted to names.
         """
         rows = forest.flat_rows(inputs)
         if not len(rows):
             return np.zeros(0, np.int64)
-        name = type(self.fitted).__name__
-        try:
-            labels, scores = np.asarray(self.fitted.predict(rows)), self._scores(rows)
-        except Exception as error:  # whatever an estimator raises
-            raise ValueError(
-                f"{name}: expected a label of every input, got {type(error).__name__}"
-            ) from None
+        expected = getattr(self.fitted, "n_features_in_", rows.shape[1])
+        if rows.shape[1] != expected:
+            raise ValueError(f"inputs: expected {expected} features, got {rows.shape[1]}")
+        labels = self._answers(rows)
+        if labels is None:
+            each = (self._answers(row[np.newaxis]) for row in rows)
+            labels = np.array([0 if one is None else one.item() for one in each])
         if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
-            raise ValueError(f"{name}: expected a label of every input, got something else")
-        if not np.isfinite(scores).all():
-            raise ValueError(f"{name}: expected finite scores, got NaN or infinity")
+            raise ValueError(
+                f"{type(self.fitted).__name__}: expected a label of every input, got something else"
+            )
         return labels.astype(np.int64)
 
-    def _scores(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        """What the labels were chosen by; nothing for estimators that do not say."""
-        for method in ("predict_proba", "decision_function"):
-            if hasattr(self.fitted, method):
-                return np.asarray(getattr(self.fitted, method)(rows))
-        return np.zeros(0)
+    def _answers(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any] | None:
+        """Returns what it says of rows; None if it fails."""
+        try:
+            return np.asarray(self.fitted.predict(rows))
+        except NotFittedError:
+            raise ValueError(
+                f"{type(self.fitted).__name__}: expected a fitted classifier, got one that is not"
+            ) from None
+        except Exception:  # whatever an estimator raises
+            return None
 
 
 def is_estimator(value: Any) -> bool:
@@ -126,7 +135,9 @@ def fit(
     """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
 
     Records that all have one label make a classifier that always answers it. Without any records
-    it always answers the first class, which says nothing but that.
+    it always answers the first class, which says nothing but that. A classifier that fails on these
+    records gives way to one that always answers their commonest label: who sees a run stop would
+    learn something of them. `check_learns` tells beforehand of one that can't learn at all.
 
     Args:
       model: "random_forest", or `module:function` for a function of the user's own that takes a
@@ -140,32 +151,56 @@ def fit(
       Arrays that `from_arrays` takes.
 
     Raises:
-      ValueError: if the inputs are not finite, the classifier does not fit them or does not score
-        them finitely, or it can't be kept. The message never quotes a record.
+      ValueError: if the inputs are not finite.
     """
-    if forest.is_forest(model, dataset):
-        if not len(labels):
-            return forest.constant(dataset).arrays()
-        return forest.fit(model, dataset, inputs, labels, seed).arrays()
-    # A copy: what is fitted may not go on from what another teacher left.
-    estimator = sklearn.base.clone(call_function(model, dataset, flag="model"))
     if not len(labels):
         inputs, labels = np.zeros((1, *dataset.input_shape)), np.zeros(1, np.int64)
     rows = forest.flat_rows(inputs)
-    if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
-        estimator = DummyClassifier(strategy="most_frequent")
-    states = {name: seed for name in estimator.get_params() if _is_random_state(name)}
+    try:
+        return _fitted(model, dataset, rows, labels, seed)
+    except MemoryError:
+        raise
+    except Exception:  # whatever an estimator raises
+        return [_dump(DummyClassifier(strategy="most_frequent").fit(rows, labels))]
+
+
+def check_learns(model: Named, dataset: Dataset) -> None:
+    """Checks that a classifier learns from records that are made up of public values alone.
+
+    Raises:
+      ValueError: if it does not, with what it says, or if it can't be kept.
+    """
+    random = np.random.default_rng(0)
+    labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
+    low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
+    inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
+    try:
+        _fitted(model, dataset, forest.flat_rows(inputs), labels, 0)
+    except Exception as error:  # whatever an estimator raises
+        said = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"model: expected a classifier that learns from {MADE_UP} made-up records of each "
+            f"class of {dataset.name}, got {type(error).__name__}: {said}"
+        ) from None
+
+
+def _fitted(
+    model: Named,
+    dataset: Dataset,
+    rows: npt.NDArray[np.float32],
+    labels: IntArray,
+    seed: int,
+) -> list[npt.NDArray[Any]]:
     with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
         warnings.simplefilter("ignore")  # they may quote records
-        try:
-            estimator.set_params(**states).fit(rows, labels)
-        except Exception as error:  # whatever an estimator raises
-            raise ValueError(
-                f"{type(estimator).__name__}: expected to fit its records, got "
-                f"{type(error).__name__}; what it says may quote records and is not shown"
-            ) from None
-        Estimator(estimator).predict(inputs)
-    return [_dump(estimator)]
+        if forest.is_forest(model, dataset):
+            return forest.fit(model, dataset, rows, labels, seed).arrays()
+        # A copy: what is fitted may not go on from what another teacher left.
+        estimator = sklearn.base.clone(call_function(model, dataset, flag="model"))
+        if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
+            estimator = DummyClassifier(strategy="most_frequent")
+        states = {name: seed for name in estimator.get_params() if _is_random_state(name)}
+        return [_dump(estimator.set_params(**states).fit(rows, labels))]
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Classifier:

@@ -50,7 +50,8 @@ def fit(
 ) -> Arrays:
     """Fits a classifier. SENSITIVE if the records are.
 
-    Without any record it answers the first class, and with records of one class that class.
+    Without any record it answers the first class, and with records of one class that class. It
+    neither raises nor warns, whatever finite features and labels are.
 
     Args:
       name: of `NAMES`.
@@ -67,7 +68,7 @@ def fit(
       features with and to add; of others the records' features and labels.
     """
     if not is_linear(name):
-        return [features.astype(STORED), labels.astype(np.int16)]
+        return [_stored(features), labels.astype(np.int16)]
     is_absent = np.bincount(labels, minlength=num_classes) == 0
     rows = features.astype(np.float64)
     if name == RIDGE:
@@ -77,7 +78,13 @@ def fit(
         weights, offsets = _nearest_mean(rows, labels, num_classes)
     weights[:, is_absent] = 0.0
     offsets[is_absent] = ABSENT
-    return [weights.astype(STORED), offsets.astype(STORED)]
+    return [_stored(weights), _stored(offsets)]
+
+
+def _stored(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Returns numbers in the type that they are kept in; those beyond it as its largest."""
+    largest = float(np.finfo(STORED).max)
+    return np.clip(numbers, -largest, largest).astype(STORED)
 
 
 def _ridge(
@@ -99,7 +106,14 @@ def _ridge(
     gram = rows @ rows.T if between_records else rows.T @ rows
     gram[np.diag_indices_from(gram)] += penalty
     right = targets if between_records else rows.T @ targets
-    solved = scipy.linalg.solve(gram, right, assume_a="pos") if len(gram) else right
+    solved = right
+    if len(gram):
+        # By LAPACK itself, which neither raises nor warns where features are so long that the
+        # penalty is lost in rounding. Then the teacher knows nothing: who sees a run stop would
+        # learn something of its records.
+        _, solved, failed = scipy.linalg.lapack.dposv(gram, right)
+        if failed:
+            solved = np.zeros_like(right)
     weights: npt.NDArray[np.float64] = rows.T @ solved if between_records else solved
     return weights if scale is None else scale[:, None] * weights
 

@@ -57,7 +57,8 @@ class Encoder(tf.Module):
     """Public: features of raw inputs, in views that lie side by side.
 
     Each view of an input has a length of about 1, so that all weigh the same. What an input's
-    features are depends on that input alone, and not on others of its batch.
+    features are depends on that input alone, and not on others of its batch. They are finite: an
+    input for which a part gives NaN or infinity has the features 0.
 
     Attributes:
       dataset: the data whose inputs it takes.
@@ -91,7 +92,9 @@ class Encoder(tf.Module):
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
-        return tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
+        found = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
+        is_finite = tf.reduce_all(tf.math.is_finite(found), axis=1, keepdims=True)
+        return tf.where(is_finite, found, tf.zeros_like(found))
 
     @property
     def num_features(self) -> int:

@@ -249,15 +249,3 @@ def fit(
         probabilities=probabilities,
         num_features=rows.shape[1],
     )
-
-
-def constant(dataset: Dataset) -> Forest:
-    """Returns a forest of one leaf that always answers the first class."""
-    return Forest(
-        starts=np.array([0, 1], np.int64),
-        children=np.full((1, 2), LEAF, np.int32),
-        features=np.zeros(1, np.int32),
-        thresholds=np.zeros(1),
-        probabilities=np.eye(1, dataset.num_classes),
-        num_features=int(np.prod(dataset.input_shape)),
-    )

@@ -2,7 +2,7 @@
 
 Features are scaled to vary alike in the public pool and get a common length; below them stands a
 constant, by which sums tell how many records there are. A vector depends on its own input and on
-public values alone.
+public values alone. Features of length 0, or that are not finite, give the zero vector.
 """
 
 import numpy as np
@@ -30,9 +30,10 @@ def record_vectors(
     scaled = features.astype(np.float64)
     if scale is not None:
         scaled *= scale
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    found = np.full((len(scaled), scaled.shape[1] + 1), CONSTANT)
-    np.divide(scaled, lengths, out=found[:, :-1], where=lengths > 0.0)
+    lengths = np.linalg.norm(scaled, axis=1)
+    is_usable = np.isfinite(lengths) & (lengths > 0.0)
+    found = np.zeros((len(scaled), scaled.shape[1] + 1))
+    found[is_usable, :-1] = scaled[is_usable] / lengths[is_usable, None]
     found[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
-    found[lengths[:, 0] == 0.0, :-1] = 0.0
+    found[is_usable, -1] = CONSTANT
     return found

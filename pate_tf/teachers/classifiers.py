@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import pathlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +69,6 @@ def train(
       num_processes: how many fit side by side; None for one a core. Beside this process there are
         others only for a model that they can import.
       encoder: what makes features, for classifiers on them.
-
-    Raises:
-      ValueError: as `classifier.fit`, with the number of the teacher.
     """
     dataset = config.dataset
     shares = _shares(examples, partition, teachers)
@@ -88,11 +86,7 @@ def train(
         num_processes=min(num_processes or processes.num_cores(), len(teachers)),
     )
     for teacher in teachers:
-        try:
-            arrays = next(fitted)
-        except ValueError as error:
-            raise ValueError(f"teacher {teacher}: {error}") from error
-        yield teacher, TeacherState(arrays, [], [], [], np.zeros(0, np.float32))
+        yield teacher, TeacherState(next(fitted), [], [], [], np.zeros(0, np.float32))
 
 
 def _shares(
@@ -279,7 +273,11 @@ def _votes(
     progress: Progress | None,
 ) -> Votes:
     labels = np.empty((len(teachers), len(inputs)), np.int64)
-    with concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads:
+    with (
+        warnings.catch_warnings(),
+        concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads,
+    ):
+        warnings.simplefilter("ignore")  # what they are about can follow from records
         answers = threads.map(lambda one: one.predict(inputs), teachers)
         for teacher in range(len(teachers)):
             try:

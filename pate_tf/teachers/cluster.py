@@ -146,9 +146,6 @@ class Cluster:
           data: who trains on what.
           teachers: the teachers to train.
           begun: from a teacher to the state to go on from.
-
-        Raises:
-          ValueError: if a loss is not finite.
         """
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
         waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()

@@ -11,9 +11,9 @@ PASSES = 25  # over a teacher's records
 FEWEST_STEPS = 150
 MOST_WEIGHT = 1e6  # of a class
 
-# Of the rules by which shares and seeds become teachers. In version 1 all teachers did the same
-# number of steps, which by default came from the number of all private records.
-TRAINING_VERSION = 2
+# Of the rules by which shares and seeds become teachers. In version 1 the number of steps, and in
+# version 2 the number of teachers, could by default come from the number of all private records.
+TRAINING_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,8 @@ class TeacherConfig:
         """Rebuilds a `TeacherConfig` from `to_dict()`, also after a trip through JSON.
 
         Raises:
-          ValueError: if the teachers protect owners and are of training version 1: one owner more
-            or less could change all of them, and no statement about owners would hold.
+          ValueError: if the teachers protect owners and are of an earlier training version: one
+            owner more or less could change all of them, and no statement about owners would hold.
         """
         values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
         version = values.pop("training_version", 1)

@@ -103,7 +103,7 @@ def train(
       verbose: whether Keras draws its progress bars.
 
     Raises:
-      ValueError: if teachers share something, or a teacher's weights are not finite in the end.
+      ValueError: if teachers share something.
     """
     check_separate(config, callbacks)
     shares = partition.all_records()
@@ -120,10 +120,6 @@ def train(
             [keras.ops.convert_to_numpy(each) for each in variables]
             for variables in (model.trainable_variables, model.non_trainable_variables)
         )
-        if not all(np.isfinite(each).all() for each in weights):
-            raise ValueError(
-                "teachers: expected finite weights, got NaN or infinity; try a lower learning rate"
-            )
         yield teacher, TeacherState(weights, buffers, [], [], losses)
 
 

@@ -1,4 +1,8 @@
-"""The graph of all Keras teachers: weights stacked `[num_teachers, ...]`, one loop over them."""
+"""The graph of all Keras teachers: weights stacked `[num_teachers, ...]`, one loop over them.
+
+A teacher whose training diverged votes too. A logit that is NaN counts as the least of all, so that
+where all are, the vote is for the first class.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +12,8 @@ import tensorflow as tf
 
 from pate_tf.models import catalogue
 from pate_tf.teachers.config import TeacherConfig
+
+LARGEST = 1e30  # absolute value of a logit; softmax at any temperature that is of use holds it
 
 
 class EnsembleModule(tf.Module):
@@ -26,7 +32,9 @@ class EnsembleModule(tf.Module):
             logits, _ = model.stateless_call(
                 arrays[:num_weights], arrays[num_weights:], inputs, training=False
             )
-            return logits
+            logits = tf.cast(logits, tf.float32)
+            logits = tf.where(tf.math.is_nan(logits), -LARGEST, logits)
+            return tf.clip_by_value(logits, -LARGEST, LARGEST)
 
         @tf.autograph.experimental.do_not_convert
         def labels_of(teacher: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:

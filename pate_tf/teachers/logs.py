@@ -72,16 +72,18 @@ def write_losses(
 
     Args:
       run_directory: the run.
-      losses: `[step]` of each teacher; at a step count those that do one.
+      losses: `[step]` of each teacher; at a step count those that do one, with a finite loss.
     """
     longest = max(map(len, losses))
     padded = np.full((len(losses), longest), np.nan, np.float32)
     for row, values in zip(padded, losses, strict=True):
-        row[: len(values)] = values
+        row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
+    steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
     for name, percentile in PERCENTILES.items():
         writer = tf.summary.create_file_writer(str(logs_of(run_directory) / name))
         with writer.as_default():
-            for step, value in enumerate(np.nanpercentile(padded, percentile, axis=0)):
+            values = np.nanpercentile(padded[:, steps], percentile, axis=0)
+            for step, value in zip(steps.tolist(), values, strict=True):
                 tf.summary.scalar("loss", value, step=step + 1)
         writer.close()
     artifacts.make_private(logs_of(run_directory))

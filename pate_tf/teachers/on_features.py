@@ -3,7 +3,8 @@
 Thousands of them take seconds. What a teacher computes depends on its own share, on the encoder,
 which is public, and on the number of teachers: each record has a place in a batch of fixed size
 that follows from its teacher and its rank in the share alone, so that not even rounding depends on
-other teachers' records.
+other teachers' records. Where owners are protected it follows from the owner's name and the
+record's rank among the owner's records, so that a record's features depend on no other owner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.models.record_vectors import record_vectors
-from pate_tf.partition import Partition
+from pate_tf.partition import Partition, owner_partition
 from pate_tf.teachers.class_sums import class_sums
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
@@ -27,6 +28,7 @@ from pate_tf.values.sensitive import PrivateExamples
 SLOTS = 64  # teachers that share a batch
 CHUNK = 64  # teachers that vote together
 PART = 128  # rows that go into a variable together
+PLACES = -1  # key of the hash of owners to places, which no partition's seed is
 
 
 def is_on_features(model: Named) -> bool:
@@ -90,24 +92,51 @@ def features_of_shares(
     shares = partition.all_records()
     slots = min(SLOTS, partition.num_teachers)
     size = BATCH // slots  # records of one teacher in a batch
+    places, rounds = _places(partition, examples.owners, size)
     wanted = set(teachers)
     for first in range(0, partition.num_teachers, slots):
         group = [one for one in range(first, first + slots) if one in wanted]
         found = {
             one: np.empty((len(shares[one]), encoder.num_features), np.float32) for one in group
         }
-        longest = max((len(shares[one]) for one in group), default=0)
-        for start in range(0, longest, size):
+        last = max((int(rounds[shares[one]].max(initial=-1)) for one in group), default=-1)
+        for number in range(last + 1):
             batch = np.zeros((slots, size, *examples.dataset.input_shape), np.float32)
-            parts = {one: shares[one][start : start + size] for one in group}
-            for one, records in parts.items():
-                batch[one - first, : len(records)] = examples.inputs[records]
+            parts = {one: np.flatnonzero(rounds[shares[one]] == number) for one in group}
+            for one, ranks in parts.items():
+                records = shares[one][ranks]
+                batch[one - first, places[records]] = examples.inputs[records]
             features = encoder.batch_features(batch.reshape(-1, *batch.shape[2:]))
             by_slot = features.reshape(slots, size, -1)
-            for one, records in parts.items():
-                found[one][start : start + size] = by_slot[one - first, : len(records)]
+            for one, ranks in parts.items():
+                found[one][ranks] = by_slot[one - first, places[shares[one][ranks]]]
         for one in group:
             yield one, found[one], examples.labels[shares[one]]
+
+
+def _places(
+    partition: Partition, owners: npt.NDArray[Any] | None, size: int
+) -> tuple[IntArray, IntArray]:
+    """Returns each record's place among `size`, and in which batch; both `[num_records]`.
+
+    A place follows from the record's rank in its share, where owners are protected from its rank
+    among the owner's and from the owner's name. The batch is the first whose place is free.
+    """
+    if partition.unit == "owner" and owners is not None:
+        begin = owner_partition(owners, num_teachers=size, seed=PLACES).assignment
+        places = (begin + _ranks(partition.numbered(owners))) % size
+    else:
+        places = _ranks(partition.assignment) % size
+    return places, _ranks(partition.assignment * size + places)
+
+
+def _ranks(groups: IntArray) -> IntArray:
+    """Returns how many records of its group, a number, stand before each; `[num_records]`."""
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups)
+    ranks = np.empty_like(groups)
+    ranks[order] = np.arange(len(groups)) - (np.cumsum(sizes) - sizes)[groups[order]]
+    return ranks
 
 
 class FeatureEnsembleModule(tf.Module):

@@ -142,9 +142,9 @@ def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> np
     else:
         answer = np.asarray(model.predict(inputs))
     if answer.ndim == 2 and len(answer) == len(inputs) and answer.shape[1] > 1:
-        if num_classes not in (None, answer.shape[1]) or not np.isfinite(answer).all():
-            raise ValueError("another number of scores, or scores that are not finite")
-        return answer.argmax(axis=1)
+        if num_classes not in (None, answer.shape[1]):
+            raise ValueError("another number of scores")
+        return np.where(np.isnan(answer), -np.inf, answer).argmax(axis=1)
     if answer.shape != (len(inputs),):
         raise ValueError("answers of another shape")
     return labels_array(answer, num_classes or 2**31, "labels")

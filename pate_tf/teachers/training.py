@@ -52,15 +52,11 @@ class TeacherState:
         return len(self.losses)
 
     def after(self, slots: Sequence[Any], losses: npt.NDArray[np.float32]) -> "TeacherState":
-        """Returns the state that further steps lead to.
+        """Returns the state that further steps lead to, also where a loss is not finite.
 
-        Raises:
-          ValueError: if a loss is not finite.
+        Whether it is follows from the teacher's records, so that stopping would tell of them. The
+        teacher's votes are defined all the same (`keras_module`).
         """
-        if not np.isfinite(losses).all():
-            raise ValueError(
-                "teachers: expected a finite loss, got NaN or infinity; try a lower learning_rate"
-            )
         weights, buffers, first_moments, second_moments = (
             [np.asarray(array) for array in slot] for slot in slots
         )
@@ -154,9 +150,6 @@ class EnsembleParallelTrainer:
           teachers: at most `group_size` teachers, one a replica.
           states: their states; each goes on from its own step.
           num_steps: how many steps each does; fewer where its training ends before.
-
-        Raises:
-          ValueError: if a loss is not finite.
         """
         # A replica without a teacher of its own repeats the last one; the repeat is dropped.
         arguments = [

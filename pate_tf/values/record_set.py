@@ -16,9 +16,10 @@ _DIGEST_BYTES: Final = 16
 class RecordSet:
     """Sensitive: a set of private records, known by digests of what each holds but its label.
 
-    Records are equal if their inputs are, byte for byte and in type and shape. The order of records
-    does not matter. Digests without a key confirm a guess at a record, so they stay below
-    `sensitive/`; the registry keeps them keyed.
+    Records are equal if their raw inputs hold the same numbers, in float32. The order of records,
+    their type, their shape and the representation that is learnt from do not matter. Digests
+    without a key confirm a guess at a record, so they stay below `sensitive/`; the registry keeps
+    them keyed.
 
     Attributes:
       digest: of all records, hexadecimal.
@@ -34,14 +35,13 @@ class RecordSet:
     @classmethod
     def of(cls, inputs: npt.NDArray[Any]) -> "RecordSet":
         """Returns the set of raw inputs `[num_records, ...]`."""
-        start = f"{inputs.dtype.str}{inputs.shape[1:]}".encode()
-        prefix = hashlib.blake2b(start + b"\0", digest_size=_DIGEST_BYTES)
-        found = []
-        for row in np.ascontiguousarray(inputs):
-            digest = prefix.copy()
-            digest.update(row.tobytes())
-            found.append(digest.digest())
-        found.sort()
+        found = sorted(
+            hashlib.blake2b(
+                (np.asarray(row, "<f4") + 0.0).tobytes(),  # -0.0 is 0.0
+                digest_size=_DIGEST_BYTES,
+            ).digest()
+            for row in inputs
+        )
         distinct = sorted(set(found))
         return cls(
             digest=hashlib.sha256(b"".join(found)).hexdigest(),

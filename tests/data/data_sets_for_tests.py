@@ -49,11 +49,6 @@ def not_finite(side: str, data_dir: pathlib.Path | None):
     return dataset, inputs, labels
 
 
-def one_class(side: str, data_dir: pathlib.Path | None):
-    dataset, inputs, labels = waves(side, data_dir)
-    return dataset, inputs, labels * 0
-
-
 def other_public(side: str, data_dir: pathlib.Path | None):
     dataset, inputs, labels = waves(side, data_dir)
     return dataclasses.replace(dataset, pool_size=len(side)), inputs, labels

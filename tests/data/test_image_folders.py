@@ -30,6 +30,26 @@ def test_both_sides_are_read_and_labels_follow_the_folders(tmp_path):
         assert np.abs(np.diff(side.labels)).sum() > 1  # not one class after the other
 
 
+def test_an_image_of_another_class_in_the_place_of_one_moves_no_other(tmp_path):
+    """Else one record replaced would change all teachers, whose shares go by position."""
+    for name in ("cat", "dog", "fox"):
+        draw(tmp_path / "public", name, number=2)
+    public = image_folders.load_public(tmp_path / "public")
+    read = []
+    for name in ("fox", "cat"):
+        for index in range(30):
+            kind = name if index == 17 else ("cat", "dog", "fox")[index % 3]
+            path = tmp_path / f"{name} at 17" / kind
+            path.mkdir(parents=True, exist_ok=True)
+            picture = np.full((8, 8, 1), 5 * index, np.uint8)
+            keras.utils.save_img(path / f"{index}.png", picture, scale=False)
+        read.append(image_folders.load_private(tmp_path / f"{name} at 17", public))
+    one, other = read
+    np.testing.assert_array_equal(one.inputs, other.inputs)
+    (place,) = np.flatnonzero(one.labels != other.labels)
+    assert (one.inputs[place] == 5 * 17).all()
+
+
 def test_public_images_need_no_class_where_classes_are_stated(tmp_path):
     draw(tmp_path, "public", number=4)
     draw(tmp_path / "private", "dog", number=3)

@@ -72,6 +72,19 @@ def test_the_optimizer_that_it_was_compiled_with_is_used(tmp_path, data):
         assert are_equal(arrays[: len(first)], [variable.numpy() for variable in first])
 
 
+def test_a_training_that_diverges_stops_nothing(tmp_path, data):
+    """Whether it does follows from the teacher's records."""
+
+    def fast(dataset):
+        model = front_helpers.compiled(dataset)
+        model.compile(keras.optimizers.SGD(1e38), "sparse_categorical_crossentropy")
+        return model
+
+    teachers = fitted(tmp_path, data.private, fast)
+    assert not all(np.isfinite(array).all() for array in all_weights(tmp_path)[0])
+    assert (teachers.votes(data.pool)[0] == 0).all()
+
+
 def test_labels_are_one_hot_where_the_loss_wants_them(tmp_path, data):
     def one_hot(dataset):
         model = front_helpers.compiled(dataset)

@@ -1,5 +1,7 @@
 """Teachers of a user's own making: votes, models, whatever has `predict`, and scikit-learn's."""
 
+import warnings
+
 import front_helpers
 import keras
 import numpy as np
@@ -137,6 +139,25 @@ def test_what_a_model_says_wrong_is_one_line_and_no_record(tmp_path, data, model
     assert "918273" not in str(caught.value)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 0  # nothing was charged
+
+
+class Scores:
+    def __init__(self, *scores):
+        self.scores = scores
+
+    def predict(self, inputs):
+        return np.tile(self.scores, (len(inputs), 1))
+
+
+def test_scores_that_are_not_finite_stop_nothing(tmp_path, data):
+    """Whether they are follows from the records that a model learnt from."""
+    nan, inf = np.nan, np.inf
+    models = [
+        Scores(*scores, *[0.0] * 7) for scores in ((nan, nan, 1), (0, -inf, inf), (2, inf, nan))
+    ]
+    models.append(Scores(*[nan] * 10))
+    teachers = pate_tf.Teachers.from_models(models, directory=tmp_path)
+    assert teachers.votes(data.pool)[:, 0].tolist() == [2, 2, 1, 0]
 
 
 @pytest.mark.parametrize("models", [[], [3], [Says], "nowhere"])
@@ -289,3 +310,33 @@ def test_students_that_draw_from_what_all_share_are_refused(tmp_path, data):
         pytest.raises(ValueError, match=REFUSED),
     ):
         pate_tf.publish(noisy_net(data.dataset), labels, labeller, tmp_path / "out")
+
+
+def flat(dataset):
+    return keras.Sequential([keras.Input(dataset.input_shape), keras.layers.Flatten()])
+
+
+def test_records_are_recognised_whatever_teachers_learn_from(tmp_path, data):
+    """Another representation, type, shape and order: the same records, whose budgets add up."""
+    pixels, labels = data.private.inputs, data.private.labels
+    others = pate_tf.Data.from_arrays(
+        pixels[::-1, ..., 0].astype(np.uint8),
+        labels[::-1],
+        data.pool.inputs[..., 0].astype(np.uint8),
+        num_classes=10,
+        value_range=(0, 16),
+        name="others",
+    )
+    assert others.dataset.input_type != data.dataset.input_type
+    for number, (brought, representation) in enumerate([(data, "raw"), (others, flat)]):
+        teachers = pate_tf.Teachers(
+            "nearest_mean",
+            num_teachers=3,
+            representation=representation,
+            directory=tmp_path / str(number),
+        ).fit(brought.private, brought.pool)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            bought(teachers, brought)
+        same = [one for one in told if "ensembles of the same private records" in str(one.message)]
+        assert len(same) == number

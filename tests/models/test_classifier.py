@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 import io
 import json
@@ -116,29 +117,49 @@ def test_what_is_not_scikit_learns_is_refused_before_it_is_fitted(function, kind
         classifier.is_classifier(f"classifiers_for_tests:{function}", TABLE)
 
 
-def test_an_estimator_that_does_not_fit_is_one_line_without_records():
-    with pytest.raises(ValueError, match="MultinomialNB: expected to fit its records, got V"):
-        fit("refuses_negative_numbers")
+def test_records_that_an_estimator_refuses_stop_nothing():
+    """Whether it refuses them tells of them: it answers their commonest label then."""
     inputs, labels = records()
+    again = classifier.from_arrays(fit("refuses_negative_numbers", inputs, labels))
+    assert again.predict(QUERIES).tolist() == [np.bincount(labels).argmax()] * len(QUERIES)
     inputs[7, 1] = np.nan
     with pytest.raises(ValueError, match="inputs: expected finite numbers"):
         fit("scaled_logistic", inputs, labels)
 
 
+def test_an_estimator_that_can_not_learn_is_told_from_public_values():
+    classifier.check_learns("random_forest", TABLE)
+    for build in classifiers_for_tests.KEPT:
+        classifier.check_learns(f"classifiers_for_tests:{build.__name__}", TABLE)
+    positive = dataclasses.replace(TABLE, value_range=((0.0,) * 4, (1.0, 2.0, 3.0, 4.0)))
+    classifier.check_learns("classifiers_for_tests:refuses_negative_numbers", positive)
+    with pytest.raises(ValueError, match=r"model: expected .* 10 made-up records .*Neg") as caught:
+        classifier.check_learns("classifiers_for_tests:refuses_negative_numbers", TABLE)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_scores_that_are_not_finite_are_refused():
-    with pytest.raises(ValueError, match="Diverged: expected finite scores"):
-        fit("diverged")
-    fitted = LogisticRegression().fit(*records())
-    fitted.intercept_[0] = np.inf
-    with pytest.raises(ValueError, match="LogisticRegression: expected finite scores"):
-        classifier.Estimator(fitted).predict(QUERIES)
+def test_an_estimator_that_fails_on_an_input_answers_the_first_class_there():
+    assert classifier.from_arrays(fit("diverged")).predict(QUERIES).shape == (len(QUERIES),)
+    inputs, labels = records(classes=(1, 2))
+    far = classifier.from_arrays(fit("refuses_far_inputs", inputs, labels))
+    asked = np.concatenate([QUERIES[:3], inputs[:3]])
+    assert far.predict(asked).tolist() == [0, 0, 0, *labels[:3]]
+
+
+def test_what_is_not_fitted_or_answers_names_is_refused():
+    inputs, labels = records()
+    with pytest.raises(ValueError, match="LogisticRegression: expected a fitted classifier"):
+        classifier.Estimator(LogisticRegression()).predict(QUERIES)
+    names = LogisticRegression().fit(inputs, np.array(["a", "b", "c"])[labels])
+    with pytest.raises(ValueError, match="LogisticRegression: expected a label of every input"):
+        classifier.Estimator(names).predict(QUERIES)
 
 
 @pytest.mark.parametrize(
     ("queries", "words"),
     [
-        (np.zeros((2, 5), np.float32), "expected a label of every input, got ValueError"),
+        (np.zeros((2, 5), np.float32), "inputs: expected 4 features, got 5"),
         (np.full((2, 4), np.inf, np.float32), "inputs: expected finite numbers"),
     ],
 )

@@ -86,3 +86,13 @@ def test_stacks_of_uneven_shares():
     assert starts.tolist() == [0, 0, 3, 8]
     assert features.shape == (8, 6)
     np.testing.assert_array_equal(labels[3:], problem(5, 5)[1])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("length", [1e4, 1e15, 1e30])
+@pytest.mark.parametrize("name", closed_form.NAMES)
+def test_no_finite_features_stop_a_teacher_or_make_it_warn(name, length):
+    features, labels = problem(3, 12)
+    features[:6] = features[5] * length  # equal, and far beyond the penalty
+    for array in fitted(name, features.astype(np.float32), labels):
+        assert np.isfinite(array).all()

@@ -18,7 +18,8 @@ def test_no_vector_is_longer_than_one(features):
     assert found.shape == (len(features), features.shape[1] + 1)
     assert np.isfinite(found).all()
     assert (np.linalg.norm(found, axis=1) <= 1.0 + 1e-12).all()
-    assert (found[:, -1] == CONSTANT).all()
+    is_zero = (features == 0.0).all(axis=1)
+    assert (found[:, -1] == np.where(is_zero, 0.0, CONSTANT)).all()
 
 
 def test_direction_counts_and_length_does_not():
@@ -27,7 +28,7 @@ def test_direction_counts_and_length_does_not():
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     np.testing.assert_allclose(found[0, :2] / np.linalg.norm(found[0, :2]), [0.6, 0.8], rtol=1e-6)
     assert np.linalg.norm(found[0]) == pytest.approx(1.0)
-    assert (found[2, :2] == 0.0).all()
+    assert (found[2] == 0.0).all()
     scaled = record_vectors(features, np.array([4.0, 3.0]))
     assert scaled[0, 0] == pytest.approx(scaled[0, 1])
 
@@ -37,3 +38,11 @@ def test_a_vector_depends_on_its_own_input_alone():
     scale = np.linspace(0.5, 2.0, 7)
     alone = np.concatenate([record_vectors(one[None], scale) for one in features])
     assert (record_vectors(features, scale) == alone).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_give_the_zero_vector(bad):
+    features = np.array([[3.0, 4.0], [bad, 1.0], [bad, bad]], np.float32)
+    found = record_vectors(features, None)
+    assert (found[1:] == 0.0).all()
+    assert (found[0] == record_vectors(features[:1], None)[0]).all()

@@ -32,11 +32,6 @@ def with_nan(side, data_dir):
     return TABLE, inputs, labels
 
 
-def one_class(side, data_dir):
-    inputs, labels = _arrays(side)
-    return TABLE, inputs, 0 * labels
-
-
 def differing(side, data_dir):
     wide = dataclasses.replace(TABLE, value_range=(0, 2))
     return (TABLE if side == "public" else wide), *_arrays(side)

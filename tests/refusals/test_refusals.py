@@ -43,7 +43,6 @@ def analyse(*flags, **more):
 
 OF_DATA = [
     own("with_nan", told="expected finite numbers"),
-    own("one_class", told="at least 2 classes"),
     own("differing", told="value_range is"),
     Case(
         script=TEACHERS,
@@ -251,12 +250,12 @@ OF_SHARES = [
     teach(
         "--owners_file=few.npy",
         prepare=partial(bad_folders.array, name="few.npy", length=5),
-        told="owners_file: expected the owner of each record, 1200 in all, got 5",
+        told="owners_file: expected the owner of each record, got another number of them",
     ),
     teach(
         "--partition_file=few.npy",
         prepare=partial(bad_folders.array, name="few.npy", length=5),
-        told="partition: expected the teacher of each record, 1200 in all, got 5",
+        told="partition: expected the teacher of each record, got another number of them",
     ),
     teach("--owners_file=nosuch.npy", told="nosuch.npy"),
 ]

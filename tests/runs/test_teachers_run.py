@@ -16,7 +16,6 @@ from pate_tf.runs.teachers import training as runs
 from pate_tf.students.config import StudentSettings
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
 OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
@@ -42,11 +41,6 @@ def sides(monkeypatch, *, private=PRIVATE, public=PUBLIC):
             {"public": PublicExamples(OTHER, PUBLIC.inputs)},
             {},
             r"dataset: expected public samples of the private records' data set digits, got others",
-        ),
-        (
-            {"private": PrivateExamples(PRIVATE.dataset, PRIVATE.inputs, np.full(1200, 7))},
-            {},
-            "labels of digits: expected private records of at least 2 classes, got fewer",
         ),
         ({}, {"num_classes": 9}, "num_classes: digits has 10 classes, got 9"),
         ({}, {"num_teachers": 1201}, "num_teachers: expected at most one teacher a record"),

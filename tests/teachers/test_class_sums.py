@@ -71,6 +71,30 @@ def test_an_owner_adds_a_length_of_one_at_most_however_many_records(seed, number
     assert 0 < length(with_me - without) <= LATTICE
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("bad", [7.0, 1e300, np.nan, np.inf])
+def test_a_vector_that_is_too_long_counts_as_none(bad, owned):
+    """Whatever `record_vectors` gives: what is added is measured in whole numbers."""
+    vectors, labels = some(5)
+    owners = np.arange(len(labels)) if owned else None
+
+    def sums(chosen):
+        some_owners = None if owners is None else owners[chosen]
+        return class_sums(
+            vectors[chosen], labels[chosen], num_classes=NUM_CLASSES, owners=some_owners
+        )
+
+    without = sums(np.arange(1, len(labels)))
+    vectors[0] = bad
+    with_bad = sums(np.arange(len(labels)))
+    if owned and bad == 7.0:  # shortened
+        assert 0 < length(with_bad - without) <= LATTICE
+    elif not (owned and bad == 1e300):
+        assert (with_bad == without).all()
+    assert length(with_bad - without) <= LATTICE
+
+
 def test_sums_are_what_one_would_add_up_by_hand():
     vectors, labels = some(5)
     slow = np.zeros((vectors.shape[1], NUM_CLASSES))
@@ -131,6 +155,26 @@ def test_one_record_replaced_moves_what_is_kept_by_two_at_most(tmp_path, encoder
     moved = length(after.class_sums.values - before.class_sums.values)
     assert 0 < moved <= 2 * LATTICE
     assert before.digest != after.digest
+
+
+class Standardised(RawPart):
+    """Each image by its own mean and deviation: of a blank one nothing is finite."""
+
+    def __call__(self, inputs):
+        (view,) = super().__call__(inputs)
+        mean, variance = tf.nn.moments(view[:, :-1], [1], keepdims=True)
+        return [tf.concat([(view[:, :-1] - mean) / tf.sqrt(variance), view[:, -1:]], axis=1)]
+
+
+def test_a_record_without_finite_features_adds_nothing(tmp_path):
+    encoder = Encoder(helpers.BLOBS, [Standardised(POOL)], {"representation": "standardised"})
+    blank = IMAGES.copy()
+    blank[40] = 0
+    assert np.isfinite(encoder.features(blank)).all()
+    train(tmp_path / "before", encoder)
+    train(tmp_path / "after", encoder, images=blank)
+    moved = kept(tmp_path / "after").class_sums.values - kept(tmp_path / "before").class_sums.values
+    assert 0 < length(moved) <= LATTICE  # one is taken away, and none added
 
 
 @pytest.mark.parametrize("limit", ["SECONDS_BETWEEN_SAVES", "MOST_UNSAVED"])

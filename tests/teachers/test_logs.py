@@ -59,3 +59,12 @@ def test_a_run_without_new_teachers_writes_no_speed(tmp_path):
     with logs.throughput(run, 10):
         pass
     assert event_files.scalars(logs.logs_of(run)) == {}
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_that_are_not_finite_are_left_out_without_a_word(tmp_path):
+    run = artifacts.RunDirectory(tmp_path)
+    losses = [[3.0, np.nan, np.inf, 1.0], [5.0, 4.0, np.nan], []]
+    logs.write_losses(run, [np.array(each, np.float32) for each in losses])
+    written = event_files.scalars(logs.logs_of(run) / "highest")
+    assert written["loss"] == [(1, 5.0), (2, 4.0), (4, 1.0)]

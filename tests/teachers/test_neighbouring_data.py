@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pate_tf import artifacts
 from pate_tf.models import catalogue, classifier, closed_form
-from pate_tf.models.encoder import Encoder
+from pate_tf.models.encoder import Encoder, Part
 from pate_tf.partition import Partition, owner_partition, random_partition
 from pate_tf.representations import contrastive
 from pate_tf.runs.teachers import training as run
@@ -158,14 +158,17 @@ def learn_classifiers(model: str) -> Learn:
     return learn
 
 
-def learn_on_features(model: str) -> Learn:
-    """Teachers on learnt features, of a network whose rounding could depend on the batch."""
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    """Of a network whose rounding could depend on the batch."""
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
     (part,) = contrastive.unlearnt(helpers.BLOBS, 0)[:1]
     part.find_directions(pool)
-    encoder = Encoder(helpers.BLOBS, [part], {})
+    return Encoder(helpers.BLOBS, [part], {})
 
+
+def learn_on_features(model: str, encoder: Encoder) -> Learn:
     def learn(records: list[Record], shares: Partition) -> Learned:
         settings = config(model.removesuffix(" on features"), shares.unit)
         trained = on_features.train(
@@ -177,9 +180,9 @@ def learn_on_features(model: str) -> Learn:
 
 
 @pytest.fixture(scope="module", params=[KERAS, FOREST, LOGISTIC, *CLOSED_FORMS])
-def learn(request, learn_keras) -> Learn:
+def learn(request, learn_keras, encoder) -> Learn:
     if request.param in CLOSED_FORMS:
-        yield learn_on_features(request.param)
+        yield learn_on_features(request.param, encoder)
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "num_cores", lambda: 1)
@@ -204,6 +207,43 @@ def changed(before: Learned, after: Learned) -> set[int]:
 
     pairs = enumerate(zip(before, after, strict=True))
     return {teacher for teacher, (one, other) in pairs if bits(one) != bits(other)}
+
+
+class Place(Part):
+    """An input, and its place in the batch: as rounding might, this one depends on the place."""
+
+    widths, learnt = (65,), ()
+
+    def __call__(self, inputs):
+        places = tf.cast(tf.range(tf.shape(inputs)[0])[:, tf.newaxis], tf.float32)
+        return [tf.concat([tf.reshape(inputs, [-1, 64]), places], axis=1)]
+
+
+@pytest.mark.parametrize("change", OWNER_CHANGES)
+def test_features_of_an_owners_records_depend_on_no_other_owner(change):
+    """Not even by rounding: what an owner adds to feature sums is exactly that owner's."""
+    encoder = Encoder(helpers.BLOBS, [Place()], {})
+
+    def by_owner(records: list[Record]) -> dict[str, list[bytes]]:
+        owners = np.array([record.owner for record in records])
+        private = dataclasses.replace(examples(records), owners=owners)
+        shares = shares_by_owner(records)
+        found: dict[str, list[bytes]] = {}
+        teachers = range(NUM_TEACHERS)
+        for teacher, features, labels in on_features.features_of_shares(
+            private, shares, teachers, encoder
+        ):
+            own = shares.records_of(teacher)
+            np.testing.assert_array_equal(labels, private.labels[own])
+            for record, row in zip(own, features, strict=True):
+                found.setdefault(owners[record], []).append(row.tobytes())
+        return found
+
+    records, moved = OWNER_CHANGES[change]
+    before, after = by_owner(BASE), by_owner(records)
+    assert sum(map(len, after.values())) == len(records)
+    differ = {owner for owner in before | after if before.get(owner) != after.get(owner)}
+    assert differ == set(moved)
 
 
 @pytest.mark.parametrize("change", OWNER_CHANGES)

@@ -53,11 +53,11 @@ def test_steps_follow_from_a_teachers_own_share():
     assert explicit.steps_in_words == "10 steps each"
 
 
-@pytest.mark.parametrize("version", [None, 1])
-def test_owners_teachers_of_the_first_version_are_refused(version):
+@pytest.mark.parametrize("version", [None, 1, 2])
+def test_owners_teachers_whose_number_may_follow_from_their_records_are_refused(version):
     fields = TeacherConfig(**FIELDS, unit="owner").to_dict()
     assert fields.pop("training_version") == TRAINING_VERSION
     old = fields if version is None else {**fields, "training_version": version}
-    with pytest.raises(ValueError, match="training_version: expected at least 2"):
+    with pytest.raises(ValueError, match="training_version: expected at least 3"):
         TeacherConfig.from_dict(old)
     assert TeacherConfig.from_dict({**old, "unit": "record"}) == TeacherConfig(**FIELDS)

@@ -12,6 +12,7 @@ from pate_tf.accounting.mechanisms import Plurality
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.values.dataset import Dataset
 from pate_tf.values.public import Pool, PoolLabels, PublicExamples
+from pate_tf.values.record_set import RecordSet
 from pate_tf.values.sensitive import PrivateExamples, VoteCounts, Votes
 
 # So large that no shape, limit or number of classes contains its digits.
@@ -145,6 +146,12 @@ def test_reprs_of_sensitive_values_depend_on_shapes_alone(labels):
         assert repr(PrivateExamples(IMAGES, inputs, changed[:, 0])) == repr(
             PrivateExamples(IMAGES, np.zeros((3, 2, 2, 1), np.int64), np.zeros(3, np.int64))
         )
+        # How many records owners have is private, too.
+        some, all_ = (
+            PrivateExamples(IMAGES, inputs[:number], changed[:number, 0], np.arange(number))
+            for number in (2, 3)
+        )
+        assert repr(some) == repr(all_)
 
 
 @given(
@@ -352,3 +359,36 @@ def test_what_a_model_learns_are_the_weights_if_there_are_some():
     np.testing.assert_array_equal(weighted.targets, weights.astype(np.float32))
     with pytest.raises(ValueError):
         weighted.weights[0, 0] = 1.0
+
+
+def test_a_record_is_known_by_its_numbers_alone():
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (200, 4, 4, 1)).astype(np.uint8)
+    known = RecordSet.of(pixels)
+    for same in (
+        pixels[::-1],
+        pixels.astype(np.float32),
+        pixels.astype(">f8"),
+        pixels.astype(np.int64).reshape(200, 16),
+        np.asfortranarray(pixels),
+    ):
+        assert RecordSet.of(same) == known
+    signed = np.where(pixels == 0, -0.0, pixels)
+    assert RecordSet.of(signed) == known
+    some = RecordSet.of(pixels[:150].astype(np.float64))
+    assert some.digest != known.digest and set(some.sketch) & set(known.sketch)
+    assert not set(RecordSet.of(255 - pixels).sketch) & set(known.sketch)
+    # What float32 can't tell apart no model can.
+    thirds = random.uniform(size=(9, 3))
+    assert RecordSet.of(thirds) == RecordSet.of(thirds.astype(np.float32))
+
+
+def test_inputs_that_float32_can_not_hold_are_refused():
+    """One by one and beforehand: none may become infinite in a teacher."""
+    floats = dataclasses.replace(IMAGES, input_type="float32")
+    inputs = np.zeros((5, *IMAGES.input_shape))
+    PrivateExamples(floats, inputs + 3e38, np.zeros(5, int))
+    for value in (1e39, -1e300, np.nan, -np.inf):
+        inputs[3, 0, 0, 0] = value
+        with pytest.raises(ValueError, match="inputs of images: expected finite"):
+            PrivateExamples(floats, inputs, np.zeros(5, int))

@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from pate_tf import artifacts
 from pate_tf.runs.reporting import Reporting
 from pate_tf.teachers import cluster, store
@@ -68,8 +66,8 @@ def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: i
     """Checks data before anything is trained on them.
 
     Raises:
-      ValueError: if both sides are not of one data set, the number of classes is not the expected
-        one, or all private records are of one class.
+      ValueError: if both sides are not of one data set, or the number of classes is not the
+        expected one.
     """
     dataset = examples.dataset
     if num_classes not in (None, dataset.num_classes):
@@ -80,14 +78,4 @@ def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: i
         raise ValueError(
             f"dataset: expected public samples of the private records' data set {dataset.name}, "
             f"got others: {difference}"
-        )
-    check_classes(examples)
-
-
-def check_classes(examples: PrivateExamples) -> None:
-    """Raises ValueError if all private records are of one class."""
-    dataset = examples.dataset
-    if len(np.unique(examples.labels)) < 2:
-        raise ValueError(
-            f"labels of {dataset.name}: expected private records of at least 2 classes, got fewer"
         )

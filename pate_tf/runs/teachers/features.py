@@ -36,7 +36,7 @@ def recommendation(num_records: int, dataset: Dataset) -> Recommendation:
     """Recommends a number of teachers that learn from features, by public values alone.
 
     The number of private records counts as public here, as it does in the partition, the ledger and
-    every statement.
+    every statement, where records are protected. Where owners are it is private.
     """
     # Half as many, for twice the teachers: votes were a point better on the pools of MNIST and
     # Fashion-MNIST at an epsilon of .1, no better at .25, and up to two points worse at 1.
@@ -50,19 +50,36 @@ def recommendation(num_records: int, dataset: Dataset) -> Recommendation:
 
 
 def num_teachers(
-    asked: int | None, model: Named | None, examples: PrivateExamples, reporting: Reporting
+    asked: int | None,
+    model: Named | None,
+    examples: PrivateExamples,
+    reporting: Reporting,
+    *,
+    unit: str,
 ) -> int:
     """Returns how many teachers there are to be; tells of a number that nobody asked for.
+
+    Where owners are protected somebody must ask for one: nothing that follows from the records may
+    take its place, since one owner more or less would change it, and all teachers with it.
 
     Args:
       asked: what the user says; None for what is recommended where teachers learn from features,
         `DEFAULT_NUM_TEACHERS` otherwise.
       model: of a teacher; None for the default.
-      examples: whose number counts as public.
+      examples: whose number counts as public where records are protected.
       reporting: is told.
+      unit: what is protected, "record" or "owner".
+
+    Raises:
+      ValueError: if owners are protected and no number is asked for.
     """
     if asked is not None:
         return asked
+    if unit == "owner":
+        raise ValueError(
+            "num_teachers: expected it with owners, got none: how many records they have is "
+            "private, so no number of teachers can follow from it"
+        )
     if model is None or not is_on_features(model):
         return DEFAULT_NUM_TEACHERS
     found = recommendation(len(examples), examples.dataset)

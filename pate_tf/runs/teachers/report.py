@@ -77,7 +77,7 @@ def teachers_rows(
     constant, ensemble = values["constant_answer_accuracy"], values["ensemble"]
     each = [("each teacher apart", f"{values['each']} (sensitive)")] if "each" in values else []
     return [
-        ("data set", f"{config.dataset.name}, {num_records:,} private records"),
+        ("data set", _data_in_words(config, num_records)),
         *each,
         ("teachers", _teachers_in_words(config, values)),
         ("mean teacher accuracy", _accuracy_in_words(values, num_samples)),
@@ -89,6 +89,11 @@ def teachers_rows(
         else ("ensemble", f"{ensemble} (sensitive)"),
         ("time", f"{values['seconds']:.1f} s"),
     ]
+
+
+def _data_in_words(config: TeacherConfig, num_records: int) -> str:
+    sensitive = "; sensitive" if config.unit == "owner" else ""
+    return f"{config.dataset.name}, {num_records:,} private records{sensitive}"
 
 
 def _augmentation_rows(config: TeacherConfig) -> list[Row]:
@@ -115,7 +120,8 @@ def _by_class_rows(values: Mapping[str, Any], num_classes: int) -> list[Row]:
             (
                 "WARNING",
                 f"{values['teachers_constant']} of {values['teachers_evaluated']} teachers always "
-                f"give the same answer, which says nothing; sensitive",
+                f"give the same answer, which says nothing (a network's training may have "
+                f"diverged: try a lower learning rate); sensitive",
             )
         )
     return rows

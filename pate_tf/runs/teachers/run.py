@@ -18,7 +18,6 @@ from pate_tf.runs.teachers import features, report
 from pate_tf.runs.teachers import training as runs
 from pate_tf.runs.teachers.checks import (
     REPORT,
-    check_classes,
     check_data,
     check_places,
     kept_teachers,
@@ -42,7 +41,8 @@ class TeachersRun:
       data: private records, and public samples that measure the teachers.
       num_classes: checked against the data set if given.
       num_teachers: how many share the private records; None for `DEFAULT_NUM_TEACHERS`, or what is
-        recommended where teachers learn from features (`runs.teachers.features`).
+        recommended where teachers learn from features (`runs.teachers.features`). Where owners are
+        protected it must be given.
       pool_size: how many of the public samples, from the first, form the pool that representations
         are learnt from; None for the data set's own.
       teachers: the teachers to train in this process, from 0; None for all, or for none if those
@@ -112,7 +112,6 @@ def fit(
     Raises:
       ValueError: if something does not fit.
     """
-    check_classes(examples)
     shares = (
         partition.random_partition(
             num_records=len(examples), num_teachers=num_teachers, seed=settings.seed
@@ -169,10 +168,14 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
     examples = asked.data.load_private(reporting)
     public = asked.data.load_public(reporting)
     check_data(examples, public, asked.num_classes)
-    num_teachers = features.num_teachers(
-        asked.num_teachers, asked.settings.model, examples, reporting
-    )
     examples = asked.partition.owned(examples)
+    num_teachers = features.num_teachers(
+        asked.num_teachers,
+        asked.settings.model,
+        examples,
+        reporting,
+        unit=asked.partition.unit(examples),
+    )
     shares = asked.partition.load(
         num_records=len(examples),
         num_teachers=num_teachers,

@@ -42,6 +42,10 @@ class PartitionSource:
         _check_length(owners, len(examples), "owners_file", "the owner of each record")
         return dataclasses.replace(examples, owners=owners)
 
+    def unit(self, examples: PrivateExamples) -> str:
+        """Returns what shares of records, as `owned` gives them, protect: "record" or "owner"."""
+        return "record" if self.partition_file or examples.owners is None else "owner"
+
     def load(
         self,
         *,
@@ -69,13 +73,13 @@ class PartitionSource:
                 num_records=num_records, num_teachers=num_teachers, seed=seed
             )
         if shares.num_records != num_records:
-            raise ValueError(f"partition: expected {num_records} records, got {shares.num_records}")
+            raise ValueError("partition: expected the teacher of each record, got others")
         return shares
 
 
 def _check_length(given: npt.NDArray[Any], num_records: int, what: str, meaning: str) -> None:
     if given.ndim and len(given) != num_records:
-        raise ValueError(f"{what}: expected {meaning}, {num_records} in all, got {len(given)}")
+        raise ValueError(f"{what}: expected {meaning}, got another number of them")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -143,6 +143,8 @@ def train(
         describe = fingerprint.estimator_of if are_classifiers else fingerprint.architecture_of
         learns_on = config.dataset if encoder is None else encoder.feature_dataset
         described = describe(config.model, learns_on)
+        if are_classifiers:
+            classifier.check_learns(config.model, learns_on)
     built = None if by_formula or are_classifiers else models.build(config.model, config.dataset)
     by_fit = built is not None and bool(built.compiled)
     if built is not None:
@@ -164,7 +166,6 @@ def train(
     artifacts.remove_abandoned(run_directory.root)
     # In the order in which differences are told: digests, which say little, at last.
     identity = {
-        "num_records": len(examples),
         **config.to_dict(),
         "architecture": None if are_classifiers else described,
         "estimator": described if are_classifiers else None,

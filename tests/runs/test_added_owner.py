@@ -1,0 +1,367 @@
+"""One owner more: whatever follows from the number, size or content of records would differ.
+
+Whole runs, as a user starts them, on data sets that differ by one owner of three records. All that
+a run leaves and says is compared: teachers bit for bit, votes, feature sums, file names, what is
+printed and warned, plans and statements.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import re
+import warnings
+
+import classifiers_for_tests
+import front_helpers
+import keras
+import numpy as np
+import pytest
+from sklearn.naive_bayes import MultinomialNB
+
+import pate_tf
+from pate_tf import artifacts
+from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.target import Target
+from pate_tf.data import catalogue as data
+from pate_tf.models import catalogue as models
+from pate_tf.models import closed_form
+from pate_tf.noise import SystemNoise
+from pate_tf.partition import owner_partition, random_partition
+from pate_tf.representations import contrastive
+from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
+from pate_tf.runs.reporting import Reporting
+from pate_tf.runs.sources import DataSource
+from pate_tf.runs.student.class_sums import sums_plan, with_sums, worthwhile_sums_plan
+from pate_tf.runs.student.target import TargetRequest
+from pate_tf.runs.teachers import going_on
+from pate_tf.runs.teachers import run as train_teachers
+from pate_tf.runs.teachers.settings import PartitionSource, TeacherSettings
+from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
+from pate_tf.teachers import processes
+from pate_tf.teachers.store import read_all_finished
+from pate_tf.values.dataset import Dataset
+from pate_tf.values.public import PublicExamples
+from pate_tf.values.sensitive import PrivateExamples
+
+IMAGES = Dataset(
+    name="images",
+    kind="image",
+    input_shape=(8, 8, 1),
+    value_range=(0.0, 255.0),
+    num_classes=3,
+    pool_size=60,
+    input_type="float32",
+)
+HUGE = 3e38  # float32 holds it, and no sum of two
+OWNED = 3  # records of an owner
+
+
+def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that differ in where the image is bright, under noise."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, number)
+    images = random.uniform(0, 120, (number, 8, 8, 1)).astype(np.float32)
+    for index, label in enumerate(labels):
+        images[index, 2:6, 2 * label : 2 * label + 3] += 120
+    return images, labels
+
+
+PUBLIC = PublicExamples(IMAGES, *pictures(90, seed=1))
+POOL = PUBLIC.split(IMAGES.pool_size).pool
+# Of a newcomer: what others are like, and what a run might stumble over.
+NEWCOMERS = {
+    "ordinary": pictures(OWNED, seed=2),
+    "hostile": (
+        np.stack([np.zeros((8, 8, 1)), np.full((8, 8, 1), HUGE), np.full((8, 8, 1), -HUGE)]),
+        np.array([2, 0, 1]),
+    ),
+}
+
+
+def private(num_owners: int, newcomer: str | None) -> PrivateExamples:
+    """Records whose owners stand in no order, and those of a newcomer among them."""
+    images, labels = pictures(OWNED * num_owners, seed=3)
+    owners = np.random.default_rng(4).permutation(np.arange(len(labels)) // OWNED)
+    if newcomer is not None:
+        more, theirs = NEWCOMERS[newcomer]
+        places = [1, len(owners) // 2, len(owners) // 2]
+        images = np.insert(images, places, more.astype(np.float32), axis=0)
+        labels = np.insert(labels, places, theirs)
+        owners = np.insert(owners, places, num_owners)
+    return PrivateExamples(IMAGES, images, labels, owners)
+
+
+@keras.saving.register_keras_serializable()
+class Standardised(keras.layers.Layer):
+    """Each image by its own mean and deviation: of a blank one nothing is finite."""
+
+    def call(self, inputs):
+        flat = keras.ops.reshape(inputs, (-1, 64))
+        mean, variance = keras.ops.moments(flat, axes=[1], keepdims=True)
+        return (flat - mean) / keras.ops.sqrt(variance)
+
+
+def standardised(dataset: Dataset) -> keras.Model:
+    image = keras.Input(dataset.input_shape)
+    dense = keras.layers.Dense(300, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
+    return keras.Model(image, dense(Standardised()(image)))
+
+
+def bayes(dataset: Dataset):
+    """It refuses negative numbers, of which the range of pixels has none."""
+    return MultinomialNB()
+
+
+@dataclasses.dataclass(frozen=True)
+class Traces:
+    """All that is left of a run, and all that it said."""
+
+    teachers: list[list[np.ndarray]]
+    votes: np.ndarray
+    sums: np.ndarray | None
+    files: set[str]
+    said: list[str]
+    rows: list[tuple[str, str]]
+    values: dict[str, object]
+    described: dict[str, object]
+    plans: list[object]
+
+
+class Told(list):
+    """Takes whatever a run tells."""
+
+    def reporting(self) -> Reporting:
+        def takes(description, *more):
+            self.append(repr((description, *more)))
+            return Reporting().progress_bar("", 0, "")
+
+        return Reporting(clock=takes, progress_bar=takes, note=self.append, warn=self.append)
+
+
+SENSITIVE = ("accuracy", "constant", "seconds", "each", "ensemble")  # or another place, or time
+
+
+def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, **asked) -> Traces:
+    parallelism = asked.pop("parallelism", "ensemble")
+    shares = PartitionSource()
+    if examples.owners is not None:
+        shares = PartitionSource(owners_file=folder / "owners.npy")
+        np.save(folder / "owners.npy", examples.owners)
+    told, run = Told(), folder / "run"
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        patch.setattr(data, "load_private", lambda *_, **__: examples)
+        patch.setattr(data, "load_public", lambda *_, **__: PUBLIC)
+        patch.setattr(processes, "num_cores", lambda: 1)
+        patch.setattr(going_on, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
+        report = train_teachers.run(
+            train_teachers.TeachersRun(
+                data=DataSource(),
+                num_teachers=num_teachers,
+                settings=TeacherSettings(**asked),
+                partition=shares,
+                folder=run,
+                parallelism=parallelism,
+            ),
+            told.reporting(),
+        )
+    ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(run)))
+    by_teacher, _ = read_all_finished(run / "sensitive/teachers")
+    kept = with_sums(ensemble)
+    return Traces(
+        teachers=[by_teacher[teacher] for teacher in range(num_teachers)],
+        votes=ensemble.votes(POOL.inputs).labels,
+        sums=None if kept is None else kept[1].values,
+        files={
+            re.sub(r"events\.out.*", "events", str(path.relative_to(run)))
+            for path in run.rglob("*")
+        },
+        said=[*told, *(f"{one.category.__name__}: {one.message}" for one in warned)],
+        rows=[row for row in report.rows if "sensitive" not in row[1] and row[0] != "time"],
+        values={
+            name: value
+            for name, value in report.values.items()
+            if not any(word in name for word in SENSITIVE)
+        },
+        described=json.loads((ensemble_folder_of(run) / "ensemble.json").read_text()),
+        plans=plans(ensemble),
+    )
+
+
+def ensemble_folder_of(run: pathlib.Path) -> pathlib.Path:
+    return ensemble_folder(artifacts.RunDirectory(run))
+
+
+def plans(ensemble) -> list[object]:
+    """What a budget buys, as far as anything is asked of the ensemble for it."""
+    target = Target(epsilon=8.0, delta=1e-5, num_queries=1, unit=ensemble.unit)
+    request = TargetRequest(target_epsilon=50.0, noise=SystemNoise())
+    found: list[object] = [
+        request.plan_for(ensemble, POOL, delta=1e-5).to_dict(),
+        worthwhile_sums_plan(target, teachers=ensemble, pool=POOL),
+    ]
+    if with_sums(ensemble) is not None:
+        found.append(sums_plan(target, teachers=ensemble, pool=POOL).to_dict())
+    return found
+
+
+def changed(before: Traces, after: Traces) -> set[int]:
+    """The teachers that differ in any bit."""
+
+    def bits(arrays: list[np.ndarray]) -> list[tuple[object, ...]]:
+        return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
+
+    pairs = enumerate(zip(before.teachers, after.teachers, strict=True))
+    return {teacher for teacher, (one, other) in pairs if bits(one) != bits(other)}
+
+
+def teacher_of(owner: int, num_teachers: int) -> int:
+    return int(owner_partition([owner], num_teachers=num_teachers, seed=0).assignment[0])
+
+
+def check(before: Traces, after: Traces, theirs: int, *, moved_by: int = 1) -> None:
+    """Nothing differs but one teacher, and the sums by so many lengths."""
+    assert changed(before, after) <= {theirs}
+    differ = (before.votes != after.votes).any(axis=1)
+    assert set(np.flatnonzero(differ).tolist()) <= {theirs}
+    assert (before.sums is None) == (after.sums is None)
+    if before.sums is not None:
+        moved = (after.sums - before.sums).ravel().tolist()
+        assert sum(one * one for one in moved) <= (moved_by * LATTICE) ** 2
+    for name in ("files", "said", "rows", "values", "described", "plans"):
+        assert getattr(before, name) == getattr(after, name), name
+
+
+MODELS = {
+    "network": {"model": "architectures_for_tests:with_buffers", "batch_size": 2},
+    "forest": {"model": "random_forest"},
+    "logistic": {"model": "classifiers_for_tests:scaled_logistic"},
+    "bayes": {"model": bayes},
+    "logistic on features": {
+        "model": "classifiers_for_tests:scaled_logistic",
+        "representation": "raw",
+    },
+    "ridge": {"model": "ridge"},
+    "nearest mean": {"model": "nearest_mean", "representation": standardised},
+}
+OTHERS = {
+    **{f"{name} on raw": {"model": name, "representation": "raw"} for name in closed_form.NAMES},
+    **{name: {"model": name} for name in models.BUILDERS},
+    "default": {},
+    "data parallel": {"model": "mlp", "parallelism": "data"},
+    "compiled": {"model": front_helpers.compiled, "max_steps": 20},
+    **{name: {"model": name} for name in closed_form.NAMES},
+    **{
+        build.__name__: {"model": f"classifiers_for_tests:{build.__name__}"}
+        for build in classifiers_for_tests.KEPT
+        if build is not classifiers_for_tests.searched  # it keeps how long it took
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def representation_of_pool(tmp_path_factory):
+    """What is learnt of the pool alone is learnt before, with what that says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(contrastive, "STEPS", 20)
+        encoder_of(POOL, default_of_teachers(IMAGES), 0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """Runs without the newcomer, each once."""
+
+    @functools.cache
+    def found(name: str, num_owners: int, num_teachers: int) -> Traces:
+        asked = {**OTHERS, **MODELS}[name]
+        folder = tmp_path_factory.mktemp("without")
+        return traces(folder, private(num_owners, None), num_teachers, **asked)
+
+    return found
+
+
+@pytest.mark.parametrize("newcomer", NEWCOMERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_an_owner_more_changes_one_teacher_and_nothing_else(tmp_path, without, name, newcomer):
+    after = traces(tmp_path, private(30, newcomer), 4, **MODELS[name])
+    check(without(name, 30, 4), after, teacher_of(30, 4))
+
+
+@pytest.mark.parametrize("name", ["logistic", "bayes", "nearest mean"])
+def test_a_record_replaced_changes_one_teacher_and_nothing_else(tmp_path, name):
+    images, labels = pictures(90, seed=3)
+    found = []
+    for place, (image, label) in enumerate(zip(*NEWCOMERS["hostile"], strict=True)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        images[40], labels[40] = image, label
+        examples = PrivateExamples(IMAGES, images.copy(), labels.copy())
+        found.append(traces(folder, examples, 4, **MODELS[name]))
+    theirs = random_partition(num_records=90, num_teachers=4, seed=0).assignment[40]
+    for after in found[1:]:
+        check(found[0], after, theirs, moved_by=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("newcomer", NEWCOMERS)
+@pytest.mark.parametrize("name", [*MODELS, *OTHERS])
+def test_so_it_does_for_every_kind_of_teacher_and_more_owners(tmp_path, without, name, newcomer):
+    asked = {**OTHERS, **MODELS}[name]
+    after = traces(tmp_path, private(333, newcomer), 20, **asked)
+    check(without(name, 333, 20), after, teacher_of(333, 20))  # 999 records, and 1,002
+
+
+@pytest.mark.parametrize("name", [*MODELS, "default", *closed_form.NAMES])
+def test_without_a_number_of_teachers_owners_are_refused_whatever_their_number(tmp_path, name):
+    told = set()
+    for newcomer in (None, "ordinary"):
+        with pytest.raises(ValueError, match="num_teachers: expected it with owners") as caught:
+            traces(tmp_path, private(30, newcomer), None, **{**OTHERS, **MODELS}[name])
+        told.add(str(caught.value))
+        assert [path.name for path in tmp_path.iterdir()] == ["owners.npy"]
+    assert len(told) == 1
+
+
+def test_a_class_that_one_owner_alone_has_stops_no_run(tmp_path):
+    examples = private(30, "ordinary")
+    is_new = examples.owners == 30
+    labels = np.where(is_new, 2, 1)
+    for name, chosen in (("with", np.full(len(labels), True)), ("without", ~is_new)):
+        (tmp_path / name).mkdir()
+        some = PrivateExamples(
+            IMAGES, examples.inputs[chosen], labels[chosen], examples.owners[chosen]
+        )
+        left = traces(tmp_path / name, some, 4, model="ridge", representation="raw")
+        assert (left.votes == 1).any()
+
+
+def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
+    """The statement of a student whose labels were asked of such teachers."""
+    examples = private(30, newcomer)
+    teachers = pate_tf.Teachers(
+        "ridge", num_teachers=4, representation="raw", directory=folder / "teachers"
+    ).fit(examples, POOL)
+    mechanism = pate_tf.LaplaceNoisyMax.of_scale(5.0)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
+        labels = labeller.label(POOL, num_queries=20)
+        published = pate_tf.publish(
+            front_helpers.net(IMAGES), labels, labeller, folder / "published"
+        )
+    return published.statement.to_dict()
+
+
+def test_a_statement_says_the_same(tmp_path, monkeypatch):
+    found = []
+    for newcomer in (None, "hostile"):
+        # As on two machines: what was spent on the same records elsewhere is stated too.
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {newcomer}"))
+        found.append(stated(tmp_path / f"run {newcomer}", newcomer))
+    one, other = found
+    digests = {"student_digest", "ledger_head"}  # of random numbers
+    assert one.keys() == other.keys() and digests <= one.keys()
+    for name in one.keys() - digests:
+        assert one[name] == other[name], name
