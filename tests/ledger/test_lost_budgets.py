@@ -282,7 +282,7 @@ def test_equal_teachers_in_another_folder_add_up(tmp_path):
     """One ensemble: whichever of its ledgers is charged, each says so and is held to it."""
     budget = epsilon_of(12)
     spend(tmp_path / "one", 0, 5, epsilon_budget=budget)
-    with pytest.warns(LedgerWarning, match="other ledgers of the same subject spent is charged here"):
+    with pytest.warns(LedgerWarning, match="the same subject spent is charged here"):
         two = open_ledger(tmp_path / "two", epsilon_budget=budget)
     with two, open_ledger(tmp_path / "one", epsilon_budget=budget) as one:
         assert two.spent().epsilon == epsilon_of(5) and not two.was_reset
