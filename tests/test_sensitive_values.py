@@ -16,7 +16,7 @@ from pate_tf.values.sensitive import VoteCounts, Votes
 
 # Fields that must not be shown, by class; "*" for all of them.
 SENSITIVE = {
-    "pate_tf.values.sensitive.PrivateExamples": ("inputs", "labels", "owners"),
+    "pate_tf.values.sensitive.PrivateExamples": ("inputs", "labels", "owners", "origin"),
     "pate_tf.values.sensitive.VoteCounts": ("values",),
     "pate_tf.values.sensitive.FeatureSums": ("values",),
     "pate_tf.values.sensitive.Votes": ("labels",),
@@ -73,7 +73,8 @@ PUBLIC = {
     *("data.columns.Column", "data.tfds_source.Source"),
     *("students.evaluation.Accuracy", "students.config.StudentConfig"),
     *("students.config.StudentSettings", "students.catalogue.Student"),
-    *("selective_sgd.payment.Payment", "selective_sgd.privacy.Privacy"),
+    *("selective_sgd.payment.Payment", "selective_sgd.payment._Known"),
+    "selective_sgd.privacy.Privacy",
     *("selective_sgd.server.Parameters", "selective_sgd.settings.Settings"),
     *("selective_sgd.declared.Declared", "selective_sgd.roster.Roster"),
     "runs.selective_sgd.participant.ParticipantRun",

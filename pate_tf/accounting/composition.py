@@ -139,6 +139,16 @@ def fits(paid: Paid, delta: float, epsilon_budget: float) -> bool:
     )
 
 
+def delta_of_chosen_kinds(paid: Paid, delta: float) -> float:
+    """Returns the delta at which a budget holds whose kinds of charge earlier answers chose.
+
+    One kind keeps delta. Of several, any of the moments may decide, and before them the first
+    kind's own theorem (docs/theory.md, Proposition S4 c).
+    """
+    kinds = sum(1 for number in paid.values() if number)
+    return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
+
+
 def to_dp_event(paid: Paid) -> Any:
     """Returns one `dp_accounting` event for everything paid, a part for each charge.
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.local import SecureHistogram, silo_charge_from_dict
 from pate_tf.silos.journal import Round
 from pate_tf.silos.messages import Refusal, Reply
@@ -55,7 +55,7 @@ def spending(
             paid=dict(paid[member.name]),
             num_refused=refused[member.name],
             epsilon=epsilons[frozenset(paid[member.name].items())],
-            delta=roster.delta,
+            delta=delta_of_chosen_kinds(paid[member.name], roster.delta),
             num_declared=member.queries,
         )
         for member in roster.members

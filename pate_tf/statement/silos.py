@@ -73,7 +73,8 @@ class SiloSpending:
       paid: what its answers are charged as, and how many of each.
       num_refused: queries that it refused by policy.
       epsilon: of all its answers in this run together, at `delta`.
-      delta: that epsilon holds at.
+      delta: that epsilon holds at; 129 times the run's where a silo answered by several mechanisms,
+        which the coordinator may have chosen by earlier answers.
       num_declared: how many queries it declared in public to answer in all.
     """
 

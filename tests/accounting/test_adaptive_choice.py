@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from pate_tf.accounting.conversions import epsilon_from_alphas
+from pate_tf.accounting.composition import delta_of_chosen_kinds
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
+from pate_tf.accounting.local import RandomisedResponse
 
 MOMENTS = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 DELTA, DEPTH = 0.02, 6
@@ -122,3 +124,12 @@ def test_batches_alone_add_up_under_limits_fixed_beforehand(seed):
     outputs = laws(choose, fits)
     assert len(outputs) > 3
     assert 0.001 < divergence(outputs, 0.45) <= 0.02
+
+
+def test_several_kinds_of_answers_hold_at_the_delta_of_all_moments_that_could_decide():
+    one, other = (RandomisedResponse(num_classes=3, epsilon=epsilon) for epsilon in (0.5, 1.0))
+    assert delta_of_chosen_kinds({one: 10, other: 0}, 1e-6) == 1e-6
+    assert delta_of_chosen_kinds({one: 10, other: 1}, 1e-6) == pytest.approx(
+        (len(DEFAULT_MOMENTS) + 1) * 1e-6
+    )
+    assert delta_of_chosen_kinds({one: 1, other: 1}, 0.5) == 1.0

@@ -48,7 +48,7 @@ def test_the_files_of_five_silos_are_what_the_commands_take(tmp_path):
     ],
 )
 def test_what_the_page_says_of_noise_and_epsilon(sigma, number, sentence):
-    found, _ = smallest_epsilon({SecureHistogram(sigma, 3, 1): number}, 1e-6)
+    found, _ = smallest_epsilon({SecureHistogram(sigma, 4, 1): number}, 1e-6)
     shown = float(re.search(sentence, PAGE)[1])
     assert found <= shown < 1.01 * found
 
@@ -83,7 +83,7 @@ def test_the_table_of_what_survives(row):
 @pytest.mark.parametrize("row", rows("| queries | sigma"), ids=lambda row: " ".join(row[:2]))
 def test_the_epsilons_of_secure_aggregation_as_measured(row):
     number, sigma, shown = int(row[0].replace(",", "")), float(row[1]), float(row[2])
-    found, _ = smallest_epsilon({SecureHistogram(sigma, 3, 1): number}, 1e-5)
+    found, _ = smallest_epsilon({SecureHistogram(sigma, 4, 1): number}, 1e-5)
     assert found <= shown < found + 0.01
 
 

@@ -21,7 +21,8 @@ from pate_tf.accounting.mechanisms.registry import register
 from pate_tf.accounting.quadrature import IntArray
 
 CHANGED = 2.0  # lengths: by how much one record replaced moves the sums at most
-# Records of a class, over the noise on a number of its sum. On the pool of Fashion-MNIST, by 3,000
+# Records over classes, over the noise on a number of a sum: n over the number of classes, as class
+# counts are private. On the pool of Fashion-MNIST, by 3,000
 # records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
 FEWEST_OF_CLASS = 20.0
 ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which pay for the lattice
@@ -83,7 +84,7 @@ class ClassSums(Mechanism):
 
     @property
     def fewest_of_class(self) -> float:
-        """Private records of a class from which labels that are worked out are worth their cost."""
+        """Private records over classes from which labels of sums are worth their cost."""
         return FEWEST_OF_CLASS * self.sigma
 
     def number_charged(self, num_queries: int) -> int:
