@@ -20,9 +20,9 @@ setuptools.setup(
     package_data={
         "pate_tf": ["py.typed"],
         "pate_tf.data": ["checksums.tsv"],
-        "pate_tf.selective_sgd.transport": ["parameters.proto"],
-        "pate_tf.silos.transport": ["silos.proto"],
-        "pate_tf.transport": ["array.proto"],
+        "pate_tf.selective_sgd": ["parameters.proto"],
+        "pate_tf.silos": ["silos.proto"],
+        "pate_tf.net": ["array.proto"],
     },
     entry_points={
         "console_scripts": [
@@ -69,6 +69,7 @@ setuptools.setup(
         ],
         "test": [
             "ai-edge-litert>=2.1",
+            "coverage>=7.6",
             "cryptography>=50",
             "dp-accounting>=0.6,<0.7",
             "grpcio-health-checking>=1.85",

@@ -25,16 +25,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "accounting")]
 
 import reference  # noqa: E402
 
-from pate_tf.accounting.calibration import least_noise  # noqa: E402
 from pate_tf.accounting.mechanisms import (  # noqa: E402
     ExponentialMechanism,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.moments import DEFAULT_MOMENTS, data_dependent_alphas  # noqa: E402
-from pate_tf.releases.smooth_sensitivity import smooth_sensitivity  # noqa: E402
-from pate_tf.values.sensitive import Votes  # noqa: E402
+from pate_tf.accounting.moments import (  # noqa: E402
+    DEFAULT_MOMENTS,
+    data_dependent_alphas,
+)
+from pate_tf.accounting.planning import least_noise  # noqa: E402
+from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity  # noqa: E402
+from pate_tf.core.sensitive import Votes  # noqa: E402
 
 GAMMA = 0.05
 NUM_TEACHERS = 250
@@ -233,7 +236,7 @@ def exact() -> Iterator[Row]:
 
 def small() -> Iterator[Row]:
     """What one run of a script needs."""
-    code = "import pate_tf.accounting.moments, pate_tf.accounting.calibration"
+    code = "import pate_tf.accounting.moments, pate_tf.accounting.planning"
     yield Row(
         "cold start: Python, NumPy and the accounting",
         seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)),

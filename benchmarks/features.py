@@ -25,15 +25,14 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from pate_tf.accounting.calibration import least_noise
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
-from pate_tf.noise import SystemNoise
+from pate_tf.accounting.planning import least_noise
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import sources, teacher_settings
+from pate_tf.api import student_run as train_student
+from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api.label_requests import Budget, LabelRequest
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import sources
-from pate_tf.runs.student import run as train_student
-from pate_tf.runs.student.labels import Budget, LabelRequest
-from pate_tf.runs.teachers import run as train_teachers
-from pate_tf.runs.teachers import settings as teacher_settings
 from pate_tf.students.config import StudentSettings
 
 DELTA = 1e-5

@@ -23,15 +23,15 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.aggregation.graph import VoteAggregation
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.core.partition import random_partition
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data import catalogue
-from pate_tf.labelling.graph import VoteAggregation
 from pate_tf.models.forest import NUM_TREES, RANDOM_FOREST
-from pate_tf.noise import SeededNoise
-from pate_tf.partition import random_partition
-from pate_tf.teachers import classifiers, processes
+from pate_tf.teachers import classifiers
 from pate_tf.teachers.config import TeacherConfig
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples, Votes
 
 NUM_TEACHERS, NUM_QUERIES, SCALE, DELTA = 250, 500, 20.0, 1e-5
 DATA_DEPENDENT = {
@@ -75,7 +75,7 @@ def votes_of_teachers(private: PrivateExamples, public: PublicExamples) -> Votes
         loaded = time.monotonic()
         votes = ensemble.votes(public.inputs)
     asked = time.monotonic()
-    show("cores, and load before", f"{processes.num_cores()}, {os.getloadavg()[0]:.1f}")
+    show("cores, and load before", f"{classifiers.num_cores()}, {os.getloadavg()[0]:.1f}")
     show(f"train {NUM_TEACHERS} forests", f"{trained - began:.1f} s")
     show("save and load them", f"{loaded - trained:.2f} s, {size / 1e6:.0f} MB")
     show(f"votes on {len(public):,} inputs", f"{asked - loaded:.1f} s")

@@ -14,11 +14,11 @@ import time
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, mechanism_from_dict
-from pate_tf.labelling.labeller import Labeller
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.registry_file import STATE_VARIABLE
-from pate_tf.noise import SystemNoise
-from pate_tf.values.sensitive import VoteCounts
+from pate_tf.ledger.registry import STATE_VARIABLE
 
 NUM_CLASSES = 10
 NUM_TEACHERS = 250

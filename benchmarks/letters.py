@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 LETTERS = "ABCDEFGHIJ"
 SANS = ("", "-Bold", "-BoldOblique", "-Oblique")

@@ -16,17 +16,17 @@ import numpy as np
 from benchmarks.instead.on_features import means_head
 from benchmarks.instead.problem import DELTA, Problem, data_dir_of
 from benchmarks.semi_supervised import ridge_votes
-from pate_tf.accounting.assumed_votes import DEFAULT_MARGIN, profile_counts
 from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SystemNoise
-from pate_tf.partition import random_partition
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api.planned_labels import QUERIES_A_CLASS
+from pate_tf.api.sources import DataSource
+from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import Votes
 from pate_tf.queries import diverse
 from pate_tf.representations.catalogue import default_of_teachers, pool_features_by_name
 from pate_tf.representations.regression import labels_of, regressed, smoothed
-from pate_tf.runs.sources import DataSource
-from pate_tf.runs.student.joint_counts import QUERIES_A_CLASS
-from pate_tf.values.sensitive import Votes
 
 NUMBERS = (1_000, 2_000, 4_000, 6_000, 10_000)
 EPSILONS = (0.1, 0.25, 1.0)

@@ -17,19 +17,14 @@ import scipy.sparse
 import sklearn.neighbors
 
 from benchmarks.instead.problem import Problem, data_dir_of
-from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.api.sources import DataSource
+from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import Votes
+from pate_tf.core.validation import IntArray
 from pate_tf.models import closed_form
-from pate_tf.partition import random_partition
 from pate_tf.queries import diverse, look_alikes, typical
-from pate_tf.representations.neighbours import (
-    NEIGHBOURS,
-    influence,
-    neighbour_graph,
-    weights_of,
-)
-from pate_tf.runs.sources import DataSource
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.sensitive import Votes
+from pate_tf.representations.neighbours import NEIGHBOURS, influence, neighbour_graph, weights_of
 
 Views = Sequence[npt.NDArray[np.floating]]
 

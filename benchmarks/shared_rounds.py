@@ -21,14 +21,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue
-from pate_tf.selective_sgd import models, selection
-from pate_tf.selective_sgd.flat_view import FlatView, FloatArray
+from pate_tf.selective_sgd import models, upload
+from pate_tf.selective_sgd.models import FlatView, FloatArray, dealt_shares
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.shares import dealt_shares
 from pate_tf.selective_sgd.training import SharedTraining
-from pate_tf.values.sensitive import PrivateExamples
 
 
 class PlainLoop:
@@ -52,7 +51,7 @@ class PlainLoop:
             model = self._view.assign(self.values, [])
             model.fit(share.inputs, share.labels, batch_size=self._settings.batch_size, verbose=0)
             change = self._view.initial() - self.values
-            indices = selection.largest(change, number)
+            indices = upload.largest(change, number)
             self.values[indices] += change[indices]
 
 

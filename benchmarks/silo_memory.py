@@ -17,14 +17,14 @@ import numpy as np
 
 from pate_tf.accounting.composition import closed_form_epsilon, moments_epsilon
 from pate_tf.accounting.local import SecureHistogram
-from pate_tf.ledger.registry_file import STATE_VARIABLE
-from pate_tf.runs.silos.party import party_keys
+from pate_tf.api.party import party_keys
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
+from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster
-from pate_tf.silos.secure.party_list import read_parties
-from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
-from pate_tf.transport.certificates import write_demo_certificates
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
+from pate_tf.silos.secure.keys import read_parties
+from pate_tf.silos.server import PartyLine, serve_coordinator
 
 SILO = "silo-1"
 PARTIES = ("party-1", "party-2", "party-3", "party-4")

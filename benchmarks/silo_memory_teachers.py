@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 
 def votes(inputs: np.ndarray) -> np.ndarray:

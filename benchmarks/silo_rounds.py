@@ -18,18 +18,17 @@ import time
 
 import numpy as np
 
-from pate_tf.ledger.registry_file import STATE_VARIABLE
-from pate_tf.runs.silos.party import party_keys
+from pate_tf.api.party import party_keys
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
+from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.net.certificates import write_demo_certificates
+from pate_tf.net.credentials import TlsFiles
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
-from pate_tf.silos.secure.party_list import read_parties
-from pate_tf.silos.secure.roles import PartySealer
-from pate_tf.silos.secure.simulated import simulated_parties
-from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
-from pate_tf.silos.transport.silo_connection import SiloConnection
-from pate_tf.transport.certificates import write_demo_certificates
-from pate_tf.transport.credentials import TlsFiles
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
+from pate_tf.silos.secure.keys import read_parties
+from pate_tf.silos.secure.opening import PartySealer, simulated_parties
+from pate_tf.silos.server import PartyLine, serve_coordinator
+from pate_tf.silos.silo_connection import SiloConnection
 
 NUM_CLASSES = 10
 SHAPE = (28, 28, 1)

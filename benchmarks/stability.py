@@ -12,18 +12,18 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from pate_tf.accounting.stability_distances import stability_distances
-from pate_tf.artifacts import RunDirectory
+from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.api.label_requests import with_representation
+from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
+from pate_tf.core.artifacts import RunDirectory
+from pate_tf.core.public import Pool
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import Named
 from pate_tf.queries import diverse, look_alikes, typical
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import asked_inputs
-from pate_tf.runs.student.labels import with_representation
-from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
-from pate_tf.teachers import counting
+from pate_tf.teachers import voters
 from pate_tf.teachers.voters import KeptVotes, Voter
-from pate_tf.values.public import Pool
 
 CHOOSE = {"typical": typical.choose, "diverse": diverse.choose}
 
@@ -42,7 +42,7 @@ def fewest_to_change(
     likeness = {"representation": representation}
     queries = CHOOSE[strategy](pool, num_queries, seed, **likeness)
     neighbours = look_alikes.nearest(pool, queries, num_neighbours, seed, **likeness)
-    counts = counting.counts_of_groups(teachers, asked_inputs(pool, queries, neighbours))
+    counts = voters.counts_of_groups(teachers, asked_inputs(pool, queries, neighbours))
     return int(stability_distances(counts.values).min())
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import RandomTreesEmbedding
 
-from pate_tf.accounting.calibration import least_noise
 from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.accounting.planning import least_noise
+from pate_tf.core.partition import random_partition
+from pate_tf.core.public import Pool
 from pate_tf.data import adult, catalogue
 from pate_tf.models import closed_form
-from pate_tf.partition import random_partition
 from pate_tf.representations.catalogue import encoder_of
-from pate_tf.values.public import Pool
 
 NUM_RECORDS, RARE, SEED = 32_561, 0.24, 5
 NUMBERS, QUERIES = (125, 250, 500, 1_000, 2_000), (500, 2_000)

@@ -28,19 +28,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.aggregation.graph import VoteAggregation
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.api import teacher_training as run
+from pate_tf.core import artifacts
+from pate_tf.core.partition import Partition, random_partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
-from pate_tf.labelling.graph import VoteAggregation
-from pate_tf.noise import SeededNoise
-from pate_tf.partition import Partition, random_partition
-from pate_tf.runs.teachers import training as run
-from pate_tf.teachers import devices
+from pate_tf.teachers import cluster
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.ensemble import Ensemble
-from pate_tf.teachers.loop import TrainingLoop
-from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData, TrainingLoop
 
 NUM_QUERIES = 9_000
 NAIVE_STEPS, NAIVE_MEASURED = 3_000, 100
@@ -49,7 +48,7 @@ RECORDS_A_TEACHER = 240
 NAIVE_TEACHER = """
 import sys, time
 import numpy as np, keras
-from pate_tf.data.tfds_images import MNIST
+from pate_tf.data.tfds_source import MNIST
 from pate_tf.models.catalogue import paper_mnist
 records, steps, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 with np.load(records) as arrays:
@@ -113,7 +112,7 @@ def main_row(data_dir: pathlib.Path, num_teachers: int) -> dict[str, float]:
             partition=partition,
             teachers=range(num_teachers),
             run_directory=directory,
-            devices=devices.choose_strategy(),
+            devices=cluster.choose_strategy(),
             progress=lambda done: None,
         )
         trained = time.monotonic()
@@ -209,7 +208,7 @@ def scaling(data_dir: pathlib.Path, plot: pathlib.Path) -> dict[str, float]:
         assignment = np.repeat(np.arange(num_teachers), RECORDS_A_TEACHER)
         config = config_of(some, num_teachers, max_steps=30)
         data = TeacherData(config, some, Partition(assignment, num_teachers))
-        trainer = EnsembleParallelTrainer(data, devices.choose_strategy())
+        trainer = EnsembleParallelTrainer(data, cluster.choose_strategy())
         trainer.advance([0], [data.initial_state(0)], 30)  # tracing is paid once a run
         began = time.monotonic()
         for teacher in range(num_teachers):

@@ -35,8 +35,8 @@ napoleon_attr_annotations = False
 GENERATED = ("_pb2", "_pb2_grpc")
 
 
-class Room(SphinxDirective):
-    """Documents a file of pate_tf, or all files of a folder: `{room} ledger`."""
+class Package(SphinxDirective):
+    """Documents all files of a package: `{package} ledger`."""
 
     required_arguments = 1
 
@@ -51,7 +51,7 @@ class Room(SphinxDirective):
             full = f"pate_tf.{name}.{file}"
             lines += [full, "-" * len(full), "", f".. automodule:: {full}", ""]
         return self.parse_text_to_nodes(
-            StringList(lines, source="room"), allow_section_headings=True
+            StringList(lines, source="package"), allow_section_headings=True
         )
 
 
@@ -75,6 +75,6 @@ def with_short_arrays(
 
 def setup(app: Sphinx) -> None:
     """Adds what the pages need beyond Sphinx."""
-    app.add_directive("room", Room)
+    app.add_directive("package", Package)
     app.connect("autodoc-process-docstring", from_markdown, priority=100)
     app.connect("autodoc-process-signature", with_short_arrays)

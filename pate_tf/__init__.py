@@ -31,20 +31,18 @@ if TYPE_CHECKING:
         PermuteAndFlip,
         StabilityGate,
     )
-    from pate_tf.accounting.planned_release import PlannedRelease
-    from pate_tf.accounting.recommend import recommend
-    from pate_tf.accounting.recommendation import Recommendation
-    from pate_tf.front import datasets
-    from pate_tf.front.data import Data
-    from pate_tf.front.labeller import Labeller
-    from pate_tf.front.labels import Labels, load_labels
-    from pate_tf.front.publishing import publish
-    from pate_tf.front.student import Student
-    from pate_tf.front.teachers import Teachers
+    from pate_tf.accounting.planning import PlannedRelease, Recommendation, recommend
+    from pate_tf.api import datasets
+    from pate_tf.api.data import Data
+    from pate_tf.api.labeller import Labeller
+    from pate_tf.api.labels import Labels, load_labels
+    from pate_tf.api.publishing import publish
+    from pate_tf.api.student import Student
+    from pate_tf.api.student_publishing import Published
+    from pate_tf.api.teachers import Teachers
+    from pate_tf.core.dataset import Dataset
     from pate_tf.ledger import BudgetExceeded, LedgerError, Spending
-    from pate_tf.runs.student.publishing import Published
     from pate_tf.statement.privacy_statement import PrivacyStatement
-    from pate_tf.values.dataset import Dataset
 
 __version__ = "0.1.0"
 
@@ -54,30 +52,30 @@ _HOMES = {
     "ClassSums": "accounting.mechanisms",
     "ConfidentGaussianNoisyMax": "accounting.mechanisms",
     "Cost": "accounting.charge",
-    "Data": "front.data",
+    "Data": "api.data",
     "ExponentialMechanism": "accounting.mechanisms",
-    "Dataset": "values.dataset",
+    "Dataset": "core.dataset",
     "GaussianHistogram": "accounting.mechanisms",
     "GaussianNoisyMax": "accounting.mechanisms",
-    "Labeller": "front.labeller",
-    "Labels": "front.labels",
+    "Labeller": "api.labeller",
+    "Labels": "api.labels",
     "InteractiveGaussianNoisyMax": "accounting.mechanisms",
     "LaplaceNoisyMax": "accounting.mechanisms",
     "LedgerError": "ledger",
     "PermuteAndFlip": "accounting.mechanisms",
-    "PlannedRelease": "accounting.planned_release",
+    "PlannedRelease": "accounting.planning",
     "PrivacyStatement": "statement.privacy_statement",
-    "Published": "runs.student.publishing",
-    "Recommendation": "accounting.recommendation",
+    "Published": "api.student_publishing",
+    "Recommendation": "accounting.planning",
     "Spending": "ledger",
     "StabilityGate": "accounting.mechanisms",
-    "Student": "front.student",
-    "Teachers": "front.teachers",
-    "load_labels": "front.labels",
-    "publish": "front.publishing",
-    "recommend": "accounting.recommend",
+    "Student": "api.student",
+    "Teachers": "api.teachers",
+    "load_labels": "api.labels",
+    "publish": "api.publishing",
+    "recommend": "accounting.planning",
 }
-_MODULES = {"accounting": "accounting", "datasets": "front.datasets"}
+_MODULES = {"accounting": "accounting", "datasets": "api.datasets"}
 
 __all__ = [
     "BudgetExceeded",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.cli import analysis, analysis_flags, command_line
-from pate_tf.labelling.labeller import Labeller
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.cli import analysis, command_line
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
-from pate_tf.values.sensitive import VoteCounts
 
 REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
@@ -78,7 +78,7 @@ class Script:
     def __init__(self) -> None:
         self.module = analysis
         if "counts_file" not in analysis.FLAGS:
-            analysis_flags.define()
+            analysis.define()
 
     def run(self, folder, capsys, *arguments):
         """Runs it with a report and an output folder below `folder`, unless told otherwise."""

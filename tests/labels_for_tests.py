@@ -3,7 +3,7 @@
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.values.arrays import IntArray
+from pate_tf.core.validation import IntArray
 
 
 def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) -> ReleasedLabels:

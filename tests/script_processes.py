@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
-        *("pate_tf.runs.teachers.run", "pate_tf.runs.student.run", "pate_tf.runs.analysis.run"),
+        *("pate_tf.api.teacher_run", "pate_tf.api.student_run", "pate_tf.api.analysis"),
     ]
 )
 _numbers = itertools.count()
@@ -124,10 +124,10 @@ def _run(
 
 def learn_little() -> None:
     """A setup: what is learnt of the pool, and between labels and a student, takes few steps."""
-    from pate_tf.representations import contrastive, student_features
+    from pate_tf.representations import contrastive
 
     contrastive.STEPS = 20
-    student_features.STEPS = 30
+    contrastive.STUDENT_STEPS = 30
 
 
 def limit_file_size(num_bytes: int) -> None:
@@ -138,7 +138,7 @@ def limit_file_size(num_bytes: int) -> None:
 
 def save_all_the_time() -> None:
     """Teachers in training are saved after every call of the loop, not every ten seconds."""
-    from pate_tf.runs.teachers import going_on as run
+    from pate_tf.api import teacher_training as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
     run.SECONDS_BETWEEN_SAVES = 0.0
@@ -162,11 +162,11 @@ def die_at_rename(number: int, *, before: bool) -> None:
 
 def forbid_private_data() -> None:
     """Any attempt to load the private side of a data set ends the script."""
-    from pate_tf.data import catalogue, digits, tfds_images
+    from pate_tf.data import catalogue, digits, tfds_source
 
     def load_private(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("private data were opened")
 
-    for module in (catalogue, digits, tfds_images):
+    for module in (catalogue, digits, tfds_source):
         assert callable(module.load_private)
         module.load_private = load_private

@@ -3,7 +3,7 @@
 import dataclasses
 
 from pate_tf.ledger import Ledger
-from pate_tf.statement.beyond_the_ledger import facts_beyond_the_ledger
+from pate_tf.ledger.ledger import facts_beyond_the_ledger
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 

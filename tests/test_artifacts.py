@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from script_processes import REPOSITORY
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 
 def mode(path: pathlib.Path) -> int:
@@ -112,7 +112,7 @@ def test_a_killed_process_leaves_the_old_or_nothing(tmp_path, kind, old):
             artifacts.write_text(path / "file", old)
     program = (
         "import os, pathlib, signal, sys\n"
-        "from pate_tf import artifacts\n"
+        "from pate_tf.core import artifacts\n"
         "path = pathlib.Path(sys.argv[1])\n"
         f"with artifacts.atomic_{kind}(path) as opened:\n"
         f"    file = opened if {kind == 'file'} else open(opened / 'file', 'wb')\n"
@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_old_file_or_none(tmp_path, old):
         "import pathlib, sys, numpy\n"
         "sys.path.insert(0, 'tests')\n"
         "from script_processes import limit_file_size\n"
-        "from pate_tf import artifacts\n"
+        "from pate_tf.core import artifacts\n"
         "limit_file_size(50_000)\n"
         "artifacts.write_arrays(pathlib.Path(sys.argv[1]), {'a': numpy.arange(100_000)})\n"
     )

@@ -22,7 +22,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
     StabilityGateOrHistogram,
 )
-from pate_tf.noise import SeededNoise, SystemNoise, check_drawable
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
 
 # Every statistical test below accepts the right law but with this probability of a false alarm.
 FALSE_ALARM = 1e-7
@@ -277,7 +277,7 @@ def test_enormous_gammas_and_counts_choose_the_winner(source):
 
 def test_importing_the_module_imports_neither_opendp_nor_tensorflow():
     code = (
-        "import sys, pate_tf.noise, pate_tf.labelling.labeller; "
+        "import sys, pate_tf.aggregation.noise, pate_tf.aggregation.labeller; "
         "sys.exit(bool({'opendp', 'tensorflow'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,7 +4,7 @@ import event_files
 import numpy as np
 import pytest
 
-from pate_tf import tensorboard
+from pate_tf.core import event_files as tensorboard
 from pate_tf.data.digits import DIGITS
 
 

@@ -8,9 +8,9 @@ import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROTOCOLS = (
-    "pate_tf/transport/array.proto",
-    "pate_tf/silos/transport/silos.proto",
-    "pate_tf/selective_sgd/transport/parameters.proto",
+    "pate_tf/net/array.proto",
+    "pate_tf/silos/silos.proto",
+    "pate_tf/selective_sgd/parameters.proto",
 )
 
 

@@ -22,9 +22,9 @@ from benchmarks.paper.bench import Bench
 from benchmarks.paper.ensembles import Workshop
 from benchmarks.paper.runner import versions
 from benchmarks.paper.setting import FULL, QUICK
-from pate_tf import artifacts
+from pate_tf.api.sources import DataSource
+from pate_tf.core import artifacts
 from pate_tf.representations.catalogue import CACHE_VARIABLE
-from pate_tf.runs.sources import DataSource
 
 EPSILONS = (0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
 RESULTS, TABLE, PICTURE = "results.json", "table.md", "picture.png"

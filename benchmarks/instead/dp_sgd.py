@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from benchmarks.instead.clipped_gradients import check_layers, clipped_sum
 from benchmarks.instead.problem import DELTA, Problem
-from pate_tf.accounting.training_calibration import noise_for
-from pate_tf.noise import NoiseSource
-from pate_tf.students.outputs import outputs
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.dataset import Dataset
+from pate_tf.accounting.noisy_training import noise_for
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.validation import IntArray
+from pate_tf.students.batches import outputs
 
 layers = keras.layers
 CHUNK = 512  # examples whose gradients are in memory together

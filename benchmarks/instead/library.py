@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from benchmarks.instead.problem import DELTA, Problem
 from benchmarks.paper.labels import registry_in
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.noise import NoiseSource
-from pate_tf.runs.sources import TeacherSource
-from pate_tf.runs.student import run as train_student
-from pate_tf.runs.student.labels import Budget
-from pate_tf.runs.student.target import TargetRequest
-from pate_tf.runs.teachers import run as train_teachers
-from pate_tf.runs.teachers.settings import TeacherSettings
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.api import student_run as train_student
+from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api.label_requests import Budget
+from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.sources import TeacherSource
+from pate_tf.api.teacher_settings import TeacherSettings
 
 WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default network
 NUM_STRONG = 250

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.instead import dp_sgd, library, on_features, plain, private_knn
 from benchmarks.instead.problem import Problem
 from pate_tf.accounting.mechanisms import GaussianHistogram, GaussianNoisyMax, StabilityGate
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource
 
 Result = dict[str, object]
 Run = Callable[[Problem, float, NoiseSource, int, pathlib.Path], Result]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from benchmarks.instead.dp_sgd import generator_of
 from benchmarks.instead.problem import DELTA, Features, Problem
-from pate_tf.accounting.training_calibration import noise_for
-from pate_tf.noise import NoiseSource
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PoolLabels
+from pate_tf.accounting.noisy_training import noise_for
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray
 
 Array = npt.NDArray[np.floating]
 PENALTY = 1.0

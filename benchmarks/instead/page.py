@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.instead import picture
 from benchmarks.instead.methods import METHODS
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 RECORD: Final = "instead.json"
 OF_A_ROW: Final = ("method", "title", "epsilon", "accuracy", "seconds", "seconds_shared")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.instead.literature import POINTS
 from benchmarks.paper.rows import percent
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 Rows = Sequence[Mapping[str, Any]]
 MARKERS = "osv^D<>phXP*d"

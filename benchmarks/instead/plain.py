@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 
 from benchmarks.instead.problem import Problem
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.students.batches import outputs
 from pate_tf.students.catalogue import STUDENTS, complete
 from pate_tf.students.config import StudentSettings
-from pate_tf.students.outputs import outputs
-from pate_tf.values.public import Pool, PoolLabels
 
 STEPS, BATCH = 4_000, 128
 

@@ -28,8 +28,8 @@ from scipy.special import logsumexp
 from benchmarks.instead.dp_sgd import generator_of
 from benchmarks.instead.problem import DELTA, Problem
 from pate_tf.accounting.conversions import epsilon_from_alphas
-from pate_tf.noise import NoiseSource
-from pate_tf.values.public import PoolLabels
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.public import PoolLabels
 
 NEIGHBOURS, RATE = 300, 0.05
 NUMBERS = (50, 100, 200, 500, 1_000)  # of queries

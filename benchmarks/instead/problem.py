@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.instead.scattering import scattering
+from pate_tf.api.reporting import QUIET
+from pate_tf.api.sources import DataSource
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels, PublicSplit
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_teachers, encoder_of
-from pate_tf.runs.reporting import QUIET
-from pate_tf.runs.sources import DataSource
+from pate_tf.students.batches import outputs
 from pate_tf.students.catalogue import STUDENTS, complete
 from pate_tf.students.config import StudentSettings
-from pate_tf.students.outputs import outputs
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool, PoolLabels, PublicSplit
-from pate_tf.values.sensitive import PrivateExamples
 
 DELTA = 1e-5
 LEAST_DEVIATION = 1e-3  # of a feature in the pool, as a share of the largest one

@@ -14,7 +14,7 @@ from benchmarks.instead import library
 from benchmarks.instead.methods import LEARNT, METHODS, SCATTERED, STRONG, WEAK, Method
 from benchmarks.instead.problem import Features, Problem
 from benchmarks.paper.bench import Bench
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource
 
 MODELS = {WEAK: library.WEAK, STRONG: library.STRONG}
 FEATURES: dict[str, Callable[[Problem], Features]] = {

@@ -18,7 +18,7 @@ from benchmarks.paper.bench import Bench
 from benchmarks.paper.ensembles import Workshop
 from benchmarks.paper.rows import Row
 from benchmarks.paper.setting import FULL, QUICK
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 
 def show(row: Row) -> None:

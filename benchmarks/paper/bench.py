@@ -16,12 +16,12 @@ from typing import Any
 import pate_tf
 from benchmarks.paper.ensembles import EnsembleName, Workshop
 from benchmarks.paper.setting import Setting
-from pate_tf import artifacts
-from pate_tf.data.tfds_images import SOURCES
-from pate_tf.noise import NoiseSource, SeededNoise, SystemNoise
+from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool
+from pate_tf.core.sensitive import Votes
+from pate_tf.data.tfds_source import SOURCES
 from pate_tf.teachers.voters import KeptVotes, Voter
-from pate_tf.values.public import Pool
-from pate_tf.values.sensitive import Votes
 
 Report = Callable[[str], None]
 

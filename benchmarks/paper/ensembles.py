@@ -9,16 +9,16 @@ import pathlib
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf import artifacts
+from pate_tf.api import teacher_training as run
+from pate_tf.api.teacher_settings import TeacherSettings
+from pate_tf.core import artifacts
+from pate_tf.core.partition import random_partition
+from pate_tf.core.public import PublicExamples, PublicSplit
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.models.forest import RANDOM_FOREST
-from pate_tf.partition import random_partition
-from pate_tf.runs.teachers import training as run
-from pate_tf.runs.teachers.settings import TeacherSettings
-from pate_tf.teachers import devices, voters
+from pate_tf.teachers import cluster, voters
 from pate_tf.teachers.voters import Voter
-from pate_tf.values.public import PublicExamples, PublicSplit
-from pate_tf.values.sensitive import Votes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Workshop:
             partition=shares,
             teachers=range(num_teachers),
             run_directory=directory,
-            devices=devices.choose_strategy(),
+            devices=cluster.choose_strategy(),
             progress=lambda done: None,
         )
         return run.load_ensemble(run.ensemble_folder(directory))

@@ -10,8 +10,8 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.rows import Experiment, Row, not_run, percent
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.labelling.graph import VoteAggregation
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.graph import VoteAggregation
+from pate_tf.aggregation.noise import NoiseSource
 
 
 def noisy_aggregation(bench: Bench, ensemble: EnsembleName, gamma: float) -> Measured:

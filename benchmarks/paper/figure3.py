@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.paper.bench import Bench
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.rows import OURS, PAPER, Experiment, Row, not_run, percent
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource
 
 AT_LEAST = 0.6  # what the paper's text says of all its ensembles
 

@@ -11,11 +11,10 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.rows import Experiment, Row, median_and_range, not_run
 from benchmarks.paper.training import config_of, held_out
-from pate_tf.noise import NoiseSource
-from pate_tf.students.distillation import train_distilled
-from pate_tf.students.outputs import outputs
-from pate_tf.students.supervised import train_supervised
-from pate_tf.values.public import PoolLabels
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.public import PoolLabels
+from pate_tf.students.batches import outputs
+from pate_tf.students.supervised import train_distilled, train_supervised
 
 PLURALITY = "plurality"
 TEMPERATURES = {"T = 1": 1.0, "T = 5": 5.0}

@@ -24,9 +24,9 @@ from benchmarks.paper.setting import delta_of
 from benchmarks.paper.trade_off import scale_of, trade_off
 from benchmarks.paper.training import held_out, train, unqueried
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, Mechanism, StabilityGate
-from pate_tf.accounting.recommend import recommend
-from pate_tf.accounting.stability_distances import stability_distances
-from pate_tf.noise import NoiseSource
+from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.accounting.planning import recommend
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.queries import typical
 
 # Accuracy, epsilon: of the smaller of both kinds, and of the worst case over all data.

@@ -15,19 +15,19 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.setting import delta_of
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.accounting import analyse
 from pate_tf.analysis.guarantees import AnalysisConfig
-from pate_tf.analysis.release_request import GATE, SANITISED, ReleaseRequest
+from pate_tf.analysis.release import release_log_cost
+from pate_tf.analysis.release_planning import GATE, SANITISED, ReleaseRequest
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
-from pate_tf.ledger.registry_file import STATE_VARIABLE
-from pate_tf.noise import NoiseSource
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger.registry import STATE_VARIABLE
 from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
-from pate_tf.releases.release import release_log_cost
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PoolLabels
-from pate_tf.values.sensitive import VoteCounts
 
 
 @contextlib.contextmanager

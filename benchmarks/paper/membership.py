@@ -12,19 +12,18 @@ import tensorflow as tf
 from scipy.special import logsumexp
 from scipy.stats import binom
 
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.record_set import RecordSet
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger import LedgerWarning
 from pate_tf.models import catalogue
-from pate_tf.noise import NoiseSource
 from pate_tf.selective_sgd import models
-from pate_tf.selective_sgd.payment import LEDGER, ChargedRun
-from pate_tf.selective_sgd.privacy import Privacy
+from pate_tf.selective_sgd.privacy import LEDGER, ChargedRun, Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.selective_sgd.upload import decode
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.record_set import RecordSet
-from pate_tf.values.sensitive import PrivateExamples
 
 FloatArray = npt.NDArray[np.float64]
 MODEL = "mlp"

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.paper import pictures
 from benchmarks.paper.rows import OURS, PAPER
 from benchmarks.paper.runner import EXPERIMENTS
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 JSON, PAGE = "results.json", "results.md"
 

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.paper.runner import EXPERIMENTS
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 FOLDER = "pictures"
 

@@ -25,7 +25,7 @@ from benchmarks.paper import (
 )
 from benchmarks.paper.bench import Bench
 from benchmarks.paper.rows import Experiment, Row
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.__name__.rpartition(".")[2]: module.EXPERIMENT

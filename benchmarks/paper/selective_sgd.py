@@ -5,14 +5,14 @@ from typing import Any
 
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.rows import OURS, PAPER, Experiment, Row, not_run, percent
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
-from pate_tf.noise import NoiseSource
-from pate_tf.selective_sgd import door
+from pate_tf.selective_sgd import simulation
 from pate_tf.selective_sgd.evaluation import Evaluation
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.upload import dense_bytes
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 THEIRS = {"centralised": 0.9917, "alone": 0.9316, "theta_u 0.1": 0.9914, "theta_u 0.01": 0.9871}
 UPLOADS = (1.0, 0.1, 0.01, 0.001)
@@ -66,7 +66,7 @@ def _shared(
         del noise
         private, public = data_of(bench, dataset)
         try:
-            shared = door.train(private, settings, model=model, records_each=records)
+            shared = simulation.train(private, settings, model=model, records_each=records)
         except ValueError as error:
             if "finite" not in str(error):  # of a loss, or of a parameter
                 raise

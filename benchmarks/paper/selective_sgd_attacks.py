@@ -8,7 +8,7 @@ from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.membership import Attacked, canaries_show, membership_auc
 from benchmarks.paper.rows import Experiment, Row, not_run
 from benchmarks.paper.selective_sgd import data_of
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.settings import Settings
 

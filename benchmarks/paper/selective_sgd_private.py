@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.rows import Experiment, Row, not_run, percent
 from benchmarks.paper.selective_sgd import data_of
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.api.reporting import QUIET
+from pate_tf.api.shared_training import features_of
 from pate_tf.ledger import LedgerWarning
-from pate_tf.noise import NoiseSource
-from pate_tf.runs.reporting import QUIET
-from pate_tf.runs.selective_sgd.public_features import features_of
-from pate_tf.selective_sgd import door
+from pate_tf.selective_sgd import simulation
 from pate_tf.selective_sgd.evaluation import Evaluation
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.settings import Settings
@@ -52,7 +52,7 @@ def _private(bench: Bench, dataset: str, epsilon: float, num_participants: int) 
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             # Of the other trials' ledgers of the same records.
             warnings.simplefilter("ignore", LedgerWarning)
-            shared = door.train(
+            shared = simulation.train(
                 features.records(private),
                 settings,
                 model="linear",

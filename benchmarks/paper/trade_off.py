@@ -8,7 +8,6 @@ import numpy as np
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.setting import delta_of
-from pate_tf.accounting.calibration import least_noise
 from pate_tf.accounting.mechanisms import (
     ExponentialMechanism,
     GaussianNoisyMax,
@@ -16,10 +15,11 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     PermuteAndFlip,
 )
-from pate_tf.analysis.release_request import SANITISED, ReleaseRequest
-from pate_tf.noise import NoiseSource
-from pate_tf.releases.release import release_log_cost
-from pate_tf.values.arrays import IntArray
+from pate_tf.accounting.planning import least_noise
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.analysis.release import release_log_cost
+from pate_tf.analysis.release_planning import SANITISED, ReleaseRequest
+from pate_tf.core.validation import IntArray
 
 KINDS = (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism, GaussianNoisyMax)
 TARGETS = (0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # data-independent epsilons that scales are made for

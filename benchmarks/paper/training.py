@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.labels import Asking, draw
-from pate_tf.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.dataset import Dataset
+from pate_tf.students.batches import outputs
 from pate_tf.students.catalogue import complete, find_student
 from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.students.evaluation import Accuracy
-from pate_tf.students.outputs import outputs
-from pate_tf.values.dataset import Dataset
 
 
 class ResidentMemory(keras.callbacks.Callback):

@@ -40,15 +40,15 @@ def synthetic(number: int, seed: int, path: pathlib.Path | None = None) -> tuple
 def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Trains so many, and buys labels of `QUERIES` queries: all of it by the library."""
     from pate_tf.accounting.mechanisms import GaussianHistogram
-    from pate_tf.ledger.registry_file import STATE_VARIABLE
-    from pate_tf.noise import SystemNoise
+    from pate_tf.aggregation.noise import SystemNoise
+    from pate_tf.api import label_requests
+    from pate_tf.api import teacher_run as train_teachers
+    from pate_tf.api.teacher_settings import TeacherSettings
+    from pate_tf.core.dataset import Dataset
+    from pate_tf.core.public import Pool
+    from pate_tf.core.sensitive import PrivateExamples
+    from pate_tf.ledger.registry import STATE_VARIABLE
     from pate_tf.queries.config import QueryConfig
-    from pate_tf.runs.student import labels
-    from pate_tf.runs.teachers import run as train_teachers
-    from pate_tf.runs.teachers.settings import TeacherSettings
-    from pate_tf.values.dataset import Dataset
-    from pate_tf.values.public import Pool
-    from pate_tf.values.sensitive import PrivateExamples
 
     os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user
     dataset = Dataset(
@@ -74,14 +74,14 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
         engine=train_teachers.Engine(),
     )
     trained = time.process_time()
-    request = labels.LabelRequest(
+    request = label_requests.LabelRequest(
         queries=QueryConfig(num_queries=QUERIES),
         mechanism=GaussianHistogram(sigma=number / 50),
         noise=SystemNoise(),
     )
-    budget = labels.Budget(delta=1e-7)
-    with labels.open_ledger(run / "sensitive", teachers=ensemble, budget=budget) as ledger:
-        bought = labels.ask(request, pool, teachers=ensemble, ledger=ledger)
+    budget = label_requests.Budget(delta=1e-7)
+    with label_requests.open_ledger(run / "sensitive", teachers=ensemble, budget=budget) as ledger:
+        bought = label_requests.ask(request, pool, teachers=ensemble, ledger=ledger)
     right = bought.released.labels == truth[bought.released.query_indices]
     return {
         "train, save, load": trained - began,
@@ -92,10 +92,10 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Learns a little from so many images of 28 x 28, and works out their features."""
-    from pate_tf.data.tfds_images import MNIST
+    from pate_tf.core.public import Pool
+    from pate_tf.data.tfds_source import MNIST
     from pate_tf.models.encoder import Encoder
     from pate_tf.representations import contrastive
-    from pate_tf.values.public import Pool
 
     contrastive.STEPS = STEPS
     images = np.random.default_rng(0).integers(0, 256, (number, 28, 28, 1), np.uint8)
@@ -180,11 +180,11 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Prepares so many networks to be sent to workers, and trains the first two here."""
     import tensorflow as tf
 
-    from pate_tf.data.tfds_images import MNIST
-    from pate_tf.partition import random_partition
-    from pate_tf.runs.teachers.settings import TeacherSettings
+    from pate_tf.api.teacher_settings import TeacherSettings
+    from pate_tf.core.partition import random_partition
+    from pate_tf.core.sensitive import PrivateExamples
+    from pate_tf.data.tfds_source import MNIST
     from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
-    from pate_tf.values.sensitive import PrivateExamples
 
     del folder
     random = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from benchmarks.silos.rounds import DELTA, Answered, answered
 from benchmarks.silos.setting import EVEN
 from benchmarks.silos.survival import counts_of
 from pate_tf.accounting.mechanisms import GaussianHistogram
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 
 PARTIES, THRESHOLD = 4, 1
 TRUSTED_DRAWS = 20

@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.silos.setting import Setting
 from benchmarks.silos.votes import kept_votes
-from pate_tf import artifacts
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicSplit
+from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PublicSplit
 
 Row = Mapping[str, Any]
 

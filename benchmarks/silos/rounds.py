@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
-from pate_tf.silos.aggregate import answers_of
-from pate_tf.silos.secure.simulated import simulated_parties
-from pate_tf.silos.spending import charge_of
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
+from pate_tf.silos.coordinator import answers_of, charge_of
+from pate_tf.silos.secure.opening import simulated_parties
 
 DELTA = 1e-5
 

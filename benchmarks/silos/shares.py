@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.silos.setting import EVEN
-from pate_tf.partition import random_partition
-from pate_tf.values.arrays import IntArray
+from pate_tf.core.partition import random_partition
+from pate_tf.core.validation import IntArray
 
 MAIN_CLASSES = 2
 MAIN_SHARE = 0.9  # of a skewed silo's records

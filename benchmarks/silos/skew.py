@@ -12,8 +12,8 @@ from benchmarks.silos.survival import counts_of
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.local.estimates import debiased_counts
+from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
-from pate_tf.values.arrays import IntArray
 
 MOST_STEPS = 50
 

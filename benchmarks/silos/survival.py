@@ -8,8 +8,8 @@ from benchmarks.silos.kept import Bench, Row
 from benchmarks.silos.rounds import answered
 from benchmarks.silos.setting import EVEN
 from pate_tf.accounting.local import RandomisedResponse, TruncatedGeometric
-from pate_tf.accounting.local.plurality import survival
-from pate_tf.values.arrays import IntArray
+from pate_tf.accounting.local.estimates import survival
+from pate_tf.core.validation import IntArray
 
 SAMPLES = 400
 

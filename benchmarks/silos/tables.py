@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.silos.kept import Row
 from benchmarks.silos.students import LOCAL
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 # The design's own measurement, whose teachers were others.
 DESIGN = {

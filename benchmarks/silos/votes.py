@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from benchmarks.silos.setting import BALANCED, FOREST, RIDGE, Setting
 from benchmarks.silos.shares import shares
-from pate_tf import artifacts
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
 from pate_tf.models import classifier, closed_form
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 AT_ONCE = 25  # silos whose votes are kept together
 

@@ -2,27 +2,268 @@
 
 Charges with moments add up at each moment; those that are only (epsilon, delta) differentially
 private add their epsilons and deltas to that (basic composition), or their losses where that gives
-less (`pate_tf.accounting.approximate_dp`). All of it holds for charges of any kind in any order.
+less (`pate_tf.accounting.composition`). All of it holds for charges of any kind in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import inf, nextafter
+from math import expm1, fsum, inf, isfinite, log1p, nextafter
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from pate_tf.accounting.approximate_dp import ApproximateGuarantee, composed_epsilon
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
     check_delta,
+    check_moments,
     epsilon_from_alphas,
 )
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.divergences import FloatArray, betaln
+
+# Composition of (epsilon, delta) guarantees with each other and with moments.
+#
+# An (epsilon, delta)-private mechanism tells no more than this: with probability delta everything,
+# else randomised response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
+# such mechanisms is a discrete distribution; the moments of everything else are laid over it
+# (docs/theory_stability_gate.md, Theorems G4 and G5). Every result errs upward.
+
+
+# Privacy losses beyond this number are merged into the largest of their neighbourhood.
+MOST_LOSSES = 2**13
+
+LARGEST_EPSILON = 2.0**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ApproximateGuarantee:
+    """An (epsilon, delta) guarantee of one mechanism, for one moved teacher, in both directions.
+
+    Attributes:
+        epsilon: at least 0, finite, in natural logarithms.
+        delta: in [0, 1]. 1 promises nothing.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a value is outside of its range."""
+        if not (isfinite(self.epsilon) and self.epsilon >= 0.0):
+            raise ValueError(f"expected a finite epsilon >= 0, got {self.epsilon}")
+        if not 0.0 <= self.delta <= 1.0:
+            raise ValueError(f"expected delta in [0, 1], got {self.delta}")
+
+    def for_moved_teachers(self, num_teachers: int) -> ApproximateGuarantee:
+        """Returns what holds if that many teachers differ at once, rounded up.
+
+        (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
+        (docs/theory_stability_gate.md, Theorem G6).
+
+        Args:
+            num_teachers: k, at least 1.
+
+        Raises:
+            ValueError: if num_teachers is below 1.
+        """
+        if num_teachers != int(num_teachers) or num_teachers < 1:
+            raise ValueError(f"expected num_teachers >= 1, got {num_teachers}")
+        if num_teachers == 1:
+            return self
+        exponents = self.epsilon * np.arange(num_teachers)
+        with np.errstate(over="ignore"):
+            factor = float(np.sum(np.exp(exponents))) * (1.0 + SAFETY_MARGIN)
+        delta = min(self.delta * factor, 1.0) if self.delta else 0.0
+        return ApproximateGuarantee(
+            epsilon=_up(self.epsilon * num_teachers), delta=min(_up(delta), 1.0)
+        )
+
+
+def composed_epsilon(
+    guarantees: Sequence[ApproximateGuarantee],
+    *,
+    delta: float,
+    alphas: ArrayLike | None = None,
+    moments: ArrayLike = DEFAULT_MOMENTS,
+) -> float:
+    """Returns the epsilon at delta of all guarantees and all moments together, rounded up.
+
+    The mechanisms may be interleaved, and each may depend on what the others gave out; their
+    guarantees and total alphas must have been fixed beforehand. Never above the basic composition
+    (sum of epsilons + epsilon of the moments at what the guarantees leave of delta).
+
+    Infinite if the guarantees' deltas use up delta. One exception: without moments, deltas that add
+    up to delta exactly leave the sum of the epsilons.
+
+    Args:
+        guarantees: of each mechanism that has no moments; may be empty.
+        delta: in (0, 1).
+        alphas: total costs of everything else, in both directions, [num_moments]. Default: there
+            is nothing else. Infinite or NaN rules a moment out; zero at a moment says that
+            nothing was released.
+        moments: [num_moments], positive.
+
+    Raises:
+        ValueError: if a value is outside of its range or shapes differ.
+    """
+    check_delta(delta)
+    orders = check_moments(moments)
+    costs = _checked_alphas(alphas, orders)
+    basic = inf
+    if costs is None and sum((Fraction(one.delta) for one in guarantees), Fraction(0)) <= delta:
+        basic = _up(fsum(one.epsilon for one in guarantees))
+        if basic == 0.0:
+            return 0.0
+
+    def exceeds(epsilon: float) -> bool:
+        return not total(epsilon) <= delta
+
+    total = _TotalDelta(guarantees, costs, orders)
+    if total.certain_loss > delta:
+        return basic
+    high = 1.0
+    while exceeds(high):
+        high *= 2.0
+        if high > LARGEST_EPSILON:
+            return basic
+    low = 0.0 if high == 1.0 else high / 2.0
+    if low == 0.0 and not exceeds(0.0):
+        return 0.0
+    while high - low > SAFETY_MARGIN * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return min(high * (1.0 + SAFETY_MARGIN), basic)
+
+
+def composed_delta(
+    guarantees: Sequence[ApproximateGuarantee],
+    *,
+    epsilon: float,
+    alphas: ArrayLike | None = None,
+    moments: ArrayLike = DEFAULT_MOMENTS,
+) -> float:
+    """Returns the delta at epsilon of all guarantees and all moments together, rounded up.
+
+    See `composed_epsilon`, also for the arguments.
+
+    Raises:
+        ValueError: if a value is outside of its range or shapes differ.
+    """
+    if not epsilon >= 0.0:
+        raise ValueError(f"expected epsilon >= 0, got {epsilon}")
+    orders = check_moments(moments)
+    total = _TotalDelta(guarantees, _checked_alphas(alphas, orders), orders)
+    return min(total(epsilon), 1.0)
+
+
+class _TotalDelta:
+    """Theorem G5: delta of epsilon, from losses of the guarantees and moments of the rest.
+
+    Args:
+        guarantees: of each mechanism that has no moments.
+        alphas: [num_moments], or None if there is nothing else.
+        moments: [num_moments].
+    """
+
+    def __init__(
+        self,
+        guarantees: Sequence[ApproximateGuarantee],
+        alphas: FloatArray | None,
+        moments: FloatArray,
+    ) -> None:
+        self._losses, self._weights, self.certain_loss = _privacy_losses(guarantees)
+        self._alphas, self._moments = alphas, moments
+
+    def __call__(self, epsilon: float) -> float:
+        """Returns delta, times 1 + SAFETY_MARGIN."""
+        if not epsilon < inf:
+            return self.certain_loss
+        rest = self._rest(epsilon - self._losses)
+        spent = self.certain_loss + (1.0 - self.certain_loss) * float(self._weights @ rest)
+        return spent * (1.0 + SAFETY_MARGIN)
+
+    def _rest(self, epsilons: FloatArray) -> FloatArray:
+        """Returns the delta of the moments alone at each epsilon, also below zero."""
+        if self._alphas is None:
+            return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0)
+        size = np.abs(epsilons)
+        reflected = -np.expm1(-size) + np.exp(-size) * self._direct(self._alphas, size)
+        return np.where(epsilons < 0.0, reflected, self._direct(self._alphas, epsilons))
+
+    def _direct(self, alphas: FloatArray, epsilons: FloatArray) -> FloatArray:
+        """Balle et al. 2020: e^(alpha - l epsilon) (l/(l+1))^l / (l+1) at the best moment."""
+        moments = self._moments
+        fixed = alphas - moments * np.log1p(1.0 / moments) - np.log1p(moments)
+        exponents = np.min(fixed[None, :] - np.outer(epsilons, moments), axis=1)
+        return np.asarray(np.exp(np.minimum(exponents, 0.0)))
+
+
+def _checked_alphas(alphas: ArrayLike | None, moments: FloatArray) -> FloatArray | None:
+    if alphas is None:
+        return None
+    costs = np.asarray(alphas, dtype=np.float64)
+    if costs.shape != moments.shape:
+        raise ValueError(f"expected alphas of shape {moments.shape}, got {costs.shape}")
+    if np.any(costs < 0):
+        raise ValueError("expected alphas >= 0, got a negative one")
+    if np.any(costs == 0.0):
+        return None
+    return np.where(np.isnan(costs), np.inf, costs)
+
+
+def _privacy_losses(
+    guarantees: Sequence[ApproximateGuarantee],
+) -> tuple[FloatArray, FloatArray, float]:
+    """Theorem G4: finite losses, their probabilities given that one occurs, and that of infinity.
+
+    Where there are too many losses, those that lie close together count as the largest of them,
+    which can only raise delta.
+    """
+    survived = fsum(log1p(-one.delta) if one.delta < 1.0 else -inf for one in guarantees)
+    certain_loss = min(_up(-expm1(survived)) * (1.0 + SAFETY_MARGIN), 1.0)
+    losses, weights = np.zeros(1), np.ones(1)
+    for epsilon, number in sorted(Counter(one.epsilon for one in guarantees).items()):
+        wins = np.arange(number + 1)
+        new_losses: FloatArray = np.asarray(epsilon * (2.0 * wins - number), np.float64)
+        # Binomial: log C(n, k) = -log(n + 1) - log B(n - k + 1, k + 1). Its rounding is far below
+        # SAFETY_MARGIN for as many as there can be.
+        exponents = -betaln(number - wins + 1, wins + 1) - log1p(number)
+        exponents -= wins * np.log1p(np.exp(-epsilon)) + (number - wins) * np.logaddexp(0, epsilon)
+        new_weights = np.exp(exponents)
+        new_losses, new_weights = _merged(new_losses, new_weights)
+        losses, weights = _merged(
+            np.add.outer(losses, new_losses).ravel(), np.outer(weights, new_weights).ravel()
+        )
+    return losses, weights, certain_loss
+
+
+def _merged(losses: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    possible = weights > 0.0
+    losses, weights = losses[possible], weights[possible]
+    if len(losses) <= MOST_LOSSES:
+        return losses, weights
+    lowest = float(losses.min())
+    width = (float(losses.max()) - lowest) / (MOST_LOSSES - 1)
+    if width == 0.0:
+        return losses[:1], np.array([weights.sum()])
+    places = np.floor((losses - lowest) / width).astype(np.int64)
+    largest = np.full(MOST_LOSSES + 1, -np.inf)
+    np.maximum.at(largest, places, losses)
+    total = np.bincount(places, weights, MOST_LOSSES + 1).astype(np.float64)
+    used = total > 0.0
+    return largest[used], total[used]
+
+
+def _up(value: float) -> float:
+    """Returns the next larger float; zero stays zero."""
+    return nextafter(value, inf) if value > 0.0 else 0.0
+
 
 Paid = Mapping[Charge, int]
 

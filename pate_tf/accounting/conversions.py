@@ -11,7 +11,7 @@ from math import exp, expm1, floor, inf, log, sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pate_tf.accounting.special import betainc, expit, log_ndtr
+from pate_tf.accounting.divergences import betainc, expit, log_ndtr
 
 FloatArray = NDArray[np.float64]
 

@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 
+from pate_tf.accounting.divergences import erfc, softmax
 from pate_tf.accounting.quadrature import (
     AdditiveNoise,
     FloatArray,
@@ -18,7 +19,6 @@ from pate_tf.accounting.quadrature import (
     NeighbourOutcomes,
     group_outcomes,
 )
-from pate_tf.accounting.special import erfc, softmax
 
 SMALLEST_PROBABILITY = 1e-290
 

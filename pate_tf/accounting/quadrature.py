@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.special import log_ndtr
+from pate_tf.accounting.divergences import log_ndtr
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -14,10 +14,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.divergences import FloatArray, ndtri
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import check_bound, is_two_sided
-from pate_tf.accounting.special import ndtri
 
 RELEASES = ("log_cost", "gate", "smooth_sensitivity")
 BOUNDS = ("paper", "tight", "two_sided", "class_aware")

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.values.arrays import IntArray, frozen_view, whole_numbers
-from pate_tf.values.public import PoolLabels
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 
 def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
@@ -31,7 +31,7 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
 class ReleasedLabels(PoolLabels):
     """Public: noisy labels that were paid for, with their cost.
 
-    Only the labeller makes them (`pate_tf.labelling.labeller`).
+    Only the labeller makes them (`pate_tf.aggregation.labeller`).
 
     Attributes:
       query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.

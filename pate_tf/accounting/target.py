@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import check_delta, check_num_queries
-from pate_tf.accounting.moved_teachers import several_teachers_epsilon
+from pate_tf.accounting.group_privacy import several_teachers_epsilon
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")

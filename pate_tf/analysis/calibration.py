@@ -5,7 +5,7 @@ A roof room, without TensorFlow. Data-independent throughout, so publishable.
 
 import dataclasses
 
-from pate_tf.accounting import calibration
+from pate_tf.accounting import planning
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.guarantees import Guarantee
 
@@ -38,7 +38,7 @@ def least_noise(
       ValueError: if a number is out of range, the target can't be met, or the mechanism has no
         single scale of noise.
     """
-    found = calibration.least_noise(
+    found = planning.least_noise(
         mechanism, num_queries=num_queries, epsilon=target_epsilon, delta=delta
     )
     return of_mechanism(found, num_queries=num_queries, target_epsilon=target_epsilon, delta=delta)
@@ -50,7 +50,7 @@ def most_queries(mechanism: Mechanism, *, target_epsilon: float, delta: float) -
     Raises:
       ValueError: if a number is out of range.
     """
-    queries = calibration.most_queries(mechanism, epsilon=target_epsilon, delta=delta)
+    queries = planning.most_queries(mechanism, epsilon=target_epsilon, delta=delta)
     return of_mechanism(mechanism, num_queries=queries, target_epsilon=target_epsilon, delta=delta)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pate_tf.accounting.charge import Charge, rounded_up
-from pate_tf.analysis import draws
+from pate_tf.analysis import release
 from pate_tf.analysis.votes import ledger_folder
 from pate_tf.ledger import Ledger, LedgerRow
-from pate_tf.ledger.payments import PAYMENTS, payment
+from pate_tf.ledger.registry import PAYMENTS, payment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def summarise(ledger: Ledger) -> LedgerSummary:
         num_affordable=None if last is None else ledger.affordable(last),
         num_queries=spent.num_queries,
         num_answered=spent.num_answered,
-        has_unpaid_release=draws.is_unpaid(ledger),
+        has_unpaid_release=release.is_unpaid(ledger),
     )
 
 

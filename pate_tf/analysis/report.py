@@ -3,14 +3,37 @@
 A roof room, without TensorFlow.
 """
 
-from collections.abc import Mapping
+import decimal
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pate_tf import artifacts
+from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.mechanisms import Flag, Mechanism
 from pate_tf.accounting.moments import is_two_sided
+from pate_tf.analysis.calibration import Calibration
 from pate_tf.analysis.guarantees import Analysis, Guarantee
-from pate_tf.analysis.release_request import Released
-from pate_tf.analysis.rows import Row, finite_or_none, shown
+from pate_tf.analysis.ledger import LedgerSummary
+from pate_tf.analysis.release_planning import Released
+from pate_tf.core import artifacts
+
+# What the tables of an analysis share: a row, and how an epsilon is shown.
+#
+# A roof room, without TensorFlow.
+
+
+Row = tuple[str, str]
+
+
+def shown(epsilon: float) -> str:
+    """Returns an epsilon as a table has it, rounded up."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else "infinite"
+
+
+def finite_or_none(value: float) -> float | None:
+    """Returns a number as JSON has it: None stands for infinity."""
+    return value if math.isfinite(value) else None
+
 
 KINDS = {
     "moments_theorem_2": "moments (Theorem 2)",
@@ -284,3 +307,152 @@ def run_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
         ("publishable", f"{run.root / artifacts.RELEASED}: labels, student, privacy statement"),
         ("SENSITIVE", f"{sensitive}: teachers, partition, votes, ledger, reports"),
     ]
+
+
+# What a ledger says as rows of a table and as JSON, all publishable.
+#
+# A roof room, without TensorFlow.
+
+
+RESET = (
+    "this ledger was reset: an earlier one, or rows of it, were gone; what is not known of them is "
+    "not counted"
+)
+UNPAID = (
+    "an earlier version drew a release that this ledger was NEVER CHARGED FOR: it cost more than "
+    "it says, until a sanitised release of the run takes the draw over"
+)
+
+
+def ledger_rows(summary: LedgerSummary) -> list[Row]:
+    """Returns what one ledger says beside its history, all publishable."""
+    budget, remaining = summary.epsilon_budget, summary.epsilon_remaining
+    raised = "; was RAISED after its first use" if summary.was_raised else ""
+    rows = [
+        (
+            "budget",
+            "no limit" if budget is None else f"epsilon {budget:g} at delta {summary.delta:g}",
+        ),
+        (
+            "spent",
+            f"epsilon {shown(summary.epsilon_spent)} at delta {summary.delta:g}, "
+            f"data-independent, both directions; {summary.num_queries:,} queries paid for, "
+            f"{summary.num_answered:,} labels",
+        ),
+    ]
+    rows[0] = (rows[0][0], rows[0][1] + raised)
+    if remaining is not None:
+        context = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
+        left = context.create_decimal_from_float(remaining).normalize()
+        rows.append(("remains", f"epsilon {left:f} before the budget is reached"))
+    if summary.num_affordable is not None and summary.last_mechanism is not None:
+        rows.append(
+            (
+                "still affordable",
+                summary.last_mechanism.several(summary.num_affordable),
+            )
+        )
+    if not summary.is_secure:
+        rows.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
+    return rows + together_rows(summary) + unpaid_rows(summary)
+
+
+def together_rows(summary: LedgerSummary) -> list[Row]:
+    """Returns what all known ensembles of the same private records have spent, all publishable."""
+    rows = [("WARNING", RESET)] if summary.was_reset else []
+    if summary.epsilon_all_ensembles is None:
+        return [*rows, ("all ensembles of these records", "NOT CHECKED: no registry of ledgers")]
+    counted = "1 ledger" if summary.num_ledgers == 1 else f"{summary.num_ledgers} ledgers"
+    if not summary.records_are_known:
+        counted += "; its records are not known, so that others of them were not recognised"
+    return [
+        *rows,
+        (
+            "all ensembles of these records",
+            f"epsilon {shown(summary.epsilon_all_ensembles)} at delta {summary.delta:g}, "
+            f"data-independent, as far as known on this machine: {counted}",
+        ),
+    ]
+
+
+def unpaid_rows(summary: LedgerSummary) -> list[Row]:
+    """Returns a warning if a draw was never charged for."""
+    return [("WARNING", UNPAID)] if summary.has_unpaid_release else []
+
+
+def ledger_report(summary: LedgerSummary) -> dict[str, Any]:
+    """Returns the JSON of one ledger."""
+    last = summary.last_mechanism
+    return {
+        "folder": str(summary.folder),
+        "history": list(summary.history),
+        "epsilon_budget": summary.epsilon_budget,
+        "delta": summary.delta,
+        "budget_was_raised": summary.was_raised,
+        "ledger_was_reset": summary.was_reset,
+        "epsilon_all_ensembles": (
+            None
+            if summary.epsilon_all_ensembles is None
+            else finite_or_none(summary.epsilon_all_ensembles)
+        ),
+        "num_ledgers": summary.num_ledgers,
+        "records_are_known": summary.records_are_known,
+        "secure_noise": summary.is_secure,
+        "epsilon_spent": finite_or_none(summary.epsilon_spent),
+        "epsilon_remaining": summary.epsilon_remaining,
+        "affordable_queries": summary.num_affordable,
+        "mechanism": None if last is None else last.to_dict(),
+        "queries": summary.num_queries,
+        "answered": summary.num_answered,
+        "has_unpaid_release": summary.has_unpaid_release,
+    }
+
+
+# A calibration as rows of a table and as JSON, all publishable.
+#
+# A roof room, without TensorFlow.
+
+
+def calibration_rows(calibration: Calibration) -> list[Row]:
+    """Returns the rows of a calibration, all publishable."""
+    noise = [
+        (
+            flag.name if flag.is_inverse or flag.name == field else f"{flag.name} ({field})",
+            f"{flag.shown(value):f} {flag.unit}".rstrip(),
+        )
+        for flag, field, value in _flags(calibration.mechanism)
+    ]
+    return [
+        ("mechanism", calibration.mechanism.name),
+        *noise,
+        ("queries", f"{calibration.num_queries:,}"),
+        (
+            "epsilon, data-independent",
+            f"{shown(calibration.guarantee.epsilon)} at delta {calibration.delta:g}, both "
+            f"directions; target {calibration.target_epsilon:g}",
+        ),
+    ]
+
+
+def _flags(mechanism: Mechanism) -> Iterator[tuple[Flag, str, float]]:
+    """Yields every flag of a mechanism, with the field that it gives and the field's value."""
+    for parameter in mechanism.parameters:
+        for flag in parameter.flags:
+            yield flag, parameter.field, getattr(mechanism, parameter.field)
+
+
+def calibration_report(calibration: Calibration) -> dict[str, Any]:
+    """Returns the JSON of a calibration."""
+    typed = {
+        flag.name: float(flag.shown(value)) for flag, _, value in _flags(calibration.mechanism)
+    }
+    return {
+        "lap_scale": None,
+        **typed,
+        "queries": calibration.num_queries,
+        "mechanism": calibration.mechanism.to_dict(),
+        "delta": calibration.delta,
+        "target_epsilon": calibration.target_epsilon,
+        "epsilon_data_independent": calibration.guarantee.epsilon,
+        "sensitive": [],
+    }

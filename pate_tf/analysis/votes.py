@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf import artifacts
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planned_release import PlannedRelease
-from pate_tf.labelling import paid_counts
+from pate_tf.accounting.planning import PlannedRelease
+from pate_tf.aggregation import labeller
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger import (
     Ledger,
     LedgerError,
@@ -23,8 +25,6 @@ from pate_tf.ledger import (
     num_queries_together,
     paid_together,
 )
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.sensitive import VoteCounts, Votes
 
 LEDGER_FILE = "ledger.sqlite3"
 MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
@@ -234,10 +234,10 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     together = paid_together(ledgers)
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len(set(digests)) < len(digests)
-    groups: dict[tuple[Mechanism, int], list[paid_counts.PaidCounts]] = {}
+    groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
     there = not are_forks and (votes_needed or all(_has_votes(ledger) for ledger in ledgers))
     for ledger in ledgers if there else ():
-        for paid in paid_counts.paid_counts(ledger):
+        for paid in labeller.paid_counts(ledger):
             try:
                 paid.counts.check_totals()
             except ValueError as error:
@@ -260,10 +260,10 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
 
 
 def _has_votes(ledger: Ledger) -> bool:
-    return ledger.num_answered == 0 or (ledger.folder / paid_counts.VOTES).is_dir()
+    return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
 
 
-def _group(mechanism: Mechanism, paid: Sequence[paid_counts.PaidCounts]) -> AnsweredVotes:
+def _group(mechanism: Mechanism, paid: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
     answered = [batch.counts.values[batch.answered] for batch in paid]
     return AnsweredVotes(
         mechanism,

@@ -9,12 +9,248 @@ import pathlib
 from absl import flags
 
 from pate_tf.accounting import moments
-from pate_tf.accounting.recommend import DEFAULT_DELTA
+from pate_tf.accounting.planning import DEFAULT_DELTA
 from pate_tf.analysis.guarantees import AnalysisConfig
-from pate_tf.cli import analysis_flags, command_line, mechanism_flags, progress
-from pate_tf.runs.analysis import calibration
-from pate_tf.runs.analysis import run as analyse
-from pate_tf.runs.reporting import Reporting
+from pate_tf.api import analysis as analyse
+from pate_tf.api import calibration
+from pate_tf.api.reporting import Reporting
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as mechanism_flags
+
+# The flags of `pate-analysis`.
+
+
+POSITIVE = (
+    *("target_epsilon", "beta"),
+    *("release_moment", "release_smoothness", "release_sigma", "gate_budget"),
+)
+
+
+def define() -> None:
+    """Defines them."""
+    flags.DEFINE_string(
+        "counts_file",
+        None,
+        "A .npy file of votes: labels [num_teachers, num_queries], or with --input_is_counts "
+        "counts [num_queries, num_classes]. Whole numbers, of integer or float type.",
+    )
+    flags.DEFINE_string(
+        "train_dir",
+        None,
+        "A run folder whose sensitive/ holds a ledger and its votes: everything that was paid for.",
+    )
+    flags.DEFINE_list(
+        "ledger",
+        None,
+        "Ledgers, by file or folder, separated by commas: prints history, spending and what "
+        "remains, and composes them. Several must be of ensembles trained on the same records.",
+    )
+    flags.DEFINE_string(
+        "statement",
+        None,
+        "With one --ledger: a privacy_statement.json to hold against it; an error if the ledger "
+        "says otherwise.",
+    )
+    flags.DEFINE_boolean(
+        "check_with_dp_accounting",
+        False,
+        "Also compute the data-independent epsilon with the package dp-accounting, by privacy-loss "
+        "distributions.",
+    )
+    flags.DEFINE_boolean(
+        "calibrate",
+        False,
+        "Find the least noise for --target_epsilon and --queries, or the most queries for "
+        "--target_epsilon and a noise such as --noise_eps or --sigma. With --nb_teachers: compare "
+        "all mechanisms by how many labels are right, and recommend one. Reads no votes.",
+    )
+    flags.DEFINE_float("target_epsilon", None, "With --calibrate: data-independent, at --delta.")
+    flags.DEFINE_integer(
+        "queries",
+        None,
+        "With --calibrate: number of labels. Default with --nb_teachers: planned.",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "nb_teachers",
+        None,
+        "With --calibrate: number of teachers. Mechanisms are compared for so many.",
+        lower_bound=1,
+    )
+    mechanism_flags.define_plan_flags(needed="--nb_teachers")
+    flags.DEFINE_boolean(
+        "input_is_counts", False, "Whether --counts_file holds counts, not labels."
+    )
+    flags.DEFINE_string(
+        "indices_file",
+        None,
+        "A .npy file with the indices of the queries to analyse. Default: all.",
+    )
+    flags.DEFINE_integer(
+        "max_examples", None, "How many queries, from the first. Default: all.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "nb_labels",
+        None,
+        "Number of classes, public. Default: as many as --counts_file has counts; 10 for labels. A "
+        "class without votes only makes the bounds larger, never too small.",
+        lower_bound=1,
+    )
+    mechanism_flags.define_mechanism_flags(
+        default=None,
+        help_text="How labels are drawn from votes. Default: laplace_noisy_max, or what the ledger "
+        "says.",
+        in_analysis=True,
+    )
+    flags.DEFINE_integer(
+        "moments",
+        None,
+        "N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real moments, "
+        "log-spaced from 0.05 to 1024. A moment is the Renyi order less one.",
+        lower_bound=1,
+    )
+    flags.DEFINE_float(
+        "delta",
+        None,
+        f"Delta of every epsilon. Default: the ledger's, else {DEFAULT_DELTA:g}.",
+    )
+    flags.DEFINE_enum(
+        "conversion",
+        "improved",
+        ["improved", "classic"],
+        "From moments to epsilon, natural logarithm: improved (Balle et al. 2020) or classic "
+        "(Abadi et al. 2016).",
+    )
+    flags.DEFINE_list(
+        "bound",
+        None,
+        "Data-dependent bounds, separated by commas, of paper (forward), tight (forward), "
+        "two_sided, class_aware and exact (slow). Default: those of paper, two_sided and "
+        "class_aware that the mechanism has. SENSITIVE.",
+    )
+    flags.DEFINE_list(
+        "release",
+        None,
+        "What is published about the data-dependent cost: sanitised (an epsilon with noise), gate "
+        "(whether the labels may leave, to be asked before they do), both from one draw; or "
+        "smooth_sensitivity (noise by smooth sensitivity, and its table); or none. A draw happens "
+        "once for the same votes; their ledger is charged for it first, and keeps it. For "
+        "--counts_file no ledger is charged. Default: none, but what one --train_dir or --ledger "
+        "keeps is shown again.",
+    )
+    flags.DEFINE_float(
+        "profile",
+        0.8,
+        "Releases are planned for hypothetical votes: every query led by this share of the "
+        "teachers. A ledger fixed its own before there were votes, this and the rest of the plan, "
+        "and refuses another.",
+    )
+    flags.DEFINE_float("release_moment", None, "Moment of the release. Default: planned.")
+    flags.DEFINE_float(
+        "release_smoothness",
+        None,
+        "eta: by how much one teacher may change the logarithm of the smooth cost; beta for "
+        "smooth_sensitivity. Default: planned.",
+    )
+    flags.DEFINE_float(
+        "release_sigma",
+        None,
+        "Standard deviation of the release's noise, in sensitivities. Default: planned.",
+    )
+    flags.DEFINE_float(
+        "gate_budget",
+        None,
+        "Largest cost at the moment, natural logarithm, that the gate lets pass. Default: planned.",
+    )
+    flags.DEFINE_float(
+        "confidence", None, "Probability that the sanitised epsilon is not too low. Default: 0.99."
+    )
+    flags.DEFINE_integer(
+        "attempts",
+        None,
+        "With --release=gate: how often the gate is tried on these votes in all, in whatever "
+        "folder; its epsilon covers so many. Without it, it covers one and is no worst case.",
+        lower_bound=1,
+    )
+    flags.DEFINE_boolean(
+        "discard_release",
+        False,
+        "Put the release asked for in the place of an earlier one from the same votes, which WAS "
+        "NEVER PUBLISHED. How often that was said is reported.",
+    )
+    flags.DEFINE_boolean(
+        "adaptive",
+        False,
+        "Queries were chosen by looking at earlier noisy labels: only data-independent accounting "
+        "holds, and releases are refused.",
+    )
+    flags.DEFINE_float(
+        "beta",
+        analyse.DEFAULT_BETA,
+        "Rate, per teacher, of the smooth sensitivity that --release=smooth_sensitivity tabulates.",
+    )
+    flags.DEFINE_string(
+        "plots",
+        None,
+        "Folder for plots, as PNG files and for TensorBoard: below its sensitive/ and released/. "
+        "The gap against the number of teachers needs a file of labels.",
+    )
+    flags.DEFINE_string(
+        "output_dir",
+        None,
+        "Where sensitive/analysis.json, released/analysis.json and sensitive/releases/ go. "
+        "Default: the run folder of --train_dir, else runs/analysis.",
+    )
+    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
+    for name in POSITIVE:
+        flags.register_validator(
+            name,
+            lambda value: value is None or 0.0 < value < float("inf"),
+            message="expected a finite number above 0",
+        )
+    for name in ("delta", "confidence"):
+        flags.register_validator(
+            name,
+            lambda value: value is None or 0.0 < value < 1.0,
+            message="expected a number between 0 and 1",
+        )
+    flags.register_validator(
+        "profile", lambda value: 0.0 < value <= 1.0, message="expected a share of the teachers"
+    )
+    flags.register_multi_flags_validator(
+        ["counts_file", "train_dir", "ledger", "calibrate"],
+        lambda values: sum(bool(value) for value in values.values()) == 1,
+        message="expected exactly one of --counts_file, --train_dir, --ledger and --calibrate",
+    )
+    parameters = mechanism_flags.names(in_analysis=True)
+    flags.register_multi_flags_validator(
+        ["calibrate", "target_epsilon", "queries", "nb_teachers", *parameters],
+        lambda values: (
+            not values["calibrate"]
+            or values["nb_teachers"] is not None
+            or (
+                values["target_epsilon"] is not None
+                and (values["queries"] is None)
+                == any(values[name] is not None for name in parameters)
+            )
+        ),
+        message="expected with --calibrate a --target_epsilon, and either --nb_teachers, --queries "
+        "or the noise: " + ", ".join(f"--{name}" for name in parameters),
+    )
+    flags.register_multi_flags_validator(
+        ["calibrate", "target_epsilon", "nb_teachers", *parameters],
+        lambda values: (
+            values["nb_teachers"] is None
+            or (
+                values["calibrate"]
+                and values["target_epsilon"] is not None
+                and all(values[name] is None for name in parameters)
+            )
+        ),
+        message="expected with --nb_teachers a --calibrate and a --target_epsilon, and no noise, "
+        "which is what is looked for",
+    )
+
 
 FLAGS = flags.FLAGS
 
@@ -131,7 +367,7 @@ def recommendation_run() -> calibration.RecommendationRun:
 
 def main() -> None:
     """Reads the flags, has votes accounted for or noise found, prints."""
-    reporting = Reporting(clock=progress.clock, progress_bar=progress.progress_bar)
+    reporting = Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
     command_line.check_report_file(FLAGS.report_file)
     if FLAGS.bound is not None and not FLAGS.bound:
         raise ValueError(f"bound: expected some of {list(moments.BOUNDS)}, got none")
@@ -157,9 +393,7 @@ def main() -> None:
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    command_line.run(
-        command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), analysis_flags.define, __doc__
-    )
+    command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define, __doc__)
 
 
 if __name__ == "__main__":

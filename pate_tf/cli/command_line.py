@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import sys
+import threading
 import traceback
 import types
 import warnings
@@ -13,10 +14,69 @@ from typing import Any
 
 from absl import app, flags
 
-from pate_tf import artifacts
-from pate_tf.cli import first_release
+from pate_tf.api.reporting import Table
+from pate_tf.core import artifacts
 from pate_tf.ledger import LedgerError, LedgerWarning
-from pate_tf.runs.reporting import Table
+
+# Flags of the first release that a command does not have any more.
+
+
+GONE = (
+    *("epochs_per_decay", "dropout_seed", "log_device_placement", "too_small"),
+    *("teachers_max_steps", "nb_labels", "moments", "noise_eps"),  # some are other commands' still
+)
+
+
+def hint(error: Exception) -> str:
+    """Returns what to add to an error about an unknown flag, if it is one of those."""
+    if getattr(error, "flagname", "") not in GONE:
+        return ""
+    return "; docs/first_release.md says what became of the first release's flags"
+
+
+# What a terminal shows while a command works: bars and a clock.
+
+
+@contextmanager
+def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    """Shows a progress bar on a terminal, nothing elsewhere.
+
+    Yields:
+      A function to call with how many more are done.
+    """
+    from tqdm import tqdm
+
+    # disable=None: tqdm's word for "only on a terminal".
+    with tqdm(total=total, desc=description, unit=unit, disable=None) as bar:
+
+        def advance(count: int) -> None:
+            bar.update(count)
+            if bar.n >= total:
+                bar.close()  # what comes next may have a bar of its own
+
+        yield advance
+
+
+@contextmanager
+def clock(description: str) -> Iterator[None]:
+    """Shows on a terminal how long something takes that can't say how far it is."""
+    from tqdm import tqdm
+
+    done = threading.Event()
+
+    def tick(bar: Any) -> None:
+        while not done.wait(1.0):
+            bar.refresh()
+
+    with tqdm(desc=description, bar_format="{desc}: {elapsed}", disable=None, leave=False) as bar:
+        thread = threading.Thread(target=tick, args=(bar,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
 
 LONGEST_WORD = 400  # of a message; what is longer, such as a path, is cut
 USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
@@ -55,7 +115,7 @@ def parse_flags(parse: Callable[[list[str]], list[str]], error: type[Exception])
         try:
             rest = parse(arguments)
         except error as reason:
-            _fail(f"{reason}{first_release.hint(reason)}", FLAG_ERROR)
+            _fail(f"{reason}{hint(reason)}", FLAG_ERROR)
         if len(rest) > 1:
             _fail(f"expected flags only, got {' '.join(rest[1:])!r}", FLAG_ERROR)
         return rest

@@ -70,7 +70,7 @@ def define_flags() -> None:
 
 
 def _mechanism() -> dict[str, Any]:
-    from pate_tf.runs.silos.coordinator import number_of_parties
+    from pate_tf.api.silo_coordinator import number_of_parties
 
     if FLAGS.aggregation == "local":
         return {"name": "randomised_response"}
@@ -87,8 +87,8 @@ def _mechanism() -> dict[str, Any]:
 def main() -> None:
     """Reads the flags, runs, prints a table."""
     with command_line.quiet_start(FLAGS):
+        from pate_tf.api.silo_coordinator import CoordinatorRun, coordinate
         from pate_tf.queries.config import QueryConfig
-        from pate_tf.runs.silos.coordinator import CoordinatorRun, coordinate
         from pate_tf.students.config import StudentSettings
     asking = Asking(
         mechanism=_mechanism(),

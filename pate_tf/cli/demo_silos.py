@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from pate_tf.ledger.registry_file import STATE_VARIABLE
+from pate_tf.ledger.registry import STATE_VARIABLE
 
 NUM_SILOS, NUM_PARTIES = 5, 4
 SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0
@@ -97,7 +97,7 @@ def demonstrate(folder: pathlib.Path) -> int:
     listed.write_text(
         "\n".join(typed("party", f"--name={one}", f"--party_dir={folder / one}") for one in parties)
     )
-    from pate_tf.runs.silos.silo import share_out
+    from pate_tf.api.silo import share_out
 
     share_out(folder, silos)
     for name in silos:

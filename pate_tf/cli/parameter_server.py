@@ -12,8 +12,8 @@ import pathlib
 
 from absl import flags
 
-from pate_tf.cli import command_line, progress
-from pate_tf.runs.reporting import Reporting
+from pate_tf.api.reporting import Reporting
+from pate_tf.cli import command_line
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = {"folder": "train_dir", "name": "server_name"}
@@ -47,10 +47,10 @@ def define_flags() -> None:
 
 def main() -> None:
     """Reads the flags, serves, prints."""
-    reporting = Reporting(clock=progress.clock, progress_bar=progress.progress_bar)
+    reporting = Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
     command_line.check_report_file(FLAGS.report_file)
     with command_line.quiet_start(FLAGS):
-        from pate_tf.runs.selective_sgd import parameter_server as runs
+        from pate_tf.api import parameter_server as runs
     report = runs.serve(
         runs.ParameterServerRun(
             roster=pathlib.Path(FLAGS.roster),

@@ -45,8 +45,8 @@ def main() -> None:
         if not FLAGS[name].value:
             raise ValueError(f"{name}: expected it to take part, got none")
     with command_line.quiet_start(FLAGS):
-        from pate_tf import noise
-        from pate_tf.runs.selective_sgd import participant as runs
+        from pate_tf.aggregation import noise
+        from pate_tf.api import participant as runs
     path = runs.take_part(
         runs.ParticipantRun(
             roster=pathlib.Path(FLAGS.roster),

@@ -41,7 +41,7 @@ def define_flags() -> None:
 
 def main() -> None:
     """Reads the flags; makes keys, or works."""
-    from pate_tf.runs.silos import party
+    from pate_tf.api import party
 
     if not FLAGS.party_dir:
         raise ValueError("party_dir: expected the folder of the party, got none")

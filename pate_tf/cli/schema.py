@@ -9,8 +9,8 @@ import pathlib
 
 from absl import flags
 
+from pate_tf.api import files
 from pate_tf.cli import command_line
-from pate_tf.runs import drafting
 
 FLAGS = flags.FLAGS
 
@@ -28,7 +28,7 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, drafts, writes."""
     target = pathlib.Path(FLAGS.schema)
-    text = drafting.draft_schema(
+    text = files.draft_schema(
         command_line.path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
     )
     print(text, end="")

@@ -12,8 +12,8 @@ import sys
 
 from absl import flags
 
-from pate_tf.cli import command_line, parameter_server, participant, progress
-from pate_tf.runs.reporting import Reporting
+from pate_tf.api.reporting import Reporting
+from pate_tf.cli import command_line, parameter_server, participant
 
 FLAGS = flags.FLAGS
 
@@ -171,13 +171,13 @@ def check_flags() -> None:
 
 def main() -> None:
     """Reads the flags, trains, prints."""
-    reporting = Reporting(clock=progress.clock, progress_bar=progress.progress_bar)
+    reporting = Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
     command_line.check_report_file(FLAGS.report_file)
     check_flags()
     with command_line.quiet_start(FLAGS):
-        from pate_tf import noise
-        from pate_tf.runs.selective_sgd import training as runs
-        from pate_tf.runs.sources import DataSource
+        from pate_tf.aggregation import noise
+        from pate_tf.api import shared_training as runs
+        from pate_tf.api.sources import DataSource
         from pate_tf.selective_sgd.privacy import Privacy
         from pate_tf.selective_sgd.settings import Settings
 

@@ -95,7 +95,7 @@ def define_certificates() -> None:
 
 def init() -> None:
     """Makes a silo's folder."""
-    from pate_tf.runs.silos import silo
+    from pate_tf.api import silo
     from pate_tf.silos.policy import Policy
 
     for name in ("name", "silo_dir", "coordinator", "epsilon_budget"):
@@ -119,8 +119,7 @@ def init() -> None:
 
 def serve() -> None:
     """Works for a coordinator."""
-    from pate_tf.runs.silos import silo
-    from pate_tf.runs.silos import teacher as silo_teacher
+    from pate_tf.api import silo, silo_teacher
 
     if FLAGS.silo_dir is None:
         raise ValueError("silo_dir: expected the folder of the silo, got none")
@@ -148,7 +147,7 @@ def serve() -> None:
 
 def certificates() -> None:
     """Makes an authority for trying silos out."""
-    from pate_tf.transport.certificates import write_demo_certificates
+    from pate_tf.net.certificates import write_demo_certificates
 
     if not FLAGS.demo:
         raise ValueError("demo: expected --demo, as these certificates are to try out alone")

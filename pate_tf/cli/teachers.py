@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from pate_tf.cli import command_line, data_flags, progress
-from pate_tf.runs.reporting import Reporting
+from pate_tf.api.reporting import Reporting
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as data_flags
 
 FLAGS = flags.FLAGS
 
@@ -33,7 +34,7 @@ def define_flags() -> None:
         "Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, another "
         "name of TensorFlow Datasets, or module:function.",
     )
-    data_flags.define(with_private=True)
+    data_flags.define_data_flags(with_private=True)
     flags.DEFINE_boolean("svhn_extra", True, "Share out SVHN's extra split too, not train alone.")
     flags.DEFINE_integer(
         "nb_teachers",
@@ -195,8 +196,8 @@ def chosen_model() -> str | None:
 def main() -> None:
     """Reads the flags, trains, prints."""
     reporting = Reporting(
-        clock=progress.clock,
-        progress_bar=progress.progress_bar,
+        clock=command_line.clock,
+        progress_bar=command_line.progress_bar,
         note=command_line.note,
         warn=command_line.warn,
     )
@@ -205,9 +206,8 @@ def main() -> None:
     teachers = teachers_asked_for(FLAGS.teacher_id, FLAGS.nb_teachers or DEFAULT_NUM_TEACHERS)
     model = chosen_model()
     with command_line.quiet_start(FLAGS):
-        from pate_tf.runs import sources
-        from pate_tf.runs.teachers import run as train_teachers
-        from pate_tf.runs.teachers import settings as teacher_settings
+        from pate_tf.api import sources, teacher_settings
+        from pate_tf.api import teacher_run as train_teachers
 
     if FLAGS.worker:
         train_teachers.serve_worker()

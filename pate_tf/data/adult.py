@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow_datasets as tfds
 
-from pate_tf.data import columns, raw_files
+from pate_tf.core.dataset import Dataset
+from pate_tf.data import columns
 from pate_tf.data.columns import Column
-from pate_tf.values.dataset import Dataset
 
 TRAIN_FILE, TEST_FILE = "adult.data", "adult.test"
 FILES = (TRAIN_FILE, TEST_FILE)
@@ -128,7 +128,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Any]]:
-        paths = raw_files.raw_files(dl_manager, {name: _URL + name for name in FILES})
+        paths = columns.raw_files(dl_manager, {name: _URL + name for name in FILES})
         return {
             "train": self._generate_examples(paths[TRAIN_FILE]),
             "test": self._generate_examples(paths[TEST_FILE]),
@@ -139,7 +139,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
         with open(path, encoding="utf-8", newline="") as file:
             # The test file begins with a line that is no record.
             lines = ("\n" if line.startswith("|") else line for line in file)
-            records = raw_files.read_records(lines, _FIELDS, file=path.name)
+            records = columns.read_records(lines, _FIELDS, file=path.name)
             for index, (place, record) in enumerate(records):
                 # In the test file a full stop follows the label.
                 label = record["income"].removesuffix(".")
@@ -147,8 +147,8 @@ class Adult(tfds.core.GeneratorBasedBuilder):
                     index,
                     {
                         "features": np.array(
-                            raw_files.encode_record(COLUMNS, place, record), np.float32
+                            columns.encode_record(COLUMNS, place, record), np.float32
                         ),
-                        "label": raw_files.encode_label(labels, place, label),
+                        "label": columns.encode_label(labels, place, label),
                     },
                 )

@@ -7,7 +7,7 @@ trained before it or beside it.
 import numpy as np
 import tensorflow as tf
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 # Fixed for all data sets of a kind, never tuned on private accuracy.
 MAX_ROTATION = 0.2  # radians

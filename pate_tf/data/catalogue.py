@@ -4,13 +4,131 @@ The two sides load apart: whoever trains a student never opens the private one.
 """
 
 import pathlib
+from typing import Any
 
-from pate_tf.data import digits, tfds_images, user_data
-from pate_tf.data.named_function import is_named_function
-from pate_tf.data.tfds_source import Source, load_split
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core.dataset import Dataset, to_input_type
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data import digits
+from pate_tf.data import tfds_source as tfds_images
+from pate_tf.data.named_function import call_function, is_named_function
+from pate_tf.data.tfds_source import Source, errors_in_one_line, load_split, open_builder
+
+# People's own data: a function of theirs, or any data set in the format of TensorFlow Datasets.
+
+
+PUBLIC_SPLITS = ("test", "validation")  # the first that there is
+POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
+
+
+def load_private_from_function(name: str, data_dir: pathlib.Path | None) -> PrivateExamples:
+    """Returns what `module:function` gives for the private side.
+
+    The function is called as `function("private", data_dir)` or `function("public", data_dir)` and
+    returns a `Dataset`, the same for both, the inputs `[num_examples, *input_shape]` and the labels
+    `[num_examples]`. It must not look at private records to prepare public ones, nor scale a record
+    by others.
+
+    Raises:
+      ValueError: if there is no such function, or what it returns does not fit together.
+    """
+    dataset, inputs, labels = _from_function(name, "private", data_dir)
+    if labels is None:
+        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
+    return PrivateExamples(dataset, inputs, labels)
+
+
+def load_public_from_function(name: str, data_dir: pathlib.Path | None) -> PublicExamples:
+    """Returns what `module:function` gives for the public side; as above.
+
+    Its labels serve evaluation alone: the function may return `Dataset` and inputs without them,
+    None in their place, or -1 for each sample that has none.
+    """
+    return PublicExamples(*_from_function(name, "public", data_dir))
+
+
+def _from_function(
+    name: str, side: str, data_dir: pathlib.Path | None
+) -> tuple[Dataset, npt.NDArray[Any], Any]:
+    given = call_function(name, side, data_dir, flag="dataset")
+    if isinstance(given, tuple) and len(given) == 2:
+        given = (*given, None)
+    if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):
+        raise ValueError(
+            f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
+            f"{type(given).__name__}"
+        )
+    dataset, inputs, labels = given
+    return dataset, to_input_type(inputs, dataset, "dataset"), labels
+
+
+def exists_in_tfds(name: str, data_dir: pathlib.Path | None) -> bool:
+    """Whether TFDS knows a data set of this name, or it lies prepared in `data_dir`."""
+    import tensorflow_datasets as tfds
+
+    if data_dir is not None and (data_dir / name.partition("/")[0]).is_dir():
+        return True
+    return name.partition("/")[0] in tfds.list_builders(with_community_datasets=False)
+
+
+def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
+    """Describes a data set of TFDS by its public metadata alone.
+
+    It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
+    or a vector of numbers, and a split "train" beside one named "test" or "validation". Vectors
+    are not scaled for Keras models (forests need no scale): nothing public says by what.
+
+    Raises:
+      ValueError: if it can't be had, or is of another form.
+    """
+    # What errors are told about before anything is known of it.
+    unknown = Dataset(
+        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=2, pool_size=1
+    )
+    with errors_in_one_line(Source(dataset=unknown, builder=name), data_dir):
+        info = open_builder(name, data_dir).info
+        features = dict(info.features)
+        public = [split for split in PUBLIC_SPLITS if split in info.splits]
+    keys: tuple[str, ...] = info.supervised_keys or ()
+    if len(keys) != 2 or not hasattr(features[keys[1]], "num_classes"):
+        raise ValueError(
+            f"dataset {name}: expected an input and a ClassLabel as supervised keys, got {keys}"
+        )
+    input_name, label_name = keys
+    if "train" not in info.splits or not public:
+        raise ValueError(
+            f"dataset {name}: expected splits train and {' or '.join(PUBLIC_SPLITS)}, got "
+            f"{', '.join(info.splits)}"
+        )
+    specification, classes = features[input_name], features[label_name]
+    shape, dtype = specification.shape, np.dtype(specification.np_dtype)
+    is_image = type(specification).__name__ == "Image" and dtype == np.uint8
+    is_vector = len(shape) == 1 and dtype.kind in "uif"
+    if None in shape or not (is_image or is_vector):
+        raise ValueError(
+            f"dataset {name}: expected images of one shape or vectors of numbers, got {input_name} "
+            f"{dtype} of shape {list(shape)}"
+        )
+    dataset = Dataset(
+        name="-".join(info.full_name.split("/")[:-1]),  # all but the version
+        kind="image" if is_image else "tabular",
+        input_shape=tuple(shape),
+        value_range=(0.0, 255.0) if is_image else (0.0, 1.0),
+        num_classes=classes.num_classes,
+        class_names=tuple(classes.names),
+        pool_size=max(1, int(POOL_SHARE * info.splits[public[0]].num_examples)),
+    )
+    return Source(
+        dataset=dataset,
+        builder=name,
+        public_split=public[0],
+        input_name=input_name,
+        label_name=label_name,
+    )
+
 
 TABLES = ("adult", "diabetes")
 NAMES = ("digits", *tfds_images.SOURCES, *TABLES)
@@ -37,7 +155,7 @@ def load_private(
     if name in tfds_images.SOURCES:
         return tfds_images.load_private(name, data_dir, svhn_extra=svhn_extra)
     if is_named_function(name):
-        return user_data.load_private_from_function(name, data_dir)
+        return load_private_from_function(name, data_dir)
     source = _source(name, data_dir)
     return PrivateExamples(source.dataset, *load_split(source, source.private_split, data_dir))
 
@@ -49,7 +167,7 @@ def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExa
     if name in tfds_images.SOURCES:
         return tfds_images.load_public(name, data_dir)
     if is_named_function(name):
-        return user_data.load_public_from_function(name, data_dir)
+        return load_public_from_function(name, data_dir)
     source = _source(name, data_dir)
     return PublicExamples(source.dataset, *load_split(source, source.public_split, data_dir))
 
@@ -82,9 +200,9 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
         return Source(
             dataset=diabetes.DIABETES, builder=name, input_name="features", raw_files=diabetes.FILES
         )
-    if not user_data.exists_in_tfds(name, data_dir):
+    if not exists_in_tfds(name, data_dir):
         raise ValueError(
             f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
             f"module:function, got {name!r}"
         )
-    return user_data.tfds_source(name, data_dir)
+    return tfds_source(name, data_dir)

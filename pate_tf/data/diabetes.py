@@ -34,10 +34,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow_datasets as tfds
 
-from pate_tf.data import columns, raw_files
-from pate_tf.data.columns import Column
-from pate_tf.data.raw_files import RawDataError
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
+from pate_tf.data import columns
+from pate_tf.data.columns import Column, RawDataError
 
 FILES = ("dataset_diabetes.zip",)
 _MEMBER = "dataset_diabetes/diabetic_data.csv"
@@ -136,7 +135,7 @@ class Diabetes(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Any]]:
-        path = raw_files.raw_files(dl_manager, {FILES[0]: _URL})[FILES[0]]
+        path = columns.raw_files(dl_manager, {FILES[0]: _URL})[FILES[0]]
         return {
             "train": self._generate_examples(path, public=False),
             "test": self._generate_examples(path, public=True),
@@ -147,12 +146,12 @@ class Diabetes(tfds.core.GeneratorBasedBuilder):
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         index = 0
         for place, record in _records(path):
-            label = raw_files.encode_label(_LABELS, place, record["readmitted"])
+            label = columns.encode_label(_LABELS, place, record["readmitted"])
             if is_public(record["patient_nbr"]) != public:
                 continue
             if not is_kept(record["encounter_id"], label):
                 continue
-            features = raw_files.encode_record(COLUMNS, place, record)
+            features = columns.encode_record(COLUMNS, place, record)
             yield (
                 index,
                 {
@@ -173,7 +172,7 @@ def _records(path: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
             missing = [name for name in needed if name not in header]
             if missing:
                 raise RawDataError(f"{path.name}: expected a column {missing[0]}, got none")
-            yield from raw_files.read_records(
+            yield from columns.read_records(
                 lines, header, file=pathlib.Path(_MEMBER).name, first_line=2
             )
     except (zipfile.BadZipFile, KeyError, EOFError, UnicodeDecodeError) as error:

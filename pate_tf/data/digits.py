@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 
 NUM_PRIVATE = 1_200
 

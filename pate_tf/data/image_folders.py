@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset
+from pate_tf.core.public import UNKNOWN, PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.tables import pool_size
-from pate_tf.values.dataset import IMAGE_AUGMENTATION, Dataset
-from pate_tf.values.public import UNKNOWN, PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.schema import Schema, field_text
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 PARQUET = (".parquet", ".pq")
 POOL_SHARE = 0.7  # of public records some of which have labels; the rest evaluates the student

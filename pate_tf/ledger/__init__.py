@@ -1,8 +1,6 @@
 """The ledger: no label leaves before it is paid for, whatever happens."""
 
-from pate_tf.ledger.ledger import Ledger
-from pate_tf.ledger.rollback_guard import AllEnsembles, LedgerWarning
-from pate_tf.ledger.rows import (
+from pate_tf.ledger.chain import (
     BudgetExceeded,
     BudgetMismatch,
     EnsembleMismatch,
@@ -12,12 +10,14 @@ from pate_tf.ledger.rows import (
     Spending,
     StoredAnswer,
 )
-from pate_tf.ledger.together import (
+from pate_tf.ledger.ledger import (
+    Ledger,
     compose,
     num_answered_together,
     num_queries_together,
     paid_together,
 )
+from pate_tf.ledger.rollback_guard import AllEnsembles, LedgerWarning
 
 __all__ = [
     "AllEnsembles",

@@ -12,17 +12,231 @@ random key of its own, so that it confirms no guess at private data to whoever l
 it can't see: other machines, other users, and runs while it was missing.
 """
 
+import contextlib
+import hashlib
 import json
+import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.ledger.payments import payment_record
-from pate_tf.ledger.registry_file import RegistryFile, state_folder
-from pate_tf.ledger.rows import LedgerRow
-from pate_tf.values.record_set import RecordSet
+from pate_tf.core.artifacts import transaction
+from pate_tf.core.record_set import RecordSet
+from pate_tf.ledger.chain import LedgerError, LedgerRow, canonical_json
+
+# What rows of a ledger paid for, whichever version wrote them.
+
+
+# Versions 1 and 2 wrote "debit" for queries and, since 2, "release" for plans.
+PAYMENTS = ("debit", "release")
+
+
+def payment(row: LedgerRow) -> tuple[Charge, int]:
+    """Returns what a row of one of `PAYMENTS` paid for, and how often.
+
+    Raises:
+      LedgerError: if this program does not know that charge.
+    """
+    fields, number = charge_fields(row)
+    try:
+        return charge_from_dict(fields), number
+    except (ValueError, TypeError) as error:
+        raise LedgerError(
+            f"row {row.sequence} paid for something unknown here; import what defines it: {error}"
+        ) from error
+
+
+def charge_fields(row: LedgerRow) -> tuple[Mapping[str, Any], int]:
+    """Returns the record of the charge that a row paid for, and how often it did."""
+    details = row.details
+    if "charge" in details:
+        return details["charge"], int(details["number"])
+    if row.kind == "release":
+        return details["plan"], 1
+    return details["mechanism"], int(details["num_queries"])
+
+
+def paid_by(rows: Iterable[LedgerRow]) -> Counter[Charge]:
+    """Returns what rows paid for; those of other kinds pay for nothing."""
+    paid: Counter[Charge] = Counter()
+    for row in rows:
+        if row.kind in PAYMENTS:
+            charge, number = payment(row)
+            paid[charge] += number
+    return paid
+
+
+def batches_before(
+    history: Iterable[LedgerRow], mechanism: Charge, *, last: int
+) -> Counter[Charge]:
+    """Returns the batches that were paid for once each and led to labels of a mechanism.
+
+    All of them if it is itself paid once for a batch, with its own; else those that stayed shut.
+
+    Args:
+      history: rows of a ledger.
+      mechanism: what drew the labels.
+      last: sequence of the last row that paid for them.
+    """
+    payments: dict[int, tuple[Charge, int]] = {}
+    shut: set[int] = set()
+    for row in history:
+        if row.kind in PAYMENTS and row.sequence <= last:
+            charge, times = payment(row)
+            if charge.is_paid_once:
+                payments[row.sequence] = (charge, times)
+        elif row.kind == "answers" and not row.details["num_answered"]:
+            shut.add(row.details["debit"])
+    together: Counter[Charge] = Counter()
+    for sequence, (charge, times) in payments.items():
+        if mechanism.is_paid_once or sequence in shut:
+            together[charge] += times
+    return together
+
+
+def payment_identity(row: LedgerRow) -> str:
+    """Returns the digest of the row that paid first, where a row carries over another's payment."""
+    return str(row.details.get("carried_from", row.digest))
+
+
+def payment_record(row: LedgerRow) -> str | None:
+    """Returns what the registry notes of a row that paid; None for one of another kind."""
+    if row.kind not in PAYMENTS:
+        return None
+    fields, number = charge_fields(row)
+    return canonical_json(
+        {
+            "charge": dict(fields),
+            "number": number,
+            "num_queries": int(row.details.get("num_queries", 0)),
+            "secure_noise": bool(row.details.get("secure_noise", True)),
+            "carried_from": payment_identity(row),
+        }
+    )
+
+
+# The file of the registry, its tables, and the key that hides what it is about.
+
+
+STATE_VARIABLE: Final = "PATE_TF_STATE"
+DATABASE: Final = "registry.sqlite3"
+WAIT_SECONDS: Final = 60.0
+# One script for each version, applied in turn; a released script never changes.
+_MIGRATIONS: Final = (
+    """
+    CREATE TABLE key (value BLOB NOT NULL) STRICT;
+    CREATE TABLE ledgers (
+      ledger BLOB PRIMARY KEY, ensemble BLOB NOT NULL, folder TEXT NOT NULL, records BLOB) STRICT;
+    CREATE TABLE sketches (
+      ledger BLOB NOT NULL, record BLOB NOT NULL, UNIQUE (ledger, record)) STRICT;
+    CREATE INDEX sketched ON sketches (record);
+    CREATE TABLE rows (
+      ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, payment TEXT,
+      UNIQUE (ledger, digest)) STRICT;
+    CREATE INDEX noted ON rows (ledger);
+    """,
+    # A ledger that was copied or moved lies in several folders, and is about more than ensembles.
+    """
+    CREATE TABLE folders (
+      ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
+    INSERT INTO folders SELECT ledger, folder FROM ledgers;
+    ALTER TABLE ledgers DROP COLUMN folder;
+    ALTER TABLE ledgers RENAME COLUMN ensemble TO subject;
+    CREATE INDEX about ON ledgers (subject);
+    """,
+)
+
+
+class RegistryError(Exception):
+    """The registry can't be used; what it would notice goes unnoticed."""
+
+
+def state_folder() -> pathlib.Path:
+    """Returns the folder that the registry lies in, which need not exist.
+
+    Raises:
+      RegistryError: if the environment names none.
+    """
+    for variable, below in ((STATE_VARIABLE, "."), ("XDG_STATE_HOME", "pate_tf")):
+        if named := os.environ.get(variable):
+            return pathlib.Path(named) / below
+    if home := os.environ.get("HOME"):
+        return pathlib.Path(home) / ".local" / "state" / "pate_tf"
+    raise RegistryError(f"expected {STATE_VARIABLE}, XDG_STATE_HOME or HOME, none is set")
+
+
+class RegistryFile:
+    """An open registry; use it in the process and thread that made it.
+
+    Args:
+      folder: where it lies.
+
+    Attributes:
+      folder: where it lies.
+      connection: to its tables.
+
+    Raises:
+      RegistryError: if it can't be made, read or written.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        with self.reporting():
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.chmod(self.folder, 0o700)
+            path = self.folder.resolve() / DATABASE
+            # SQLite would give it the umask's mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.chmod(path, 0o600)
+            self.connection = sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)
+            self.connection.execute("PRAGMA synchronous = FULL")
+            self._key = self._made()
+
+    def close(self) -> None:
+        """Closes the file; the object can't be used afterwards."""
+        self.connection.close()
+
+    def keyed(self, kind: str, value: str) -> bytes:
+        """Returns what a value is known by here; nobody without the key can guess it."""
+        return hashlib.blake2b(f"{kind}\0{value}".encode(), key=self._key, digest_size=32).digest()
+
+    def _made(self) -> bytes:
+        with self.writing():  # another process may be faster
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+            if version > len(_MIGRATIONS):
+                raise RegistryError(
+                    f"{self.folder}: expected version {len(_MIGRATIONS)} or older, got {version}"
+                )
+            for statement in ";".join(_MIGRATIONS[version:]).split(";"):
+                self.connection.execute(statement)
+            if version < len(_MIGRATIONS):
+                self.connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+            self.connection.execute(
+                "INSERT INTO key SELECT ? WHERE NOT EXISTS (SELECT * FROM key)",
+                (secrets.token_bytes(32),),
+            )
+        (key,) = self.connection.execute("SELECT value FROM key").fetchone()
+        return bytes(key)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Runs a transaction: all of it, or nothing."""
+        with self.reporting(), transaction(self.connection):
+            yield
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Turns whatever goes wrong with the file into a RegistryError."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
+            raise RegistryError(f"{self.folder}: {' '.join(str(error).split())}") from error
+
 
 # What a ledger is about: "ensemble" and its digest, or "silo" and its name.
 Subject = tuple[str, str]
@@ -35,7 +249,7 @@ class SeenRow(NamedTuple):
       ledger: what its ledger is known by here.
       digest: of the row.
       sequence: of the row.
-      payment: what it paid for, see `pate_tf.ledger.payments.payment_record`; None for a row of
+      payment: what it paid for, see `pate_tf.ledger.registry.payment_record`; None for a row of
         another kind.
     """
 

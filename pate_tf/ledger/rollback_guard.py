@@ -12,15 +12,49 @@ import pathlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
-from pate_tf.ledger import beside
-from pate_tf.ledger.registry import Registry, SeenRow, Subject
-from pate_tf.ledger.registry_file import RegistryError
-from pate_tf.ledger.rows import Head, LedgerRow
-from pate_tf.values.record_set import RecordSet
+from pate_tf.core import artifacts
+from pate_tf.core.record_set import RecordSet
+from pate_tf.ledger.chain import Head, LedgerRow
+from pate_tf.ledger.registry import Registry, RegistryError, SeenRow, Subject
+
+# What lies beside a ledger and outlives it: votes it paid for, and statements that quote it.
+
+
+VOTES: Final = "votes"
+STATEMENT: Final = "privacy_statement.json"
+
+
+def has_votes(folder: pathlib.Path) -> bool:
+    """Whether votes of paid queries lie in a ledger's folder."""
+    return any((folder / VOTES).glob("*.npz"))
+
+
+def quoted_heads(runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
+    """Returns the statements of run folders, each with the head of the ledger that it quotes.
+
+    A file that is no statement quotes nothing.
+    """
+    found = {}
+    for run in runs:
+        path = run / artifacts.RELEASED / STATEMENT
+        if path.exists():
+            try:
+                sequence, digest = artifacts.read_json(path)["ledger_head"]
+                found[path] = Head(sequence=int(sequence), digest=str(digest))
+            except (KeyError, TypeError, ValueError):
+                continue
+    return found
+
+
+def own_run(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    """Returns the run folder of a ledger's folder; none where that is no `sensitive/`."""
+    folder = folder.resolve()
+    return (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
+
 
 Result = TypeVar("Result")
 
@@ -138,10 +172,10 @@ class RollbackGuard:
         if seen:
             where = "here" if here else f"in {self._places(gone)}"
             reasons.append(f"one of {max(seen.values())} rows was seen {where}")
-        if beside.has_votes(self._folder):
-            reasons.append(f"votes that one paid for lie in {self._folder / beside.VOTES}")
+        if has_votes(self._folder):
+            reasons.append(f"votes that one paid for lie in {self._folder / VOTES}")
         quoted = {}
-        for path, head in beside.quoted_heads([*beside.own_run(self._folder), *runs]).items():
+        for path, head in quoted_heads([*own_run(self._folder), *runs]).items():
             others = self._subjects_of(head)
             if not others or self._is_known(others):
                 reasons.append(f"{path} quotes row {head.sequence} of one")
@@ -178,7 +212,7 @@ class RollbackGuard:
         ]
         seen = {row.digest: row.sequence for row in gone}
         quoted = {}
-        for head in beside.quoted_heads(beside.own_run(self._folder)).values():
+        for head in quoted_heads(own_run(self._folder)).values():
             # A student of other teachers may lie here, too.
             is_known = head.digest in held or head.digest in acknowledged
             if not is_known and (head.digest in seen or not self._subjects_of(head)):

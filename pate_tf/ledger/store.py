@@ -13,14 +13,11 @@ from typing import Any
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
-from pate_tf.ledger.chain import HEAD, Chain, fault_point
-from pate_tf.ledger.database import DATABASE
-from pate_tf.ledger.payments import PAYMENTS, payment, payment_identity
-from pate_tf.ledger.registry import Subject
+from pate_tf.core.record_set import RecordSet
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger.chain import DATABASE, HEAD, Chain, LedgerError, LedgerRow, fault_point
+from pate_tf.ledger.registry import PAYMENTS, Subject, payment, payment_identity
 from pate_tf.ledger.rollback_guard import AllEnsembles, Missing, RollbackGuard, warn
-from pate_tf.ledger.rows import LedgerError, LedgerRow
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.record_set import RecordSet
 
 
 class Store(ABC):

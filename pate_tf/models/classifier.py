@@ -23,11 +23,11 @@ import threadpoolctl
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, call_function, is_named_function
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.dataset import Dataset
 
 # Of scikit-learn, whose estimators hold instances of classes that skops does not trust by itself.
 TRUSTED_MODULES = (

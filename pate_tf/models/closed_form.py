@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from pate_tf.values.arrays import IntArray
+from pate_tf.core.validation import IntArray
 
 RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR = "ridge", "nearest_mean", "nearest_neighbour"
 NAMES = (RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR)

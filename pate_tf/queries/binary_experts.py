@@ -9,11 +9,11 @@ import numpy as np
 import scipy.special
 
 from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool
 from pate_tf.models import catalogue
-from pate_tf.queries import round_models
-from pate_tf.students.outputs import FloatArray, outputs
+from pate_tf.queries import simple
+from pate_tf.students.batches import FloatArray, outputs
 from pate_tf.students.supervised import fit_to_targets
-from pate_tf.values.public import Pool
 
 SURE = 0.9  # a candidate label with a lower score is in doubt
 NOT_EXCLUDED = 0.1  # an expert with a higher score does not rule its class out
@@ -29,7 +29,7 @@ def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
       seed: of the experts.
     """
     released.check_pool(pool)
-    config = round_models.training_config(pool.dataset, seed)
+    config = simple.training_config(pool.dataset, seed)
     experts = catalogue.build(config.model, pool.dataset, seed=seed)
     fit_to_targets(
         experts,

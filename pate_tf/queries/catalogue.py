@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Callable
 
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.queries import binary_experts, diverse, siamese, simple, typical, uncertain
-from pate_tf.students.outputs import FloatArray
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool, PoolLabels
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
+from pate_tf.queries import binary_experts, diverse, siamese, simple, typical
+from pate_tf.students.batches import FloatArray
 
 Choose = Callable[..., IntArray]  # (pool, num_queries, seed)
 Score = Callable[[Pool, ReleasedLabels, int], FloatArray]
@@ -51,7 +51,7 @@ STRATEGIES = {
     "random": Strategy(choose=simple.choose_random),
     "diverse": Strategy(choose=diverse.choose, infer=diverse.infer, by_likeness=True),
     "typical": Strategy(choose=typical.choose, infer=diverse.infer, by_likeness=True),
-    "uncertain": Strategy(choose=simple.choose_random, score=uncertain.score, rounds=5),
+    "uncertain": Strategy(choose=simple.choose_random, score=simple.score, rounds=5),
     "binary_experts": Strategy(choose=simple.choose_random, score=binary_experts.score, rounds=5),
     "siamese": Strategy(
         choose=simple.choose_random, score=siamese.score, infer=siamese.infer, rounds=5

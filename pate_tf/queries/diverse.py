@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import sklearn.cluster
 
-from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.divergences import LATTICE
 from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
+from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.neighbours import neighbour_graph, spread_counts, spread_labels
 from pate_tf.representations.regression import (
     MOST_QUERIES,
@@ -25,12 +28,9 @@ from pate_tf.representations.regression import (
     regressed,
     smoothed,
 )
-from pate_tf.representations.student_features import student_features
+from pate_tf.students.batches import FloatArray
 from pate_tf.students.consistency import learns_by_augmentation
-from pate_tf.students.outputs import FloatArray
 from pate_tf.students.training import TrainingDivergedError
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool, PoolLabels
 
 CHUNK = 4_096  # inputs; of a large pool only so many differences are in memory at a time
 MOST_PASSES = 50  # of k-means; the last of hundreds move next to nothing

@@ -14,10 +14,13 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.queries import typical
 from pate_tf.queries.diverse import BOTH
 from pate_tf.representations.catalogue import pool_features_by_name
+from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.neighbours import neighbour_graph, spread_labels
 from pate_tf.representations.regression import (
     Smoothed,
@@ -27,12 +30,9 @@ from pate_tf.representations.regression import (
     scaled,
     smoothed,
 )
-from pate_tf.representations.student_features import student_features
+from pate_tf.students.batches import FloatArray
 from pate_tf.students.consistency import learns_by_augmentation
-from pate_tf.students.outputs import FloatArray
 from pate_tf.students.training import TrainingDivergedError
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool, PoolLabels
 
 TYPICAL_OF_CLASS = 50  # whose labels name groups; of ten one wrong one counts for too much
 # Of the pool, the share that groups must be clear about to be classes: 95 to 97 % of MNIST's pool

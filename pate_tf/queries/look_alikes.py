@@ -11,11 +11,11 @@ part.
 
 import numpy as np
 
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.representations.catalogue import pool_features
 from pate_tf.students.consistency import learns_by_augmentation
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
 
 # Chosen by votes of 2,000 ridge teachers on MNIST's pool: with 5, 10, 20 and 40 they agree the
 # more; with 40 some groups reach into another class.

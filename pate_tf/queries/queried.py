@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf import artifacts
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.values.arrays import IntArray, frozen_view, whole_numbers
-from pate_tf.values.public import Pool, PoolLabels
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 LABELS_FILE, COST_FILE = "labels.npz", "labels.json"
 _ARRAYS = ("query_indices", "labels")

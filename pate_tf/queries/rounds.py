@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pate_tf import artifacts
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.queries import round_models
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
+from pate_tf.queries import simple
 from pate_tf.queries.catalogue import STRATEGIES, find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.representations.catalogue import check_representation
-from pate_tf.students.outputs import FloatArray
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool, PoolLabels
+from pate_tf.students.batches import FloatArray
 
 Ask = Callable[[IntArray], ReleasedLabels]
 AskWithStudent = Callable[[IntArray, FloatArray | None], ReleasedLabels]
@@ -164,7 +164,7 @@ def ask_with_students(
         released = ask(asked[:end], None if said is None else said[asked[:end]])
         if released.num_answered and one < rounds:
             with choosing():
-                said = round_models.predictions(pool, released, config.seed)
+                said = simple.predictions(pool, released, config.seed)
     labels: PoolLabels = released
     if released.num_answered:
         with choosing():

@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue
-from pate_tf.queries import round_models
+from pate_tf.queries import simple
 from pate_tf.queries.simple import random_order
-from pate_tf.students.outputs import FloatArray, outputs
+from pate_tf.students.batches import FloatArray, outputs
 from pate_tf.students.supervised import fit_to_targets
-from pate_tf.values.public import Pool, PoolLabels
 
 SURE = 0.99  # probability of one class from which a pair counts as a match
 FIRST_OFFSET = 5.0  # at which inputs in one place match surely, and the twins push others apart
@@ -91,7 +91,7 @@ def match(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
       For each other input whose best match among the labelled ones is sure, the label of that one.
     """
     released.check_pool(pool)
-    config = round_models.training_config(pool.dataset, seed)
+    config = simple.training_config(pool.dataset, seed)
     network = SiameseNetwork(catalogue.build(config.model, pool.dataset, seed=seed))
     fit_to_targets(
         network,

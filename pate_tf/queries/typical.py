@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.queries.diverse import groups_of_look_alikes
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
 
 # Chosen among 1, 1.1, 1.15, 1.2, 1.25 and 1.5 by votes of 2,000 ridge teachers and 250 networks on
 # MNIST's pool and labels of both pools: with 1.1 and less teachers are divided on some query more

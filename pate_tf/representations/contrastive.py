@@ -10,15 +10,18 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue, encoder
+from pate_tf.representations.raw import of_length_one
 from pate_tf.students import training
-from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
+from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, outputs, step_seeds
+from pate_tf.students.catalogue import STUDENTS
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 # Two networks of half the steps each err less than one.
 NETWORKS = 2
@@ -254,4 +257,43 @@ def _fit(
         folder=folder,
         callbacks=(),
         show_progress=show_progress,
+    )
+
+
+# Features of a pool that are learnt from labels of some of it.
+#
+# They tell apart what features learnt without labels do not: a seven with a bar from a two.
+
+
+STUDENT = "consistency"
+STUDENT_STEPS = 1_500
+PART = 5_000  # inputs whose features are in memory in double precision
+
+
+def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
+    """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
+
+    Args:
+      pool: public images.
+      labels: what the student learns from; partly wrong.
+      seed: of its training.
+
+    Raises:
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    defaults = STUDENTS[STUDENT]
+    config = StudentConfig(
+        student=STUDENT,
+        model=defaults.default_model(pool.dataset),
+        max_steps=STUDENT_STEPS,
+        batch_size=defaults.batch_size,
+        learning_rate=defaults.learning_rate,
+        # Another one than those that the features without labels come from.
+        seed=derived_seeds(seed, NETWORKS + 1)[-1],
+    )
+    student = defaults.train(config, labels, pool)
+    hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
+    parts = range(0, len(pool), PART)
+    return np.concatenate(
+        [of_length_one(outputs(hidden, pool.inputs[at : at + PART])) for at in parts]
     )

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import scipy.sparse
 import sklearn.neighbors
 
-from pate_tf.students.outputs import FloatArray
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PoolLabels
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray
+from pate_tf.students.batches import FloatArray
 
 NEIGHBOURS = 10
 KEPT = 0.95  # of what arrives at an input, the share that comes from neighbours

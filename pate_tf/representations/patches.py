@@ -16,9 +16,9 @@ import numpy.typing as npt
 import sklearn.cluster
 import tensorflow as tf
 
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
 
 FILTERS = 64  # on Fashion-MNIST's pool twice as many told no more
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them

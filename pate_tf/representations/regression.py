@@ -19,10 +19,10 @@ import numpy.typing as npt
 import scipy.sparse
 import scipy.special
 
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray
 from pate_tf.representations.neighbours import neighbour_graph, spread
-from pate_tf.students.outputs import FloatArray
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import PoolLabels
+from pate_tf.students.batches import FloatArray
 
 MOST_QUERIES = 1_000  # that are learnt from together; it takes their cube
 LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one

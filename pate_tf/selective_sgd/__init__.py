@@ -15,17 +15,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pate_tf.selective_sgd.door import train
-    from pate_tf.selective_sgd.payment import Payment
-    from pate_tf.selective_sgd.privacy import Privacy
+    from pate_tf.selective_sgd.privacy import Payment, Privacy
     from pate_tf.selective_sgd.server import Parameters, Server
     from pate_tf.selective_sgd.settings import Settings
+    from pate_tf.selective_sgd.simulation import train
     from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
     from pate_tf.selective_sgd.upload import RefusedUploadError, Upload
 
 _HOMES = {
     "Parameters": "server",
-    "Payment": "payment",
+    "Payment": "privacy",
     "Privacy": "privacy",
     "RefusedUploadError": "upload",
     "RoundStatistics": "training",
@@ -33,7 +32,7 @@ _HOMES = {
     "Settings": "settings",
     "SharedTraining": "training",
     "Upload": "upload",
-    "train": "door",
+    "train": "simulation",
 }
 
 __all__ = [

@@ -4,10 +4,13 @@ from typing import Protocol
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.selective_sgd.flat_view import Buffers, FlatView
-from pate_tf.values.public import PublicExamples
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
+from pate_tf.selective_sgd.models import Buffers, FlatView
+from pate_tf.selective_sgd.training import RoundStatistics
 
 BATCH = 500
 
@@ -69,3 +72,53 @@ def calibrated_model(training: HasGlobalModel, samples: PublicExamples | None) -
             inputs = tf.constant(samples.inputs[start : start + BATCH], tf.float32)
             _, buffers = model.stateless_call(parameters, buffers, inputs, training=True)
     return training.global_model([keras.ops.convert_to_numpy(one) for one in buffers])
+
+
+# What TensorBoard shows of shared training. Sensitive: all of it lies below `sensitive/logs`.
+
+
+class Logs:
+    """Event files of a run in `sensitive/logs/selective_sgd`; a round is a step.
+
+    Args:
+      directory: of the run.
+    """
+
+    def __init__(self, directory: artifacts.RunDirectory) -> None:
+        logs = artifacts.make_sensitive_folder(directory.sensitive / "logs")
+        self._folder = logs / "selective_sgd"
+        self._writer = tf.summary.create_file_writer(str(self._folder))
+
+    def write_round(
+        self, statistics: RoundStatistics, accuracy: float | None, epsilon: float | None
+    ) -> None:
+        """Writes what a round was like.
+
+        Args:
+          statistics: of the round.
+          accuracy: of the global model on some public samples; None where they have no labels.
+          epsilon: of the ledger; None without privacy.
+        """
+        with self._writer.as_default(step=statistics.round + 1):
+            if np.isfinite(statistics.loss):
+                tf.summary.scalar("loss/local_mean", statistics.loss)
+            tf.summary.scalar("upload/bytes", statistics.upload_bytes)
+            tf.summary.scalar("upload/fraction", statistics.fraction_uploaded)
+            tf.summary.scalar("upload/staleness", statistics.staleness)
+            if accuracy is not None:
+                tf.summary.scalar("accuracy/global", accuracy)
+            if epsilon is not None:
+                tf.summary.scalar("privacy/epsilon", epsilon)
+        self._writer.flush()
+
+    def write_participants(self, accuracies: npt.NDArray[np.float64]) -> None:
+        """Writes the accuracy of every local model `[num_participants]`; participants are steps."""
+        with self._writer.as_default():
+            for participant, accuracy in enumerate(accuracies):
+                tf.summary.scalar("accuracy/by_participant", accuracy, step=participant)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._writer.close()
+        artifacts.make_private(self._folder)

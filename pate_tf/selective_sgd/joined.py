@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.noisy_training import Training
-from pate_tf.noise import NoiseSource
-from pate_tf.selective_sgd.flat_view import FlatView, FloatArray
-from pate_tf.selective_sgd.payment import Payment
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.net.channel import Backoff
+from pate_tf.selective_sgd.models import FlatView, FloatArray
+from pate_tf.selective_sgd.privacy import Payment
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.server import OK, Parameters, Server
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
-from pate_tf.transport.channel import Backoff
-from pate_tf.values.sensitive import PrivateExamples
 
 UPLOAD = "upload"
 Found = TypeVar("Found")

@@ -5,13 +5,82 @@ smaller than 32 x 32 get a border of their lowest value. Inputs are scaled from 
 to [-1, 1].
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import random_partition
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.values.dataset import Dataset
+
+# One flat view of a Keras model: all that is trained as one vector, all else apart.
+
+
+FloatArray = npt.NDArray[np.float32]
+Buffers = list[npt.NDArray[Any]]
+
+
+class FlatView:
+    """The trainable parameters of a model as a vector float32 `[num_parameters]`.
+
+    What is not trained (the statistics of batch normalization, the state of dropout) is not in it:
+    it stays with each participant.
+
+    Args:
+      model: from raw inputs to logits.
+
+    Raises:
+      ValueError: if the model has nothing to train, or parameters of another type than float32.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        variables = model.trainable_variables
+        types = sorted({str(variable.dtype) for variable in variables})
+        if types != ["float32"]:
+            raise ValueError(
+                f"model: expected parameters of type float32 to train, got {types or 'none'}"
+            )
+        self._shapes = [tuple(variable.shape) for variable in variables]
+        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters are trained."""
+        return sum(self._sizes)
+
+    def initial(self) -> FloatArray:
+        """Returns the parameters that the model holds now."""
+        values = [variable.numpy().ravel() for variable in self.model.trainable_variables]
+        return np.concatenate(values)
+
+    def buffers(self) -> Buffers:
+        """Returns what the model holds beside them."""
+        return [variable.numpy() for variable in self.model.non_trainable_variables]
+
+    def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
+        """Returns a vector as the model's tensors, in its order."""
+        parts = tf.split(flat, self._sizes)
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def joined(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the model's tensors as a vector; gradients of embeddings are made dense."""
+        return tf.concat([tf.reshape(tf.convert_to_tensor(one), [-1]) for one in pieces], 0)
+
+    def assign(self, flat: FloatArray, buffers: Buffers) -> keras.Model:
+        """Puts parameters and the rest into the model, and returns it."""
+        pieces = self.pieces(tf.constant(flat))
+        for variable, piece in zip(self.model.trainable_variables, pieces, strict=True):
+            variable.assign(piece)
+        for variable, value in zip(self.model.non_trainable_variables, buffers, strict=True):
+            variable.assign(value)
+        return self.model
+
 
 layers = keras.layers
 SIDE = 32
@@ -98,3 +167,40 @@ def _scaled(dataset: Dataset) -> list[Any]:
         layers.ZeroPadding2D(border),
         layers.Rescaling(1.0, offset=-1.0),
     ]
+
+
+# Who holds which records in a trial of shared training on one data set.
+
+
+def dealt_shares(
+    num_records: int, num_participants: int, records_each: int | None, *, seed: int
+) -> list[IntArray]:
+    """Returns the records of each participant, int64 indices, ascending.
+
+    All records evenly, or shares of one size: disjoint as long as there are enough records, then
+    overlapping, as in the paper (150 participants of 600 of MNIST's 60,000). A record's places
+    depend on its position and public numbers alone.
+
+    Raises:
+      ValueError: if there are too few records.
+    """
+    if records_each is None:
+        return random_partition(
+            num_records=num_records, num_teachers=num_participants, seed=seed
+        ).all_records()
+    if not 1 <= records_each <= num_records:
+        raise ValueError(
+            f"records_each: expected between 1 and {num_records} records, got {records_each}"
+        )
+    generator = np.random.default_rng(seed)
+    dealt: list[IntArray] = []
+    while len(dealt) < num_participants:
+        order = generator.permutation(num_records)
+        whole = num_records // records_each
+        dealt += [np.sort(one) for one in order[: whole * records_each].reshape(whole, -1)]
+    return dealt[:num_participants]
+
+
+def most_holders(shares: Sequence[IntArray]) -> int:
+    """Returns how many participants hold one record at most, from public numbers alone."""
+    return int(np.bincount(np.concatenate(shares)).max())

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.selective_sgd.flat_view import FlatView, FloatArray
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
+from pate_tf.selective_sgd.models import FlatView, FloatArray
 from pate_tf.selective_sgd.privacy import LATTICE
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.sensitive import PrivateExamples
 
 NUMBERS_AT_ONCE = 2**25  # of gradients of single records
 MOST_RECORDS = 1024

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf import artifacts
-from pate_tf.models import descriptions
+from pate_tf.core import artifacts
+from pate_tf.models import fingerprint
 
 SECONDS_BETWEEN_SAVES = 10.0
 
@@ -35,7 +35,7 @@ class Store:
         wanted = json.loads(json.dumps(identity))
         if not path.exists():
             artifacts.write_json(path, wanted, private=True)
-        elif differs := descriptions.difference(artifacts.read_json(path), wanted):
+        elif differs := fingerprint.difference(artifacts.read_json(path), wanted):
             raise ValueError(
                 f"{folder} holds another run ({differs}); choose another folder or remove it"
             )

@@ -7,11 +7,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.validation import IntArray
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.server import OK, SAME, Parameters, Server
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.turns import order_of_turns
 from pate_tf.selective_sgd.upload import FloatArray, RefusedUploadError, Upload
+
+# Whose turn it is: a function of public values, so that everybody knows it without being told.
+
+
+_ORDER = 2  # of the numbers that say what a seed is for; see training.py
+
+
+def order_of_turns(settings: Settings, round_number: int) -> IntArray:
+    """Returns the participants in the order of their turns in a round, `[num_participants]`."""
+    turns = np.arange(settings.num_participants)
+    if settings.protocol in ("random", "asynchronous"):
+        turns = np.random.default_rng([settings.seed, round_number, _ORDER]).permutation(turns)
+    return turns
+
 
 EARLY = "early"
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 EXTRA = "assets.extra"
 STATEMENT = "privacy_statement.json"

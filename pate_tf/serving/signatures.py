@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.data.text import ngram_features
 from pate_tf.serving.digest import student_variables
-from pate_tf.values.dataset import Dataset
 
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # of texts alone: what strings have become

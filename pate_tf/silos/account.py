@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.local import silo_charge_from_dict
-from pate_tf.ledger.rows import LedgerError, LedgerRow
+from pate_tf.core.record_set import RecordSet
+from pate_tf.ledger.chain import LedgerError, LedgerRow
 from pate_tf.ledger.store import Store
-from pate_tf.values.record_set import RecordSet
 
 DAY_SECONDS = 24 * 60 * 60
 

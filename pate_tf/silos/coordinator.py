@@ -5,20 +5,34 @@ from __future__ import annotations
 import os
 import pathlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charge import Charge, Cost
+from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
+from pate_tf.accounting.local import (
+    LocalRandomiser,
+    RandomisedResponse,
+    SecureHistogram,
+    silo_charge_from_dict,
+)
+from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.silos.aggregate import WITHHELD, plurality
-from pate_tf.silos.asking import Asking
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
+from pate_tf.silos.asking import Asking, choose_silos
 from pate_tf.silos.core import Core
-from pate_tf.silos.in_process import InProcess
 from pate_tf.silos.journal import Journal, Round
 from pate_tf.silos.messages import (
+    Answer,
+    CoordinatorCore,
     QueryBatch,
+    RandomisedVotes,
+    Refusal,
+    Reply,
     SealedShares,
     SecureSums,
     query_digest,
@@ -26,11 +40,161 @@ from pate_tf.silos.messages import (
 )
 from pate_tf.silos.roster import Roster
 from pate_tf.silos.silo import Silo
-from pate_tf.silos.spending import charge_of, is_secure, spending
-from pate_tf.silos.subsets import choose_silos
 from pate_tf.statement.silos import SiloSpending, SilosStatement
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
+
+# From the replies of silos to labels: post-processing of what they paid for.
+
+
+WITHHELD = -1
+
+
+def randomiser_of(mechanism: Mapping[str, object], num_classes: int) -> LocalRandomiser:
+    """Returns the local randomiser of a silo's batches.
+
+    Raises:
+      ValueError: if the mechanism is none.
+    """
+    found = silo_charge_from_dict({**mechanism, "num_classes": num_classes})
+    if not isinstance(found, LocalRandomiser):
+        raise ValueError(f"mechanism: expected a local randomiser, got {found.name}")
+    return found
+
+
+def answers_of(one: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
+    """Returns the randomised votes, int64 `[num_silos, num_queries]`, `ABSENT` where none is."""
+    answers = np.full(one.asked.shape, ABSENT, np.int64)
+    for place, name in enumerate(roster.names):
+        reply = replies.get(name)
+        if isinstance(reply, RandomisedVotes):
+            answers[place, one.asked[place]] = reply.labels
+    return answers
+
+
+def plurality(
+    one: Round,
+    replies: Mapping[str, Reply],
+    roster: Roster,
+    *,
+    weighting: str,
+    least_answers: int,
+) -> IntArray:
+    """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
+
+    The class that most speaks for; of truncated geometric answers, the likeliest largest share.
+    Ties go at random, from the round's number alone.
+
+    Args:
+      one: the round.
+      replies: to it, by silo.
+      roster: all silos.
+      weighting: how silos with different epsilons count; see `class_scores`.
+      least_answers: how many answers a label needs.
+    """
+    answers = answers_of(one, replies, roster)
+    there = [place for place, row in enumerate(answers) if (row != ABSENT).any()]
+    labels = np.full(len(one.queries), WITHHELD, np.int64)
+    if not there:
+        return labels
+    given = answers[there]
+    randomisers = [
+        randomiser_of(one.mechanisms[roster.names[place]], one.num_classes) for place in there
+    ]
+    simple = [kind for kind in randomisers if isinstance(kind, RandomisedResponse)]
+    if len(simple) == len(randomisers):
+        scores = class_scores(given, simple, weighting=weighting)
+    else:
+        scores = likeliest_shares(given, randomisers)
+    order = np.random.default_rng(one.number).permutation(one.num_classes)
+    winners = order[np.argmax(np.round(scores[:, order], 9), axis=1)]
+    is_enough = (given != ABSENT).sum(axis=0) >= least_answers
+    return np.where(is_enough, winners, WITHHELD)
+
+
+# What rounds cost each silo, by the replies that arrived.
+
+
+def is_secure(one: Round) -> bool:
+    """Whether a round's votes are added up under secret sharing."""
+    return any(fields["name"] == SecureHistogram.name for fields in one.mechanisms.values())
+
+
+def charge_of(one: Round, silo: str) -> Charge:
+    """Returns what a silo is charged for each query of a round."""
+    fields = dict(one.mechanisms[silo])
+    if not is_secure(one):
+        fields["num_classes"] = one.num_classes
+    return silo_charge_from_dict(fields)
+
+
+def spending(
+    rounds: Sequence[tuple[Round, Mapping[str, Reply]]], roster: Roster
+) -> tuple[SiloSpending, ...]:
+    """Returns what each silo's answers cost it, for its whole content.
+
+    Args:
+      rounds: with the replies to each, by silo. No query stands in two of them.
+      roster: all silos.
+    """
+    paid: dict[str, Counter[Charge]] = {name: Counter() for name in roster.names}
+    refused: Counter[str] = Counter()
+    for one, replies in rounds:
+        for name, row in zip(roster.names, one.asked, strict=True):
+            reply = replies.get(name)
+            if isinstance(reply, Refusal):
+                refused[name] += int(row.sum())
+            elif reply is not None:
+                paid[name][charge_of(one, name)] += int(row.sum())
+    # Many silos paid for the same.
+    epsilons: dict[frozenset[tuple[Charge, int]], float] = {}
+    for one_paid in paid.values():
+        key = frozenset(one_paid.items())
+        if key not in epsilons:
+            epsilons[key] = smallest_epsilon(one_paid, roster.delta)[0]
+    return tuple(
+        SiloSpending(
+            name=member.name,
+            paid=dict(paid[member.name]),
+            num_refused=refused[member.name],
+            epsilon=epsilons[frozenset(paid[member.name].items())],
+            delta=delta_of_chosen_kinds(paid[member.name], roster.delta),
+            num_declared=member.queries,
+        )
+        for member in roster.members
+    )
+
+
+# The engine for simulations: silos and coordinator in one process, message by message.
+
+
+class LocalConnection:
+    """A silo's connection to a coordinator in the same process; a `Connection`."""
+
+    def __init__(self, core: CoordinatorCore, silo: str) -> None:
+        """Takes the coordinator, and the silo's name."""
+        self._core, self._silo = core, silo
+
+    def poll(self) -> QueryBatch | None:
+        """Returns the next batch that waits for this silo's reply; None if none does."""
+        return self._core.poll(self._silo)
+
+    def submit(self, reply: Reply) -> Answer:
+        """Hands over a reply."""
+        return self._core.submit(self._silo, reply)
+
+
+class InProcess:
+    """Silos in one process, asked one after another."""
+
+    def __init__(self, core: CoordinatorCore, silos: Sequence[Silo]) -> None:
+        """Takes the coordinator and the silos."""
+        self._members = [(silo, LocalConnection(core, silo.name)) for silo in silos]
+
+    def run(self) -> None:
+        """Has every silo answer whatever waits for it."""
+        for silo, connection in self._members:
+            while silo.step(connection) is Answer.OK:
+                pass
+
 
 UNIT = "silo"
 

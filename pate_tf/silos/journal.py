@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.artifacts.transactions import transaction
-from pate_tf.ledger.rows import LedgerError
+from pate_tf.core.artifacts import transaction
+from pate_tf.ledger.chain import LedgerError
 from pate_tf.silos.messages import (
     RandomisedVotes,
     Reason,

@@ -4,13 +4,11 @@ import dataclasses
 import pathlib
 from typing import Final
 
-from pate_tf import artifacts
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import LocalRandomiser, SecureHistogram, silo_charge_from_dict
-from pate_tf.silos.checks import MECHANISM_PARAMETERS
-from pate_tf.silos.messages import QueryBatch, Reason
-from pate_tf.values.names import check_name
-from pate_tf.values.toml_fields import Fields, read_toml
+from pate_tf.core import artifacts
+from pate_tf.core.validation import Fields, check_name, read_toml
+from pate_tf.silos.messages import MECHANISM_PARAMETERS, QueryBatch, Reason
 
 PAGE: Final = """\
 # What this silo allows. pate-silo refuses whatever goes beyond it, before anything is paid.

@@ -3,9 +3,8 @@
 import dataclasses
 import pathlib
 
-from pate_tf import artifacts
-from pate_tf.values.names import check_name
-from pate_tf.values.toml_fields import Fields, read_toml
+from pate_tf.core import artifacts
+from pate_tf.core.validation import Fields, check_name, read_toml
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

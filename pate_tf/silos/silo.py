@@ -19,9 +19,11 @@ import numpy as np
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureHistogram
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.record_set import RecordSet
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger.chain import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
-from pate_tf.noise import SystemNoise
 from pate_tf.silos.account import Account
 from pate_tf.silos.messages import (
     Answer,
@@ -35,8 +37,6 @@ from pate_tf.silos.messages import (
 )
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting, votes_of
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.record_set import RecordSet
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.validation import IntArray
 from pate_tf.ledger.rollback_guard import warn
 from pate_tf.silos.messages import QueryBatch
-from pate_tf.values.arrays import IntArray
 
 BATCH = 500  # queries that a Keras model answers together
 FALLBACK: Final = 0  # the vote of a teacher that gives none

@@ -5,8 +5,11 @@ from math import exp, isfinite
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.statement import words
-from pate_tf.statement.guarantees import Guarantee, largest_share_of_right_guesses
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.privacy_statement import (
+    Guarantee,
+    PrivacyStatement,
+    largest_share_of_right_guesses,
+)
 
 EXAMPLES = (0.1, 1.0, 3.0, 6.0)
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.noisy_training import Training, training_from_dict
-from pate_tf.statement.guarantees import (
+from pate_tf.statement.privacy_statement import (
     is_delta_large,
     largest_share_of_right_guesses,
+    to_html,
 )
-from pate_tf.statement.html import to_html
 
 NO_GUARANTEE: Final = (
     "**There is no privacy guarantee.** No noise was added to what participants uploaded. Choosing "

@@ -6,14 +6,114 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue as models
 from pate_tf.models import forest
-from pate_tf.models.draws import check_draws
-from pate_tf.students import consistency, gan, gan_networks, random_forest, supervised
+from pate_tf.models.catalogue import check_draws
+from pate_tf.models.forest import LEAF, Forest
+from pate_tf.students import consistency, gan, supervised
 from pate_tf.students.config import StudentConfig, StudentSettings
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool, PoolLabels
+
+# The forest student: a random forest on the noisy labels, served as a graph without scikit-learn.
+#
+# The rest of the pool is not used: a forest has nothing to learn from unlabelled inputs.
+
+
+class ForestModel(tf.Module):
+    """A forest as a graph, called as a Keras model is: from raw inputs to logits."""
+
+    def __init__(self, fitted: Forest) -> None:
+        """Takes over the arrays of a forest."""
+        super().__init__()
+        starts = fitted.starts[:-1]
+        first_nodes = np.repeat(starts, np.diff(fitted.starts))[:, np.newaxis]
+        is_leaf = fitted.children == LEAF
+        itself = np.arange(len(is_leaf))[:, np.newaxis]
+        # Of the whole forest instead of the tree; a leaf leads to itself.
+        children = np.where(is_leaf, itself, first_nodes + fitted.children)
+        self._roots = _constant(starts.astype(np.int32))
+        self._children = _constant(children.astype(np.int32))
+        self._features = _constant(fitted.features)
+        self._thresholds = _constant(fitted.thresholds)
+        self._probabilities = _constant(fitted.probabilities)
+
+    def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
+
+        The largest is that of scikit-learn's label, always: decided in float64, over trees added
+        up in the same order.
+
+        Args:
+          inputs: float32 `[batch, ...]`, finite.
+          training: taken so that it is called as a Keras model is.
+        """
+        del training
+        num_trees = self._roots.shape[0]
+        rows = tf.reshape(inputs, [tf.shape(inputs)[0], -1])
+        nodes = tf.tile(self._roots[tf.newaxis, :], [tf.shape(rows)[0], 1])
+        (nodes,) = tf.while_loop(
+            lambda nodes: tf.reduce_any(self._step(rows, nodes) != nodes),
+            lambda nodes: (self._step(rows, nodes),),
+            (nodes,),
+        )
+        total = tf.zeros([tf.shape(rows)[0], self._probabilities.shape[1]], tf.float64)
+        _, total = tf.while_loop(
+            lambda tree, _: tree < num_trees,
+            lambda tree, total: (
+                tree + 1,
+                total + tf.gather(self._probabilities, tf.gather(nodes, tree, axis=1)),
+            ),
+            (tf.constant(0), total),
+        )
+        probabilities = total / num_trees
+        winners = tf.one_hot(tf.argmax(probabilities, axis=1), probabilities.shape[1])
+        # In float32 two classes can become equals; a millionth keeps the winner ahead.
+        return tf.cast(tf.math.log(probabilities), tf.float32) + 1e-6 * winners
+
+    def _step(self, rows: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
+        """From a node of each tree to the child that an input goes to, `[batch, num_trees]`."""
+        values = tf.gather(rows, tf.gather(self._features, nodes), batch_dims=1)
+        goes_right = tf.cast(values, tf.float64) > tf.gather(self._thresholds, nodes)
+        return tf.gather_nd(
+            self._children, tf.stack([nodes, tf.cast(goes_right, tf.int32)], axis=-1)
+        )
+
+
+def _constant(array: npt.NDArray[Any]) -> tf.Variable:
+    return tf.Variable(array, trainable=False)
+
+
+def train_random_forest(config: StudentConfig, released: PoolLabels, pool: Pool) -> ForestModel:
+    """Fits a forest to the released labels; of labels with weights to the largest one's class.
+
+    Args:
+      config: its model names the forest; of the rest the seed alone counts.
+      released: noisy labels of some of the pool.
+      pool: public inputs `[num_inputs, *input_shape]`.
+
+    Returns:
+      A graph from raw inputs to logits `[batch, num_classes]`.
+
+    Raises:
+      ValueError: if no query was answered, the labels do not belong to this pool, the model is no
+        forest, or an input is not finite.
+    """
+    released.check_pool(pool)
+    return ForestModel(
+        forest.fit(
+            config.model,
+            pool.dataset,
+            pool.inputs[released.query_indices],
+            released.labels,
+            seed=config.seed,
+        )
+    )
+
 
 TRAINING: Final = ("max_steps", "batch_size", "learning_rate")
 
@@ -75,8 +175,8 @@ def _check_supervised(config: StudentConfig, dataset: Dataset) -> None:
 
 
 def _check_gan(config: StudentConfig, dataset: Dataset) -> None:
-    gan_networks.check_images(dataset)
-    if config.model != gan_networks.NAME:
+    gan.check_images(dataset)
+    if config.model != gan.NAME:
         raise ValueError(f"model: expected none for student gan, got {config.model!r}")
 
 
@@ -99,9 +199,9 @@ def _train_forest(
     folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     show_progress: bool = False,
-) -> random_forest.ForestModel:
+) -> ForestModel:
     del folder, callbacks, show_progress  # it takes seconds
-    return random_forest.train_random_forest(config, released, pool)
+    return train_random_forest(config, released, pool)
 
 
 STUDENTS = {
@@ -115,7 +215,7 @@ STUDENTS = {
     "gan": Student(
         train=gan.train_gan,
         check=_check_gan,
-        default_model=lambda dataset: gan_networks.NAME,
+        default_model=lambda dataset: gan.NAME,
         max_steps=10_000,
         batch_size=100,
         learning_rate=0.003,

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from pate_tf.core.validation import check_training
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.models.settings import check_training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue, fingerprint
 from pate_tf.students import training
-from pate_tf.students.averaging import AveragedStudent, replica_share
 from pate_tf.students.batches import Batch, ShuffledItems, derived_seeds, step_seeds
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool, PoolLabels
+from pate_tf.students.training import AveragedStudent, replica_share
 
 UNLABELLED_A_LABEL = 2  # unlabelled inputs in a batch for each labelled one
 CONFIDENT = 0.95

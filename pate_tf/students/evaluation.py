@@ -2,13 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
+from scipy.stats import rankdata
 
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
+from pate_tf.core import event_files
+from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
+from pate_tf.core.validation import IntArray
+from pate_tf.students.training import AveragedStudent
 
 HELD_OUT, ALL_UNQUERIED = "held_out", "all_unqueried"
 EVALUATED_ON = (HELD_OUT, ALL_UNQUERIED)
@@ -134,3 +141,160 @@ def true_labels(samples: PublicExamples) -> IntArray:
     if samples.labels is None or (samples.labels == UNKNOWN).any():
         raise ValueError("samples: expected a label of each, got samples without")
     return samples.labels
+
+
+# How a model does class by class: what accuracy hides where one class is rare.
+#
+# Of 2 % positives a model that never says so gets 98 % right, finds none of them, and has a
+# balanced
+# accuracy of one over the number of classes.
+
+
+@dataclasses.dataclass(frozen=True)
+class ByClass:
+    """What public labels say of answers, class by class. As public as the answers are.
+
+    Attributes:
+      recall: of each class, the share of its samples that were given it; None for a class without
+        samples.
+      auc: area under the curve of true against false positives, of the second class of two, else
+        the mean of each class against the rest; None where a class has no sample, or no
+        probabilities are known.
+      is_constant: whether all answers are the same.
+    """
+
+    recall: tuple[float | None, ...]
+    auc: float | None
+    is_constant: bool
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean recall of the classes that have samples."""
+        return float(np.mean([one for one in self.recall if one is not None]))
+
+
+def by_class(
+    labels: IntArray,
+    truth: IntArray,
+    num_classes: int,
+    probabilities: npt.NDArray[np.floating] | None = None,
+) -> ByClass:
+    """Compares answers `[num_samples]` with the truth `[num_samples]`, class by class.
+
+    Args:
+      labels: the answers.
+      truth: what they should be.
+      num_classes: number of classes.
+      probabilities: of each class, `[num_samples, num_classes]`; None if they are not known.
+    """
+    recall = tuple(
+        float((labels[truth == one] == one).mean()) if (truth == one).any() else None
+        for one in range(num_classes)
+    )
+    auc = None
+    if probabilities is not None and None not in recall and num_classes > 1:
+        scores = [
+            _auc(truth == one, probabilities[:, one])
+            for one in ([1] if num_classes == 2 else range(num_classes))
+        ]
+        auc = float(np.mean(scores))
+    return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
+
+
+def _auc(is_positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.floating]) -> float:
+    """Share of pairs of a positive and a negative whose scores are in that order; ties are half."""
+    num_positive = int(is_positive.sum())
+    smallest = num_positive * (num_positive + 1) / 2  # of the sum of their ranks
+    above = float(rankdata(scores)[is_positive].sum()) - smallest
+    return above / (num_positive * (len(scores) - num_positive))
+
+
+# How a student does on public samples that it never saw, shown in TensorBoard as it trains.
+
+
+NUM_SAMPLES = 1_000
+EPOCHS_BETWEEN_PICTURES = 5
+BATCH = 500
+
+
+class HeldOutAccuracy(keras.callbacks.Callback):
+    """Writes the held-out accuracy after every epoch, and a confusion matrix after some.
+
+    The true labels are public and serve these pictures alone: nothing is returned to the training,
+    stops it or chooses among its epochs, so a student comes out the same with and without it.
+    """
+
+    def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
+        """Takes what to ask.
+
+        Args:
+          samples: held out, each with a label; the first 1,000 are asked.
+          logs: the folder of the student's logs; these go to `held_out` in it.
+        """
+        super().__init__()
+        self._dataset = samples.dataset
+        self._inputs = samples.inputs[:NUM_SAMPLES]
+        self._labels = true_labels(samples)[:NUM_SAMPLES]
+        self._logs = logs / "held_out"
+
+    def on_train_begin(self, logs: Mapping[str, float] | None = None) -> None:
+        """Opens the event file."""
+        del logs
+        self._writer = tf.summary.create_file_writer(str(self._logs))
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        """Asks and writes."""
+        del logs
+        given = self._answers()
+        with self._writer.as_default(step=epoch):
+            # Keras' own name for the accuracy in training, so that both share a chart.
+            tf.summary.scalar("epoch_accuracy", (given == self._labels).mean())
+            if (epoch + 1) % EPOCHS_BETWEEN_PICTURES == 0:
+                picture = event_files.confusion_picture(
+                    self._dataset, truth=self._labels, given=given
+                )
+                tf.summary.image("confusion_matrix", picture)
+        self._writer.flush()
+
+    def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
+        """Closes the event file."""
+        del logs
+        self._writer.close()
+
+    def _answers(self) -> IntArray:
+        student = self.model
+        logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
+        answers = []
+        for start in range(0, len(self._inputs), BATCH):
+            inputs = tf.constant(self._inputs[start : start + BATCH], tf.float32)
+            answers.append(np.argmax(logits(inputs, training=False), axis=1))
+        return np.concatenate(answers)
+
+
+def write_version(
+    folder: pathlib.Path,
+    samples: PublicExamples | None,
+    given: IntArray | None,
+    *,
+    settings: Mapping[str, Any],
+    results: Mapping[str, float],
+) -> None:
+    """Writes how an exported student did: a confusion matrix, and a row of the HPARAMS page.
+
+    Args:
+      folder: of this version's logs.
+      samples: public samples, each with the true label; None if there are none.
+      given: the student's labels of them, `[num_samples]`; None likewise.
+      settings: what the student was made with, by name; public.
+      results: accuracies and epsilons that may be published, by name.
+    """
+    event_files.write_result(folder, settings, results)
+    if samples is None or given is None:
+        return
+    picture = event_files.confusion_picture(
+        samples.dataset, truth=true_labels(samples), given=given
+    )
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default(step=0):
+        tf.summary.image("confusion_matrix", picture)
+    writer.close()

@@ -4,9 +4,23 @@ import math
 
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.data import augmentation
-from pate_tf.students.pixels import pixel_range
-from pate_tf.values.dataset import Dataset
+
+# The range of an image's values.
+
+
+def pixel_range(dataset: Dataset) -> tuple[float, float]:
+    """Returns the lowest and the highest value of a pixel.
+
+    Raises:
+      ValueError: if the data set has no one range for all its values.
+    """
+    low, high = dataset.value_range
+    if isinstance(low, tuple) or isinstance(high, tuple):
+        raise ValueError(f"value_range of {dataset.name}: expected one for all pixels, got several")
+    return low, high
+
 
 MAX_CUTOUT = 1 / 2  # of the side
 MAX_CONTRAST = 0.5

@@ -9,27 +9,156 @@ import concurrent.futures
 import hashlib
 import itertools
 import json
+import multiprocessing
+import os
 import pathlib
+import signal
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition
+from pate_tf.core.sensitive import PrivateExamples, Votes
+from pate_tf.core.validation import IntArray
 from pate_tf.models import classifier
 from pate_tf.models.classifier import Classifier
-from pate_tf.models.encoder import Encoder
+from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.models.forest import Forest
-from pate_tf.partition import Partition
-from pate_tf.teachers import on_features, processes, records, saved_encoder
+from pate_tf.teachers import on_features, records
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples, Votes
+
+# An encoder beside teachers that are no SavedModel, so that their votes take raw inputs.
+
+
+def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
+    """Writes an encoder as a SavedModel.
+
+    Its signature `features` takes raw inputs, named as the data set names them, and returns
+    `features` float32 `[batch, num_features]`.
+    """
+    dataset = encoder.dataset
+    module = tf.Module()
+    module.encoder, module.learnt = encoder, encoder.learnt
+
+    @tf.function(
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, dataset.input_name)
+        ],
+    )
+    def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = encoder(tf.cast(inputs, tf.float32))
+        return {"features": tf.ensure_shape(found, [None, encoder.num_features])}
+
+    module.features = features
+    tf.saved_model.save(module, str(folder), signatures={"features": features})
+
+
+class SavedEncoder:
+    """Public: an encoder that `save` wrote.
+
+    Attributes:
+      dataset: the data whose inputs it takes.
+      digest: SHA-256 of what it learnt.
+      num_features: how many features an input has.
+    """
+
+    def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
+        """Loads it.
+
+        Raises:
+          ValueError: if there is none at `folder`, or it is broken.
+        """
+        self.dataset = dataset
+        try:
+            self._loaded = tf.saved_model.load(str(folder))
+            learnt = [variable.numpy() for variable in self._loaded.learnt]
+            shape = self._loaded.signatures["features"].structured_outputs["features"].shape
+            self.num_features = int(shape[1])
+        except Exception as error:  # TensorFlow raises its own kinds
+            raise ValueError(f"expected a representation in {folder}, got none") from error
+        self.digest = hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
+
+    def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
+        found = np.empty((len(inputs), self.num_features), np.float32)
+        encode = self._loaded.signatures["features"]
+        for start in range(0, len(inputs), BATCH):
+            part = tf.constant(inputs[start : start + BATCH], self.dataset.input_type)
+            answer = encode(**{self.dataset.input_name: part})["features"]
+            found[start : start + BATCH] = answer.numpy()
+        return found
+
+
+# The same function on many arguments, in processes side by side, without TensorFlow in them.
+
+
+AHEAD = 4  # arguments handed out for each process, so that none waits
+
+Result = TypeVar("Result")
+
+
+def num_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[..., Result], arguments: Iterable[tuple[Any, ...]], *, num_processes: int
+) -> Iterator[Result]:
+    """Yields `function(*arguments)` for each, in their order.
+
+    Arguments are taken one after another as results are, so that few are in memory at a time. The
+    processes end with the caller's, also when it is killed.
+
+    Args:
+      function: of a module that starts quickly, since every process imports it.
+      arguments: what to call it with.
+      num_processes: 1 for none beside the caller's.
+    """
+    if num_processes == 1:
+        for each in arguments:
+            yield function(*each)
+        return
+    processes = concurrent.futures.ProcessPoolExecutor(
+        num_processes,
+        mp_context=multiprocessing.get_context("spawn"),  # TensorFlow does not survive a fork
+        initializer=_leave_with_parent,
+    )
+    waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
+    try:
+        for each in arguments:
+            waiting.append(processes.submit(function, *each))
+            if len(waiting) == AHEAD * num_processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        processes.shutdown(cancel_futures=True)
+
+
+def _leave_with_parent() -> None:
+    """Ends this process when its parent was killed; Ctrl-C is for the parent to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
 
 FILE = "classifiers.npz"
 FOREST_FILE = "forests.npz"  # its name when forests were the only ones
@@ -80,10 +209,10 @@ def train(
         seed = int(np.random.SeedSequence([config.seed, teacher]).generate_state(1)[0])
         return config.model, dataset, inputs, labels, seed
 
-    fitted = processes.in_order(
+    fitted = in_order(
         classifier.fit,
         itertools.starmap(arguments, shares),
-        num_processes=min(num_processes or processes.num_cores(), len(teachers)),
+        num_processes=min(num_processes or num_cores(), len(teachers)),
     )
     for teacher in teachers:
         yield teacher, TeacherState(next(fitted), [], [], [], np.zeros(0, np.float32))
@@ -126,7 +255,7 @@ def save(
         artifacts.write_arrays(temporary / FILE, arrays, private=True)
         artifacts.write_json(temporary / "ensemble.json", config.to_dict(), private=True)
         if encoder is not None:
-            saved_encoder.save(temporary / ENCODER, encoder)
+            save_encoder(temporary / ENCODER, encoder)
         artifacts.make_private(temporary)
 
 
@@ -168,7 +297,7 @@ class ClassifierEnsemble:
             self._encoder = (
                 None
                 if self.config.representation is None
-                else saved_encoder.SavedEncoder(folder / ENCODER, self.config.dataset)
+                else SavedEncoder(folder / ENCODER, self.config.dataset)
             )
             self._check_forests()
         except FileNotFoundError as error:
@@ -275,7 +404,7 @@ def _votes(
     labels = np.empty((len(teachers), len(inputs)), np.int64)
     with (
         warnings.catch_warnings(),
-        concurrent.futures.ThreadPoolExecutor(processes.num_cores()) as threads,
+        concurrent.futures.ThreadPoolExecutor(num_cores()) as threads,
     ):
         warnings.simplefilter("ignore")  # what they are about can follow from records
         answers = threads.map(lambda one: one.predict(inputs), teachers)

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.validation import check_training
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.models.settings import check_training
-from pate_tf.values.dataset import Dataset
 
 PASSES = 25  # over a teacher's records
 FEWEST_STEPS = 150

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.core.partition import Partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
-from pate_tf.partition import Partition
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import TeacherState
-from pate_tf.values.sensitive import PrivateExamples
 
 Callbacks = Sequence[keras.callbacks.Callback] | Callable[[], Sequence[keras.callbacks.Callback]]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf import artifacts, tensorboard
+from pate_tf.core import artifacts, event_files
 from pate_tf.teachers.config import TeacherConfig
 
 PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
@@ -110,7 +110,7 @@ def write_accuracies(
         "result/lowest_accuracy": float(accuracies.min()),
         "result/highest_accuracy": float(accuracies.max()),
     }
-    tensorboard.write_result(logs_of(run_directory), settings, results)
+    event_files.write_result(logs_of(run_directory), settings, results)
     artifacts.make_private(logs_of(run_directory))
 
 

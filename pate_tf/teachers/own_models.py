@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf import artifacts
-from pate_tf.models import classifier, descriptions, fingerprint
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import Votes
+from pate_tf.core.validation import IntArray, labels_array
+from pate_tf.models import classifier
+from pate_tf.models import fingerprint as descriptions
 from pate_tf.teachers.voters import BATCH, Progress, digest_for
-from pate_tf.values.arrays import IntArray, labels_array
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import Votes
 
 
 @runtime_checkable
@@ -51,7 +52,7 @@ def digest_of(models: Sequence[Any]) -> str:
 def _described(model: Any) -> Any:
     if isinstance(model, keras.Model):
         weights = (keras.ops.convert_to_numpy(weight) for weight in model.weights)
-        return [fingerprint.settings_of(model), artifacts.digest_arrays(weights)]
+        return [descriptions.settings_of(model), artifacts.digest_arrays(weights)]
     held = descriptions.plain(getattr(model, "__dict__", {}))
     return [descriptions.qualified_name(type(model)), descriptions.plain(model), held]
 

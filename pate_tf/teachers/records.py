@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from pate_tf import artifacts
-from pate_tf.values.record_set import RecordSet
+from pate_tf.core import artifacts
+from pate_tf.core.record_set import RecordSet
 
 FILE: Final = "records.json"
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf import artifacts
-from pate_tf.models import descriptions
+from pate_tf.core import artifacts
+from pate_tf.core.validation import IntArray
+from pate_tf.models import fingerprint
 from pate_tf.teachers.training import TeacherState
-from pate_tf.values.arrays import IntArray
 
 CONFIG = "config.json"
 CLASS_SUMS = "class_sums"
@@ -272,7 +272,7 @@ def _check_identity(
             f"{folder} holds teachers of an earlier version, which noted no {missing[0]} to "
             f"compare; choose another folder; an ensemble exported from this one can still be asked"
         )
-    differs = descriptions.difference(found, wanted)
+    differs = fingerprint.difference(found, wanted)
     if differs:
         raise ValueError(
             f"{folder} holds other teachers ({differs}); choose another folder or remove it"

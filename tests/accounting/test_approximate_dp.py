@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.accounting import approximate_dp
-from pate_tf.accounting.approximate_dp import (
-    ApproximateGuarantee,
-    composed_delta,
-    composed_epsilon,
-)
+from pate_tf.accounting import composition
+from pate_tf.accounting.composition import ApproximateGuarantee, composed_delta, composed_epsilon
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     epsilon_from_alphas,
@@ -22,8 +18,7 @@ from pate_tf.accounting.conversions import (
     pure_composition_epsilon,
 )
 from pate_tf.accounting.mechanisms import ExponentialMechanism
-from pate_tf.accounting.pass_function import CERTAIN, pass_numerator
-from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.accounting.optimal_thresholding import CERTAIN, pass_numerator, stability_distances
 
 EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
 
@@ -187,7 +182,7 @@ def test_merged_losses_only_raise_epsilon(monkeypatch):
     alphas = DEFAULT_MOMENTS * (DEFAULT_MOMENTS + 1.0) / 200.0
     exact = composed_epsilon(composed, delta=1e-5, alphas=alphas)
     for most in (1000, 100):
-        monkeypatch.setattr(approximate_dp, "MOST_LOSSES", most)
+        monkeypatch.setattr(composition, "MOST_LOSSES", most)
         merged = composed_epsilon(composed, delta=1e-5, alphas=alphas)
         assert exact <= merged < exact * 1.2
         exact = merged

@@ -3,7 +3,6 @@ import itertools
 import numpy as np
 import pytest
 
-from pate_tf.accounting.calibration import least_noise, most_queries
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -12,6 +11,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
+from pate_tf.accounting.planning import least_noise, most_queries
 
 KINDS = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism, GaussianNoisyMax]
 

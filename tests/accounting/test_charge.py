@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_mechanisms import ToyGate
 
-from pate_tf.accounting.approximate_dp import ApproximateGuarantee, composed_epsilon
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import (
+    ApproximateGuarantee,
     closed_form_epsilon,
+    composed_epsilon,
     fits,
     moments_epsilon,
     smallest_epsilon,
@@ -22,6 +23,7 @@ from pate_tf.accounting.composition import (
     total_approximate,
 )
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianNoisyMax,
     LaplaceNoisyMax,
@@ -29,7 +31,6 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
     StabilityGate,
 )
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
 from pate_tf.accounting.release_plan import ReleasePlan
 
 LAPLACE, GAUSSIAN = LaplaceNoisyMax(0.05), GaussianNoisyMax(40.0)

@@ -5,11 +5,11 @@ import pytest
 import scipy.stats
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.lattice import LATTICE
-from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram, registry
-from pate_tf.accounting.moved_teachers import several_teachers_epsilon
+from pate_tf.accounting.divergences import LATTICE
+from pate_tf.accounting.group_privacy import several_teachers_epsilon
+from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram, base
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SeededNoise, SystemNoise, check_drawable
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
 
 DELTA = 1e-5
 
@@ -84,7 +84,7 @@ def test_little_noise_is_more_than_the_lattice_needs():
 
 
 def test_it_labels_nothing_by_itself():
-    assert "class_sums" in registry.adders() and "class_sums" not in registry.offered()
+    assert "class_sums" in base.adders() and "class_sums" not in base.offered()
     with pytest.raises(ValueError, match="asks no teacher"):
         check_drawable(ClassSums(1.0))
     with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):

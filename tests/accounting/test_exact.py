@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import reference
 
-from pate_tf.accounting.exact import directed_alphas, exact_costs
 from pate_tf.accounting.mechanisms import (
     ExponentialMechanism,
     GaussianNoisyMax,
@@ -19,6 +18,8 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.moments import (
     bound_tail,
     data_dependent_alphas,
+    directed_alphas,
+    exact_costs,
     query_costs,
     union_bound,
     vote_reach,

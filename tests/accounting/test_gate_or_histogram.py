@@ -14,18 +14,22 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     GaussianHistogram,
     StabilityGate,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.stability_gate_or_histogram import PLANNED_CHANCE, PLANNED_SHARE
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
-from pate_tf.accounting.pass_function import CERTAIN, DrawnWhileShut, pass_numerator
-from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.accounting.mechanisms.stability_gate import PLANNED_CHANCE, PLANNED_SHARE
+from pate_tf.accounting.optimal_thresholding import (
+    CERTAIN,
+    DrawnWhileShut,
+    pass_numerator,
+    stability_distances,
+)
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SystemNoise
+from pate_tf.aggregation.noise import SystemNoise
 
 FALSE_ALARM = 1e-7
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     InteractiveGaussianNoisyMax,
     LaplaceNoisyMax,
 )
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
-from pate_tf.noise import SeededNoise
+from pate_tf.aggregation.noise import SeededNoise
 
 QUIET = InteractiveGaussianNoisyMax(
     threshold=3.0, sigma_threshold=1e-3, sigma=1e-3, student_confidence=0.7, label_share=1.0

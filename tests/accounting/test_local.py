@@ -19,10 +19,10 @@ from pate_tf.accounting.local import (
     RandomisedResponse,
     SecureHistogram,
     TruncatedGeometric,
-    registry,
+    base,
 )
 from pate_tf.accounting.mechanisms import GaussianHistogram
-from pate_tf.noise import SeededNoise, SystemNoise
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 
 # Each statistical test accepts the right law but with this probability of a false alarm.
 FALSE_ALARM = 1e-7
@@ -208,7 +208,7 @@ def test_every_member_has_words_help_and_comes_back_from_a_record():
         assert kind.help.endswith(".")
         assert ("Not recommended" in kind.help) != kind.is_recommended
     with pytest.raises(ValueError, match="new name"):
-        registry.register(RandomisedResponse)
+        base.register(RandomisedResponse)
     with pytest.raises(ValueError, match="expected fields"):
         charge_from_dict({"name": "randomised_response", "epsilon": 1.0})
 

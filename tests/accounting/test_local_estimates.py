@@ -11,8 +11,9 @@ from pate_tf.accounting.local.estimates import (
     class_scores,
     debiased_counts,
     likeliest_shares,
+    survival,
+    survival_bounds,
 )
-from pate_tf.accounting.local.plurality import survival, survival_bounds
 
 
 def every_answer(randomisers, votes):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pate_tf.accounting import outcomes
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, SAFETY_MARGIN
-from pate_tf.accounting.exact import directed_alphas
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -24,6 +23,7 @@ from pate_tf.accounting.moments import (
     BOUNDS,
     bound_tail,
     data_dependent_alphas,
+    directed_alphas,
     epsilon_from_alphas,
     is_two_sided,
     query_costs,

@@ -9,6 +9,12 @@ import reference
 from scipy.special import ndtr
 
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, gaussian_dp_epsilon
+from pate_tf.accounting.group_privacy import (
+    group_epsilon,
+    replaced_owner_epsilon,
+    several_teachers_alpha,
+    several_teachers_epsilon,
+)
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -17,12 +23,6 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     PermuteAndFlip,
     Plurality,
-)
-from pate_tf.accounting.moved_teachers import (
-    group_epsilon,
-    replaced_owner_epsilon,
-    several_teachers_alpha,
-    several_teachers_epsilon,
 )
 
 MECHANISMS = [

@@ -13,9 +13,9 @@ from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.noisy_training import (
     NoisyTraining,
     SparseVectorTraining,
+    noise_for,
     training_from_dict,
 )
-from pate_tf.accounting.training_calibration import noise_for
 
 TRAININGS = [
     NoisyTraining(sampling_rate=0.1, noise_multiplier=1.2, rounds=200),

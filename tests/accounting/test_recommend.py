@@ -11,25 +11,23 @@ import pytest
 from toy_mechanisms import ToyHistogram, ToyNoisyMax
 
 from pate_tf.accounting import mechanisms
-from pate_tf.accounting.assumed_votes import AssumedVotes
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianHistogram,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     StabilityGate,
+    base,
     register,
-    registry,
 )
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon, several_teachers_epsilon
-from pate_tf.accounting.planned_queries import largest_batch, planned_num_queries
-from pate_tf.accounting.recommend import recommend
-from pate_tf.accounting.stability_distances import stability_distances
+from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.accounting.planning import AssumedVotes, largest_batch, planned_num_queries, recommend
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SeededNoise
+from pate_tf.aggregation.noise import SeededNoise
 
 # How many labels of one that heeds a student are right, nobody knows beforehand.
-OFFERED = [one for one in registry.offered().values() if not one.heeds_predictions]
+OFFERED = [one for one in base.offered().values() if not one.heeds_predictions]
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
 
 
@@ -69,7 +67,7 @@ def test_no_candidate_costs_more_than_the_target(protected):
 def typed(flags) -> mechanisms.Mechanism:
     """What somebody gets who types the flags: read here on its own."""
     given = dict(flag.removeprefix("--").split("=") for flag in flags)
-    kind = registry.offered()[given["mechanism"]]
+    kind = base.offered()[given["mechanism"]]
     fields = {}
     for parameter in kind.parameters:
         flag = parameter.flag
@@ -259,7 +257,7 @@ def test_what_is_wrong_is_one_line(changes, message):
 
 
 def test_a_mechanism_of_ones_own_is_compared_and_one_without_a_law_is_left_out(monkeypatch):
-    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(base, "MECHANISMS", dict(base.MECHANISMS))
     register(ToyNoisyMax)
     register(ToyHistogram)
     found = recommend(target_epsilon=1.0, **SMALL)

@@ -12,7 +12,6 @@ import pytest
 import reference
 from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
 
-from pate_tf.accounting.calibration import least_noise, most_queries
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
@@ -20,17 +19,18 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     Mechanism,
     Plurality,
+    base,
     register,
-    registry,
 )
-from pate_tf.accounting.mechanisms.parameters import Flag, Parameter
+from pate_tf.accounting.mechanisms.base import Flag, Parameter
 from pate_tf.accounting.moments import data_dependent_alphas
+from pate_tf.accounting.planning import least_noise, most_queries
 from pate_tf.accounting.release_plan import RELEASES, ReleasePlan
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SeededNoise, check_drawable
+from pate_tf.aggregation.noise import SeededNoise, check_drawable
 
 LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "pate_tf"
-MEMBERS = dict(registry.MECHANISMS)
+MEMBERS = dict(base.MECHANISMS)
 COUNTS = np.array([[9, 3, 2], [5, 5, 4]])
 
 
@@ -44,7 +44,7 @@ def one_of(kind: type[Mechanism]) -> Mechanism:
 
 @pytest.fixture
 def toys(monkeypatch):
-    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(base, "MECHANISMS", dict(base.MECHANISMS))
     for toy in TOYS:
         register(toy)
 
@@ -79,7 +79,7 @@ def test_a_member_does_all_that_it_does_not_say_it_lacks(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [one for one in registry.offered().values() if "outcome law" not in one.lacks]
+    "kind", [one for one in base.offered().values() if "outcome law" not in one.lacks]
 )
 def test_a_member_that_draws_has_a_slow_twin(kind):
     member = one_of(kind)
@@ -89,7 +89,7 @@ def test_a_member_that_draws_has_a_slow_twin(kind):
     )
 
 
-@pytest.mark.parametrize("kind", registry.offered().values(), ids=registry.offered())
+@pytest.mark.parametrize("kind", base.offered().values(), ids=base.offered())
 def test_a_file_for_each_with_its_help_and_its_place_in_the_docs(kind):
     assert [kind] == [one for one in MEMBERS.values() if one.__module__ == kind.__module__]
     for parameter in kind.parameters:
@@ -179,9 +179,9 @@ def test_a_toy_is_calibrated():
 
 @pytest.mark.usefixtures("toys")
 def test_a_toy_is_offered_unless_it_has_no_flags():
-    assert {"toy_noisy_max", "toy_histogram"} <= set(registry.offered())
-    assert "toy_gate" not in registry.offered()
-    assert registry.flags()["toy_eps"].default == 0.5
+    assert {"toy_noisy_max", "toy_histogram"} <= set(base.offered())
+    assert "toy_gate" not in base.offered()
+    assert base.flags()["toy_eps"].default == 0.5
 
 
 @pytest.mark.usefixtures("toys")
@@ -206,7 +206,7 @@ def test_what_a_mechanism_lacks_is_refused_in_one_line(ask, message):
 
 
 def test_a_member_that_lacks_something_without_a_reason_is_not_registered(monkeypatch):
-    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(base, "MECHANISMS", dict(base.MECHANISMS))
 
     @dataclasses.dataclass(frozen=True)
     class Bare(Mechanism):
@@ -227,4 +227,4 @@ def test_a_member_that_lacks_something_without_a_reason_is_not_registered(monkey
 
     with pytest.raises(ValueError, match="clash: expected the flag sigma as other mechanisms have"):
         register(Clash)
-    assert set(registry.MECHANISMS) == set(MEMBERS)
+    assert set(base.MECHANISMS) == set(MEMBERS)

@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pate_tf.accounting.stability_planning import cheapest_gate
 from scipy import stats
 
-from pate_tf.accounting.approximate_dp import ApproximateGuarantee
+from pate_tf.accounting.composition import ApproximateGuarantee
 from pate_tf.accounting.mechanisms import StabilityGate
-from pate_tf.accounting.pass_function import CERTAIN, least_epsilon, pass_numerator
-from pate_tf.accounting.stability_distances import stability_distances
-from pate_tf.accounting.stability_planning import cheapest_gate
-from pate_tf.noise import SeededNoise
+from pate_tf.accounting.optimal_thresholding import (
+    CERTAIN,
+    least_epsilon,
+    pass_numerator,
+    stability_distances,
+)
+from pate_tf.aggregation.noise import SeededNoise
 
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
 PAGE_UNIVERSES = [(12, 2, 2), (6, 3, 2), (9, 2, 3), (5, 3, 2)]  # queries, classes, teachers

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.accounting import gaussian_worst_case, laplace_worst_case
+from pate_tf.accounting import noisy_max_costs
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.divergences import bounded_range_alpha
-from pate_tf.accounting.exact import exact_costs
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -23,7 +22,8 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.three_outcomes import Experiments, chord_knots, evaluated, largest_excess
+from pate_tf.accounting.moments import exact_costs
+from pate_tf.accounting.noisy_max_costs import Experiments, chord_knots, evaluated, largest_excess
 
 SOME = DEFAULT_MOMENTS[::9]
 NOISY = [
@@ -87,7 +87,7 @@ def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
 def test_the_closed_forms_of_the_race_are_the_sums(ties_to_a):
     gamma, size = 0.3, 60
     laws = laplace_laws(gamma, ties_to_a, size)
-    race = laplace_worst_case._Race(gamma, ties_to_a)
+    race = noisy_max_costs._Race(gamma, ties_to_a)
     x, y = np.meshgrid(np.arange(0, 40), np.arange(-1, 40), indexing="ij")
     x, y = x.ravel(), y.ravel()
     z = np.exp(-gamma * x)
@@ -105,7 +105,7 @@ def gaussian_law(x, y):
 
 def test_the_gaussian_integrals_agree_with_thirty_digits():
     places = np.array([-4.0, -1.0, 0.3, 3.0])
-    found = gaussian_worst_case._wins(places, places)
+    found = noisy_max_costs._wins(places, places)
     with mpmath.workdps(30):
         for row, x in enumerate(places):
             for column, y in enumerate(places):
@@ -125,7 +125,7 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
             [math.erfc(v / math.sqrt(2)) / 2 for v in x],
             [math.erfc(v / math.sqrt(2)) / 2 for v in y],
         )
-        return np.stack([gaussian_worst_case._wins(x, y), gaussian_worst_case._wins(y, x).T, other])
+        return np.stack([noisy_max_costs._wins(x, y), noisy_max_costs._wins(y, x).T, other])
 
     here, there = laws(places, places), laws(moved_x, moved_y)
     for index in range(4, len(DEFAULT_MOMENTS), 9):

@@ -25,7 +25,7 @@ from pate_tf.accounting.mechanisms import (
     Parameter,
     largest_sums,
 )
-from pate_tf.accounting.mechanisms.parameters import SIGMA
+from pate_tf.accounting.mechanisms.base import SIGMA
 from pate_tf.accounting.quadrature import IntArray
 
 TOY_EPS = Parameter(

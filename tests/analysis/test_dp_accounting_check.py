@@ -9,8 +9,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.analysis.accounting import data_independent_guarantees
-from pate_tf.analysis.dp_accounting_check import epsilon_by_dp_accounting
+from pate_tf.analysis.accounting import data_independent_guarantees, epsilon_by_dp_accounting
 from pate_tf.analysis.guarantees import AnalysisConfig
 
 DELTA = 1e-5

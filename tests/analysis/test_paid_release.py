@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from analysis_helpers import DELTA, REPOSITORY, GivenNoise, Script, golden_counts, pay
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax
-from pate_tf.accounting.planned_release import PlannedRelease
+from pate_tf.accounting.planning import PlannedRelease
+from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.analysis import release as analysis_release
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.release import ReleaseStore
-from pate_tf.analysis.release_request import ReleaseRequest
+from pate_tf.analysis.release_planning import ReleaseRequest
+from pate_tf.api import analysis as analysis_run
+from pate_tf.core import artifacts
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
-from pate_tf.noise import SeededNoise
-from pate_tf.runs.analysis import accounting as analysis_run
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
@@ -171,8 +171,8 @@ def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
     output = artifacts.RunDirectory(tmp_path)
     source = analysis_run.read_run(tmp_path).source
     with pytest.raises(BudgetExceeded, match="epsilon_budget: expected at most 0 new releases"):
-        analysis_run.run(source, config(optional=False), output, noise=GivenNoise(no_noise))
-    report = analysis_run.run(source, config(optional=True), output, noise=GivenNoise(no_noise))
+        analysis_run.account(source, config(optional=False), output, noise=GivenNoise(no_noise))
+    report = analysis_run.account(source, config(optional=True), output, noise=GivenNoise(no_noise))
     assert report.released is None
     assert "epsilon_budget: expected at most 0 new releases" in report.refusal
     assert "release" not in kinds(folder)
@@ -187,7 +187,7 @@ def test_reports_state_labels_and_releases_apart(tmp_path):
         source = analysis_run.read_run(tmp_path).source
         noise = zero if not source.releases else no_noise
         given = GivenNoise(noise)
-        return analysis_run.run(source, config(optional=False), output, noise=given).publishable
+        return analysis_run.account(source, config(optional=False), output, noise=given).publishable
 
     first, second = published(), published()
     assert first == second
@@ -272,7 +272,7 @@ def test_a_seeded_draw_is_on_record_for_ever(tmp_path):
     output = artifacts.RunDirectory(tmp_path)
     for noise in (SeededNoise(3), GivenNoise(no_noise)):
         source = analysis_run.read_run(tmp_path).source
-        report = analysis_run.run(source, config(optional=False), output, noise=noise)
+        report = analysis_run.account(source, config(optional=False), output, noise=noise)
         assert report.publishable["secure_noise"] is False
     with Ledger.read(folder) as ledger:
         assert not ledger.is_secure
@@ -311,7 +311,7 @@ def test_a_draw_that_fails_after_payment_is_paid_for_again(tmp_path):
 CHILD = """
 import json, pathlib, sys
 from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
-from pate_tf.noise import SystemNoise
+from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.runs.analysis import accounting as run
 folder = pathlib.Path(sys.argv[1])
 source = run.read_ledgers([folder]).source

@@ -12,18 +12,17 @@ from analysis_helpers import DELTA, REPOSITORY, golden_counts, random_labels
 from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
 )
-from pate_tf.analysis import figures as analysis_figures
-from pate_tf.analysis import plots as analysis_plots
+from pate_tf.analysis import plots as analysis_figures
 from pate_tf.analysis.accounting import analyse
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
-from pate_tf.values.sensitive import VoteCounts, Votes
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import VoteCounts, Votes
 
 LAPLACE = LaplaceNoisyMax(0.05)
 CONFIG = AnalysisConfig(delta=DELTA)
@@ -63,7 +62,7 @@ def pictures_in(path):
 def test_files_are_apart_and_private(tmp_path):
     before = os.umask(0)
     try:
-        paths = analysis_plots.draw(artifacts.RunDirectory(tmp_path), label_source(), CONFIG)
+        paths = analysis_figures.draw(artifacts.RunDirectory(tmp_path), label_source(), CONFIG)
     finally:
         os.umask(before)
     names = sorted(str(path.relative_to(tmp_path)) for path in paths)
@@ -85,17 +84,17 @@ def test_files_are_apart_and_private(tmp_path):
 
 def test_without_votes_only_the_data_independent_plot_is_drawn(tmp_path):
     source = VoteSource(groups=None, num_paid={LAPLACE: 100}, identity=str)
-    (path,) = analysis_plots.draw(artifacts.RunDirectory(tmp_path), source, CONFIG)
+    (path,) = analysis_figures.draw(artifacts.RunDirectory(tmp_path), source, CONFIG)
     assert path == tmp_path / "released/epsilon_data_independent.png"
 
 
 def test_every_figure_is_labelled_and_marked():
     source = label_source()
     figures = {
-        analysis_plots.data_independent_figure(source.num_paid, CONFIG): "publishable",
-        analysis_plots.bounds_figure(source, CONFIG): "SENSITIVE, do not publish",
-        analysis_plots.gap_figure(source.groups[0]): "publishable",
-        analysis_plots.teachers_figure(source.labels): "SENSITIVE, do not publish",
+        analysis_figures.data_independent_figure(source.num_paid, CONFIG): "publishable",
+        analysis_figures.bounds_figure(source, CONFIG): "SENSITIVE, do not publish",
+        analysis_figures.gap_figure(source.groups[0]): "publishable",
+        analysis_figures.teachers_figure(source.labels): "SENSITIVE, do not publish",
     }
     for figure, mark in figures.items():
         (axes,) = figure.axes
@@ -112,22 +111,22 @@ def test_curves_end_at_the_numbers_of_the_analysis():
         (LaplaceNoisyMax(0.1), VoteCounts(golden_counts("H2", 9))),
     )
     analysis = analyse(source, CONFIG)
-    curves = lines_of(analysis_plots.bounds_figure(source, CONFIG))
+    curves = lines_of(analysis_figures.bounds_figure(source, CONFIG))
     assert len(curves) == 3
     for bound, guarantee in analysis.bounds.items():
         (curve,) = [curve for label, curve in curves.items() if label.startswith(f"{bound} (")]
         assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)
         assert (np.diff(curve, axis=0) > 0.0).all()
-    curves = lines_of(analysis_plots.data_independent_figure(source.num_paid, CONFIG))
+    curves = lines_of(analysis_figures.data_independent_figure(source.num_paid, CONFIG))
     for kind, guarantee in analysis.data_independent.items():
-        curve = curves[analysis_plots.KINDS[kind]]
+        curve = curves[analysis_figures.KINDS[kind]]
         assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)
 
 
 def test_withheld_queries_are_on_the_curve():
     mechanism = ConfidentGaussianNoisyMax(200.0, 60.0, 30.0)
     source = source_of((mechanism, VoteCounts(golden_counts("H1", 30)), 41))
-    curves = lines_of(analysis_plots.bounds_figure(source, CONFIG))
+    curves = lines_of(analysis_figures.bounds_figure(source, CONFIG))
     expected = analyse(source, CONFIG).bounds["two_sided"].epsilon
     assert curves["two_sided (both directions)"][-1] == pytest.approx([71.0, expected], rel=1e-9)
 
@@ -135,7 +134,7 @@ def test_withheld_queries_are_on_the_curve():
 @pytest.mark.parametrize("mechanism", [LAPLACE, GaussianNoisyMax(40.0)])
 def test_the_cost_of_a_gap_reads_no_vote(mechanism):
     figures = [
-        analysis_plots.gap_figure(AnsweredVotes(mechanism, VoteCounts(golden_counts(name, 2))))
+        analysis_figures.gap_figure(AnsweredVotes(mechanism, VoteCounts(golden_counts(name, 2))))
         for name in ("H1", "H3")
     ]
     first, second = map(lines_of, figures)
@@ -150,7 +149,7 @@ def test_the_cost_of_a_gap_reads_no_vote(mechanism):
 def test_agreement_of_known_teachers():
     # Two say 0, then one says 1, then two say 0.
     votes = Votes(np.array([[0, 0], [0, 0], [1, 1], [0, 0], [0, 0]]), 3)
-    curve = lines_of(analysis_plots.teachers_figure(votes))["mean"]
+    curve = lines_of(analysis_figures.teachers_figure(votes))["mean"]
     assert dict(curve.tolist()) == pytest.approx({1: 1.0, 2: 1.0, 3: 1 / 3, 4: 0.5, 5: 0.6})
 
 
@@ -158,7 +157,7 @@ def test_agreement_of_known_teachers():
 def test_one_teacher_and_few_classes_can_be_drawn(tmp_path, num_classes):
     votes = Votes(np.zeros((1, 3), int), num_classes)
     source = source_of((LAPLACE, votes.counts()), labels=votes)
-    assert len(analysis_plots.draw(artifacts.RunDirectory(tmp_path), source, CONFIG)) == 4
+    assert len(analysis_figures.draw(artifacts.RunDirectory(tmp_path), source, CONFIG)) == 4
 
 
 def test_drawing_needs_no_tensorflow(tmp_path):

@@ -5,12 +5,12 @@ import pytest
 from analysis_helpers import DELTA, GivenNoise, Script, golden_counts, pay
 from statement_helpers import check, state
 
-from pate_tf import artifacts
 from pate_tf.analysis.release import ReleaseStore
-from pate_tf.analysis.release_request import ReleaseRequest
+from pate_tf.analysis.release_planning import ReleaseRequest
+from pate_tf.api import analysis as analysis_run
+from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.runs.analysis import accounting as analysis_run
-from pate_tf.statement.released import add_release
+from pate_tf.statement.check import add_release
 
 
 def make_run(folder) -> artifacts.RunDirectory:

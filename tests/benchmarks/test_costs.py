@@ -12,9 +12,9 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
     Plurality,
-    registry,
+    base,
 )
-from pate_tf.noise import SeededNoise
+from pate_tf.aggregation.noise import SeededNoise
 
 # H2 of tests/accounting/golden.json, where its epsilon by the paper's accounting stands.
 COUNTS = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
@@ -69,7 +69,7 @@ def test_delta_is_the_papers():
 
 def test_the_picture_of_the_guide_has_every_mechanism_that_is_offered():
     drawn = {one.name: one for one in picture.MECHANISMS}
-    assert drawn.keys() == registry.offered().keys()
+    assert drawn.keys() == base.offered().keys()
     for mechanism in picture.MECHANISMS:
         found = picture.epsilons(mechanism)
         assert sorted(found) == found and np.isfinite(found).all()

@@ -16,7 +16,7 @@ FAST = ("no_privacy", "noisy_means", "linear_head", "dp_sgd", "private_knn", "li
 OF_IMAGES = "scattering_head"
 TABLE = """
 import numpy as np
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 
 def table(side, data_dir):

@@ -13,8 +13,8 @@ from benchmarks.instead import dp_sgd, on_features, private_knn
 from benchmarks.instead.clipped_gradients import check_layers, clipped_sum
 from benchmarks.instead.problem import DELTA
 from pate_tf.accounting.noisy_training import NoisyTraining
-from pate_tf.noise import SeededNoise
-from pate_tf.values.dataset import Dataset
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.core.dataset import Dataset
 
 
 def images(side: int) -> Dataset:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks import stability
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries import diverse, look_alikes
 from pate_tf.teachers.voters import KeptVotes
-from pate_tf.values.sensitive import Votes
 
 PUBLIC = data.load_public("digits")
 POOL = PUBLIC.split(100).pool

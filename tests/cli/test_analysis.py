@@ -25,12 +25,12 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
+    base,
     mechanism_from_dict,
-    registry,
 )
-from pate_tf.accounting.planned_release import PlannedRelease
-from pate_tf.analysis.release_request import ReleaseRequest
-from pate_tf.cli import analysis_flags, command_line
+from pate_tf.accounting.planning import PlannedRelease
+from pate_tf.analysis.release_planning import ReleaseRequest
+from pate_tf.cli import analysis, command_line
 from pate_tf.ledger import Ledger
 
 
@@ -936,7 +936,7 @@ def test_all_mechanisms_are_compared_and_one_is_recommended(succeed):
     )  # the rest is for what comes later
     assert report["expected_right_labels"] > 49.9
     names = [one["mechanism"]["name"] for one in report["plan"]["candidates"]]
-    offered = registry.offered()
+    offered = base.offered()
     assert sorted(names) == [one for one in offered if not offered[one].heeds_predictions]
     for text in ("Recommended: stability_gate", "--epsilon=0.25", "Assumed, not measured"):
         assert text in ended.out
@@ -1016,7 +1016,7 @@ def test_starts_light(tmp_path, h1):
 def test_help_is_complete(tmp_path, script):
     ended = fresh(SCRIPT, "--helpfull", folder=tmp_path)
     text = " ".join(ended.stdout.split())
-    own = script.module.FLAGS.flags_by_module_dict()[analysis_flags.__name__]
+    own = script.module.FLAGS.flags_by_module_dict()[analysis.__name__]
     assert len(own) > 25
     for flag in own:
         assert flag.help

@@ -10,7 +10,7 @@ import pytest
 from command_helpers import end, flag_values
 from script_processes import REPOSITORY, run_fresh
 
-from pate_tf.cli import command_line, progress
+from pate_tf.cli import command_line
 from pate_tf.ledger import LedgerError
 
 
@@ -136,7 +136,7 @@ def test_a_failing_start_is_heard_again(capfd):
 
 
 def test_no_bar_where_there_is_no_terminal(capsys):
-    with progress.progress_bar("training", 3, "teacher") as advance:
+    with command_line.progress_bar("training", 3, "teacher") as advance:
         advance(2)
         advance(1)
     captured = capsys.readouterr()
@@ -157,7 +157,7 @@ def at_a_terminal(monkeypatch) -> Terminal:
 
 def test_a_bar_on_a_terminal_counts(monkeypatch):
     terminal = at_a_terminal(monkeypatch)
-    with progress.progress_bar("training", 3, "teacher") as advance:
+    with command_line.progress_bar("training", 3, "teacher") as advance:
         advance(3)
     assert "training" in terminal.getvalue()
     assert "3/3" in terminal.getvalue()
@@ -165,7 +165,7 @@ def test_a_bar_on_a_terminal_counts(monkeypatch):
 
 def test_a_full_bar_leaves_its_line_to_what_comes_next(monkeypatch):
     terminal = at_a_terminal(monkeypatch)
-    with progress.progress_bar("asking", 3, "query") as advance:
+    with command_line.progress_bar("asking", 3, "query") as advance:
         advance(2)
         assert "\n" not in terminal.getvalue()
         advance(1)
@@ -176,7 +176,7 @@ def test_a_full_bar_leaves_its_line_to_what_comes_next(monkeypatch):
 
 def test_a_clock_runs_and_leaves_no_trace(monkeypatch):
     terminal = at_a_terminal(monkeypatch)
-    with progress.clock("reading"):
+    with command_line.clock("reading"):
         deadline = time.monotonic() + 30.0
         while "reading: 00:01" not in terminal.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -188,13 +188,13 @@ def test_a_clock_runs_and_leaves_no_trace(monkeypatch):
 def test_a_clock_stops_where_its_work_fails(monkeypatch):
     at_a_terminal(monkeypatch)
     threads = threading.active_count()
-    with pytest.raises(ValueError, match="broken"), progress.clock("reading"):
+    with pytest.raises(ValueError, match="broken"), command_line.clock("reading"):
         raise ValueError("broken")
     assert threading.active_count() == threads
 
 
 def test_no_clock_where_there_is_no_terminal(capsys):
-    with progress.clock("reading"):
+    with command_line.clock("reading"):
         pass
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")

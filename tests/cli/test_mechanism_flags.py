@@ -8,8 +8,8 @@ import pytest
 from script_processes import NUM_TEACHERS, run_script
 from toy_mechanisms import register_toys
 
-from pate_tf.accounting.mechanisms import registry, stability_gate
-from pate_tf.cli import mechanism_flags
+from pate_tf.accounting.mechanisms import base, stability_gate
+from pate_tf.cli import flags as mechanism_flags
 from pate_tf.ledger import Ledger
 
 FEW_STEPS = (f"--nb_teachers={NUM_TEACHERS}", "--max_steps=20", "--model=mlp")
@@ -207,7 +207,7 @@ def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
 def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
     shown = run_script("train_student.py", "--help", folder=tmp_path).out
     without_breaks = "".join(shown.split())
-    for name, kind in registry.offered().items():
+    for name, kind in base.offered().items():
         assert name in without_breaks
         assert all(f"--{flag.name}:" in shown for one in kind.parameters for flag in one.flags[:1])
     assert "athirdof--delta" in without_breaks

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from script_processes import Ended, run_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 FILES = ("--public=visits.csv", "--schema=schema.toml")
 SCHEMA = """

@@ -8,13 +8,13 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.local.secure_histogram import LATTICE
-from pate_tf.runs.silos.party import PartyRun, serve
+from pate_tf.api.party import PartyRun, serve
+from pate_tf.net.certificates import write_demo_certificates
+from pate_tf.net.server import Server
+from pate_tf.silos import server as party_service
 from pate_tf.silos.messages import QueryBatch, SealedShares
-from pate_tf.silos.secure.party_list import read_parties, write_parties
-from pate_tf.silos.secure.roles import PartySealer, PartySums
-from pate_tf.silos.transport import party_service
-from pate_tf.transport.certificates import write_demo_certificates
-from pate_tf.transport.server import Server
+from pate_tf.silos.secure.keys import read_parties, write_parties
+from pate_tf.silos.secure.opening import PartySealer, PartySums
 
 NAMES = ("party-1", "party-2", "party-3", "party-4")
 COMMAND = (sys.executable, "-m", "pate_tf.cli.party")
@@ -80,8 +80,8 @@ def test_parties_work_and_are_told_apart(tmp_path, parties):
     server = Server(
         "localhost:0",
         files=files["coordinator"],
-        services={party_service.SERVICE: service.add_to},
-        rosters={party_service.SERVICE: NAMES},
+        services={party_service.PARTY_SERVICE: service.add_to},
+        rosters={party_service.PARTY_SERVICE: NAMES},
     )
     try:
         for index, name in enumerate(NAMES, start=1):

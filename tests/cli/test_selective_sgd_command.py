@@ -5,7 +5,7 @@ import pathlib
 
 from script_processes import REPOSITORY, run_fresh, run_script, start_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.serving.digest import matches_statement
 from pate_tf.statement.shared_training import SharedTrainingStatement

@@ -9,8 +9,8 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.runs.silos.silo import SiloRun, policy_in_force, share_out
-from pate_tf.runs.silos.teacher import TeacherRun
+from pate_tf.api.silo import SiloRun, policy_in_force, share_out
+from pate_tf.api.silo_teacher import TeacherRun
 from pate_tf.silos import Member, Policy, Roster
 
 NAMES = ("clinic", "school")

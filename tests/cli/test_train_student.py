@@ -18,8 +18,8 @@ from script_processes import (
     run_script,
 )
 
-from pate_tf import artifacts
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.core import artifacts
 from pate_tf.data import digits
 from pate_tf.ledger import Ledger
 

@@ -21,7 +21,7 @@ from script_processes import (
     start_script,
 )
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 
 SCRIPT = "train_teachers.py"
 SAME_RUN = (f"--nb_teachers={NUM_TEACHERS}", f"--max_steps={MAX_STEPS}", "--train_dir=run")

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 WAVES = Dataset(
     name="waves",

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.data import augmentation, catalogue
-from pate_tf.values.dataset import Dataset
 
 
 def dataset(kind: str, side: int = 28, channels: int = 1) -> Dataset:

@@ -11,16 +11,16 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_builders import SPLITS, prepare
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.api import teacher_training as run
+from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.student_training import Output, make_student
+from pate_tf.core import artifacts
+from pate_tf.core.partition import random_partition
 from pate_tf.data import catalogue, tfds_source
-from pate_tf.data.tfds_images import SVHN
-from pate_tf.noise import SeededNoise
-from pate_tf.partition import random_partition
+from pate_tf.data.tfds_source import SVHN
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.student.labels import Budget, LabelRequest, open_ledger
-from pate_tf.runs.student.making import Output, make_student
-from pate_tf.runs.teachers import training as run
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentSettings

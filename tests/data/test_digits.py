@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
 from pate_tf.data.digits import DIGITS
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 
 def pairs(examples) -> collections.Counter:

@@ -11,10 +11,10 @@ NUM_RECORDS = 604_388  # SVHN's train and extra: 1.86 GB
 PROGRAM = """
 import resource, sys
 import numpy as np
-from pate_tf import artifacts
-from pate_tf.partition import random_partition
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.core import artifacts
+from pate_tf.core.partition import random_partition
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import PrivateExamples
 
 limit = 400 * 2**20  # of memory that is not a file's
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

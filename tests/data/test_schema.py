@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pate_tf.data.schema import Schema, TableColumn
-from pate_tf.data.schema_files import draft, read_schema, schema_of
+from pate_tf.data.schema import Schema, TableColumn, draft, read_schema, schema_of
 
 VISITS = {
     "label": "diagnosis",

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from pate_tf.data import tables
-from pate_tf.data.schema_files import schema_of
+from pate_tf.data.schema import schema_of
 
 SCHEMA = schema_of(
     {

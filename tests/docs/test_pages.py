@@ -7,8 +7,8 @@ import re
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.mechanisms import registry
-from pate_tf.cli.mechanism_flags import names
+from pate_tf.accounting.mechanisms import base
+from pate_tf.cli.flags import names
 from pate_tf.statement.words import QUERY_STRATEGIES
 
 DOCS = REPOSITORY / "docs"
@@ -69,7 +69,7 @@ def test_flags_exist(page):
 def choices_of(command: pathlib.Path, flag: str) -> list[str]:
     """The names that a flag's definition lists, also by way of a table of the library."""
     if flag == "mechanism":
-        return list(registry.offered())
+        return list(base.offered())
     calls = [
         node
         for node in ast.walk(ast.parse(command.read_text()))
@@ -91,12 +91,12 @@ def test_every_choice_is_named(page, flag):
         assert re.search(rf"(`|--{flag}=){choice}\b", text), choice
 
 
-def test_every_room_has_a_page_of_reference():
+def test_every_package_has_a_page_of_reference():
     package = REPOSITORY / "pate_tf"
-    rooms = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    packages = {path.stem for path in package.iterdir() if path.is_dir()}
     pages = {page.stem: page.read_text() for page in (DOCS / "api").glob("*.rst")}
     index = pages.pop("index")
-    assert set(pages) == {room for room in rooms if not room.startswith("_")}
-    for room, text in pages.items():
-        assert text.endswith(f"\n.. room:: {room}\n")
-        assert f"\n   {room}\n" in index
+    assert set(pages) == {name for name in packages if not name.startswith("_")}
+    for name, text in pages.items():
+        assert text.endswith(f"\n.. package:: {name}\n")
+        assert f"\n   {name}\n" in index

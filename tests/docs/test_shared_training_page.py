@@ -9,7 +9,7 @@ import pytest
 from code_blocks import blocks
 from script_processes import Running, run_script, start_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.selective_sgd.roster import Roster
 
 BLOCKS = blocks("selective_sgd.md")

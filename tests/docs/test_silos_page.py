@@ -10,7 +10,7 @@ from script_processes import run_script
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
-from pate_tf.accounting.local.plurality import survival
+from pate_tf.accounting.local.estimates import survival
 from pate_tf.silos import Roster
 
 PAGE = (DOCS / "silos.md").read_text()

@@ -17,8 +17,8 @@ import pytest
 from scipy.stats import norm
 from script_processes import REPOSITORY
 
-from pate_tf.accounting.exact import exact_costs
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, PermuteAndFlip
+from pate_tf.accounting.moments import exact_costs
 
 DOCS = REPOSITORY / "docs"
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import pate_tf
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 
 def net(dataset: Dataset) -> keras.Model:
@@ -50,7 +50,7 @@ def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
 
 def weights(folder: object, teacher: int) -> list[np.ndarray]:
     """What a teacher learnt, as it is kept."""
-    from pate_tf import artifacts
+    from pate_tf.core import artifacts
     from pate_tf.teachers.store import read_all_finished
 
     run = artifacts.RunDirectory(folder)

@@ -280,7 +280,7 @@ def test_its_own_learning_rate_stands(tmp_path, data):
 KILLED = """
 import sys
 import front_helpers
-from pate_tf.runs.teachers import going_on
+from pate_tf.api import teacher_training as going_on
 import pate_tf
 
 going_on.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher

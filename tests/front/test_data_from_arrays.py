@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 import pate_tf
+from pate_tf.core.dataset import Dataset, to_input_type
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import augmentation
 from pate_tf.serving import signatures
-from pate_tf.values.dataset import Dataset, to_input_type
-from pate_tf.values.sensitive import PrivateExamples
 
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pate_tf
-from pate_tf.representations import contrastive, student_features
+from pate_tf.representations import contrastive
 
 MODULES = ("data", "datasets", "teachers", "labeller", "labels", "student")
 
@@ -19,7 +19,7 @@ def quick() -> Iterator[None]:
     """How alike inputs are is learnt in few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 30)
-        patch.setattr(student_features, "STEPS", 30)
+        patch.setattr(contrastive, "STEPS", 30)
         yield
 
 

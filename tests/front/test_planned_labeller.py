@@ -5,10 +5,10 @@ import pytest
 
 import pate_tf
 from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
-from pate_tf.noise import SystemNoise
-from pate_tf.representations import contrastive, student_features
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
-from pate_tf.runs.student.target import TargetRequest
 
 DATA = pate_tf.datasets.load("digits")
 
@@ -17,7 +17,7 @@ DATA = pate_tf.datasets.load("digits")
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 30)
-        patch.setattr(student_features, "STEPS", 30)
+        patch.setattr(contrastive, "STEPS", 30)
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -27,10 +27,10 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     StabilityGate,
 )
-from pate_tf.labelling.labeller import Labeller
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
-from pate_tf.values.sensitive import VoteCounts
 
 DELTA = 1e-5
 COUNTS = np.array([9, 3, 2, 0])

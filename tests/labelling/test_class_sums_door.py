@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.divergences import LATTICE
 from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
-from pate_tf.labelling.class_sums import release_sums
-from pate_tf.labelling.paid_counts import paid_counts
+from pate_tf.aggregation.feature_sums import release_sums
+from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.core.sensitive import FeatureSums
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.ledger.database import DATABASE
-from pate_tf.noise import SeededNoise, SystemNoise
-from pate_tf.values.sensitive import FeatureSums
+from pate_tf.ledger.chain import DATABASE
 
 DELTA = 1e-5
 SUMS = FeatureSums(np.arange(12).reshape(4, 3) * LATTICE)

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pate_tf.accounting.mechanisms import LATTICE, GaussianNoisyMax, LaplaceNoisyMax
-from pate_tf.labelling.graph import VoteAggregation
-from pate_tf.noise import SeededNoise
-from pate_tf.values.sensitive import Votes
+from pate_tf.aggregation.graph import VoteAggregation
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.core.sensitive import Votes
 
 NUM_CLASSES = 4
 

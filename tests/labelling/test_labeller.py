@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pate_tf import artifacts
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import (
     LATTICE,
@@ -15,11 +14,11 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
 )
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.labelling.labeller import Labeller, query_digests
-from pate_tf.labelling.paid_counts import paid_counts
+from pate_tf.aggregation.labeller import Labeller, paid_counts, query_digests
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.noise import SeededNoise, SystemNoise
-from pate_tf.values.sensitive import VoteCounts, Votes
 
 DELTA = 1e-5
 NUM_CLASSES = 3

@@ -26,8 +26,8 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
-from pate_tf.accounting.stability_distances import stability_distances
-from pate_tf.noise import SystemNoise
+from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.aggregation.noise import SystemNoise
 
 pytestmark = pytest.mark.long
 

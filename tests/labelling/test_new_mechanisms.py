@@ -7,15 +7,14 @@ import pytest
 from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, register, registry
-from pate_tf.labelling.labeller import Labeller
-from pate_tf.labelling.paid_counts import paid_counts
+from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, base, register
+from pate_tf.aggregation.labeller import Labeller, paid_counts
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.noise import SystemNoise
 from pate_tf.statement import page as statement_page
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
-from pate_tf.values.sensitive import VoteCounts
 
 DELTA = 1e-5
 CLEAR, UNDECIDED = [250, 0, 0], [90, 85, 75]
@@ -23,7 +22,7 @@ CLEAR, UNDECIDED = [250, 0, 0], [90, 85, 75]
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):
-    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(base, "MECHANISMS", dict(base.MECHANISMS))
     for toy in TOYS:
         register(toy)
 
@@ -174,7 +173,7 @@ def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
 
 
 def test_what_could_not_be_read_back_is_not_paid_for(ledger, monkeypatch):
-    monkeypatch.delitem(registry.MECHANISMS, ToyNoisyMax.name)
+    monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match="expected a registered charge"):
         labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))
     assert len(ledger.history()) == 1
@@ -182,6 +181,6 @@ def test_what_could_not_be_read_back_is_not_paid_for(ledger, monkeypatch):
 
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):
     labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))
-    monkeypatch.delitem(registry.MECHANISMS, ToyNoisyMax.name)
+    monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match=r"row 2 paid for something unknown.*toy_noisy_max"):
         Ledger.read(ledger.folder)

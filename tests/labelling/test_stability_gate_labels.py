@@ -10,6 +10,7 @@ import pytest
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     LaplaceNoisyMax,
@@ -17,14 +18,13 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon, several_teachers_epsilon
-from pate_tf.labelling.labeller import Labeller
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
-from pate_tf.noise import SystemNoise
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.page import to_markdown
 from pate_tf.statement.privacy_statement import PrivacyStatement
-from pate_tf.values.sensitive import VoteCounts
 
 DELTA = 1e-5
 GATE = StabilityGate(epsilon=0.25, delta=DELTA)

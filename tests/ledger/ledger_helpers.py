@@ -3,10 +3,10 @@
 import numpy as np
 
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
-from pate_tf.labelling.labeller import Labeller
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
-from pate_tf.values.sensitive import VoteCounts
 
 ENSEMBLE = "ab" * 32
 DELTA = 1e-5

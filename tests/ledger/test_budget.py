@@ -23,6 +23,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
+from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import (
     BudgetExceeded,
     BudgetMismatch,
@@ -33,7 +34,6 @@ from pate_tf.ledger import (
     chain,
     compose,
 )
-from pate_tf.noise import SeededNoise
 
 MECHANISMS = [
     LaplaceNoisyMax(0.05),

@@ -13,11 +13,10 @@ from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, label, open_ledger
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import StabilityGate
+from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
-from pate_tf.ledger.registry import Registry
-from pate_tf.ledger.registry_file import DATABASE, RegistryError, state_folder
-from pate_tf.statement.beyond_the_ledger import facts_beyond_the_ledger
-from pate_tf.values.record_set import RecordSet
+from pate_tf.ledger.ledger import facts_beyond_the_ledger
+from pate_tf.ledger.registry import DATABASE, Registry, RegistryError, state_folder
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, answers_of, label, open_ledger
 
-from pate_tf.ledger import Ledger, LedgerError, database
+from pate_tf.ledger import Ledger, LedgerError, chain
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +140,20 @@ def test_an_emptied_or_foreign_file_is_refused(folder):
 
 
 def test_a_ledger_of_a_newer_version_is_refused(folder):
-    execute(folder, f"PRAGMA user_version = {len(database.MIGRATIONS) + 1}")
+    execute(folder, f"PRAGMA user_version = {len(chain.MIGRATIONS) + 1}")
     assert refused(folder, "written by a newer pate_tf")
 
 
 def test_an_older_version_is_migrated_forward_and_keeps_its_history(folder, truth, monkeypatch):
     step = "CREATE TABLE later (value INTEGER) STRICT;"
-    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, step))
+    monkeypatch.setattr(chain, "MIGRATIONS", (*chain.MIGRATIONS, step))
     with Ledger.read(folder) as ledger:  # without touching it
         assert ledger.history() == truth[0][0]
-    assert version_of(folder) == len(database.MIGRATIONS) - 1
+    assert version_of(folder) == len(chain.MIGRATIONS) - 1
     with open_ledger(folder):
         pass
     assert observe(folder) == truth
-    assert version_of(folder) == len(database.MIGRATIONS)
+    assert version_of(folder) == len(chain.MIGRATIONS)
 
 
 def version_of(folder):

@@ -21,7 +21,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.release_plan import ReleasePlan
-from pate_tf.labelling.paid_counts import paid_counts
+from pate_tf.aggregation.labeller import paid_counts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 HERE = pathlib.Path(__file__).parent

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 not_a_function = 3
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, Standar
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 
 def scaled_logistic(dataset: Dataset):

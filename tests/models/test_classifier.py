@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.models import classifier
 from pate_tf.models.forest import Forest
-from pate_tf.values.dataset import Dataset
 
 TABLE = Dataset(
     name="table",

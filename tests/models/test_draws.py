@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue
-from pate_tf.models.draws import check_draws
+from pate_tf.models.catalogue import check_draws
 
 DIGITS = data.load_public("digits", data_dir=None).dataset
 

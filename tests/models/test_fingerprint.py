@@ -19,8 +19,8 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from pate_tf.models import descriptions, fingerprint
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
+from pate_tf.models import fingerprint as descriptions
 
 layers = keras.layers
 TABLE = Dataset(
@@ -39,7 +39,7 @@ def nets(monkeypatch):
     module = types.ModuleType("nets")
     monkeypatch.setitem(sys.modules, "nets", module)
 
-    def described(function, of=fingerprint.architecture_of):
+    def described(function, of=descriptions.architecture_of):
         module.net = lambda dataset: function()
         # As it is kept: in a file, without NaN.
         return json.loads(json.dumps(of("nets:net", TABLE), allow_nan=False))
@@ -298,7 +298,7 @@ ESTIMATOR_CHANGES = {
 @pytest.mark.parametrize("change", ESTIMATOR_CHANGES)
 def test_a_changed_estimator_is_told_in_a_line(nets, change, monkeypatch):
     before, after, told = ESTIMATOR_CHANGES[change]
-    of = fingerprint.estimator_of
+    of = descriptions.estimator_of
     found = descriptions.difference(nets(before, of), nets(after, of))
     assert found
     assert told in found
@@ -315,7 +315,7 @@ def test_an_estimator_is_described_without_addresses_and_random_states(nets):
         )
         return GridSearchCV(steps, {"simpleimputer__strategy": ["mean"]})
 
-    of = fingerprint.estimator_of
+    of = descriptions.estimator_of
     first, second = (nets(lambda state=state: estimator(state), of) for state in (1, 2))
     assert first == second
     text = json.dumps(first)
@@ -324,7 +324,7 @@ def test_an_estimator_is_described_without_addresses_and_random_states(nets):
 
 
 def test_the_named_forest_is_scikit_learns_with_its_number_of_trees():
-    assert fingerprint.estimator_of("random_forest", TABLE)["n_estimators"] == 100
+    assert descriptions.estimator_of("random_forest", TABLE)["n_estimators"] == 100
 
 
 def test_a_digest_is_compared_and_never_shown():

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-from pate_tf.values.dataset import Dataset
 
 TABLE = Dataset(
     name="table",

@@ -3,9 +3,9 @@ import random
 import numpy as np
 import pytest
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.data.digits import DIGITS
 from pate_tf.models import catalogue
-from pate_tf.values.dataset import Dataset
 
 
 def images(side: int, channels: int, num_classes: int) -> Dataset:

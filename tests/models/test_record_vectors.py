@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pate_tf.models.record_vectors import CONSTANT, record_vectors
+from pate_tf.models.encoder import CONSTANT, record_vectors
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 

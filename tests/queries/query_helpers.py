@@ -6,9 +6,9 @@ import numpy as np
 from labels_for_tests import released_labels
 
 from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool
+from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue as data
-from pate_tf.values.arrays import IntArray
-from pate_tf.values.public import Pool
 
 PUBLIC = data.load_public("digits")
 POOL = PUBLIC.split(300).pool

@@ -7,19 +7,18 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.divergences import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     LaplaceNoisyMax,
     StabilityGate,
     StabilityGateOrHistogram,
 )
+from pate_tf.core.public import Pool
 from pate_tf.queries import diverse, typical
-from pate_tf.representations import catalogue, neighbours, student_features
-from pate_tf.representations import contrastive as features
+from pate_tf.representations import catalogue, contrastive, neighbours
 from pate_tf.representations.regression import averaged, labels_of, regressed, smoothed
 from pate_tf.students.training import TrainingDivergedError
-from pate_tf.values.public import Pool
 
 EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_queries=100)
 
@@ -27,8 +26,8 @@ EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_que
 @pytest.fixture(scope="module", autouse=True)
 def quick_features():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "STEPS", 60)
-        patch.setattr(student_features, "STEPS", 200)
+        patch.setattr(contrastive, "STEPS", 60)
+        patch.setattr(contrastive, "STEPS", 200)
         forget()
         yield
     forget()
@@ -47,10 +46,10 @@ def test_the_contrastive_loss_is_the_cross_entropy_of_the_partner():
     losses = []
     for index in range(10):
         others = [place for place in range(10) if place != index]
-        scores = np.exp(both[others] @ both[index] / features.TEMPERATURE)
+        scores = np.exp(both[others] @ both[index] / contrastive.TEMPERATURE)
         partner = others.index((index + 5) % 10)
         losses.append(-np.log(scores[partner] / scores.sum()))
-    given = features.contrastive_loss(tf.constant(one), tf.constant(other))
+    given = contrastive.contrastive_loss(tf.constant(one), tf.constant(other))
     assert float(given) == pytest.approx(np.mean(losses))
 
 
@@ -58,7 +57,7 @@ def test_features_are_directions_and_follow_from_the_seed():
     views = catalogue.pool_features(POOL, None, 1)
     again = catalogue.pool_features(Pool(POOL.dataset, POOL.inputs.copy()), None, 1)
     others = catalogue.pool_features(POOL, None, 2)
-    assert len(views) == 2 * features.NETWORKS
+    assert len(views) == 2 * contrastive.NETWORKS
     for first, second, other in zip(views, again, others, strict=True):
         assert len(first) == len(POOL)
         np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-5)

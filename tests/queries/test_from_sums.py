@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
-from pate_tf.models.record_vectors import record_vectors
+from pate_tf.models.encoder import record_vectors
 from pate_tf.queries import from_sums
 from pate_tf.students.training import TrainingDivergedError
-from pate_tf.values.public import Pool
 
 DIGITS = data.load_public("digits")
 NUM_INPUTS, NUM_RECORDS = 300, 20_000

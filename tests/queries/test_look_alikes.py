@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from query_helpers import POOL
 
+from pate_tf.core.public import Pool
 from pate_tf.queries import look_alikes
-from pate_tf.values.public import Pool
 
 
 @pytest.fixture

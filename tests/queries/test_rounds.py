@@ -6,18 +6,18 @@ import pytest
 from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, Answers, islands
 
-from pate_tf.queries import catalogue, round_models
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.queries import catalogue, simple
 from pate_tf.queries.catalogue import STRATEGIES, Strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.rounds import ask_in_rounds, check_likeness, check_queries
 from pate_tf.queries.simple import choose_random
 from pate_tf.statement.words import ADAPTIVE_STRATEGIES, QUERY_STRATEGIES
-from pate_tf.values.public import Pool, PoolLabels
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(round_models, "STEPS", 20)
+    monkeypatch.setattr(simple, "STEPS", 20)
 
 
 def config(strategy: str, **changes: object) -> QueryConfig:

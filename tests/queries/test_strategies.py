@@ -12,20 +12,20 @@ from hypothesis.extra import numpy as arrays
 from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
-from pate_tf.queries import binary_experts, catalogue, round_models, siamese, uncertain
+from pate_tf.core.public import Pool
+from pate_tf.queries import binary_experts, catalogue, siamese, simple
 from pate_tf.queries.simple import random_order
-from pate_tf.values.public import Pool
 
 
 def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
-    monkeypatch.setattr(round_models, "STEPS", 200)
+    monkeypatch.setattr(simple, "STEPS", 200)
     pool, labels = islands(200)
     inputs = pool.inputs.copy()
     # Half of one class, half of another: nobody can be sure of these.
     one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
     inputs[150:160] = (inputs[one] + inputs[other]) / 2
     indices = np.arange(100)
-    scores = uncertain.score(Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0)
+    scores = simple.score(Pool(pool.dataset, inputs), released_labels(indices, labels[:100]), 0)
     assert scores.shape == (200,)
     assert scores.min() >= 0.1 - 1e-6  # the largest of ten probabilities
     assert scores.max() <= 1.0
@@ -54,7 +54,7 @@ def test_the_papers_rule_selects_and_the_candidates_score_sorts(scores):
 
 
 def test_the_experts_are_one_against_all(monkeypatch):
-    monkeypatch.setattr(round_models, "STEPS", 200)
+    monkeypatch.setattr(simple, "STEPS", 200)
     seen = []
     monkeypatch.setattr(binary_experts, "order", lambda scores: seen.append(scores) or scores)
     pool, labels = islands(200)
@@ -70,7 +70,7 @@ def test_the_experts_are_one_against_all(monkeypatch):
 
 
 def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(round_models, "STEPS", 200)
+    monkeypatch.setattr(simple, "STEPS", 200)
     pool, labels = islands(300)
     known = np.flatnonzero(labels < 8)[:60]  # nobody knows of two classes
     found = siamese.match(pool, released_labels(known, labels[known]), 0)
@@ -95,7 +95,7 @@ def test_siamese_asks_at_random_and_matched_ones_last(monkeypatch):
 
 
 def test_one_label_is_enough_to_go_on(monkeypatch):
-    monkeypatch.setattr(round_models, "STEPS", 3)
+    monkeypatch.setattr(simple, "STEPS", 3)
     pool, _ = islands(300)
     one = released_labels(np.array([4]), np.array([3]))
     for name, strategy in catalogue.STRATEGIES.items():

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from pate_tf.values.dataset import Dataset
+from pate_tf.core.dataset import Dataset
 
 TABLE = Dataset(
     name="own", kind="tabular", input_shape=(3,), value_range=(0, 1), num_classes=2, pool_size=30

@@ -14,7 +14,7 @@ import pytest
 from refused_runs import ANALYSIS, STUDENT, TEACHERS, Case, problems
 from script_processes import REPOSITORY, run_script, start_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 
 MINE = "functions_for_tests"

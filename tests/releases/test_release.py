@@ -23,7 +23,6 @@ from vote_tables import (
     universe,
 )
 
-from pate_tf.accounting.assumed_votes import profile_counts
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
@@ -34,18 +33,22 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
 )
 from pate_tf.accounting.moments import data_dependent_alphas, query_costs
+from pate_tf.accounting.planning import profile_counts
 from pate_tf.accounting.release_plan import (
     ReleasePlan,
     gaussian_smooth_sensitivity_rdp,
     plan_from_dict,
     steps_above,
 )
-from pate_tf.releases.neighbourhoods import ball_maxima, tail_table
-from pate_tf.releases.planning import plan_release
-from pate_tf.releases.release import release_epsilon, release_log_cost
-from pate_tf.releases.results import LogCost, gate_epsilon
-from pate_tf.releases.smooth_cost import log_smooth_cost
-from pate_tf.releases.smooth_sensitivity import smooth_sensitivity
+from pate_tf.analysis.release import release_epsilon, release_log_cost
+from pate_tf.analysis.release_planning import plan_release
+from pate_tf.analysis.release_results import LogCost, gate_epsilon
+from pate_tf.analysis.smooth_sensitivity import (
+    ball_maxima,
+    log_smooth_cost,
+    smooth_sensitivity,
+    tail_table,
+)
 
 GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
 GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]

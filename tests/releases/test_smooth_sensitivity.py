@@ -29,11 +29,14 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.moments import query_costs
 from pate_tf.accounting.release_plan import gaussian_smooth_sensitivity_rdp
-from pate_tf.releases.neighbourhoods import BallMinima, ball_maxima, distinct_histograms, tail_table
-from pate_tf.releases.smooth_sensitivity import (
+from pate_tf.analysis.smooth_sensitivity import (
+    BallMinima,
+    ball_maxima,
+    distinct_histograms,
     flat_from,
     local_sensitivities,
     smooth_sensitivity,
+    tail_table,
 )
 
 HL = [60, 50, 18, 18, 18, 18, 18, 18, 18, 14]

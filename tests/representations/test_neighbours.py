@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pate_tf.core.public import PoolLabels
 from pate_tf.representations import neighbours
-from pate_tf.values.public import PoolLabels
 
 
 def groups(num_groups: int, size: int, seed: int = 0, spread: float = 0.3):

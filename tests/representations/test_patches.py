@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
 from pate_tf.representations import catalogue, patches
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 POOL = data.load_public("digits").split(400).pool
 

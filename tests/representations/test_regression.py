@@ -6,7 +6,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.models.record_vectors import record_vectors
+from pate_tf.models.encoder import record_vectors
 from pate_tf.representations import neighbours, regression
 
 

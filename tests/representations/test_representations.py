@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import pytest
 
+from pate_tf.api import shared_training
+from pate_tf.api.reporting import QUIET
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.data import adult
 from pate_tf.data import catalogue as data
-from pate_tf.representations import catalogue, contrastive, trust, whitened
-from pate_tf.runs.reporting import QUIET
-from pate_tf.runs.selective_sgd import public_features
+from pate_tf.representations import catalogue, contrastive, raw
 from pate_tf.selective_sgd import models
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 POOL = data.load_public("digits").split(300).pool
 
@@ -145,19 +145,19 @@ def test_what_does_not_fit_is_refused(name, pool, message):
 def test_networks_that_learn_from_noise_are_doubted():
     random = np.random.default_rng(0)
     noise = Pool(POOL.dataset, random.integers(0, 17, POOL.inputs.shape).astype(POOL.inputs.dtype))
-    assert trust.doubts(POOL) is None
-    found = trust.doubts(noise)
+    assert catalogue.doubts(POOL) is None
+    found = catalogue.doubts(noise)
     assert found is not None and "two networks agree by 0." in found and "\n" not in found
 
 
 def test_a_user_s_own_representation_and_small_pools_are_not_doubted():
-    assert trust.doubts(POOL, doubled) is None
-    assert trust.doubts(Pool(POOL.dataset, POOL.inputs[:20])) is None
+    assert catalogue.doubts(POOL, doubled) is None
+    assert catalogue.doubts(Pool(POOL.dataset, POOL.inputs[:20])) is None
 
 
 def test_whitened_features_are_of_length_one_and_differ_less_between_directions():
     plain = catalogue.encoder_of(POOL, "raw")
-    half = whitened.whitened(plain, POOL)
+    half = raw.whitened(plain, POOL)
     features = half.features(POOL.inputs)
     assert features.shape == (300, half.num_features) == (300, 65)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-5)
@@ -170,13 +170,13 @@ def test_whitened_features_are_of_length_one_and_differ_less_between_directions(
 
     assert tenths(features) > 1.3 * tenths(plain.features(POOL.inputs))
     # Another pool weighs directions otherwise, and is another encoder's.
-    assert half.digest != whitened.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
+    assert half.digest != raw.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
 
 
 def test_only_the_foremost_directions_are_kept(monkeypatch):
-    monkeypatch.setattr(whitened, "MOST_DIRECTIONS", 5)
+    monkeypatch.setattr(raw, "MOST_DIRECTIONS", 5)
     plain = catalogue.encoder_of(POOL, "raw")
-    features = whitened.whitened(plain, POOL).features(POOL.inputs)
+    features = raw.whitened(plain, POOL).features(POOL.inputs)
     rows = plain.features(POOL.inputs).astype(np.float64)
     rows -= rows.mean(axis=0)
     _, values, directions = np.linalg.svd(rows, full_matrices=False)
@@ -188,7 +188,7 @@ def test_only_the_foremost_directions_are_kept(monkeypatch):
 
 def test_a_small_model_learns_on_whitened_features_and_is_served_from_raw_inputs():
     public = data.load_public("digits")
-    features = public_features.features_of("whitened", public, QUIET, seed=0)
+    features = shared_training.features_of("whitened", public, QUIET, seed=0)
     samples = features.samples(public)
     assert features.dataset.value_range == (-1.0, 1.0)
     assert samples.inputs.shape == (len(public), *features.dataset.input_shape)

@@ -6,15 +6,15 @@ import pathlib
 
 import numpy as np
 
-from pate_tf import artifacts
 from pate_tf.accounting import mechanisms
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.student_training import Output, make_student
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.student.labels import Budget, LabelRequest, open_ledger
-from pate_tf.runs.student.making import Output, make_student
 from pate_tf.students.config import StudentConfig
-from pate_tf.values.sensitive import Votes
 
 NUM_TEACHERS = 100
 NUM_QUERIES = 40

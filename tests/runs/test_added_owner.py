@@ -21,29 +21,29 @@ import pytest
 from sklearn.naive_bayes import MultinomialNB
 
 import pate_tf
-from pate_tf import artifacts
-from pate_tf.accounting.lattice import LATTICE
+from pate_tf.accounting.divergences import LATTICE
 from pate_tf.accounting.target import Target
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api import teacher_training
+from pate_tf.api.feature_sums import sums_plan, with_sums, worthwhile_sums_plan
+from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.reporting import Reporting
+from pate_tf.api.sources import DataSource
+from pate_tf.api.teacher_settings import PartitionSource, TeacherSettings
+from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import owner_partition, random_partition
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
 from pate_tf.models import closed_form
-from pate_tf.noise import SystemNoise
-from pate_tf.partition import owner_partition, random_partition
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
-from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.sources import DataSource
-from pate_tf.runs.student.class_sums import sums_plan, with_sums, worthwhile_sums_plan
-from pate_tf.runs.student.target import TargetRequest
-from pate_tf.runs.teachers import going_on
-from pate_tf.runs.teachers import run as train_teachers
-from pate_tf.runs.teachers.settings import PartitionSource, TeacherSettings
-from pate_tf.runs.teachers.training import ensemble_folder, load_ensemble
-from pate_tf.teachers import processes
+from pate_tf.teachers import classifiers
 from pate_tf.teachers.store import read_all_finished
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 IMAGES = Dataset(
     name="images",
@@ -154,8 +154,10 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
         warnings.simplefilter("always")
         patch.setattr(data, "load_private", lambda *_, **__: examples)
         patch.setattr(data, "load_public", lambda *_, **__: PUBLIC)
-        patch.setattr(processes, "num_cores", lambda: 1)
-        patch.setattr(going_on, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
+        patch.setattr(classifiers, "num_cores", lambda: 1)
+        patch.setattr(
+            teacher_training, "SECONDS_BETWEEN_SAVES", math.inf
+        )  # names of files say when
         report = train_teachers.run(
             train_teachers.TeachersRun(
                 data=DataSource(),

@@ -32,10 +32,10 @@ from pate_tf.analysis.accounting import (
 from pate_tf.analysis.calibration import least_noise, most_queries
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.release import ReleaseStore
-from pate_tf.analysis.release_request import ReleaseRequest
+from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.values.sensitive import VoteCounts
 
 LAPLACE = LaplaceNoisyMax(0.05)
 
@@ -314,7 +314,7 @@ def test_an_unwritable_draw_is_not_returned(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pate_tf.artifacts.write_json", full_disk)
+        patch.setattr("pate_tf.core.artifacts.write_json", full_disk)
         with pytest.raises(OSError, match="no space"):
             ReleaseStore(tmp_path).release(source, request_of(), Draws())
     assert not list((tmp_path / "releases").iterdir())

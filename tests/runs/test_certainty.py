@@ -8,11 +8,11 @@ from labels_for_tests import released_labels
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
+from pate_tf.api.reporting import Reporting
+from pate_tf.api.student_training import certainty, warn_of_noise
+from pate_tf.core.public import PoolLabels
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.representations.regression import MOST_QUERIES
-from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.student.certainty import certainty, warn_of_noise
-from pate_tf.values.public import PoolLabels
 
 ASKED = np.arange(4)
 

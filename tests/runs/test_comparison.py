@@ -4,11 +4,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pate_tf.api.reporting import Reporting
+from pate_tf.api.student_run import DistillationReport, compare_distillation
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.student.comparison import DistillationReport, compare_distillation
 from pate_tf.students.config import StudentConfig
-from pate_tf.values.sensitive import Votes
 
 PUBLIC = data.load_public("digits")
 PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     GaussianHistogram,
@@ -18,16 +17,17 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.released_labels import shares
 from pate_tf.accounting.target import Target
+from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.api import analysis as analysis_run
+from pate_tf.api import student_run as student_report
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.student_publishing import publish
+from pate_tf.api.student_training import NothingAnsweredError, Output, make_student
+from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.analysis import accounting as analysis_run
-from pate_tf.runs.student import report as student_report
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student.making import NothingAnsweredError, Output, make_student
-from pate_tf.runs.student.publishing import publish
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 
@@ -59,7 +59,7 @@ def run(folder, teachers, *, mechanism, query_strategy="first"):
 def analysed(folder):
     paid = analysis_run.read_run(folder)
     config = analysis_run.RunConfig(accounting=AnalysisConfig(), release=None, beta=0.1)
-    report = analysis_run.run(paid.source, config, artifacts.RunDirectory(folder), noise=None)
+    report = analysis_run.account(paid.source, config, artifacts.RunDirectory(folder), noise=None)
     return report
 
 

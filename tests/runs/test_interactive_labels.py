@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
-from pate_tf.labelling.paid_counts import paid_counts
+from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import student_run as student_report
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.student_training import Output, make_student
+from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
-from pate_tf.queries import round_models
+from pate_tf.queries import simple
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.student import report as student_report
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student.making import Output, make_student
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 
@@ -47,7 +47,7 @@ def students(monkeypatch) -> list[int]:
         votes = FakeEnsemble(table(100)).votes(pool.inputs).labels
         return 0.9 * np.eye(pool.dataset.num_classes)[votes[0]] + 0.1 / pool.dataset.num_classes
 
-    monkeypatch.setattr(round_models, "predictions", know_all)
+    monkeypatch.setattr(simple, "predictions", know_all)
     return learnt
 
 

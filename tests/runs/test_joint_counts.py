@@ -9,16 +9,15 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.target import Target
-from pate_tf.noise import SystemNoise
-from pate_tf.runs.student import joint_counts
-from pate_tf.runs.student.joint_counts import TOGETHER
-from pate_tf.runs.student.target import TargetRequest
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import planned_labels
+from pate_tf.api.planned_labels import TOGETHER, TargetRequest
 
 POOL = PUBLIC.split(250).pool
 
 
 def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
-    return joint_counts.joint_plan(
+    return planned_labels.joint_plan(
         Target(epsilon=epsilon, delta=1e-5, num_queries=1),
         num_teachers=num_teachers,
         num_classes=10,
@@ -61,7 +60,7 @@ def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
     else:
         assert (found.mechanism, found.num_queries) == (GaussianHistogram, 200)
         assert found.strategy == "diverse" and "without noise" not in found.purpose
-    assert joint_counts.TOGETHER in found.purpose
+    assert planned_labels.TOGETHER in found.purpose
 
 
 def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_diverse_queries():
@@ -80,7 +79,7 @@ def test_never_more_than_the_pool_has():
 
 
 def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
-    found = joint_counts.joint_plan(
+    found = planned_labels.joint_plan(
         Target(epsilon=8.0, delta=1e-5, num_queries=1),
         num_teachers=2_000,
         num_classes=80,

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.noise import SeededNoise, SystemNoise
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.student_publishing import publish
+from pate_tf.api.student_training import learn
+from pate_tf.core import artifacts
+from pate_tf.core.public import Pool
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student.making import learn
-from pate_tf.runs.student.publishing import publish
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
-from pate_tf.values.public import Pool
 
 SPLIT = PUBLIC.split(POOL)
 CONFIG = complete(StudentSettings(model="mlp", max_steps=10, batch_size=8), PUBLIC.dataset)

@@ -8,27 +8,25 @@ import numpy as np
 import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.api import analysis as analysis_run
+from pate_tf.api import student_run as student_report
+from pate_tf.api import teacher_run as teachers_run
+from pate_tf.api.feature_sums import SumsPlan
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.student_publishing import publish
+from pate_tf.api.student_training import Output, certainty, make_student
+from pate_tf.api.teacher_settings import TeacherSettings
+from pate_tf.core import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SeededNoise, SystemNoise
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.representations import contrastive, student_features
+from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
-from pate_tf.runs.analysis import accounting as analysis_run
-from pate_tf.runs.student import report as student_report
-from pate_tf.runs.student import run as student_run
-from pate_tf.runs.student.certainty import certainty
-from pate_tf.runs.student.class_sums import SumsPlan
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student.making import Output, make_student
-from pate_tf.runs.student.publishing import publish
-from pate_tf.runs.student.target import TargetRequest
-from pate_tf.runs.teachers import run as teachers_run
-from pate_tf.runs.teachers.settings import TeacherSettings
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig, StudentSettings
 
@@ -41,7 +39,7 @@ def trained(tmp_path_factory):
     """The run folder and the ensemble of twenty ridge classifiers on hastily learnt features."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 60)
-        patch.setattr(student_features, "STEPS", 30)
+        patch.setattr(contrastive, "STEPS", 30)
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield teachers_run.fit(
             TeacherSettings(model="ridge"),
@@ -140,7 +138,7 @@ def test_a_student_is_published_with_what_the_sums_cost(tmp_path, ensemble):
             check_statement({**stated, "epsilon": stated["epsilon"] / 2}, ledger)
     paid = analysis_run.read_run(tmp_path)
     config = analysis_run.RunConfig(accounting=AnalysisConfig(), release=None, beta=0.1)
-    found = analysis_run.run(paid.source, config, artifacts.RunDirectory(tmp_path), noise=None)
+    found = analysis_run.account(paid.source, config, artifacts.RunDirectory(tmp_path), noise=None)
     assert found.publishable["epsilon_worst_case"] == pytest.approx(values["epsilon_worst_case"])
 
 
@@ -160,17 +158,17 @@ def test_a_student_is_set_up_for_labels_of_the_whole_pool_or_a_few(
         raise SetUpError
 
     set_up = []
-    own = student_run.complete
+    own = student_report.complete
 
     def complete(*settings, labels_whole_pool=False):
         set_up.append(labels_whole_pool)
         return own(*settings, labels_whole_pool=labels_whole_pool)
 
-    monkeypatch.setattr(student_run, "complete", complete)
-    monkeypatch.setattr(student_run, "make_student", refuse)
+    monkeypatch.setattr(student_report, "complete", complete)
+    monkeypatch.setattr(student_report, "make_student", refuse)
     with pytest.raises(SetUpError):
-        student_run.run(
-            student_run.StudentRun(
+        student_report.run(
+            student_report.StudentRun(
                 sources=Sources(),
                 settings=StudentSettings(model="mlp"),
                 request=asked(8.0, **changes),

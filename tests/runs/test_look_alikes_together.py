@@ -8,18 +8,18 @@ import pytest
 from chosen_votes import POOL, PUBLIC, FakeEnsemble, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
-from pate_tf.noise import SystemNoise
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.student_publishing import PAGE, publish
+from pate_tf.api.student_training import learn
+from pate_tf.core.sensitive import Votes
 from pate_tf.queries import catalogue, diverse, look_alikes
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.representations import trust
-from pate_tf.runs.student.labels import Budget, LabelRequest, ask, open_ledger
-from pate_tf.runs.student.making import learn
-from pate_tf.runs.student.publishing import PAGE, publish
+from pate_tf.representations import catalogue as trust
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.voters import KeptVotes
-from pate_tf.values.sensitive import Votes
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20

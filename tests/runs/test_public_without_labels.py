@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, run, statement, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import sources, teacher_settings
+from pate_tf.api import student_run as student_report
+from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api.label_requests import Budget, LabelRequest
+from pate_tf.api.student_run import compare_distillation
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.noise import SystemNoise
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs import sources
-from pate_tf.runs.student import report as student_report
-from pate_tf.runs.student import run as train_student
-from pate_tf.runs.student.comparison import compare_distillation
-from pate_tf.runs.student.labels import Budget, LabelRequest
-from pate_tf.runs.teachers import run as train_teachers
-from pate_tf.runs.teachers import settings as teacher_settings
 from pate_tf.students.config import StudentConfig, StudentSettings
-from pate_tf.values.public import PublicExamples
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
 NOT_MEASURED = "not measured: the public samples have no labels"
@@ -154,9 +152,9 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     assert found.values["constant_answer_accuracy"] is None
     rows = dict(found.rows)
     assert rows["mean teacher accuracy"] == rows["a constant answer"] == NOT_MEASURED
-    made = train_student.run(
-        train_student.StudentRun(
-            sources=train_student.Sources(
+    made = student_report.run(
+        student_report.StudentRun(
+            sources=student_report.Sources(
                 data=sources.DataSource(), teachers=sources.TeacherSource(folder=tmp_path)
             ),
             settings=StudentSettings(model="mlp", max_steps=4, batch_size=4),

@@ -16,21 +16,21 @@ from chosen_votes import (
     table,
 )
 
-from pate_tf import artifacts
 from pate_tf.accounting import mechanisms
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.analysis.ledger import opened
 from pate_tf.analysis.release import ReleaseStore
-from pate_tf.analysis.release_request import ReleaseRequest
+from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.analysis.votes import read_ledgers
+from pate_tf.api import analysis as analysis_run
+from pate_tf.api.reporting import Reporting
+from pate_tf.api.student_run import warn_of_raw_pixels
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import Votes
 from pate_tf.ledger import LedgerError
-from pate_tf.noise import SeededNoise, SystemNoise
 from pate_tf.queries import siamese
-from pate_tf.runs.analysis import accounting as analysis_run
-from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.student.run import warn_of_raw_pixels
 from pate_tf.statement.check import check_statement
-from pate_tf.statement.facts import Sanitised
-from pate_tf.values.sensitive import Votes
+from pate_tf.statement.privacy_statement import Sanitised
 
 
 def labels(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from chosen_votes import PUBLIC, FakeEnsemble, table
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.api import student_run as train_student
+from pate_tf.api.label_requests import Budget
+from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.reporting import Reporting
+from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.noise import SystemNoise
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.runs.reporting import Reporting
-from pate_tf.runs.student import run as train_student
-from pate_tf.runs.student.labels import Budget
-from pate_tf.runs.student.target import TargetRequest
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentSettings
 

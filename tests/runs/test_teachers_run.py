@@ -5,17 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pate_tf.api import sources, teacher_run, teacher_settings
+from pate_tf.api import student_run as train_student
+from pate_tf.api import teacher_training as runs
+from pate_tf.api.reporting import QUIET
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.runs import sources
-from pate_tf.runs.reporting import QUIET
-from pate_tf.runs.student import run as train_student
-from pate_tf.runs.teachers import features
-from pate_tf.runs.teachers import run as train_teachers
-from pate_tf.runs.teachers import settings as teacher_settings
-from pate_tf.runs.teachers import training as runs
 from pate_tf.students.config import StudentSettings
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
 
 PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
 OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
@@ -51,7 +48,7 @@ def test_what_does_not_fit_is_told_before_anything_is_trained(
 ):
     sides(monkeypatch, **changes)
     with pytest.raises(ValueError, match=message) as caught:
-        train_teachers.run(train_teachers.TeachersRun(folder=tmp_path, **asked))
+        teacher_run.run(teacher_run.TeachersRun(folder=tmp_path, **asked))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -111,11 +108,11 @@ def test_labels_of_a_whole_table_are_followed_closely_unless_the_user_says_other
 
 
 def test_a_number_of_teachers_is_recommended_with_its_reason():
-    few = features.recommendation(60_000, PRIVATE.dataset)
+    few = teacher_run.recommendation(60_000, PRIVATE.dataset)
     assert few.num_teachers == 2_000 and "30 records" in few.reason
     many_classes = dataclasses.replace(PRIVATE.dataset, num_classes=100, class_names=())
-    assert features.recommendation(60_000, many_classes).num_teachers == 200
-    assert features.recommendation(5, PRIVATE.dataset).num_teachers == 1
+    assert teacher_run.recommendation(60_000, many_classes).num_teachers == 200
+    assert teacher_run.recommendation(5, PRIVATE.dataset).num_teachers == 1
 
 
 def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from chosen_votes import PUBLIC, FakeEnsemble
 
-from pate_tf import artifacts
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.noise import SeededNoise
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.student_training import Output, make_student
+from pate_tf.core import artifacts
 from pate_tf.queries.config import QueryConfig
-from pate_tf.runs.student.labels import Budget, LabelRequest, open_ledger
-from pate_tf.runs.student.making import Output, make_student
 from pate_tf.students.config import StudentConfig
 
 POOL, QUERIES, TEACHERS = 400, 40, 100

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.training import SharedTraining
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
 
 DATASET = Dataset(
     name="blobs",

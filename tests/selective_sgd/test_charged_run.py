@@ -8,8 +8,7 @@ from participants_for_tests import records
 from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning
-from pate_tf.selective_sgd.payment import ChargedRun
-from pate_tf.selective_sgd.privacy import Privacy
+from pate_tf.selective_sgd.privacy import ChargedRun, Privacy
 
 CHARGE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=4)
 PRIVACY = Privacy(kind="record", target_epsilon=7.0, sampling_rate=1.0)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from participants_for_tests import model, shares
 
-from pate_tf.noise import SystemNoise
+from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.selective_sgd.joined import JoinedParticipant, patiently
-from pate_tf.selective_sgd.payment import Payment
-from pate_tf.selective_sgd.privacy import Privacy
+from pate_tf.selective_sgd.privacy import Payment, Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.settings import Settings

@@ -8,16 +8,15 @@ from participants_for_tests import model, records, shares
 from scipy.stats import beta, norm
 
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining
-from pate_tf.noise import SeededNoise
-from pate_tf.selective_sgd import door, sparse_vector
-from pate_tf.selective_sgd.flat_view import FlatView
-from pate_tf.selective_sgd.payment import Payment
-from pate_tf.selective_sgd.privacy import LATTICE, Privacy, noise_scale
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.selective_sgd import private_training, simulation
+from pate_tf.selective_sgd.models import FlatView
+from pate_tf.selective_sgd.privacy import LATTICE, Payment, Privacy, noise_scale
 from pate_tf.selective_sgd.private_training import clipped_steps, noisy_training
 from pate_tf.selective_sgd.record_gradients import RecordGradients
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
 
 
 def linear(dataset) -> keras.Model:
@@ -388,7 +387,7 @@ def test_every_kind_learns_where_noise_is_small(tmp_path, kind):
         protocol="synchronous" if is_gaussian else "round_robin",
         learning_rate=0.3,
     )
-    shared = door.train(
+    shared = simulation.train(
         records(400),
         settings,
         model=linear,
@@ -456,7 +455,7 @@ def test_the_sparse_vector_uploads_few_and_clipped_numbers():
     seen: set[int] = set()
     for number in range(20):
         generator = np.random.default_rng(number)
-        indices, values = sparse_vector.uploaded(change, generator=generator, **options)
+        indices, values = private_training.uploaded(change, generator=generator, **options)
         assert len(indices) <= 5
         assert (np.diff(indices) > 0).all()
         assert np.abs(values).max() <= 1.0
@@ -464,7 +463,7 @@ def test_the_sparse_vector_uploads_few_and_clipped_numbers():
     assert {50, 120} <= seen
     faint = SparseVectorTraining(epsilon_each=1e-9, num_uploaded=5, rounds=1)
     with pytest.raises(ValueError, match=r"^target_epsilon: expected more"):
-        sparse_vector.uploaded(
+        private_training.uploaded(
             change, generator=np.random.default_rng(0), **{**options, "charge": faint}
         )
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pate_tf.selective_sgd.declared import Declarations, Declared
-from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.roster import Declarations, Declared, Roster
 
 GOOD = """
 run = "r-1"

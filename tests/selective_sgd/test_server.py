@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from uploads_for_tests import PARTICIPANTS, RUN, SETTINGS, SIZE, malformed, upload
 
-from pate_tf.selective_sgd import journal
+from pate_tf.selective_sgd import server as journal
 from pate_tf.selective_sgd.server import OK, SAME, Server
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.upload import HEADER, RefusedUploadError, Upload, decode, encode

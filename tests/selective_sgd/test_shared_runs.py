@@ -9,17 +9,16 @@ import pytest
 import tensorflow as tf
 from participants_for_tests import DATASET, records
 
+from pate_tf.api import shared_training
+from pate_tf.api.shared_training import Features, SharedRun, train_on
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.runs.selective_sgd import training
-from pate_tf.runs.selective_sgd.public_features import Features
-from pate_tf.runs.selective_sgd.training import SharedRun, train_on
-from pate_tf.selective_sgd.logs import Logs
+from pate_tf.selective_sgd.evaluation import Logs
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.statement.shared_training import SharedTrainingStatement
-from pate_tf.values.public import PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 PRIVATE = records(60)
 SAMPLES = records(40, seed=9)
@@ -53,7 +52,7 @@ def killed_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place, nam
 
 def test_one_charge_gives_one_model_and_the_statement_names_the_sum(tmp_path, monkeypatch):
     one, copy, third = (tmp_path / name for name in ("one", "copy", "third"))
-    killed_run(one, monkeypatch, training, "_train")  # it was charged
+    killed_run(one, monkeypatch, shared_training, "_train")  # it was charged
     shutil.copytree(one, copy)
     stated = run(one)
     with pytest.raises(LedgerError, match="was restored from an older copy"):

@@ -6,15 +6,13 @@ import pytest
 import tensorflow as tf
 from participants_for_tests import accuracy, model, records, shares, training
 
-from pate_tf.selective_sgd import selection
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import PublicExamples
+from pate_tf.selective_sgd import upload
 from pate_tf.selective_sgd.evaluation import calibrated_model
-from pate_tf.selective_sgd.flat_view import FlatView
-from pate_tf.selective_sgd.models import cnn, mlp
+from pate_tf.selective_sgd.models import FlatView, cnn, dealt_shares, mlp, most_holders
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.shares import dealt_shares, most_holders
 from pate_tf.selective_sgd.training import SharedTraining
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
 
 
 def plain_sgd(given: SharedTraining, rounds: int, learning_rate: float) -> np.ndarray:
@@ -187,11 +185,11 @@ def test_uploads_are_clipped():
 
 def test_selection():
     changes = np.array([0.0, -3.0, 2.0, 0.5, -0.1, 2.5], np.float32)
-    assert selection.largest(changes, 3).tolist() == [1, 2, 5]
-    assert selection.largest(changes, 9).tolist() == list(range(6))
+    assert upload.largest(changes, 3).tolist() == [1, 2, 5]
+    assert upload.largest(changes, 9).tolist() == list(range(6))
     generator = np.random.default_rng(0)
-    assert selection.random_above(changes, 9, 1.0, generator).tolist() == [1, 2, 5]
-    seen = {tuple(selection.random_above(changes, 2, 1.0, generator)) for _ in range(50)}
+    assert upload.random_above(changes, 9, 1.0, generator).tolist() == [1, 2, 5]
+    seen = {tuple(upload.random_above(changes, 2, 1.0, generator)) for _ in range(50)}
     assert seen == {(1, 2), (1, 5), (2, 5)}
 
 

@@ -12,8 +12,7 @@ from uploads_for_tests import PARTICIPANTS, RUN, SIZE, upload
 
 from pate_tf.selective_sgd.privacy import Privacy
 from pate_tf.selective_sgd.settings import PROTOCOLS, Settings
-from pate_tf.selective_sgd.turn_server import EARLY, OK, SAME, TurnServer
-from pate_tf.selective_sgd.turns import order_of_turns
+from pate_tf.selective_sgd.turn_server import EARLY, OK, SAME, TurnServer, order_of_turns
 from pate_tf.selective_sgd.upload import RefusedUploadError, encode
 
 ROUNDS = 4
@@ -269,7 +268,7 @@ def test_a_journal_that_can_t_be_begun_anew_loses_nothing(tmp_path, monkeypatch)
 
     last = encode(upload(PARTICIPANTS - 1, 0, PARTICIPANTS - 1))
     with monkeypatch.context() as patch:
-        patch.setattr("pate_tf.artifacts.write_arrays", full)
+        patch.setattr("pate_tf.core.artifacts.write_arrays", full)
         with pytest.raises(OSError, match="No space"):
             server.push_in_turn(last)
     assert server.push_in_turn(last) == SAME

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import pytest
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
 from pate_tf.serving.digest import student_digest
 from pate_tf.serving.export import export_student
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import PublicExamples
 
 NUM_IMAGES = 1_000
 ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise

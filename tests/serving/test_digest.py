@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.models import forest
 from pate_tf.serving.digest import matches_statement, served_digest, student_digest
 from pate_tf.serving.export import export_student
-from pate_tf.students.random_forest import ForestModel
+from pate_tf.students.catalogue import ForestModel
 
 
 def test_a_student_matches_its_own_statement(digits, table):

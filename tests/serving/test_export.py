@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 from script_processes import PATIENCE, run_fresh, run_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
 from pate_tf.data.digits import DIGITS, load_public
 from pate_tf.models import catalogue
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
-from pate_tf.values.dataset import Dataset
 
 STATEMENT = {"epsilon": 1.5, "delta": 1e-5, "kind": "data-independent", "ledger_rows": [2, 4]}
 

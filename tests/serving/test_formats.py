@@ -17,8 +17,8 @@ from pate_tf.data.digits import DIGITS, load_public
 from pate_tf.models import catalogue, forest
 from pate_tf.serving import formats
 from pate_tf.serving.export import export_student
-from pate_tf.students.gan_networks import build_classifier
-from pate_tf.students.random_forest import ForestModel
+from pate_tf.students.catalogue import ForestModel
+from pate_tf.students.gan import build_classifier
 
 FORMATS = ("onnx", "litert")
 # One for each kind of layer; the plain and the consistency student are such models too.

@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import silo_helpers
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 NAMES = ("a", "b", "c")
 PER_ROUND = 20

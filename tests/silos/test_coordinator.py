@@ -10,13 +10,13 @@ from silo_helpers import NUM_CLASSES, SECURE, SHAPE, FakeSealer, queries, silo, 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.accounting.mechanisms import LATTICE
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos.asking import choose_silos
 from pate_tf.silos.coordinator import UNIT
 from pate_tf.silos.messages import Answer
-from pate_tf.silos.subsets import choose_silos
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 DATASET = Dataset(
     name="lines",

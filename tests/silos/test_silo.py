@@ -18,12 +18,12 @@ from silo_helpers import (
 )
 
 from pate_tf.accounting.local import RandomisedResponse
+from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import LedgerError, LedgerWarning
-from pate_tf.noise import SeededNoise
 from pate_tf.silos import Silo
 from pate_tf.silos.account import Account
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
-from pate_tf.silos.transport.conversions import reply_to_wire
+from pate_tf.silos.wire import reply_to_wire
 
 
 @pytest.fixture(params=["kept", "simulated"])

@@ -8,9 +8,9 @@ from script_processes import REPOSITORY
 PROGRAM = """
 import pathlib, sys, tempfile, time
 import numpy as np
-import pate_tf.cli.silo, pate_tf.runs.silos.silo
+import pate_tf.cli.silo, pate_tf.api.silo
 from pate_tf.models.forest import Forest
-from pate_tf.models.forest_walk import WalkedForest
+from pate_tf.models.forest import WalkedForest
 from pate_tf.silos import Policy, Silo
 from pate_tf.silos.messages import QueryBatch, RandomisedVotes
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo, teacher
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.ledger import LedgerError, LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.core import Core
 from pate_tf.silos.journal import Journal, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 NAMES = ("clinic", "school")
 

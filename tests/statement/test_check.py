@@ -10,10 +10,10 @@ from statement_helpers import check, state
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
+from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import Ledger
 from pate_tf.statement.page import to_markdown
 from pate_tf.statement.privacy_statement import PrivacyStatement
-from pate_tf.values.record_set import RecordSet
 
 SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_epsilon": 1.0}
 
@@ -198,7 +198,7 @@ def test_another_ledger_with_the_same_rows_does_not_vouch(paid, tmp_path_factory
 def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
     import analysis_helpers
 
-    from pate_tf.noise import SeededNoise
+    from pate_tf.aggregation.noise import SeededNoise
 
     monkeypatch.setattr(analysis_helpers, "SystemNoise", lambda: SeededNoise(1))
     released = pay(tmp_path, golden_counts("H1", 5))

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from pate_tf.accounting import mechanisms
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.mechanisms import registry
-from pate_tf.accounting.moved_teachers import replaced_owner_epsilon
+from pate_tf.accounting.group_privacy import replaced_owner_epsilon
+from pate_tf.accounting.mechanisms import base
 from pate_tf.statement import page as statement_page
 from pate_tf.statement import words as statement_words
-from pate_tf.statement.facts import Sanitised
-from pate_tf.statement.guarantees import largest_share_of_right_guesses
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.privacy_statement import (
+    PrivacyStatement,
+    Sanitised,
+    largest_share_of_right_guesses,
+)
 
 DRAWABLE = (
     mechanisms.LaplaceNoisyMax(0.05),
@@ -145,7 +147,7 @@ def test_every_parameter_of_a_mechanism_is_told_in_words(mechanism):
 
 def test_every_mechanism_that_draws_noise_has_its_words():
     planned = {mechanisms.StabilityGateOrHistogram.name}
-    assert {mechanism.name for mechanism in DRAWABLE} == set(registry.offered()) | planned
+    assert {mechanism.name for mechanism in DRAWABLE} == set(base.offered()) | planned
     with pytest.raises(ValueError, match=r"expected one with words .*, got plurality: it has no"):
         statement(mechanism=mechanisms.Plurality())
 

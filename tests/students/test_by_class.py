@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pate_tf.students.by_class import by_class
+from pate_tf.students.evaluation import by_class
 
 
 def test_the_constant_answer_is_right_often_and_good_for_nothing():

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labels_for_tests import released_labels
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
 from pate_tf.students import consistency
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.strong_augmentation import augment_strongly
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool, PublicExamples
 
 RANDOM = np.random.default_rng(0)
 LOGITS, OTHERS = RANDOM.normal(0, 3, (2, 6, 4)).astype(np.float32)

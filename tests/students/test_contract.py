@@ -10,11 +10,11 @@ import pytest
 from contract import FittedStudentContract, KillAfter, Killed, StudentContract
 from labels_for_tests import released_labels
 
+from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.students import gan_networks, training
+from pate_tf.students import gan, training
 from pate_tf.students.catalogue import STUDENTS, find_student
 from pate_tf.students.config import StudentConfig
-from pate_tf.values.public import PublicExamples
 
 DIGITS = data.load_public("digits")
 
@@ -52,8 +52,8 @@ class TestGan(FittedStudentContract):
     @pytest.fixture(scope="class", autouse=True)
     def small_networks(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gan_networks, "CLASSIFIER_UNITS", (128, 64, 64))
-            patch.setattr(gan_networks, "GENERATOR_UNITS", (64, 64))
+            patch.setattr(gan, "CLASSIFIER_UNITS", (128, 64, 64))
+            patch.setattr(gan, "GENERATOR_UNITS", (64, 64))
             yield
 
     # Each begins by tracing two networks; weights of the right class are learnt from anyway.

@@ -4,9 +4,9 @@ import scipy.special
 import tensorflow as tf
 
 from pate_tf.data import catalogue as data
+from pate_tf.students.batches import BATCH, outputs
 from pate_tf.students.config import StudentConfig
-from pate_tf.students.distillation import SoftCrossEntropy, train_distilled
-from pate_tf.students.outputs import BATCH, outputs
+from pate_tf.students.supervised import SoftCrossEntropy, train_distilled
 
 PUBLIC = data.load_public("digits")
 POOL = PUBLIC.split(400).pool

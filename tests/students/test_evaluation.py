@@ -4,6 +4,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.data.digits import DIGITS
 from pate_tf.students.evaluation import (
     Accuracy,
@@ -13,7 +14,6 @@ from pate_tf.students.evaluation import (
     evaluate,
     evaluated_samples,
 )
-from pate_tf.values.public import PoolLabels, PublicExamples
 
 
 @given(st.integers(1, 20_000).flatmap(lambda num: st.tuples(st.integers(0, num), st.just(num))))

@@ -6,19 +6,18 @@ import pytest
 import tensorflow as tf
 from labels_for_tests import released_labels
 
+from pate_tf.core.public import Pool
 from pate_tf.data.digits import DIGITS
-from pate_tf.data.tfds_images import MNIST, SVHN
-from pate_tf.students import gan, gan_networks
-from pate_tf.students.adam import BiasCorrectedAdam
+from pate_tf.data.tfds_source import MNIST, SVHN
+from pate_tf.students import gan
 from pate_tf.students.config import StudentConfig
-from pate_tf.students.sample_images import SIDE, SampleImages
-from pate_tf.values.public import Pool
+from pate_tf.students.gan import SIDE, BiasCorrectedAdam, SampleImages
 
 
 def student(dataset=DIGITS) -> gan.GanStudent:
     built = gan.GanStudent(
-        gan_networks.build_classifier(dataset, seed=1),
-        gan_networks.build_generator(dataset, seed=2),
+        gan.build_classifier(dataset, seed=1),
+        gan.build_generator(dataset, seed=2),
         dataset,
     )
     built.compile(0.003)
@@ -59,12 +58,12 @@ def test_the_realness_loss_is_that_of_one_more_class_with_logit_zero():
 
 
 def test_networks_for_gray_images_are_the_papers():
-    classifier = gan_networks.build_classifier(MNIST, seed=0)
+    classifier = gan.build_classifier(MNIST, seed=0)
     units = [layer.units for layer in classifier.layers if hasattr(layer, "units")]
     assert units == [1000, 500, 250, 250, 250, 10]
     noise = [layer.stddev for layer in classifier.layers if hasattr(layer, "stddev")]
     assert [value for value in noise if value in (0.3, 0.5)] == [0.3] + 5 * [0.5]
-    generator = gan_networks.build_generator(MNIST, seed=0)
+    generator = gan.build_generator(MNIST, seed=0)
     units = [layer.units for layer in generator.layers if hasattr(layer, "units")]
     assert units == [500, 500, 784]
     # Of the classifier only the last scale is trained, and the generator's.
@@ -74,13 +73,13 @@ def test_networks_for_gray_images_are_the_papers():
 
 @pytest.mark.parametrize("dataset", [DIGITS, MNIST, SVHN], ids=lambda dataset: dataset.name)
 def test_networks_fit_their_images(dataset):
-    generator = gan_networks.build_generator(dataset, seed=0)
-    latent = tf.random.stateless_uniform([3, gan_networks.LATENT_SIZE], [0, 0])
+    generator = gan.build_generator(dataset, seed=0)
+    latent = tf.random.stateless_uniform([3, gan.LATENT_SIZE], [0, 0])
     images = generator(latent, training=True)
     low, high = dataset.value_range
     assert images.shape == (3, *dataset.input_shape)
     assert low <= float(tf.reduce_min(images)) < float(tf.reduce_max(images)) <= high
-    logits = gan_networks.build_classifier(dataset, seed=0)(images)
+    logits = gan.build_classifier(dataset, seed=0)(images)
     assert logits.shape == (3, dataset.num_classes)
 
 
@@ -88,7 +87,7 @@ def test_networks_fit_their_images(dataset):
 def test_images_without_networks_are_refused(shape):
     dataset = dataclasses.replace(SVHN, input_shape=shape)
     with pytest.raises(ValueError, match="student gan: expected gray images or"):
-        gan_networks.check_images(dataset)
+        gan.check_images(dataset)
 
 
 def test_colour_images_train():
@@ -97,7 +96,7 @@ def test_colour_images_train():
     labels = released_labels([0, 1, 2], [0, 1, 2])
     config = StudentConfig(
         student="gan",
-        model=gan_networks.NAME,
+        model=gan.NAME,
         max_steps=2,
         batch_size=4,
         learning_rate=0.003,
@@ -117,7 +116,7 @@ def test_a_student_is_saved_and_comes_back(tmp_path):
     for one, other in zip(saved.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(one, other)
     assert float(loaded.generator_optimizer.learning_rate) == pytest.approx(0.003)
-    latent = tf.random.stateless_uniform([3, gan_networks.LATENT_SIZE], [0, 0])
+    latent = tf.random.stateless_uniform([3, gan.LATENT_SIZE], [0, 0])
     np.testing.assert_allclose(loaded.generator(latent), saved.generator(latent), rtol=1e-6)
 
 

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from labels_for_tests import released_labels
 
+from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.students import catalogue, gan_networks, held_out_logs, training
+from pate_tf.students import catalogue, evaluation, gan, training
 from pate_tf.students.config import StudentConfig
-from pate_tf.values.public import PublicExamples
 
 PUBLIC = data.load_public("digits")
 SPLIT = PUBLIC.split(400)
@@ -20,8 +20,8 @@ LABELS = released_labels(np.arange(100), SPLIT.pool_labels[:100])
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(training, "STEPS_AN_EPOCH", 10)
-    monkeypatch.setattr(gan_networks, "CLASSIFIER_UNITS", (64, 32, 32))
-    monkeypatch.setattr(gan_networks, "GENERATOR_UNITS", (32, 32))
+    monkeypatch.setattr(gan, "CLASSIFIER_UNITS", (64, 32, 32))
+    monkeypatch.setattr(gan, "GENERATOR_UNITS", (32, 32))
 
 
 def train(student: str, max_steps: int = 60, **kwargs):
@@ -43,9 +43,7 @@ def train(student: str, max_steps: int = 60, **kwargs):
 )
 def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
     logs = training.logs_of(tmp_path)
-    model = train(
-        student, folder=tmp_path, callbacks=[held_out_logs.HeldOutAccuracy(HELD_OUT, logs)]
-    )
+    model = train(student, folder=tmp_path, callbacks=[evaluation.HeldOutAccuracy(HELD_OUT, logs)])
     written = event_files.scalars(logs / "held_out")["epoch_accuracy"]
     assert [step for step, _ in written] == list(range(6))
     logits = model(tf.constant(HELD_OUT.inputs, tf.float32), training=False)
@@ -67,7 +65,7 @@ def test_watching_changes_nothing_whatever_the_true_labels(student, tmp_path):
     others = PublicExamples(PUBLIC.dataset, HELD_OUT.inputs, (HELD_OUT.labels + 1) % 10)
     alone = train(student, 20).get_weights()
     for samples in (HELD_OUT, others):
-        watch = held_out_logs.HeldOutAccuracy(samples, tmp_path)
+        watch = evaluation.HeldOutAccuracy(samples, tmp_path)
         for one, other in zip(
             alone, train(student, 20, callbacks=[watch]).get_weights(), strict=True
         ):
@@ -75,15 +73,15 @@ def test_watching_changes_nothing_whatever_the_true_labels(student, tmp_path):
 
 
 def test_it_is_cheap_where_there_are_many_samples(tmp_path, monkeypatch):
-    monkeypatch.setattr(held_out_logs, "NUM_SAMPLES", 7)
-    train("supervised", 10, callbacks=[held_out_logs.HeldOutAccuracy(HELD_OUT, tmp_path)])
+    monkeypatch.setattr(evaluation, "NUM_SAMPLES", 7)
+    train("supervised", 10, callbacks=[evaluation.HeldOutAccuracy(HELD_OUT, tmp_path)])
     ((_, value),) = event_files.scalars(tmp_path / "held_out")["epoch_accuracy"]
     assert value * 7 == pytest.approx(round(value * 7), abs=1e-5)
 
 
 def test_a_version_leaves_its_settings_results_and_confusion(tmp_path):
     config = StudentConfig(model="mlp", max_steps=2, batch_size=3, learning_rate=0.5, seed=4)
-    held_out_logs.write_version(
+    evaluation.write_version(
         tmp_path,
         HELD_OUT,
         HELD_OUT.labels,

@@ -7,15 +7,15 @@ from labels_for_tests import released_labels
 from sklearn.ensemble import RandomForestClassifier
 
 from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 from pate_tf.serving.digest import student_digest
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
+from pate_tf.students.catalogue import ForestModel, train_random_forest
 from pate_tf.students.config import StudentConfig
-from pate_tf.students.random_forest import ForestModel, train_random_forest
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
 
 TABLE = Dataset(
     name="table",

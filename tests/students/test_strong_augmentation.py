@@ -8,7 +8,7 @@ import scipy.stats
 import tensorflow as tf
 from scipy.spatial.transform import Rotation
 
-from pate_tf.data.tfds_images import MNIST, SVHN
+from pate_tf.data.tfds_source import MNIST, SVHN
 from pate_tf.students import strong_augmentation
 from pate_tf.students.strong_augmentation import augment_strongly
 

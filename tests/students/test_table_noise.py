@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from pate_tf.students import table_noise
-from pate_tf.students.table_noise import TableNoise
+from pate_tf.students import gan
+from pate_tf.students.gan import TableNoise
 
 
 def test_there_is_none_outside_of_training():
@@ -31,7 +31,7 @@ def test_every_call_and_every_seed_draws_another():
 
 
 def test_batches_larger_than_the_table_are_served(monkeypatch):
-    monkeypatch.setattr(table_noise, "TABLE_SIZE", 64)
+    monkeypatch.setattr(gan, "TABLE_SIZE", 64)
     layer = TableNoise(1.0, seed=0)
     for shape in ([8, 8], [9, 8], [50, 3, 2, 1]):
         noise = layer(tf.zeros(shape), training=True).numpy()

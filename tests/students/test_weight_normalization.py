@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pate_tf.students.weight_normalization import (
+from pate_tf.students.gan import (
     WeightNormalizedConvolution,
     WeightNormalizedDense,
     initialize_from_data,

@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition, assigned_partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
-from pate_tf.partition import Partition, assigned_partition
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.training import (
     DataParallelTrainer,
@@ -15,8 +17,6 @@ from pate_tf.teachers.training import (
     TeacherData,
     TeacherState,
 )
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages

@@ -9,17 +9,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf import artifacts
-from pate_tf.accounting.lattice import LATTICE
-from pate_tf.models.encoder import Encoder
-from pate_tf.models.record_vectors import CONSTANT, record_vectors
-from pate_tf.partition import Partition, assigned_partition, owner_partition
+from pate_tf.accounting.divergences import LATTICE
+from pate_tf.api import teacher_training
+from pate_tf.core import artifacts
+from pate_tf.core.partition import Partition, assigned_partition, owner_partition
+from pate_tf.core.public import Pool
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.models.encoder import CONSTANT, Encoder, record_vectors
 from pate_tf.representations.raw import RawPart
-from pate_tf.runs.teachers import going_on
-from pate_tf.runs.teachers import training as runs
-from pate_tf.teachers.class_sums import class_sums
-from pate_tf.values.public import Pool
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.teachers.on_features import class_sums
 
 NUM_CLASSES = 3
 IMAGES, LABELS = helpers.blob_images(80, seed=3)
@@ -115,7 +113,7 @@ def encoder() -> Encoder:
 
 def train(folder, encoder, *, images=IMAGES, labels=LABELS, partition=UNEVEN, owners=None, **more):
     asked = {"teachers": range(5), **more}
-    return runs.train(
+    return teacher_training.train(
         config=helpers.config(
             num_teachers=5, model="ridge", representation="raw", unit=partition.unit
         ),
@@ -130,7 +128,9 @@ def train(folder, encoder, *, images=IMAGES, labels=LABELS, partition=UNEVEN, ow
 
 
 def kept(folder):
-    return runs.load_ensemble(runs.ensemble_folder(artifacts.RunDirectory(folder)))
+    return teacher_training.load_ensemble(
+        teacher_training.ensemble_folder(artifacts.RunDirectory(folder))
+    )
 
 
 def test_an_ensemble_keeps_the_sums_of_all_its_records(tmp_path, encoder):
@@ -184,7 +184,7 @@ def test_sums_come_out_the_same_however_the_training_was_cut_up(
     train(tmp_path / "whole", encoder)
     train(tmp_path / "parts", encoder, teachers=[3, 1])
     train(tmp_path / "parts", encoder, teachers=[0, 1, 3])
-    monkeypatch.setattr(going_on, limit, 0)
+    monkeypatch.setattr(teacher_training, limit, 0)
     train(tmp_path / "elsewhere", encoder, teachers=[4, 2])
     assert len([*(tmp_path / "elsewhere" / "sensitive" / "teachers").glob("finished-*")]) == 2
     train(

@@ -21,14 +21,13 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from pate_tf import artifacts
-from pate_tf.partition import random_partition
-from pate_tf.runs.teachers import going_on
-from pate_tf.runs.teachers import training as run
-from pate_tf.teachers import classifiers, processes
+from pate_tf.api import teacher_training
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.teachers import classifiers
 from pate_tf.teachers.config import TeacherConfig
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 6
 TABLE = Dataset(
@@ -76,23 +75,25 @@ def train(folder: pathlib.Path, teachers=range(NUM_TEACHERS), **options) -> bool
         "devices": tf.distribute.OneDeviceStrategy("/CPU:0"),
         "progress": lambda done: None,
     }
-    return run.train(**{**arguments, **options})
+    return teacher_training.train(**{**arguments, **options})
 
 
 def load(folder: pathlib.Path) -> classifiers.ClassifierEnsemble:
-    return run.load_ensemble(run.ensemble_folder(artifacts.RunDirectory(folder)))
+    return teacher_training.load_ensemble(
+        teacher_training.ensemble_folder(artifacts.RunDirectory(folder))
+    )
 
 
 @pytest.fixture
 def one_process(monkeypatch):
-    monkeypatch.setattr(processes, "num_cores", lambda: 1)
+    monkeypatch.setattr(classifiers, "num_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classifiers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "num_cores", lambda: 1)
+        patch.setattr(classifiers, "num_cores", lambda: 1)
         assert train(folder)
     return folder
 
@@ -101,7 +102,7 @@ def trained(tmp_path_factory):
 def trained_logistic(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logistic")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "num_cores", lambda: 1)
+        patch.setattr(classifiers, "num_cores", lambda: 1)
         assert train(folder, config=config(model=LOGISTIC))
     return folder
 
@@ -137,7 +138,7 @@ def test_votes_are_those_of_scikit_learns_classifiers_on_each_share(trained_logi
 def test_processes_side_by_side_give_the_same_teachers(
     trained, trained_logistic, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(processes, "num_cores", lambda: 3)
+    monkeypatch.setattr(classifiers, "num_cores", lambda: 3)
     assert train(tmp_path / "forests")
     assert load(tmp_path / "forests").digest == load(trained).digest
     assert train(tmp_path / "logistic", config=config(model=LOGISTIC))
@@ -212,7 +213,7 @@ def test_models_that_fit_no_data_or_no_cluster_leave_no_trace(tmp_path, one_proc
     broken[7, 1] = np.nan
     with pytest.raises(ValueError, match="inputs of table: expected finite numbers"):
         train(tmp_path, examples=PrivateExamples(TABLE, broken, examples().labels))
-    assert not run.ensemble_folder(artifacts.RunDirectory(tmp_path)).exists()
+    assert not teacher_training.ensemble_folder(artifacts.RunDirectory(tmp_path)).exists()
     with pytest.raises(ValueError, match="model: can't import"):
         train(tmp_path / "none", config=config(model="test_classifiers:nosuch"))
     with pytest.raises(ValueError, match="expected types of scikit-learn alone"):
@@ -248,21 +249,21 @@ def test_a_classifier_that_learns_nothing_is_told_before_anything_is_done(tmp_pa
 
 def test_a_single_savedmodel_of_each_forest_is_refused(trained):
     with pytest.raises(ValueError, match="export_each: expected Keras teachers"):
-        run.export_each(artifacts.RunDirectory(trained), config())
+        teacher_training.export_each(artifacts.RunDirectory(trained), config())
 
 
 @pytest.mark.parametrize("file", ["classifiers.npz", "ensemble.json"])
 def test_a_truncated_ensemble_is_one_clear_line(trained, tmp_path, file):
-    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    source = teacher_training.ensemble_folder(artifacts.RunDirectory(trained))
     shutil.copytree(source, tmp_path / "ensemble")
     os.truncate(tmp_path / "ensemble" / file, 100)
     with pytest.raises(ValueError, match="teachers: expected a complete ensemble") as caught:
-        run.load_ensemble(tmp_path / "ensemble")
+        teacher_training.load_ensemble(tmp_path / "ensemble")
     assert "\n" not in str(caught.value)
 
 
 def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
-    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    source = teacher_training.ensemble_folder(artifacts.RunDirectory(trained))
     arrays = artifacts.read_arrays(source / classifiers.FILE)
     description = artifacts.read_json(source / "ensemble.json")
     untrusted = skops.io.dumps(FunctionTransformer(print))
@@ -302,14 +303,14 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
 
 
 def test_forests_are_read_under_the_name_that_they_had(trained, tmp_path):
-    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    source = teacher_training.ensemble_folder(artifacts.RunDirectory(trained))
     shutil.copytree(source, tmp_path / "ensemble")
     (tmp_path / "ensemble" / "classifiers.npz").rename(tmp_path / "ensemble" / "forests.npz")
-    assert run.load_ensemble(tmp_path / "ensemble").digest == load(trained).digest
+    assert teacher_training.load_ensemble(tmp_path / "ensemble").digest == load(trained).digest
 
 
 def test_forests_of_another_data_set_are_refused(trained, tmp_path):
-    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    source = teacher_training.ensemble_folder(artifacts.RunDirectory(trained))
     description = artifacts.read_json(source / "ensemble.json")
     description["dataset"]["input_shape"] = [5]
     artifacts.write_json(tmp_path / "ensemble.json", description)
@@ -319,7 +320,7 @@ def test_forests_of_another_data_set_are_refused(trained, tmp_path):
 
 
 def test_the_digest_depends_on_forests_and_configuration(trained, tmp_path):
-    source = run.ensemble_folder(artifacts.RunDirectory(trained))
+    source = teacher_training.ensemble_folder(artifacts.RunDirectory(trained))
     arrays = artifacts.read_arrays(source / classifiers.FILE)
     description = artifacts.read_json(source / "ensemble.json")
     digests = {load(trained).digest}
@@ -358,7 +359,7 @@ def test_there_are_no_teachers_before_training(tmp_path):
 
 def test_the_workers_start_without_what_takes_long():
     program = (
-        "import sys, pate_tf.models.classifier, pate_tf.teachers.processes\n"
+        "import sys, pate_tf.models.classifier, pate_tf.teachers.classifiers\n"
         "print(*sorted({'tensorflow', 'keras', 'skops'} & set(sys.modules)))"
     )
     ended = subprocess.run(
@@ -373,7 +374,7 @@ def test_the_workers_start_without_what_takes_long():
 
 
 def test_errors_come_back_from_the_processes():
-    results = processes.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
+    results = classifiers.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
     assert next(results) == 1
     assert next(results) == 2
     with pytest.raises(ValueError, match="invalid literal"):
@@ -388,9 +389,9 @@ def test_arguments_are_taken_as_results_are():
             taken.append(number)
             yield (number,)
 
-    results = processes.in_order(abs, arguments(), num_processes=2)
+    results = classifiers.in_order(abs, arguments(), num_processes=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    assert len(taken) <= 2 * processes.AHEAD + 3
+    assert len(taken) <= 2 * classifiers.AHEAD + 3
     results.close()
 
 
@@ -408,7 +409,7 @@ def own_data() -> None:
 def killed_after_the_first_save() -> None:
     """Finished teachers are saved at once; the process dies when the first are."""
     own_data()
-    going_on.SECONDS_BETWEEN_SAVES = 0.0
+    teacher_training.SECONDS_BETWEEN_SAVES = 0.0
     rename = os.replace
 
     def replace(source, target, **options):

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from script_processes import REPOSITORY, run_script
 
-from pate_tf import artifacts
-from pate_tf.runs.teachers import training as run
+from pate_tf.api import teacher_training as run
+from pate_tf.core import artifacts
 from pate_tf.teachers import cluster
 from pate_tf.teachers.ensemble import Ensemble
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.teachers import counting
-from pate_tf.values.sensitive import Votes
+from pate_tf.teachers import voters
 
 DIGITS = data.load_public("digits").dataset
 NUM_CLASSES = 10
@@ -60,7 +60,7 @@ def test_it_is_the_class_that_a_teacher_names_most_often(data):
     num_teachers, size = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 6))
     labels = random.integers(0, data.draw(st.integers(1, NUM_CLASSES)), (num_teachers, 12))
     places = random.integers(0, 12, (data.draw(st.integers(0, 4)), size))
-    found = counting.counts_of_groups(Table(labels), groups_of(places))
+    found = voters.counts_of_groups(Table(labels), groups_of(places))
     np.testing.assert_array_equal(found.values, by_hand(labels, places))
 
 
@@ -73,8 +73,7 @@ def test_another_teacher_moves_one_vote_of_each_group_and_no_more(seed):
     changed[2] = random.integers(0, 4, 12)
     places = random.integers(0, 12, (5, 7))
     one, other = (
-        counting.counts_of_groups(Table(each), groups_of(places)).values
-        for each in (labels, changed)
+        voters.counts_of_groups(Table(each), groups_of(places)).values for each in (labels, changed)
     )
     moved = one - other
     assert (moved.sum(axis=1) == 0).all()
@@ -84,10 +83,10 @@ def test_another_teacher_moves_one_vote_of_each_group_and_no_more(seed):
 def test_a_few_groups_at_a_time_are_counted_alike_and_told_of(monkeypatch):
     random = np.random.default_rng(0)
     labels, places = random.integers(0, 10, (8, 40)), random.integers(0, 40, (11, 5))
-    at_once = counting.counts_of_groups(Table(labels), groups_of(places)).values
-    monkeypatch.setattr(counting, "MOST_VOTES", 3 * 8 * 5)
+    at_once = voters.counts_of_groups(Table(labels), groups_of(places)).values
+    monkeypatch.setattr(voters, "MOST_VOTES", 3 * 8 * 5)
     told = []
-    in_parts = counting.counts_of_groups(Table(labels), groups_of(places), told.append).values
+    in_parts = voters.counts_of_groups(Table(labels), groups_of(places), told.append).values
     np.testing.assert_array_equal(in_parts, at_once)
     assert sum(told) == 11 and max(told) == 1
 
@@ -98,6 +97,6 @@ def test_a_group_of_one_is_the_query_alone(number):
     places = np.arange(number)[:, None]
     teachers = Table(labels)
     np.testing.assert_array_equal(
-        counting.counts_of_groups(teachers, groups_of(places)).values,
-        counting.counts(teachers, groups_of(places)[:, 0]).values,
+        voters.counts_of_groups(teachers, groups_of(places)).values,
+        voters.counts(teachers, groups_of(places)[:, 0]).values,
     )

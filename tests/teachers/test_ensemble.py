@@ -7,11 +7,10 @@ import scipy.special
 import teacher_helpers as helpers
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers import keras_module
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import Votes
 
 MODELS = ("cnn", "architectures_for_tests:with_buffers")
 
@@ -73,7 +72,7 @@ def test_probabilities_are_the_mean_of_one_keras_model_after_another(ensemble, t
 
 def test_an_ensemble_of_an_earlier_version_has_votes_and_no_probabilities(tmp_path):
     config, stacked = saved(tmp_path / "one")
-    module = keras_module.EnsembleModule(config, stacked)
+    module = ensembles.EnsembleModule(config, stacked)
     tf.saved_model.save(module, str(tmp_path / "old"), signatures={"votes": module.votes})
     shutil.copy(tmp_path / "one" / "ensemble.json", tmp_path / "old")
     old = ensembles.Ensemble(tmp_path / "old")

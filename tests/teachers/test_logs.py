@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from script_processes import MAX_STEPS, NUM_TEACHERS
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.teachers import logs
 
 PERCENTILES = list(logs.PERCENTILES)

@@ -14,17 +14,17 @@ import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
-from pate_tf import artifacts
+from pate_tf.api import teacher_training as run
+from pate_tf.core import artifacts
+from pate_tf.core.partition import Partition, owner_partition, random_partition
+from pate_tf.core.public import Pool
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue, classifier, closed_form
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.partition import Partition, owner_partition, random_partition
 from pate_tf.representations import contrastive
-from pate_tf.runs.teachers import training as run
-from pate_tf.teachers import classifiers, logs, on_features, processes
+from pate_tf.teachers import classifiers, logs, on_features
 from pate_tf.teachers.config import FEWEST_STEPS
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
-from pate_tf.values.public import Pool
-from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 6
 SEED = 5
@@ -185,7 +185,7 @@ def learn(request, learn_keras, encoder) -> Learn:
         yield learn_on_features(request.param, encoder)
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "num_cores", lambda: 1)
+        patch.setattr(classifiers, "num_cores", lambda: 1)
         yield learn_keras if request.param == KERAS else learn_classifiers(request.param)
 
 

@@ -7,18 +7,18 @@ import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
-from pate_tf import artifacts
+from pate_tf.api import teacher_run as teachers_accuracy
+from pate_tf.api import teacher_training as runs
+from pate_tf.core import artifacts
+from pate_tf.core.partition import Partition, assigned_partition, owner_partition
+from pate_tf.core.public import Pool, PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
-from pate_tf.partition import Partition, assigned_partition, owner_partition
 from pate_tf.representations.raw import RawPart
-from pate_tf.runs.teachers import accuracy as teachers_accuracy
-from pate_tf.runs.teachers import training as runs
-from pate_tf.teachers import classifiers, counting, on_features, saved_encoder
+from pate_tf.teachers import classifiers, on_features, voters
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.voters import KeptVotes
-from pate_tf.values.public import Pool, PublicExamples
-from pate_tf.values.sensitive import PrivateExamples
 
 NUM_TEACHERS = 5
 IMAGES, LABELS = helpers.blob_images(80, seed=3)
@@ -147,7 +147,7 @@ def test_voters_that_cannot_count_are_counted(tmp_path, encoder):
     ensemble = loaded(tmp_path)
     kept = KeptVotes(ensemble.votes(QUERIES), Pool(helpers.BLOBS, QUERIES))
     np.testing.assert_array_equal(
-        counting.counts(kept, QUERIES[3:7]).values, counting.counts(ensemble, QUERIES[3:7]).values
+        voters.counts(kept, QUERIES[3:7]).values, voters.counts(ensemble, QUERIES[3:7]).values
     )
 
 
@@ -227,7 +227,7 @@ def test_classifiers_on_features_know_their_encoder(tmp_path, monkeypatch, encod
     brighter.learnt[0].assign_add(tf.ones_like(brighter.learnt[0]))
     folder = runs.ensemble_folder(artifacts.RunDirectory(tmp_path / "two"))
     shutil.rmtree(folder / classifiers.ENCODER)
-    saved_encoder.save(folder / classifiers.ENCODER, brighter)
+    classifiers.save_encoder(folder / classifiers.ENCODER, brighter)
     assert loaded(tmp_path / "two").digest != first.digest
     shutil.rmtree(folder / classifiers.ENCODER)
     with pytest.raises(ValueError, match="expected a complete ensemble"):

@@ -6,12 +6,11 @@ import pytest
 import teacher_helpers as helpers
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import assigned_partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
-from pate_tf.partition import assigned_partition
-from pate_tf.teachers.loop import FIRST_MOMENT_DECAY
-from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.sensitive import PrivateExamples
+from pate_tf.teachers.training import FIRST_MOMENT_DECAY, EnsembleParallelTrainer, TeacherData
 
 TABLE = Dataset(
     name="table",

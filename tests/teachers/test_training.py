@@ -6,11 +6,11 @@ import teacher_helpers as helpers
 import tensorflow as tf
 from script_processes import REPOSITORY, run_fresh
 
-from pate_tf.models import settings
-from pate_tf.partition import random_partition
+from pate_tf.core import validation
+from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.training import DataParallelTrainer, EnsembleParallelTrainer, TeacherData
-from pate_tf.values.sensitive import PrivateExamples
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_loss_falls_and_batch_statistics_move():
 @pytest.mark.parametrize("kind", [EnsembleParallelTrainer, DataParallelTrainer])
 def test_a_training_that_diverges_stops_nothing(kind, monkeypatch):
     """Whether it does follows from the teacher's records."""
-    monkeypatch.setattr(settings, "HIGHEST_RATE", np.inf)
+    monkeypatch.setattr(validation, "HIGHEST_RATE", np.inf)
     data = helpers.teacher_data(model=helpers.SMALL, learning_rate=1e38, max_steps=50)
     trainer = kind(data, tf.distribute.OneDeviceStrategy("/CPU:0"))
     (state,) = helpers.train_all(trainer, [3])

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import teacher_helpers as helpers
 
+from pate_tf.core.public import Pool
 from pate_tf.models import catalogue
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.voters import KeptVotes, ModelFolder, covers, load_voter
-from pate_tf.values.public import Pool
 
 INPUTS, _ = helpers.blob_images(20)
 POOL = Pool(helpers.BLOBS, INPUTS)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import Plurality
 from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool, PoolLabels, PublicExamples
-from pate_tf.values.record_set import RecordSet
-from pate_tf.values.sensitive import PrivateExamples, VoteCounts, Votes
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels, PublicExamples
+from pate_tf.core.record_set import RecordSet
+from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
 
 # So large that no shape, limit or number of classes contains its digits.
 CANARY = 7_130_451_966

@@ -1,12 +1,14 @@
 """Local randomisers: each owner of a vote randomises it before it leaves, and trusts nobody."""
 
-from pate_tf.accounting.local.base import LocalNoise, LocalRandomiser, WorstPair
-from pate_tf.accounting.local.randomised_response import RandomisedResponse
-from pate_tf.accounting.local.registry import (
+from pate_tf.accounting.local.base import (
     LOCAL_RANDOMISERS,
     SILO_CHARGES,
+    LocalNoise,
+    LocalRandomiser,
+    WorstPair,
     silo_charge_from_dict,
 )
+from pate_tf.accounting.local.randomised_response import RandomisedResponse
 from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.accounting.local.truncated_geometric import TruncatedGeometric
 

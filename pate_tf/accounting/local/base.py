@@ -6,23 +6,89 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
 from math import inf, isfinite
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.conversions import SAFETY_MARGIN
+from pate_tf.accounting.conversions import SAFETY_MARGIN, check_delta, check_num_queries
 from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.local.losses import composed_epsilon
+from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.accounting.quadrature import IntArray
+
+# Exact composition: the privacy loss of many answers is a sum of independent whole multiples.
+#
+# Every result errs upward.
+
+
+# Sums of more different losses than this are left to other theorems.
+MOST_LOSSES = 2**15
+
+# Above all that underflow can take away from the sum's law.
+LOST = 1e-290
+
+
+def composed_epsilon(
+    step: float, multiples: IntArray, here: FloatArray, *, number: int, delta: float
+) -> float:
+    """Returns the epsilon at delta of so many adaptive answers (docs/theory_local.md, Theorem L3).
+
+    delta(epsilon) is the sum over losses above epsilon of Pr[loss] (1 - e^(epsilon - loss)), where
+    the loss is a sum of independent ones.
+
+    Args:
+        step: losses are multiples of it.
+        multiples: of one answer, ascending by equal steps, int64 `[num_losses]`.
+        here: their probabilities, `[num_losses]`.
+        number: of answers.
+        delta: in (0, 1).
+
+    Returns:
+        Epsilon, rounded up; infinite if the sum takes more than `MOST_LOSSES` values.
+    """
+    check_delta(delta)
+    if check_num_queries(number) == 0:
+        return 0.0
+    if number * (len(multiples) - 1) + 1 > MOST_LOSSES:
+        return inf
+    weights = _power(here, number)
+    width = int(multiples[1] - multiples[0])
+    losses = step * (number * int(multiples[0]) + width * np.arange(len(weights)))
+    most = float(losses[-1])
+
+    def exceeds(epsilon: float) -> bool:
+        above = losses > epsilon
+        spent = float(weights[above] @ -np.expm1(epsilon - losses[above]))
+        return spent * (1.0 + SAFETY_MARGIN) + LOST > delta
+
+    low, high = 0.0, most
+    if not exceeds(low):
+        return 0.0
+    while high - low > SAFETY_MARGIN * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return min(high * (1.0 + SAFETY_MARGIN), most * (1.0 + SAFETY_MARGIN))
+
+
+def _power(weights: FloatArray, number: int) -> FloatArray:
+    """Returns the law of a sum of so many, by squaring. All terms are positive: nothing cancels."""
+    total, square = np.ones(1), weights
+    while True:
+        if number % 2:
+            total = np.convolve(total, square)
+        number //= 2
+        if not number:
+            return total
+        square = np.convolve(square, square)
+
 
 LEAST_EPSILON, MOST_EPSILON = 2.0**-20, 40.0
 MOST_CLASSES = 2**16
 
 
 class LocalNoise(Protocol):
-    """The draws that local randomisers are composed of; `pate_tf.noise` has the real ones."""
+    """The draws that local randomisers are composed of; `pate_tf.aggregation.noise` has them."""
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """Returns independent uniform 64-bit words, uint64 `[size]`."""
@@ -161,3 +227,45 @@ class LocalRandomiser(Charge):
         if votes.size and not (votes.min() >= 0 and votes.max() < self.num_classes):
             raise ValueError(f"votes: expected 0 to {self.num_classes - 1}, got others")
         return votes.astype(np.int64)
+
+
+# Every local randomiser by its name, and whatever else a silo can be charged for.
+
+
+LOCAL_RANDOMISERS: dict[str, type[LocalRandomiser]] = {}
+SILO_CHARGES: dict[str, type[Charge]] = {SecureHistogram.name: SecureHistogram}
+
+Kind = TypeVar("Kind", bound=type[LocalRandomiser])
+
+
+def register(kind: Kind) -> Kind:
+    """Makes a local randomiser known: to ledgers of silos, policies and statements.
+
+    Raises:
+        ValueError: if its name is taken, or it lacks words or help.
+    """
+    if kind.name in SILO_CHARGES:
+        raise ValueError(f"expected a new name for a local randomiser, got {kind.name!r} again")
+    lacking = [what for what in ("help", "words") if not getattr(kind, what, "")]
+    if lacking:
+        raise ValueError(f"{kind.name}: expected {' and '.join(lacking)}, got none")
+    LOCAL_RANDOMISERS[kind.name] = kind
+    SILO_CHARGES[kind.name] = kind
+    return kind
+
+
+def silo_charge_from_dict(fields: Mapping[str, Any]) -> Charge:
+    """Returns the charge of a silo that its `to_dict` described.
+
+    Raises:
+        ValueError: if the name is unknown or the fields are not exactly the charge's own.
+    """
+    values = dict(fields)
+    name = values.pop("name", None)
+    if name not in SILO_CHARGES:
+        raise ValueError(f"expected a charge of {sorted(SILO_CHARGES)}, got {name!r}")
+    kind = SILO_CHARGES[name]
+    expected = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(values) != expected:
+        raise ValueError(f"expected fields {sorted(expected)} of {name}, got {sorted(values)}")
+    return kind(**values)

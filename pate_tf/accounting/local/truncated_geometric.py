@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.local.base import LocalNoise, LocalRandomiser, WorstPair
-from pate_tf.accounting.local.registry import register
+from pate_tf.accounting.local.base import LocalNoise, LocalRandomiser, WorstPair, register
 from pate_tf.accounting.quadrature import IntArray
 
 

@@ -17,27 +17,187 @@ the plurality and holds for any rule that does not look at the counts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import decimal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon, total_alphas
 from pate_tf.accounting.conversions import check_num_queries
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.mechanisms.drawing import (
-    Answers,
-    NoiseSource,
-    NoisyWinners,
-    largest_sums,
-)
-from pate_tf.accounting.mechanisms.parameters import Parameter
+from pate_tf.accounting.divergences import LATTICE, FloatArray
 from pate_tf.accounting.outcomes import NeighbourLaws
 from pate_tf.accounting.quadrature import IntArray
 from pate_tf.accounting.target import Target
+
+# How the parameters of mechanisms are given on a command line and shown.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """One way to give a parameter.
+
+    Attributes:
+        name: of the flag, without dashes. Mechanisms that share a name share the flag.
+        help: a sentence; the default is added to it.
+        default: what is taken where the flag is not given.
+        same_as: name of a flag of the same command whose value is taken before `default`, if it
+            has one.
+        share: how much of that value.
+        is_whole: whether it is a whole number, at least 0.
+        is_inverse: whether the parameter is one over it.
+        is_positive: whether it must be above 0; else it must only be finite.
+        more_is_noisier: whether a larger value means more noise, so that rounding it up is safe.
+        unit: what follows the number where it is shown.
+    """
+
+    name: str
+    help: str
+    default: float
+    same_as: str = ""
+    share: float = 1.0
+    is_whole: bool = False
+    is_inverse: bool = False
+    is_positive: bool = True
+    more_is_noisier: bool = True
+    unit: str = "votes"
+
+    def by_default(self, values: Mapping[str, float]) -> float:
+        """Returns the flag's value where it is not given: `share` of `same_as`, or `default`.
+
+        Args:
+            values: of other flags of the same command.
+        """
+        return self.share * values[self.same_as] if self.same_as else self.default
+
+    def to_field(self, value: float) -> float:
+        """Returns the parameter that a value of the flag stands for."""
+        if self.is_whole:
+            return int(value)
+        return 1.0 / value if self.is_inverse else value
+
+    def shown(self, field: float) -> decimal.Decimal:
+        """Returns the flag's value for a parameter: nine digits, rounded towards more noise.
+
+        So a number that is typed off the screen still meets the target.
+        """
+        rounding = decimal.ROUND_CEILING if self.more_is_noisier else decimal.ROUND_FLOOR
+        context = decimal.Context(prec=9, rounding=rounding)
+        return context.create_decimal_from_float(self.to_field(field)).normalize()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of a mechanism.
+
+    Attributes:
+        field: name of the mechanism's attribute.
+        flag: that gives it where labels are bought, and in an analysis unless that has its own.
+        analysis_flag: that gives it in an analysis; None if it is the same.
+    """
+
+    field: str
+    flag: Flag
+    analysis_flag: Flag | None = None
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """Every flag that gives it."""
+        return (self.flag,) if self.analysis_flag is None else (self.flag, self.analysis_flag)
+
+
+GAMMA = Parameter(
+    field="gamma",
+    flag=Flag(
+        name="lap_scale",
+        help="Scale b of the noise, in votes: Lap(b), or gamma = 1/b for the other mechanisms with "
+        "a gamma.",
+        default=20.0,
+        is_inverse=True,
+    ),
+    analysis_flag=Flag(
+        name="noise_eps",
+        help="gamma of the mechanism, the inverse scale of its noise, per vote: Lap(1/gamma).",
+        default=0.1,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+SIGMA = Parameter(
+    field="sigma",
+    flag=Flag(
+        name="sigma", help="Standard deviation of the Gaussian noise, in votes.", default=40.0
+    ),
+)
+
+
+# What a mechanism draws with, and what it draws: integers in, labels out.
+
+
+NoisyWinners = Callable[[IntArray, IntArray], IntArray]
+
+
+class NoiseSource(Protocol):
+    """The primitive draws that mechanisms are composed of; `pate_tf.aggregation.noise` has them."""
+
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns integers k with probability proportional to e^(-|k|/scale), `[size]`."""
+
+    def gaussian_integers(self, scale: float, size: int) -> IntArray:
+        """Returns integers k with probability proportional to e^(-k^2/(2 scale^2)), `[size]`."""
+
+    def bernoulli_exp(self, gaps: IntArray, gamma: float) -> NDArray[np.bool_]:
+        """Returns True with probability e^(-gamma * gap), same shape as gaps `[size]`."""
+
+    def uniform_integers(self, bounds: IntArray) -> IntArray:
+        """Returns uniform whole numbers from 0 to bounds - 1, same shape as bounds `[size]`."""
+
+    def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
+        """Returns uniform random orders of the classes, `[num_queries, num_classes]`."""
+
+    def uniform_below(self, bound: int) -> int:
+        """Returns a uniform whole number from 0 to bound - 1, of any size."""
+
+    def uniform_subset(self, number: int, *, below: int) -> list[int]:
+        """Returns `number` different whole numbers from 0 to below - 1, every set as likely."""
+
+
+def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
+    """Returns the class with the largest counts * LATTICE + noise, int64 [num_queries].
+
+    Args:
+        counts: int64 [num_queries, num_classes].
+        noise: likewise, in units of 1 / LATTICE votes.
+    """
+    return np.asarray(np.argmax(counts * LATTICE + noise, axis=1))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a mechanism drew for a batch: all of it leaves, and nothing else does.
+
+    Attributes:
+        labels: of each query; None where it was withheld.
+        noisy_counts: what leaves with the labels, int64 [num_queries, num_classes] in units of
+            1 / LATTICE votes; those of withheld queries don't leave. None if labels leave alone.
+
+    Raises:
+        ValueError: if labels and noisy counts differ in number.
+    """
+
+    labels: Sequence[int | None] = dataclasses.field(repr=False)
+    noisy_counts: IntArray | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.noisy_counts is not None and len(self.noisy_counts) != len(self.labels):
+            raise ValueError(
+                f"expected noisy counts of {len(self.labels)} queries, got {len(self.noisy_counts)}"
+            )
+
 
 Tail = Callable[[FloatArray], FloatArray]
 
@@ -49,7 +209,7 @@ class Mechanism(Charge):
     Adjacency: one training record is replaced, or all records of one owner are added or removed;
     so at most one teacher changes, and at most one vote of every query moves from one class to
     another (docs/theory.md, Propositions S1 and S2). An owner replaced by another can change two
-    teachers (`pate_tf.accounting.moved_teachers`).
+    teachers (`pate_tf.accounting.group_privacy`).
 
     A family member gives `name`, `alphas`, `draw`, `words`, `parameters` and `of_scale`, or says in
     `lacks` why not ("draw", "words", "flags", "calibration"); and whatever else it can: the bounds
@@ -296,3 +456,111 @@ def check_positive(name: str, value: float) -> None:
     """Raises ValueError unless a parameter is positive and finite."""
     if not 0.0 < value < inf:
         raise ValueError(f"expected {name} > 0 and finite, got {value}")
+
+
+# Every mechanism by its name.
+
+
+MECHANISMS: dict[str, type[Mechanism]] = {}
+
+Kind = TypeVar("Kind", bound=type[Mechanism])
+
+
+def register(kind: Kind) -> Kind:
+    """Makes a mechanism known: to records, flags, calibration and statements.
+
+    Raises:
+        ValueError: if its name is taken, it lacks something and does not say why in `lacks`, or one
+            of its flags has the name of another mechanism's different one.
+    """
+    if kind.name in MECHANISMS:
+        raise ValueError(f"expected a new name for a mechanism, got {kind.name!r} again")
+    unexplained = [what for what in missing(kind) if what not in kind.lacks]
+    if unexplained:
+        raise ValueError(
+            f"{kind.name}: expected a reason in `lacks` for what it lacks, got none for "
+            f"{', '.join(unexplained)}"
+        )
+    known = flags()
+    for parameter in kind.parameters:
+        for flag in parameter.flags:
+            if known.get(flag.name, flag) != flag:
+                raise ValueError(
+                    f"{kind.name}: expected the flag {flag.name} as other mechanisms have it, got "
+                    "another of that name"
+                )
+    MECHANISMS[kind.name] = kind
+    return kind
+
+
+def missing(kind: type[Mechanism]) -> list[str]:
+    """Returns what a mechanism lacks of what the family asks for, by the keys of `lacks`."""
+
+    def overrides(*names: str) -> bool:
+        return any(
+            vars(base).get(name) is not None
+            for base in kind.__mro__[: kind.__mro__.index(Mechanism)]
+            for name in names
+        )
+
+    there = {
+        "draw": overrides("draw"),
+        "words": bool(kind.words),
+        "flags": {parameter.field for parameter in kind.parameters}
+        == {field.name for field in dataclasses.fields(kind)},
+        "calibration": overrides("of_scale"),
+        "bounds": bool(kind.bounds),
+        "outcome law": overrides("outcome_probabilities"),
+        "dp event": overrides("to_dp_event", "noise_multipliers", "pure_epsilon"),
+    }
+    return [what for what, is_there in there.items() if not is_there]
+
+
+def flags() -> dict[str, Flag]:
+    """Returns every flag of every mechanism, by its name."""
+    return {
+        flag.name: flag
+        for kind in MECHANISMS.values()
+        for parameter in kind.parameters
+        for flag in parameter.flags
+    }
+
+
+def offered() -> dict[str, type[Mechanism]]:
+    """Returns the mechanisms that draw and whose parameters have flags, by name in order."""
+    return {
+        name: kind
+        for name, kind in sorted(MECHANISMS.items())
+        if not {"draw", "flags"} & set(kind.lacks)
+    }
+
+
+def adders() -> dict[str, type[Mechanism]]:
+    """Returns the mechanisms that add up records and ask no teacher, by name in order."""
+    return {name: kind for name, kind in sorted(MECHANISMS.items()) if kind.adds_records}
+
+
+def check_mechanism(given: object) -> None:
+    """Raises ValueError unless something is a registered mechanism's value."""
+    if type(given) not in MECHANISMS.values():
+        raise ValueError(
+            f"mechanism: expected one such as LaplaceNoisyMax.of_scale(5.0), got "
+            f"{type(given).__name__}"
+        )
+
+
+def mechanism_from_dict(fields: Mapping[str, Any]) -> Mechanism:
+    """Returns the mechanism that `Mechanism.to_dict` described.
+
+    Raises:
+        ValueError: if the name is unknown or the fields are not exactly the mechanism's own.
+    """
+    values = dict(fields)
+    name = values.pop("name", None)
+    if name not in MECHANISMS:
+        raise ValueError(f"expected a mechanism of {sorted(MECHANISMS)}, got {name!r}")
+    kind = MECHANISMS[name]
+    expected = {field.name for field in dataclasses.fields(kind)}
+    if set(values) != expected:
+        raise ValueError(f"expected fields {sorted(expected)} of {name}, got {sorted(values)}")
+    return kind(**values)

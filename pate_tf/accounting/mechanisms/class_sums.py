@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from math import hypot
 from typing import ClassVar, Self
 
-from pate_tf.accounting.conversions import (
-    SAFETY_MARGIN,
-    check_num_queries,
-    gaussian_dp_epsilon,
+from pate_tf.accounting.conversions import SAFETY_MARGIN, check_num_queries, gaussian_dp_epsilon
+from pate_tf.accounting.divergences import LATTICE, FloatArray
+from pate_tf.accounting.mechanisms.base import (
+    SIGMA,
+    Mechanism,
+    NoiseSource,
+    Parameter,
+    check_positive,
+    register,
 )
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.lattice import LATTICE
-from pate_tf.accounting.mechanisms.base import Mechanism, check_positive
-from pate_tf.accounting.mechanisms.drawing import NoiseSource
-from pate_tf.accounting.mechanisms.parameters import SIGMA, Parameter
-from pate_tf.accounting.mechanisms.registry import register
 from pate_tf.accounting.quadrature import IntArray
 
 CHANGED = 2.0  # lengths: by how much one record replaced moves the sums at most

@@ -10,21 +10,21 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.lattice import LATTICE
-from pate_tf.accounting.mechanisms.additive import LARGEST_SUM
-from pate_tf.accounting.mechanisms.base import Mechanism, check_positive
-from pate_tf.accounting.mechanisms.drawing import (
+from pate_tf.accounting.divergences import LATTICE, FloatArray, ndtr
+from pate_tf.accounting.mechanisms.base import (
+    SIGMA,
     Answers,
+    Flag,
+    Mechanism,
     NoiseSource,
     NoisyWinners,
+    Parameter,
+    check_positive,
     largest_sums,
+    register,
 )
-from pate_tf.accounting.mechanisms.gaussian_noisy_max import GaussianNoisyMax, gaussian_epsilon
-from pate_tf.accounting.mechanisms.parameters import SIGMA, Flag, Parameter
-from pate_tf.accounting.mechanisms.registry import register
+from pate_tf.accounting.mechanisms.noisy_max import LARGEST_SUM, GaussianNoisyMax, gaussian_epsilon
 from pate_tf.accounting.quadrature import IntArray
-from pate_tf.accounting.special import ndtr
 from pate_tf.accounting.target import Target
 
 THRESHOLD = Parameter(
@@ -163,4 +163,185 @@ class ConfidentGaussianNoisyMax(Mechanism):
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the law of the label of a query that passed the test."""
+        return self.answering.outcome_probabilities(counts)
+
+
+# Gaussian noise on every count, asked only where a student is wrong: Interactive-GNMax.
+
+
+STUDENT_CONFIDENCE = Parameter(
+    field="student_confidence",
+    flag=Flag(
+        name="student_confidence",
+        help="Probability above which a student's own answer is taken where its teachers don't "
+        "clearly contradict it.",
+        default=0.9,
+        unit="",
+    ),
+)
+LABEL_SHARE = Parameter(
+    field="label_share",
+    flag=Flag(
+        name="label_share",
+        help="Share of the queries of each round that teachers may label at most; only so many are "
+        "paid for, besides the test of every query.",
+        default=1.0,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+
+
+@register
+@dataclass(frozen=True)
+class InteractiveGaussianNoisyMax(Mechanism):
+    """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
+
+    A query is tested first: does the largest n_j - N p_j, with noise, reach a threshold? n are the
+    counts, N the number of teachers and p the student's probabilities. If so, the noisy winner is
+    the label; else the student's own class is, if it is sure enough; else there is none (Papernot
+    et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the same for
+    all classes. Of n queries drawn together at most floor(label_share n) get a label of their
+    teachers, the first that pass; the test of every query is paid, and label_share of a label.
+    What that costs holds whatever p is (docs/theory.md, Proposition D7). Noises are discrete
+    Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that passed.
+
+    Attributes:
+        threshold: in votes.
+        sigma_threshold: standard deviation of the noise of the test, in votes.
+        sigma: standard deviation of the noise of the label, in votes.
+        student_confidence: in (0, 1].
+        label_share: in (0, 1].
+    """
+
+    threshold: float
+    sigma_threshold: float
+    sigma: float
+    student_confidence: float = 0.9
+    label_share: float = 1.0
+    name: ClassVar[str] = "interactive_gaussian_noisy_max"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        *(THRESHOLD, SIGMA_THRESHOLD, SIGMA),
+        *(STUDENT_CONFIDENCE, LABEL_SHARE),
+    )
+    withholds: ClassVar[bool] = True
+    heeds_predictions: ClassVar[bool] = True
+    lacks: ClassVar[Mapping[str, str]] = {
+        "calibration": "it has two scales, a threshold and a share of labels",
+        "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
+        "worst case holds",
+        "dp event": "that library has none for a number of labels that depends on answers",
+    }
+    words: ClassVar[str] = (
+        "Queries were answered in rounds, with a student of the labels of earlier rounds. A query "
+        "goes to the teachers if one class has so many more votes than the student's probability "
+        "would give it that the excess, with Gaussian noise of standard deviation "
+        "{sigma_threshold} votes, reaches {threshold} votes; for at most {label_share} of the "
+        "queries of a round. Elsewhere the student's own class is the label if its probability is "
+        "above {student_confidence}, and otherwise there is none. For a query of the teachers "
+        "Gaussian noise of standard deviation {sigma} votes is added to every class's number of "
+        "votes. " + LARGEST_SUM
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless scales are positive, shares in (0, 1], the threshold finite."""
+        check_positive("sigma_threshold", self.sigma_threshold)
+        check_positive("sigma", self.sigma)
+        if not abs(self.threshold) < math.inf:
+            raise ValueError(f"expected a finite threshold, got {self.threshold}")
+        for name in ("student_confidence", "label_share"):
+            value = getattr(self, name)
+            if not 0.0 < value <= 1.0:
+                raise ValueError(f"{name}: expected in (0, 1], got {value}")
+
+    @classmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Raises ValueError: how many are right depends on a student that is not there yet."""
+        del target, counts
+        raise cls.lacking("a student that is known beforehand", "calibration")
+
+    @property
+    def answering(self) -> GaussianNoisyMax:
+        """The mechanism that chooses the label of a query that goes to the teachers."""
+        return GaussianNoisyMax(self.sigma)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Both sigmas."""
+        return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws answers where there is no student yet; see `draw_with`."""
+        even = np.full(counts.shape, 1.0 / counts.shape[1])
+        return self.draw_with(even, counts, noise, noisy_winners=noisy_winners)
+
+    def draw_with(
+        self,
+        predictions: FloatArray,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws the answers to a batch of queries, given what a student says of them.
+
+        Args:
+            predictions: the student's probabilities, [num_queries, num_classes].
+            counts: int64, of the same shape. Sensitive.
+            noise: what everything random is drawn from.
+            noisy_winners: as of `draw`.
+
+        Raises:
+            ValueError: if predictions are not probabilities of that shape.
+        """
+        if predictions.shape != counts.shape:
+            raise ValueError(
+                f"predictions: expected {list(counts.shape)}, got {list(predictions.shape)}"
+            )
+        if not ((predictions >= 0.0) & (predictions <= 1.0)).all():
+            raise ValueError("predictions: expected probabilities, got others")
+        if not len(counts):
+            return Answers([])
+        winners = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
+        # In whole steps of the lattice: whatever rounding does to p, it does before any vote.
+        expected = np.rint(predictions * (int(counts[0].sum()) * LATTICE)).astype(np.int64)
+        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(counts))
+        threshold = math.ceil(fractions.Fraction(self.threshold) * LATTICE)
+        passes = (counts * LATTICE - expected).max(axis=1) + test >= threshold
+        # As it is typed: three tenths of ten are three, which a float is a 1e-17 short of.
+        most = math.floor(fractions.Fraction(str(self.label_share)) * len(counts))
+        asked = passes & (np.cumsum(passes) <= most)
+        is_sure = ~passes & (predictions.max(axis=1) > self.student_confidence)
+        own = predictions.argmax(axis=1).tolist()
+        return Answers(
+            [
+                winner if goes else one if sure else None
+                for winner, one, goes, sure in zip(winners, own, asked, is_sure, strict=True)
+            ]
+        )
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of one test and of label_share of a label, [num_moments]."""
+        return self.test_alphas(moments) + self.label_share * self.answering.alphas(moments)
+
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns the same with the noisy counts of a label in its place, [num_moments]."""
+        return self.test_alphas(moments) + self.label_share * self.answering.cost_cap(moments)
+
+    def test_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
+        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns the tail of `answering`."""
+        return self.answering.pairwise_tail(gaps)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label of a query that goes to the teachers."""
         return self.answering.outcome_probabilities(counts)

@@ -8,18 +8,19 @@ from math import sqrt
 from typing import ClassVar, Self
 
 from pate_tf.accounting import outcomes
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.lattice import LATTICE
-from pate_tf.accounting.mechanisms.base import Mechanism, check_positive
-from pate_tf.accounting.mechanisms.drawing import (
+from pate_tf.accounting.divergences import LATTICE, FloatArray
+from pate_tf.accounting.mechanisms.base import (
+    SIGMA,
     Answers,
+    Mechanism,
     NoiseSource,
     NoisyWinners,
+    Parameter,
+    check_positive,
     largest_sums,
+    register,
 )
-from pate_tf.accounting.mechanisms.gaussian_noisy_max import gaussian_epsilon
-from pate_tf.accounting.mechanisms.parameters import SIGMA, Parameter
-from pate_tf.accounting.mechanisms.registry import register
+from pate_tf.accounting.mechanisms.noisy_max import gaussian_epsilon
 from pate_tf.accounting.quadrature import GaussianNoise, IntArray
 
 

@@ -6,13 +6,18 @@ It sees what everybody may see. What it relays wrongly is refused by the parties
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from pate_tf.accounting.local.secure_histogram import SecureHistogram
-from pate_tf.silos.secure import contents, field, shamir
+from pate_tf.core.validation import IntArray
+from pate_tf.silos.messages import QueryBatch, SealedShares
+from pate_tf.silos.secure import protocol
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.messages import (
     STEPS,
     PartyMessage,
@@ -22,8 +27,9 @@ from pate_tf.silos.secure.messages import (
     check_message,
     round_digest,
 )
+from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.values.arrays import IntArray
 
 # Asks one party; raises ConnectionError or TimeoutError while it can't be reached.
 Ask = Callable[[PartyTask], PartyMessage]
@@ -142,25 +148,25 @@ def _opened(
     sealed: Mapping[str, Sequence[bytes]],
     rounds: Mapping[Step, tuple[PartyMessage, ...]],
 ) -> OpenedHistogram:
-    committed = contents.commitments(rounds[Step.COMMIT], terms)
-    common = contents.common_silos(committed)
+    committed = protocol.commitments(rounds[Step.COMMIT], terms)
+    common = protocol.common_silos(committed)
     masked, checked = (
-        contents.opened_values(
+        protocol.opened_values(
             rounds[step], terms, step, num_silos=len(common), seen=round_digest(rounds[before])
         )
         for before, step in ((Step.REVEAL, Step.MASK), (Step.MASK, Step.CHECK))
     )
-    silos = contents.passing_silos(common, [y is not None for y in masked], checked)
+    silos = protocol.passing_silos(common, [y is not None for y in masked], checked)
     if not silos:
         raise ProtocolError("expected the shares of at least one silo to pass the checks")
     agreed = round_digest(rounds[Step.AGREE])
     sums = {
-        message.party: contents.released_sums(message, terms, agreed=agreed)
+        message.party: protocol.released_sums(message, terms, agreed=agreed)
         for message in rounds[Step.RELEASE]
     }
     try:
-        total = shamir.reconstruct(sums, degree=terms.threshold)
-    except shamir.InconsistentSharesError:
+        total = field.reconstruct(sums, degree=terms.threshold)
+    except field.InconsistentSharesError:
         raise ProtocolError(
             "release: expected sums that fit each other; a party added wrongly, and it can't be "
             "said which"
@@ -176,3 +182,104 @@ def _opened(
     return OpenedHistogram(
         noisy_counts=np.asarray(field.to_integers(total)), silos=silos, left_out=left_out
     )
+
+
+# Secure aggregation as silos and a coordinator use it: a sealer, and sums.
+
+
+class PartySealer:
+    """Seals a silo's votes to the parties that the silo itself knows.
+
+    Args:
+      parties: in the order of their numbers; from the silo's own files, never from a coordinator.
+    """
+
+    def __init__(self, parties: Sequence[PartyIdentity]) -> None:
+        self._parties = tuple(parties)
+
+    def fits(self, batch: QueryBatch) -> bool:
+        """Whether a batch names as many parties as the silo knows, and can be shared at all."""
+        try:
+            BatchTerms.of_batch(batch, self._parties)
+        except ValueError:
+            return False
+        return True
+
+    def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> tuple[bytes, ...]:
+        """Returns the sealed shares of votes, one for each party.
+
+        Args:
+          votes: one for each query, int64 `[num_queries]`. Sensitive.
+          batch: that is answered.
+          silo: name of the silo.
+
+        Raises:
+          ValueError: if the batch names another number of parties, or votes are none.
+        """
+        return seal_votes(votes, BatchTerms.of_batch(batch, self._parties), silo=silo)
+
+
+class PartySums:
+    """Has the parties add up sealed shares, wherever they run.
+
+    Args:
+      parties: in the order of their numbers, as silos know them.
+      ways: how to ask each party, in the same order.
+      on_opened: told of every histogram, with the silos that were left out.
+    """
+
+    def __init__(
+        self,
+        parties: Sequence[PartyIdentity],
+        ways: Sequence[Ask],
+        *,
+        on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
+    ) -> None:
+        if len(parties) != len(ways):
+            raise ValueError(f"ways: expected {len(parties)}, got {len(ways)}")
+        self._parties = tuple(parties)
+        self._ways = dict(enumerate(ways, start=1))
+        self._on_opened = on_opened
+
+    def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
+        """Returns noisy counts int64 `[num_queries, num_classes]` in units of 1 / LATTICE votes.
+
+        May be repeated with the same arguments after any failure.
+
+        Args:
+          batch: that was asked.
+          shares: of each silo that sent some, by its name.
+
+        Raises:
+          PartyMissingError: if a party can't be reached; nothing has opened.
+          ProtocolError: if a party refuses or says what it can't say, or no silo's votes are votes.
+        """
+        terms = BatchTerms.of_batch(batch, self._parties)
+        sealed = {silo: one.sealed for silo, one in shares.items()}
+        opened = open_histogram(terms, sealed, self._ways)
+        self._on_opened(opened)
+        return opened.noisy_counts
+
+
+# Parties in this process, for simulations: whoever runs them all could learn every vote.
+
+
+def simulated_parties(
+    folder: pathlib.Path, *, num_parties: int = 4
+) -> tuple[PartySealer, PartySums]:
+    """Returns what silos and a coordinator need of parties that work in this process.
+
+    Args:
+      folder: sensitive; keys and journals of the parties. A run that goes on needs the same one.
+      num_parties: how many there are.
+
+    Raises:
+      ValueError: if another process has the folder open.
+    """
+    parties = []
+    for number in range(1, num_parties + 1):
+        name = f"party-{number}"
+        keys = PartyKeys.load_or_create(folder / name / "keys.json", name)
+        parties.append(Party(keys, folder / name / "journal"))
+    identities = [one.identity for one in parties]
+    return PartySealer(identities), PartySums(identities, [one.answer for one in parties])

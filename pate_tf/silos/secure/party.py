@@ -7,19 +7,26 @@ together at every step, with any silos (docs/theory_secure.md, Theorem V4).
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import pathlib
 import threading
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.accounting.local.secure_histogram import LATTICE
-from pate_tf.noise import NoiseSource, SystemNoise
-from pate_tf.silos.secure import checks, contents, field, sealing, shamir
-from pate_tf.silos.secure.field import Elements
-from pate_tf.silos.secure.journal import Arrays, Journal
+from pate_tf.aggregation.noise import NoiseSource, SystemNoise
+from pate_tf.core import artifacts
+from pate_tf.core.validation import check_name
+from pate_tf.silos.secure import protocol
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shares as sealing
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.messages import (
+    STEPS,
     PartyMessage,
     PartyTask,
     ProtocolError,
@@ -27,9 +34,144 @@ from pate_tf.silos.secure.messages import (
     round_digest,
     signed,
 )
+from pate_tf.silos.secure.shamir import Elements
+from pate_tf.silos.secure.shares import open_share, split_shares
 from pate_tf.silos.secure.terms import MOST_SILOS, BatchTerms, party_scale
-from pate_tf.silos.secure.votes import open_share, split_shares
-from pate_tf.values.names import check_name
+
+# What a party did, on disk, before anybody hears of it.
+#
+# A step's message is written before it is sent, and given out again, to the last byte, when the
+# same
+# is asked again. Anything else asked about the same step is refused. So a party that is killed and
+# started again can't draw noise twice or open the same shares in two ways.
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class AnsweredOtherwiseError(ValueError):
+    """A party was asked the same step of a batch with other values before."""
+
+
+class Journal:
+    """A party's folder: a folder for each batch, a file for each step. One process at a time.
+
+    Attributes:
+      folder: where it lies, mode 0700.
+
+    Raises:
+      ValueError: if another process has it open.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = artifacts.make_sensitive_folder(folder)
+        self._lock: IO[str] | None = open(self.folder / "lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ValueError(f"{folder}: expected a journal that no process has open") from None
+        artifacts.remove_abandoned(self.folder)
+
+    def close(self) -> None:
+        """Lets another process open it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def answered(self, task: PartyTask) -> PartyMessage | None:
+        """Returns the message that a task got before; None if the step is new.
+
+        Raises:
+          AnsweredOtherwiseError: if the step was asked with other values, or out of order.
+        """
+        batch = self._batch(task.terms)
+        done = [step for step in STEPS if (batch / f"{step.value}.step").exists()]
+        if task.step not in done:
+            if done != list(STEPS[: STEPS.index(task.step)]):
+                raise AnsweredOtherwiseError(
+                    f"{task.step.value}: expected the step after those of this batch that are "
+                    "done, got another"
+                )
+            return None
+        stored = _read(batch / f"{task.step.value}.step")
+        if stored["task"].tobytes() != task.digest:
+            raise AnsweredOtherwiseError(
+                f"{task.step.value}: this step of the batch was answered for other values before"
+            )
+        return PartyMessage(
+            terms_digest=task.terms.digest,
+            step=task.step,
+            party=int(stored["party"]),
+            content=stored["content"].tobytes(),
+            signature=stored["signature"].tobytes(),
+        )
+
+    def keep(self, task: PartyTask, message: PartyMessage, notes: Arrays | None = None) -> None:
+        """Writes a step's message, and public notes for later steps, before it is sent."""
+        batch = self._batch(task.terms)
+        arrays = {
+            "task": np.frombuffer(task.digest, np.uint8),
+            "party": np.array(message.party),
+            "content": np.frombuffer(message.content, np.uint8),
+            "signature": np.frombuffer(message.signature, np.uint8),
+            **(notes or {}),
+        }
+        _write(batch / f"{task.step.value}.step", arrays)
+
+    def notes(self, terms: BatchTerms, step: Step) -> Arrays:
+        """Returns what `keep` wrote."""
+        return _read(self._batch(terms) / f"{step.value}.step")
+
+    def keep_secret(self, terms: BatchTerms, step: Step, arrays: Arrays) -> None:
+        """Writes what must stay with this party. Comes before `keep` of the same step."""
+        _write(self._batch(terms) / f"{step.value}.secret", arrays)
+
+    def secret(self, terms: BatchTerms, step: Step) -> Arrays:
+        """Returns what `keep_secret` wrote."""
+        return _read(self._batch(terms) / f"{step.value}.secret")
+
+    def forget_secrets(self, terms: BatchTerms) -> None:
+        """Deletes shares and noise of a batch, which nobody needs once it is released."""
+        for path in self._batch(terms).glob("*.secret"):
+            path.unlink(missing_ok=True)
+
+    def _batch(self, terms: BatchTerms) -> pathlib.Path:
+        return artifacts.make_sensitive_folder(self.folder / terms.digest.hex())
+
+
+# Not NumPy's own files: their headers are parsed by `ast`, which fails now and then in threads
+# (CPython 3.11, gh-106905).
+
+
+def _write(path: pathlib.Path, arrays: Arrays) -> None:
+    header = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    with artifacts.atomic_file(path, private=True) as file:
+        file.write(json.dumps(header).encode() + b"\n")
+        for array in arrays.values():
+            file.write(array.tobytes())
+
+
+def _read(path: pathlib.Path) -> Arrays:
+    """Returns the arrays that `_write` wrote.
+
+    Raises:
+      ValueError: if the file was cut or altered.
+    """
+    header, _, data = path.read_bytes().partition(b"\n")
+    arrays: Arrays = {}
+    place = 0
+    try:
+        for name, (dtype, shape) in json.loads(header).items():
+            size = int(np.prod(shape))
+            arrays[name] = np.frombuffer(data, dtype, size, place).reshape(shape)
+            place += arrays[name].nbytes
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: expected a step of a party, got a broken file") from error
+    if place != len(data):
+        raise ValueError(f"{path}: expected a step of a party, got a broken file")
+    return arrays
+
 
 SEED_BYTES = 32
 
@@ -109,7 +251,7 @@ class Party:
         drawn = self._noise.gaussian_integers(
             party_scale(terms.mechanism), terms.num_queries * terms.num_classes
         )
-        noise = shamir.share(
+        noise = field.share(
             field.from_integers(drawn),
             num_parties=len(terms.parties),
             degree=terms.threshold,
@@ -124,10 +266,10 @@ class Party:
                 "noise": noise[number - 1],
             },
         )
-        commitment = contents.Commitment(
+        commitment = protocol.Commitment(
             dealings={silo: dealing for silo, (_, dealing) in held.items()},
             received=task.digest,
-            seed=contents.seed_digest(seed, number, terms),
+            seed=protocol.seed_digest(seed, number, terms),
             noise=tuple(
                 b"" if other == number else self._sealed_noise(noise[other - 1], terms, other)
                 for other in terms.numbers
@@ -141,7 +283,7 @@ class Party:
 
     def _reveal(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
-        committed = contents.commitments(task.messages, terms)
+        committed = protocol.commitments(task.messages, terms)
         self._check_own(task, Step.COMMIT, number)
         secret = self._journal.secret(terms, Step.COMMIT)
         size = terms.num_queries * terms.num_classes
@@ -153,7 +295,7 @@ class Party:
                     commitment.noise[number - 1], terms, sender=name, kind="noise", keys=self._keys
                 )
                 noise = field.add(noise, field.from_bytes(opened, (size,), f"noise of {name}"))
-        silos = contents.common_silos(committed)
+        silos = protocol.common_silos(committed)
         held = list(committed[number - 1].dealings)
         places = [held.index(silo) for silo in silos]
         self._journal.keep_secret(
@@ -165,19 +307,19 @@ class Party:
             "committed": np.frombuffer(digest, np.uint8),
             "seeds": np.array([list(each.seed) for each in committed], np.uint8),
         }
-        return contents.reveal_content(digest, secret["seed"].tobytes()), notes
+        return protocol.reveal_content(digest, secret["seed"].tobytes()), notes
 
     def _mask(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
         self._check_own(task, Step.REVEAL, number)
         notes = self._journal.notes(terms, Step.REVEAL)
-        seed = contents.challenge_seed_of(
+        seed = protocol.challenge_seed_of(
             task.messages,
             terms,
             committed=notes["committed"].tobytes(),
             seed_digests=[row.tobytes() for row in notes["seeds"]],
         )
-        challenge = checks.Challenge.of_seed(seed, terms)
+        challenge = protocol.Challenge.of_seed(seed, terms)
         shares = self._journal.secret(terms, Step.REVEAL)["shares"]
         values = np.empty((len(shares), terms.num_queries), np.uint64)
         for place, row in enumerate(shares):
@@ -187,27 +329,27 @@ class Party:
             "seen": np.frombuffer(seen, np.uint8),
             "challenge": np.frombuffer(seed, np.uint8),
         }
-        return contents.opening_content(seen, values), notes
+        return protocol.opening_content(seen, values), notes
 
     def _check(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
         self._check_own(task, Step.MASK, number)
         notes = self._journal.notes(terms, Step.MASK)
         shares = self._journal.secret(terms, Step.REVEAL)["shares"]
-        masked = contents.opened_values(
+        masked = protocol.opened_values(
             task.messages,
             terms,
             Step.MASK,
             num_silos=len(shares),
             seen=notes["seen"].tobytes(),
         )
-        challenge = checks.Challenge.of_seed(notes["challenge"].tobytes(), terms)
+        challenge = protocol.Challenge.of_seed(notes["challenge"].tobytes(), terms)
         values = np.zeros((len(shares), 1), np.uint64)
         for place, opened in enumerate(masked):
             if opened is not None:  # else the silo is left out, and nothing more of it opens
                 values[place] = challenge.check_value(shares[place], opened)
         seen = round_digest(task.messages)
-        return contents.opening_content(seen, values), {
+        return protocol.opening_content(seen, values), {
             "seen": np.frombuffer(seen, np.uint8),
             "fits": np.array([opened is not None for opened in masked]),
         }
@@ -217,22 +359,22 @@ class Party:
         self._check_own(task, Step.CHECK, number)
         silos = self._journal.notes(terms, Step.REVEAL)["silos"].tolist()
         notes = self._journal.notes(terms, Step.CHECK)
-        checked = contents.opened_values(
+        checked = protocol.opened_values(
             task.messages,
             terms,
             Step.CHECK,
             num_silos=len(silos),
             seen=notes["seen"].tobytes(),
         )
-        passing = contents.passing_silos(silos, notes["fits"].tolist(), checked)
+        passing = protocol.passing_silos(silos, notes["fits"].tolist(), checked)
         places = np.array([silos.index(silo) for silo in passing], np.int64)
-        content = contents.agreed_content(round_digest(task.messages), passing)
+        content = protocol.agreed_content(round_digest(task.messages), passing)
         return content, {"places": places}
 
     def _release(self, task: PartyTask, number: int) -> tuple[bytes, Arrays]:
         terms = task.terms
         own = self._check_own(task, Step.AGREE, number)
-        contents.check_agreed(task.messages, terms, own.content)
+        protocol.check_agreed(task.messages, terms, own.content)
         places = self._journal.notes(terms, Step.AGREE)["places"]
         secret = self._journal.secret(terms, Step.REVEAL)
         votes = np.zeros(terms.num_queries * terms.num_classes, np.uint64)
@@ -240,7 +382,7 @@ class Party:
             _, _, silo_votes = split_shares(secret["shares"][place], terms.shape)
             votes = field.add(votes, silo_votes.reshape(-1))
         sums = field.add(field.multiply(votes, np.uint64(LATTICE)), secret["noise"])
-        return contents.release_content(round_digest(task.messages), sums), {}
+        return protocol.release_content(round_digest(task.messages), sums), {}
 
     def _check_own(self, task: PartyTask, step: Step, number: int) -> PartyMessage:
         """Returns this party's own message on the step before, as it stands among the others."""

@@ -4,12 +4,127 @@ The share of party i is the value at i of a polynomial whose value at 0 is the s
 Parties count from 1.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from pate_tf.silos.secure import field
-from pate_tf.silos.secure.field import Elements, Words
+from pate_tf.core.validation import IntArray
+
+# Arithmetic modulo the prime 2**61 - 1 on arrays.
+#
+# An element is a uint64 below `PRIME`. NumPy has no 128-bit products, so factors are split into
+# words of 31 and 30 bits; 2**61 = 1 modulo the prime brings what lies above back.
+
+
+Elements = npt.NDArray[np.uint64]
+Operand = Elements | np.uint64
+# `size` uniform 64-bit words.
+Words = Callable[[int], npt.NDArray[np.uint64]]
+
+PRIME: Final = 2**61 - 1
+
+_PRIME = np.uint64(PRIME)
+_BITS = np.uint64(61)
+_LOW_31, _LOW_30, _LOW_32 = (np.uint64(2**bits - 1) for bits in (31, 30, 32))
+_31, _30, _32, _1 = (np.uint64(bits) for bits in (31, 30, 32, 1))
+
+
+def reduced(values: Operand) -> Elements:
+    """Returns any 64-bit words modulo the prime, same shape."""
+    folded = (values & _PRIME) + (values >> _BITS)
+    return np.asarray(folded - _PRIME * np.asarray(folded >= _PRIME, np.uint64))
+
+
+def add(one: Operand, other: Operand) -> Elements:
+    """Returns sums; shapes are broadcast."""
+    return reduced(one + other)
+
+
+def subtract(one: Operand, other: Operand) -> Elements:
+    """Returns differences; shapes are broadcast."""
+    return reduced(one + (_PRIME - other))
+
+
+def multiply(one: Operand, other: Operand) -> Elements:
+    """Returns products; shapes are broadcast.
+
+    With a = a1 2**31 + a0 and b likewise: a b = 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0, as 2**62
+    is 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits 64 bits.
+    """
+    a1, a0 = one >> _31, one & _LOW_31
+    b1, b0 = other >> _31, other & _LOW_31
+    middle = a1 * b0 + a0 * b1
+    return reduced(
+        ((a1 * b1) << _1) + (middle >> _30) + ((middle & _LOW_30) << _31) + a0 * b0,
+    )
+
+
+def total(values: Elements, axis: int | tuple[int, ...] | None = None) -> Elements:
+    """Returns sums along axes, of fewer than 2**31 elements each; of none they are 0."""
+    high = np.sum(values >> _32, axis=axis, dtype=np.uint64)
+    low = np.sum(values & _LOW_32, axis=axis, dtype=np.uint64)
+    return add(multiply(reduced(np.asarray(high)), np.uint64(2**32)), reduced(np.asarray(low)))
+
+
+def from_integers(values: IntArray) -> Elements:
+    """Returns the elements that whole numbers between -PRIME and PRIME stand for, same shape."""
+    return np.where(values < 0, values + PRIME, values).astype(np.uint64)
+
+
+def to_integers(values: Elements) -> IntArray:
+    """Returns the whole numbers nearest to 0 that elements stand for, int64 of the same shape."""
+    signed = values.astype(np.int64)
+    return np.where(signed > PRIME // 2, signed - PRIME, signed)
+
+
+def power(base: int, exponent: int) -> np.uint64:
+    """Returns a power modulo the prime; the inverse for exponent -1."""
+    return np.uint64(pow(base, exponent, PRIME))
+
+
+def uniform(shape: tuple[int, ...], words: Words) -> Elements:
+    """Returns exactly uniform elements.
+
+    Args:
+      shape: of the result.
+      words: source of uniform 64-bit words, for secrets the operating system's entropy.
+    """
+    size = int(np.prod(shape))
+    drawn = words(size) >> np.uint64(3)
+    while (redraw := np.flatnonzero(drawn == _PRIME)).size:
+        drawn[redraw] = words(redraw.size) >> np.uint64(3)
+    return drawn.reshape(shape)
+
+
+def from_seed(seed: bytes, size: int) -> Elements:
+    """Returns elements that everybody who knows a seed agrees on, `[size]`, by SHAKE-256.
+
+    As good as uniform: 0 stands for two of 2**61 words.
+    """
+    stream = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), "<u8")
+    return reduced(stream.astype(np.uint64) >> np.uint64(3))
+
+
+def to_bytes(values: Elements) -> bytes:
+    """Returns eight bytes for each element, the lowest byte first."""
+    return values.astype("<u8").tobytes()
+
+
+def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
+    """Returns the elements of `to_bytes`.
+
+    Raises:
+      ValueError: if their number differs from the shape's, or one is not below the prime.
+    """
+    if len(data) != 8 * int(np.prod(shape)):
+        raise ValueError(f"{what}: expected {8 * int(np.prod(shape))} bytes, got {len(data)}")
+    values = np.frombuffer(data, "<u8").astype(np.uint64)
+    if values.size and int(values.max()) >= PRIME:
+        raise ValueError(f"{what}: expected elements of the field, got larger numbers")
+    return values.reshape(shape)
 
 
 class InconsistentSharesError(ValueError):
@@ -30,12 +145,12 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
     """
     if not 1 <= degree < num_parties:
         raise ValueError(f"expected 1 <= degree < num_parties, got {degree} and {num_parties}")
-    coefficients = field.uniform((degree, *secrets.shape), words)
+    coefficients = uniform((degree, *secrets.shape), words)
     shares = np.empty((num_parties, *secrets.shape), np.uint64)
     for party in range(1, num_parties + 1):
         value = coefficients[-1]
         for coefficient in (*coefficients[-2::-1], secrets):  # Horner's rule
-            value = field.add(field.multiply(value, np.uint64(party)), coefficient)
+            value = add(multiply(value, np.uint64(party)), coefficient)
         shares[party - 1] = value
     return shares
 
@@ -52,9 +167,9 @@ def weights(parties: Sequence[int], at: int) -> list[np.uint64]:
         over, under = 1, 1
         for other in parties:
             if other != party:
-                over = over * (at - other) % field.PRIME
-                under = under * (party - other) % field.PRIME
-        found.append(np.uint64(over * pow(under, -1, field.PRIME) % field.PRIME))
+                over = over * (at - other) % PRIME
+                under = under * (party - other) % PRIME
+        found.append(np.uint64(over * pow(under, -1, PRIME) % PRIME))
     return found
 
 
@@ -85,5 +200,5 @@ def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
 def _value_at(shares: Mapping[int, Elements], parties: Sequence[int], at: int) -> Elements:
     value = np.zeros_like(shares[parties[0]])
     for party, weight in zip(parties, weights(parties, at), strict=True):
-        value = field.add(value, field.multiply(shares[party], weight))
+        value = add(value, multiply(shares[party], weight))
     return value

@@ -13,10 +13,10 @@ from math import sqrt
 from typing import Final
 
 from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
+from pate_tf.core.validation import check_name
 from pate_tf.silos.messages import SECURE_HISTOGRAM, QueryBatch
-from pate_tf.silos.secure.field import PRIME
 from pate_tf.silos.secure.keys import PartyIdentity
-from pate_tf.values.names import check_name
+from pate_tf.silos.secure.shamir import PRIME
 
 MOST_SILOS: Final = 100_000
 DIGEST_BYTES: Final = 32

@@ -3,7 +3,7 @@
 import pytest
 from parameter_helpers import NAMES, STRANGER
 
-from pate_tf.transport.certificates import write_demo_certificates
+from pate_tf.net.certificates import write_demo_certificates
 
 
 @pytest.fixture(scope="session")

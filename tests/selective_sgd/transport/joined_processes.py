@@ -15,13 +15,13 @@ COMMAND = "pate_tf/cli/selective_sgd.py"
 OF_SERVER = "pate_tf.selective_sgd.turn_server:TurnServer"
 # Where a process may die: method, and whether before or after it.
 SERVER_DIES = {
-    "before an upload is written": ("pate_tf.selective_sgd.journal:Journal.append", True),
+    "before an upload is written": ("pate_tf.selective_sgd.server:Journal.append", True),
     "before it is applied": (f"{OF_SERVER}._apply", True),
     "before it is answered": (f"{OF_SERVER}._apply", False),
-    "before the journal is begun anew": ("pate_tf.selective_sgd.journal:Journal.begin", True),
-    "after the journal was begun anew": ("pate_tf.selective_sgd.journal:Journal.begin", False),
+    "before the journal is begun anew": ("pate_tf.selective_sgd.server:Journal.begin", True),
+    "after the journal was begun anew": ("pate_tf.selective_sgd.server:Journal.begin", False),
 }
-LINE = "pate_tf.selective_sgd.transport.connection:ParameterConnection"
+LINE = "pate_tf.selective_sgd.network:ParameterConnection"
 PARTICIPANT_DIES = {
     "before it pulls": (f"{LINE}.pull", True),
     "before it trains": (f"{LINE}.pull", False),

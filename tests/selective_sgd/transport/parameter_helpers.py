@@ -6,15 +6,14 @@ import pathlib
 import numpy as np
 from uploads_for_tests import SETTINGS, SIZE, upload
 
-from pate_tf.selective_sgd.declared import Declarations
-from pate_tf.selective_sgd.privacy import Privacy
-from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.transport.connection import ParameterConnection
-from pate_tf.selective_sgd.transport.service import (
+from pate_tf.selective_sgd.network import (
+    ParameterConnection,
     ParameterService,
     message_limits,
     serve_parameters,
 )
+from pate_tf.selective_sgd.privacy import Privacy
+from pate_tf.selective_sgd.roster import Declarations, Roster
 from pate_tf.selective_sgd.turn_server import TurnServer
 from pate_tf.selective_sgd.upload import encode
 

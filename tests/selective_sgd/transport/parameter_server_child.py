@@ -10,9 +10,9 @@ import signal
 import sys
 import time
 
-from pate_tf.selective_sgd.journal import Journal
+from pate_tf.net.credentials import TlsFiles
+from pate_tf.selective_sgd.server import Journal
 from pate_tf.selective_sgd.turn_server import TurnServer
-from pate_tf.transport.credentials import TlsFiles
 
 PLACES = {
     "before it is written": (Journal, "append", True),

@@ -16,11 +16,11 @@ from joined_processes import (
 )
 from script_processes import run_script
 
-from pate_tf import artifacts
+from pate_tf.core import artifacts
 from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger
-from pate_tf.selective_sgd.door import train
 from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.simulation import train
 from pate_tf.serving.digest import matches_statement
 
 

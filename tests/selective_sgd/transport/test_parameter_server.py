@@ -26,16 +26,19 @@ from parameter_helpers import (
 from parameter_server_child import PLACES
 from uploads_for_tests import SIZE, malformed
 
-from pate_tf.selective_sgd.declared import Declarations, Declared
+from pate_tf.net import arrays
+from pate_tf.net.channel import open_channel
+from pate_tf.selective_sgd import parameters_pb2 as wire
+from pate_tf.selective_sgd import parameters_pb2_grpc
 from pate_tf.selective_sgd.joined import patiently
+from pate_tf.selective_sgd.network import (
+    ParameterConnection,
+    ParameterService,
+    parameters_of_wire,
+    serve_parameters,
+)
 from pate_tf.selective_sgd.privacy import Privacy
-from pate_tf.selective_sgd.transport import parameters_pb2 as wire
-from pate_tf.selective_sgd.transport import parameters_pb2_grpc
-from pate_tf.selective_sgd.transport.connection import ParameterConnection
-from pate_tf.selective_sgd.transport.conversions import parameters_of_wire
-from pate_tf.selective_sgd.transport.service import ParameterService, serve_parameters
-from pate_tf.transport import arrays
-from pate_tf.transport.channel import open_channel
+from pate_tf.selective_sgd.roster import Declarations, Declared
 
 HERE = pathlib.Path(__file__).parent
 DECLARED = Declared(

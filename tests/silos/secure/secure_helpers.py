@@ -6,8 +6,8 @@ from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.messages import STEPS, PartyTask, Step
 from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.silos.secure.votes import seal_votes
 
 FAINT = 1e-7  # votes: noise of a tenth of a lattice step
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.noise import SystemNoise
-from pate_tf.silos.secure import field, shamir
-from pate_tf.silos.secure.field import PRIME
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure.shamir import PRIME
 
 EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**32, 2**60, PRIME - 2, PRIME - 1]
 ELEMENTS = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(0, PRIME - 1)), min_size=1)
@@ -81,12 +81,12 @@ def test_a_seed_gives_everybody_the_same():
 @pytest.mark.parametrize(("num_parties", "degree"), [(3, 1), (3, 2), (5, 2), (7, 3)])
 def test_any_parties_above_the_degree_know_the_secret(num_parties, degree):
     secrets = field.uniform((4, 3), WORDS)
-    shares = shamir.share(secrets, num_parties=num_parties, degree=degree, words=WORDS)
+    shares = field.share(secrets, num_parties=num_parties, degree=degree, words=WORDS)
     for first in range(num_parties - degree):
         some = {party + 1: shares[party] for party in range(first, num_parties)}
-        assert np.array_equal(shamir.reconstruct(some, degree=degree), secrets)
+        assert np.array_equal(field.reconstruct(some, degree=degree), secrets)
     with pytest.raises(ValueError, match=f"shares of {degree + 1} parties, got {degree}"):
-        shamir.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
+        field.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
 
 
 def test_shares_are_values_of_a_polynomial_in_whole_numbers():
@@ -96,15 +96,15 @@ def test_shares_are_values_of_a_polynomial_in_whole_numbers():
         drawn.append(WORDS(size))
         return drawn[-1].copy()
 
-    shares = shamir.share(array([7]), num_parties=5, degree=2, words=words)
+    shares = field.share(array([7]), num_parties=5, degree=2, words=words)
     c1, c2 = (int(word) >> 3 for word in drawn[0])
     assert shares[:, 0].tolist() == [(7 + c1 * x + c2 * x * x) % PRIME for x in range(1, 6)]
 
 
 def test_shares_of_another_degree_are_noticed():
-    shares = shamir.share(array([7]), num_parties=5, degree=3, words=WORDS)
-    with pytest.raises(shamir.InconsistentSharesError):
-        shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
+    shares = field.share(array([7]), num_parties=5, degree=3, words=WORDS)
+    with pytest.raises(field.InconsistentSharesError):
+        field.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
 
 
 def test_degree_shares_say_nothing():
@@ -114,7 +114,7 @@ def test_degree_shares_say_nothing():
     # Ours: the same coefficient moves a share by exactly the secret.
     fixed = array([8 * 12345])
     low, high = (
-        shamir.share(array([s]), num_parties=3, degree=1, words=lambda size: fixed.copy())
+        field.share(array([s]), num_parties=3, degree=1, words=lambda size: fixed.copy())
         for s in (0, 1)
     )
     assert (high - low)[:, 0].tolist() == [1, 1, 1]

@@ -26,19 +26,14 @@ import pytest
 from secure_helpers import some_keys, some_terms
 
 from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
-from pate_tf.noise import SystemNoise
-from pate_tf.silos.secure import checks, contents, field, sealing, shamir, votes
-from pate_tf.silos.secure.field import PRIME
-from pate_tf.silos.secure.journal import AnsweredOtherwiseError
-from pate_tf.silos.secure.messages import (
-    STEPS,
-    PartyTask,
-    Step,
-    round_digest,
-    signed,
-)
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.silos.secure import protocol
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shares as sealing
+from pate_tf.silos.secure.messages import STEPS, PartyTask, Step, round_digest, signed
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.party import AnsweredOtherwiseError, Party
+from pate_tf.silos.secure.shamir import PRIME
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
@@ -84,7 +79,7 @@ class Game:
             label = np.array([dice.randrange(NUM_CLASSES)])
             self.dealt[name] = self.deal(name, label)
         self.before = {
-            name: votes.seal_votes(one.labels, self.other_terms, silo=name)
+            name: sealing.seal_votes(one.labels, self.other_terms, silo=name)
             for name, one in self.dealt.items()
         }
         self.used = {number: {} for number in self.honest}  # by party and silo: shares it took
@@ -94,8 +89,8 @@ class Game:
     def deal(self, silo, labels):
         one_hot = np.zeros(self.terms.shape, np.uint64)
         one_hot[np.arange(len(labels)), labels] = 1
-        shares = votes.vote_shares(one_hot, self.terms, SystemNoise())
-        return Dealt(silo, labels, shares, votes.seal_shares(shares, self.terms, silo=silo))
+        shares = sealing.vote_shares(one_hot, self.terms, SystemNoise())
+        return Dealt(silo, labels, shares, sealing.seal_shares(shares, self.terms, silo=silo))
 
     def close(self):
         for party in self.parties.values():
@@ -108,7 +103,7 @@ class Game:
     def numbers_of(self, number, sealed, silo):
         """What a party finds in what is sealed to it; None if it does not open."""
         try:
-            return votes.open_share(sealed, self.terms, silo=silo, keys=self.keys[number - 1])[0]
+            return sealing.open_share(sealed, self.terms, silo=silo, keys=self.keys[number - 1])[0]
         except ValueError:
             return None
 
@@ -130,16 +125,16 @@ class Adversary:
 
     def random_shares(self):
         """Shares of votes that are none, or of no polynomial, or of a polynomial of degree 2 t."""
-        size, count = votes.share_size(self.terms), len(self.terms.parties)
+        size, count = sealing.share_size(self.terms), len(self.terms.parties)
         kind = self.dice.choice(["votes", "heavy", "uniform", "degree", "square"])
         one_hot = np.array([[1, 0]], np.uint64)
         if kind == "heavy":
             one_hot = np.array([[1000, field.PRIME - 999]], np.uint64)
-        shares = votes.vote_shares(one_hot, self.terms, SystemNoise())
+        shares = sealing.vote_shares(one_hot, self.terms, SystemNoise())
         if kind == "uniform":
             shares = field.uniform((count, size), WORDS)
         elif kind == "degree":
-            high = shamir.share(
+            high = field.share(
                 np.zeros(size, np.uint64),
                 num_parties=count,
                 degree=2 * self.terms.threshold,
@@ -160,18 +155,18 @@ class Adversary:
             kind="votes",
             keys=self.game.keys[number - 1],
         )
-        end = votes.BLIND_BYTES + 32 * len(self.terms.parties)
-        return whole[votes.BLIND_BYTES : end]
+        end = sealing.BLIND_BYTES + 32 * len(self.terms.parties)
+        return whole[sealing.BLIND_BYTES : end]
 
     def forge(self, silo):
         """New shares in a silo's name: with digests of their own, or beside the genuine ones."""
         shares = self.random_shares()
         if silo not in self.game.dealt or self.chance(0.5):
-            return votes.seal_shares(shares, self.terms, silo=silo)
+            return sealing.seal_shares(shares, self.terms, silo=silo)
         digests = self.digests_of(silo)
         return tuple(
             sealing.seal(
-                os.urandom(votes.BLIND_BYTES) + digests + field.to_bytes(row),
+                os.urandom(sealing.BLIND_BYTES) + digests + field.to_bytes(row),
                 self.terms,
                 sender=silo,
                 kind="votes",
@@ -217,7 +212,7 @@ class Adversary:
 
     def commit(self, number, honest):
         """A commitment of one of its parties: to any silos, dealings, noise."""
-        told = [contents.Commitment.of(one, self.terms) for one in honest]
+        told = [protocol.Commitment.of(one, self.terms) for one in honest]
         dealings = dict(self.dice.choice(told).dealings)
         if self.chance(0.05) and dealings:
             dealings.pop(self.dice.choice(sorted(dealings)))
@@ -226,7 +221,7 @@ class Adversary:
         kind = self.dice.choice(
             ["none", "dealt", "uneven", "copied"] if self.chance(0.2) else ["dealt"]
         )
-        dealt = shamir.share(
+        dealt = field.share(
             field.from_integers(np.full(size, self.dice.choice([0, 17, 10**12]))),
             num_parties=len(self.terms.parties),
             degree=self.terms.threshold,
@@ -245,10 +240,10 @@ class Adversary:
             if kind == "copied":
                 sealed = told[0].noise[other - 1]
             noise.append(b"" if other == number else sealed)
-        return contents.Commitment(
+        return protocol.Commitment(
             dealings=dealings,
             received=os.urandom(32),
-            seed=contents.seed_digest(self.seeds[number], number, self.terms),
+            seed=protocol.seed_digest(self.seeds[number], number, self.terms),
             noise=tuple(noise),
         ).to_bytes()
 
@@ -267,7 +262,7 @@ class Adversary:
         if target is not None:  # a polynomial through 0 and t honest points
             shares = {**shares, 0: np.full_like(shares[1], target)}
             used = [0, *used[:threshold]]
-        return {number: shamir._value_at(shares, used, number) for number in self.game.bad}
+        return {number: field._value_at(shares, used, number) for number in self.game.bad}
 
     def open(self, number, step, honest, seen):
         """Shares of one of its parties on the steps that open something."""
@@ -282,7 +277,7 @@ class Adversary:
             values = field.uniform((len(silos), size), WORDS)
         if values is None:
             values = np.zeros((len(silos), size), np.uint64)
-        return contents.opening_content(seen, values)
+        return protocol.opening_content(seen, values)
 
     def messages_after(self, step):
         """All parties' messages on a step as one honest party is to see them."""
@@ -296,7 +291,7 @@ class Adversary:
         elif step is Step.REVEAL:
             seen = self.seen if self.chance(0.95) else os.urandom(32)
             seed = self.seeds[number] if self.chance(0.95) else os.urandom(32)
-            content = contents.reveal_content(seen, seed)
+            content = protocol.reveal_content(seen, seed)
         elif step in (Step.MASK, Step.CHECK):
             content = self.open(number, step, honest, self.seen)
         else:
@@ -310,8 +305,8 @@ class Adversary:
         self.seen = round_digest(story)
         if step is Step.COMMIT:
             honest = story[: len(self.game.honest)]
-            told = [contents.Commitment.of(one, self.terms) for one in honest]
-            self.common = contents.common_silos(told)
+            told = [protocol.Commitment.of(one, self.terms) for one in honest]
+            self.common = protocol.common_silos(told)
 
 
 def play(game, adversary):
@@ -361,7 +356,7 @@ class Knowledge:
     def __init__(self, game):
         self.game, self.rows = game, []
         degree = game.terms.threshold
-        self.size = votes.share_size(game.terms)
+        self.size = sealing.share_size(game.terms)
         self.counts = game.terms.num_queries * NUM_CLASSES
         for silo, one in game.dealt.items():
             for number in game.bad:
@@ -403,7 +398,7 @@ class Knowledge:
             notes = journal.notes(game.terms, Step.REVEAL)
             silos = notes["silos"].tolist()
             seed = journal.notes(game.terms, Step.MASK)["challenge"].tobytes()
-            challenge = checks.Challenge.of_seed(seed, game.terms)
+            challenge = protocol.Challenge.of_seed(seed, game.terms)
             own = {
                 silo: functools.partial(self.share, silo, number=number, degree=degree)
                 for silo in silos
@@ -461,7 +456,7 @@ class Knowledge:
             for other in game.honest
         }
         fits = game.parties[number]._journal.notes(game.terms, Step.CHECK)["fits"]
-        opened = checks.opened(values, threshold=game.terms.threshold)
+        opened = protocol.opened(values, threshold=game.terms.threshold)
         return [y if fit else None for y, fit in zip(opened, fits, strict=True)]
 
     def place(self, query, k):
@@ -544,7 +539,7 @@ def check_sums(game):
     for number in game.honest:
         story = game.told[Step.REVEAL][number]
         total = np.zeros(shape, np.uint64)
-        for dealer, commitment in enumerate(contents.commitments(story, terms), start=1):
+        for dealer, commitment in enumerate(protocol.commitments(story, terms), start=1):
             rows = {
                 other: field.from_bytes(
                     sealing.unseal(
@@ -561,10 +556,10 @@ def check_sums(game):
                 if other != dealer and commitment.noise[other - 1]
             }
             if dealer in game.honest:
-                opened = field.to_integers(shamir.reconstruct(rows, degree=terms.threshold))
+                opened = field.to_integers(field.reconstruct(rows, degree=terms.threshold))
                 assert opened.tolist() == game.noise[dealer].drawn.tolist()
                 others = sorted(rows)[: terms.threshold + 1]
-                rows[dealer] = shamir._value_at(rows, others, dealer)
+                rows[dealer] = field._value_at(rows, others, dealer)
             total = field.add(total, rows[number])
         journal = game.parties[number]._journal
         silos = journal.notes(terms, Step.REVEAL)["silos"].tolist()
@@ -572,7 +567,7 @@ def check_sums(game):
             ballots = game.used[number][silos[place]][2 * terms.num_queries :]
             total = field.add(total, field.multiply(ballots, np.uint64(LATTICE)))
         agreed = round_digest(game.told[Step.RELEASE][number])
-        said = contents.released_sums(game.heard[Step.RELEASE][number], terms, agreed=agreed)
+        said = protocol.released_sums(game.heard[Step.RELEASE][number], terms, agreed=agreed)
         assert said.reshape(-1).tolist() == total.tolist()
 
 
@@ -630,7 +625,7 @@ def unbound(committed):
 @pytest.mark.parametrize(("num_parties", "threshold"), [(3, 1), (4, 1), (6, 2)])
 def test_shares_that_are_not_bound_are_found(monkeypatch, num_parties, threshold):
     monkeypatch.setattr(SecureHistogram, "__post_init__", lambda self: None)
-    monkeypatch.setattr(contents, "common_silos", unbound)
+    monkeypatch.setattr(protocol, "common_silos", unbound)
     played = games(50, 7, num_parties=num_parties, threshold=threshold)
     assert any(knowledge.mixed() for _, knowledge in played)
 
@@ -639,8 +634,8 @@ def test_shares_that_are_not_bound_are_found(monkeypatch, num_parties, threshold
 def test_votes_that_can_be_read_are_found(monkeypatch, num_parties, threshold):
     """Without binding and checks a forged share frees another party's share of its noise."""
     monkeypatch.setattr(SecureHistogram, "__post_init__", lambda self: None)
-    monkeypatch.setattr(contents, "common_silos", unbound)
-    monkeypatch.setattr(contents, "passing_silos", lambda silos, fits, checked: tuple(silos))
+    monkeypatch.setattr(protocol, "common_silos", unbound)
+    monkeypatch.setattr(protocol, "passing_silos", lambda silos, fits, checked: tuple(silos))
     played = games(100, 7, num_parties=num_parties, threshold=threshold)
     assert any(knowledge.leaks() for _, knowledge in played)
 
@@ -674,11 +669,11 @@ class LyingParty:
             values = {
                 one.party: field.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
             }
-            own = shamir._value_at(values, sorted(values)[: threshold + 1], self.number)
+            own = field._value_at(values, sorted(values)[: threshold + 1], self.number)
             if adversary.chance(0.3):
                 own = field.add(own, np.uint64(LATTICE))
             agreed = round_digest(task.messages)
-            content = contents.release_content(agreed, own)
+            content = protocol.release_content(agreed, own)
             return adversary.say(self.number, Step.RELEASE, content)
 
 
@@ -705,7 +700,7 @@ def opened_against(game, adversary):
     bad = {}
     for silo in ("bad-1", "bad-2"):
         bad[silo] = adversary.random_shares()
-        sealed[silo] = votes.seal_shares(bad[silo], terms, silo=silo)
+        sealed[silo] = sealing.seal_shares(bad[silo], terms, silo=silo)
     asks = {number: party.answer for number, party in game.parties.items()}
     asks |= {number: LyingParty(number, adversary, sealed) for number in game.bad}
     try:
@@ -730,7 +725,7 @@ def dealt_noise(game):
     terms = game.terms
     size = terms.num_queries * NUM_CLASSES
     total = np.zeros(size, np.int64)
-    story = contents.commitments(game.told[Step.REVEAL][1], terms)
+    story = protocol.commitments(game.told[Step.REVEAL][1], terms)
     for dealer in game.bad:
         rows = {
             other: field.from_bytes(
@@ -746,7 +741,7 @@ def dealt_noise(game):
             )
             for other in game.honest
         }
-        total += field.to_integers(shamir.reconstruct(rows, degree=terms.threshold))
+        total += field.to_integers(field.reconstruct(rows, degree=terms.threshold))
     return total
 
 
@@ -762,6 +757,6 @@ def test_liars_give_no_more_votes_in_many_games(num_parties, threshold):
 
 
 def test_votes_beyond_one_are_found(monkeypatch):
-    monkeypatch.setattr(contents, "passing_silos", lambda silos, fits, checked: tuple(silos))
+    monkeypatch.setattr(protocol, "passing_silos", lambda silos, fits, checked: tuple(silos))
     with pytest.raises((AssertionError, ValueError)):
         nothing_is_biased(40, 5, 4, 1)

@@ -21,9 +21,9 @@ from secure_helpers import (
     tasks,
 )
 
-from pate_tf.noise import SystemNoise
-from pate_tf.silos.secure import contents, journal
-from pate_tf.silos.secure.journal import AnsweredOtherwiseError
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.silos.secure import party as journal
+from pate_tf.silos.secure import protocol
 from pate_tf.silos.secure.messages import (
     STEPS,
     PartyTask,
@@ -34,7 +34,7 @@ from pate_tf.silos.secure.messages import (
     split,
 )
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.party import AnsweredOtherwiseError, Party
 from pate_tf.silos.secure.terms import joined
 
 FALSE_ALARM = 1e-7
@@ -237,8 +237,8 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
     parties = open_parties(keys, tmp_path)
     rounds = run_until(parties, terms, sealed, Step.COMMIT)
     honest = rounds[Step.COMMIT]
-    told = contents.Commitment.of(honest[3], terms)
-    other = dataclasses.replace(told, seed=contents.seed_digest(b"s" * 32, 4, terms))
+    told = protocol.Commitment.of(honest[3], terms)
+    other = dataclasses.replace(told, seed=protocol.seed_digest(b"s" * 32, 4, terms))
     lie = signed(other.to_bytes(), step=Step.COMMIT, terms=terms, party=4, keys=keys[3])
     stories = {1: honest, 2: (*honest[:3], lie), 3: honest}
     revealed = {
@@ -248,7 +248,7 @@ def test_two_challenges_for_the_same_shares_are_refused(tmp_path, batch):
         for number in stories
     }
     last = signed(
-        contents.reveal_content(round_digest(stories[2]), b"s" * 32),
+        protocol.reveal_content(round_digest(stories[2]), b"s" * 32),
         step=Step.REVEAL,
         terms=terms,
         party=4,

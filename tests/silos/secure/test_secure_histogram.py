@@ -20,13 +20,15 @@ from secure_helpers import (
 )
 
 from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
-from pate_tf.noise import SystemNoise
+from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.silos.messages import QueryBatch
-from pate_tf.silos.secure import checks, field, sealing, shamir, terms, votes
+from pate_tf.silos.secure import protocol, terms
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shares as sealing
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.messages import ProtocolError, Step
 from pate_tf.silos.secure.opening import PartyMissingError, open_histogram
-from pate_tf.silos.secure.sealing import SealingError
+from pate_tf.silos.secure.shares import SealingError
 from pate_tf.silos.secure.terms import BatchTerms
 
 FALSE_ALARM = 1e-7
@@ -37,13 +39,13 @@ def forged(terms, change):
     """The sealed shares of a silo whose shares somebody changed before they were sealed."""
     one_hot = np.zeros(terms.shape, np.uint64)
     one_hot[:, 0] = 1
-    return votes.seal_shares(change(one_hot, terms), terms, silo=VICTIM)
+    return sealing.seal_shares(change(one_hot, terms), terms, silo=VICTIM)
 
 
 def sharing(change_votes):
     def change(one_hot, terms):
         change_votes(one_hot)
-        return votes.vote_shares(one_hot, terms, SystemNoise())
+        return sealing.vote_shares(one_hot, terms, SystemNoise())
 
     return change
 
@@ -69,9 +71,9 @@ def vote_for_the_last(one_hot):
 
 
 def of_higher_degree(one_hot, terms):
-    shares = votes.vote_shares(one_hot, terms, SystemNoise())
+    shares = sealing.vote_shares(one_hot, terms, SystemNoise())
     degree = terms.threshold + 1
-    shares[:, 2 * terms.num_queries :] = shamir.share(
+    shares[:, 2 * terms.num_queries :] = field.share(
         one_hot.reshape(-1),
         num_parties=len(terms.parties),
         degree=degree,
@@ -81,13 +83,13 @@ def of_higher_degree(one_hot, terms):
 
 
 def one_share_moved(one_hot, terms):
-    shares = votes.vote_shares(one_hot, terms, SystemNoise())
+    shares = sealing.vote_shares(one_hot, terms, SystemNoise())
     shares[0, 2 * terms.num_queries] ^= np.uint64(1)
     return shares
 
 
 def square_that_is_none(one_hot, terms):
-    shares = votes.vote_shares(one_hot, terms, SystemNoise())
+    shares = sealing.vote_shares(one_hot, terms, SystemNoise())
     shares[:, terms.num_queries] = field.add(shares[:, terms.num_queries], np.uint64(1))
     return shares
 
@@ -157,12 +159,12 @@ def swapped_parties(sealed, labels, batch, keys):
 
 def of_another_batch(sealed, labels, batch, keys):
     other = some_terms(keys, batch_id="before")
-    sealed[VICTIM] = votes.seal_votes(labels[VICTIM], other, silo=VICTIM)
+    sealed[VICTIM] = sealing.seal_votes(labels[VICTIM], other, silo=VICTIM)
 
 
 def under_other_noise(sealed, labels, batch, keys):
     other = some_terms(keys, sigma=40.0)
-    sealed[VICTIM] = votes.seal_votes(labels[VICTIM], other, silo=VICTIM)
+    sealed[VICTIM] = sealing.seal_votes(labels[VICTIM], other, silo=VICTIM)
 
 
 def altered(sealed, labels, batch, keys):
@@ -258,14 +260,14 @@ def check_number(one_hot, seed, error=0):
     """What opens on the last check of a vector of votes, in Python's whole numbers, and by us."""
     one_hot = np.array([one_hot], np.uint64)
     batch = some_terms(some_keys(), num_queries=1, num_classes=one_hot.size)
-    challenge = checks.Challenge.of_seed(bytes([seed]) * 32, batch)
-    shares = votes.vote_shares(one_hot, batch, SystemNoise())
+    challenge = protocol.Challenge.of_seed(bytes([seed]) * 32, batch)
+    shares = sealing.vote_shares(one_hot, batch, SystemNoise())
     shares[:, 1] = field.add(shares[:, 1], np.uint64(error))
     places = range(1, 5)
-    (y,) = checks.opened(
+    (y,) = protocol.opened(
         {i: challenge.masked(shares[i - 1])[np.newaxis] for i in places}, threshold=1
     )
-    (value,) = checks.opened(
+    (value,) = protocol.opened(
         {i: np.array([[challenge.check_value(shares[i - 1], y)]]) for i in places}, threshold=1
     )
     prime, weights = field.PRIME, [int(rho) for rho in challenge.rho[0]]
@@ -290,14 +292,14 @@ def test_the_last_check_is_zero_for_votes_alone(seed):
 def test_challenges_are_those_of_all_seeds():
     batch = some_terms(some_keys())
     seeds = [bytes([number]) * 32 for number in range(4)]
-    first = checks.challenge_seed(seeds, batch, bytes(32))
+    first = protocol.challenge_seed(seeds, batch, bytes(32))
     others = [
         ([*seeds[:3], b"4" * 32], batch, bytes(32)),
         (seeds, some_terms(some_keys(), batch_id="c"), bytes(32)),
         (seeds, batch, bytes(31) + b"1"),
     ]
-    assert len({first, *(checks.challenge_seed(*arguments) for arguments in others)}) == 4
-    challenge = checks.Challenge.of_seed(first, batch)
+    assert len({first, *(protocol.challenge_seed(*arguments) for arguments in others)}) == 4
+    challenge = protocol.Challenge.of_seed(first, batch)
     parts = np.concatenate([challenge.rho.ravel(), challenge.tau, challenge.chi])
     assert len(set(parts.tolist())) == len(parts) == 12 + 4 + 4
 
@@ -457,7 +459,7 @@ def test_keys_are_kept_for_their_owner(tmp_path):
 def test_labels_that_are_no_votes_are_refused_without_being_told(labels):
     batch = some_terms(some_keys())
     with pytest.raises(ValueError, match=r"labels: expected (one class|classes 0 to 2)"):
-        votes.seal_votes(labels, batch, silo="a")
+        sealing.seal_votes(labels, batch, silo="a")
 
 
 def test_tasks_of_the_helpers_are_those_of_the_coordinator():

@@ -9,7 +9,7 @@ import time
 
 from transport_helpers import made_up_core, made_up_round, serve
 
-from pate_tf.transport.credentials import TlsFiles
+from pate_tf.net.credentials import TlsFiles
 
 if __name__ == "__main__":
     certificates, journal, port = sys.argv[1:]

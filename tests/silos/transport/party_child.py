@@ -6,10 +6,10 @@ KEYS has the public keys of all parties, one `name keys` a line.
 import pathlib
 import sys
 
+from pate_tf.net.credentials import TlsFiles
+from pate_tf.silos.party_connection import PartyConnection
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.party import Party
-from pate_tf.silos.transport.party_connection import PartyConnection
-from pate_tf.transport.credentials import TlsFiles
 
 if __name__ == "__main__":
     certificates, folder, port, name, keys = sys.argv[1:]

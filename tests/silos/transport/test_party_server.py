@@ -10,17 +10,16 @@ import pytest
 from transport_helpers import LIMITS, PARTIES, made_up_core, serve
 
 from pate_tf.accounting.local.secure_histogram import LATTICE
+from pate_tf.net.channel import call
+from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos.messages import Answer, QueryBatch, SealedShares
+from pate_tf.silos.party_connection import PartyConnection
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.messages import PartyTask, ProtocolError, Step
-from pate_tf.silos.secure.opening import PartyMissingError
+from pate_tf.silos.secure.opening import PartyMissingError, PartySealer, PartySums
 from pate_tf.silos.secure.party import Party
-from pate_tf.silos.secure.roles import PartySealer, PartySums
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.silos.transport import silos_pb2 as wire
-from pate_tf.silos.transport.party_connection import PartyConnection
-from pate_tf.silos.transport.party_service import PartyService
-from pate_tf.transport.channel import call
+from pate_tf.silos.server import PartyService
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = 60.0

@@ -7,13 +7,13 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.silos.transport import silos_pb2 as wire
+from pate_tf.silos import silos_pb2 as wire
 
 TOOL = REPOSITORY / "tools" / "protocol_code.py"
 PROTOCOLS = (
-    pathlib.Path("pate_tf", "transport", "array"),
-    pathlib.Path("pate_tf", "silos", "transport", "silos"),
-    pathlib.Path("pate_tf", "selective_sgd", "transport", "parameters"),
+    pathlib.Path("pate_tf", "net", "array"),
+    pathlib.Path("pate_tf", "silos", "silos"),
+    pathlib.Path("pate_tf", "selective_sgd", "parameters"),
 )
 
 

@@ -23,12 +23,13 @@ from transport_helpers import (
     votes_of,
 )
 
+from pate_tf.net import array_pb2
+from pate_tf.net.channel import Backoff, call, open_channel
+from pate_tf.net.credentials import CallLimiter, Limits, TooManyCallsError
+from pate_tf.silos import server as silo_service
+from pate_tf.silos import silos_pb2 as wire
+from pate_tf.silos import silos_pb2_grpc
 from pate_tf.silos.messages import Answer, Reason, Refusal, query_digest
-from pate_tf.silos.transport import silo_service, silos_pb2_grpc
-from pate_tf.silos.transport import silos_pb2 as wire
-from pate_tf.transport import array_pb2
-from pate_tf.transport.channel import Backoff, call, open_channel
-from pate_tf.transport.limits import CallLimiter, Limits, TooManyCallsError
 
 HERE = pathlib.Path(__file__).parent
 

@@ -7,17 +7,16 @@ import pytest
 from silo_helpers import NUM_CLASSES, batch, queries, silo, teacher
 from transport_helpers import LIMITS, PARTIES, SILOS
 
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.messages import Reason, Refusal, SealedShares
+from pate_tf.silos.party_connection import PartyConnection
 from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.opening import PartySealer, simulated_parties
 from pate_tf.silos.secure.party import Party
-from pate_tf.silos.secure.roles import PartySealer
-from pate_tf.silos.secure.simulated import simulated_parties
-from pate_tf.silos.transport.coordinator_server import PartyLine, serve_coordinator
-from pate_tf.silos.transport.party_connection import PartyConnection
-from pate_tf.silos.transport.silo_connection import SiloConnection
-from pate_tf.values.dataset import Dataset
-from pate_tf.values.public import Pool
+from pate_tf.silos.server import PartyLine, serve_coordinator
+from pate_tf.silos.silo_connection import SiloConnection
 
 POOL = Pool(
     inputs=queries(0, 40),

@@ -5,6 +5,10 @@ import pytest
 from transport_helpers import QUERIES, RUN
 
 from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.net import arrays
+from pate_tf.net.array_pb2 import Array
+from pate_tf.silos import silos_pb2 as wire
+from pate_tf.silos import wire as conversions
 from pate_tf.silos.messages import (
     Answer,
     QueryBatch,
@@ -17,10 +21,6 @@ from pate_tf.silos.messages import (
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.messages import PartyTask, Step, signed
 from pate_tf.silos.secure.terms import BatchTerms
-from pate_tf.silos.transport import conversions
-from pate_tf.silos.transport import silos_pb2 as wire
-from pate_tf.transport import arrays
-from pate_tf.transport.array_pb2 import Array
 
 MECHANISMS = [
     {"name": "randomised_response", "epsilon": 0.1},

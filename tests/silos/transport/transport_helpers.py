@@ -5,14 +5,14 @@ import time
 
 import numpy as np
 
+from pate_tf.net.credentials import Limits
+from pate_tf.net.server import Server
+from pate_tf.silos import server as party_service
 from pate_tf.silos.core import Core
 from pate_tf.silos.journal import Journal, Round
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
 from pate_tf.silos.roster import Member, Roster
-from pate_tf.silos.transport import party_service, silo_service
-from pate_tf.silos.transport.silo_connection import SiloConnection
-from pate_tf.transport.limits import Limits
-from pate_tf.transport.server import Server
+from pate_tf.silos.silo_connection import SiloConnection
 
 SILOS = ("silo-1", "silo-2")
 PARTIES = ("party-1", "party-2", "party-3", "party-4")
@@ -44,11 +44,11 @@ def made_up_core(folder=None):
 
 
 def serve(core, files, *, address="localhost:0", limits=LIMITS, parties=None):
-    services = {silo_service.SERVICE: silo_service.SiloService(core, limits).add_to}
-    rosters = {silo_service.SERVICE: SILOS}
+    services = {party_service.SILO_SERVICE: party_service.SiloService(core, limits).add_to}
+    rosters = {party_service.SILO_SERVICE: SILOS}
     if parties is not None:
-        services[party_service.SERVICE] = parties.add_to
-        rosters[party_service.SERVICE] = parties.names
+        services[party_service.PARTY_SERVICE] = parties.add_to
+        rosters[party_service.PARTY_SERVICE] = parties.names
     return Server(address, files=files, services=services, rosters=rosters, limits=limits)
 
 

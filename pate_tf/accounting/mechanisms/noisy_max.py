@@ -1,0 +1,450 @@
+"""Mechanisms that add noise to every count and take the largest sum."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import exp, inf, nextafter, sqrt
+from typing import ClassVar, Self
+
+import numpy as np
+
+from pate_tf.accounting import outcomes
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, gaussian_dp_epsilon
+from pate_tf.accounting.divergences import LATTICE, FloatArray, bounded_range_alpha, pure_alpha
+from pate_tf.accounting.mechanisms.base import (
+    GAMMA,
+    SIGMA,
+    Answers,
+    Mechanism,
+    NoiseSource,
+    NoisyWinners,
+    Parameter,
+    Tail,
+    check_positive,
+    largest_sums,
+    register,
+)
+from pate_tf.accounting.noisy_max_costs import (
+    between_moments,
+    gaussian_costs,
+    gaussian_noisy_max_alphas,
+    laplace_noisy_max_alphas,
+    paper_alpha,
+    pure_costs,
+)
+from pate_tf.accounting.outcomes import NeighbourLaws, listed_outcomes
+from pate_tf.accounting.quadrature import (
+    DiscreteLaplaceNoise,
+    GaussianNoise,
+    IntArray,
+    neighbour_outcomes,
+)
+
+
+@dataclass(frozen=True)
+class AdditiveNoisyMax(Mechanism):
+    """A mechanism whose label is the class with the largest count after noise on each."""
+
+    @abstractmethod
+    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+        """Returns noise in units of 1 / LATTICE votes, int64 `[num_queries, num_classes]`."""
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws noise for every count and returns the classes with the largest sums."""
+        winners = noisy_winners(counts, self.additive_noise(noise, *counts.shape))
+        return Answers(winners.tolist())
+
+
+LARGEST_SUM = "The class with the largest sum is the label, and nothing else of the votes leaves."
+
+
+# What mechanisms with a pure epsilon have in common.
+
+
+@dataclass(frozen=True)
+class PureNoisyMax(Mechanism):
+    """A mechanism whose label is 2 gamma differentially private, whatever the counts.
+
+    Its pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1 rests on,
+    and its noise is as Theorem T3 demands (docs/theory.md).
+
+    Attributes:
+        gamma: inverse scale of the noise, per vote.
+    """
+
+    gamma: float
+    parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA,)
+    bounds: ClassVar[tuple[str, ...]] = ("tight", "two_sided", "class_aware", "exact")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless gamma is positive and finite."""
+        check_positive("gamma", self.gamma)
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        """Returns the mechanism with gamma = 1 / scale."""
+        check_positive("scale", scale)
+        return cls(1.0 / scale)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """2 gamma."""
+        return 2.0 * self.gamma
+
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns D*(l) of 2 gamma (docs/theory.md, Proposition C2), [num_moments]."""
+        return pure_alpha(self.pure_epsilon, moments)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns `cost_cap`."""
+        return self.cost_cap(moments)
+
+    def bound_costs(
+        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
+    ) -> FloatArray:
+        """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
+        costs = np.full((len(q), len(moments)), inf)
+        applies = q <= 1.0 / (1.0 + exp(min(self.pure_epsilon, 700.0)))
+        costs[applies] = pure_costs(bound, self.gamma, q[applies], u[applies], moments)
+        return costs
+
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
+        """Returns the laws at every neighbour, one column for each class."""
+        outcomes = listed_outcomes(row, self.outcome_probabilities)
+        return NeighbourLaws(outcomes, limit=self.pure_epsilon)
+
+    def numbers(self) -> dict[str, float]:
+        """Returns the fields, and the scale in votes."""
+        return {**super().numbers(), "scale": 1.0 / self.gamma}
+
+    def summary(self) -> str:
+        """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
+        return f"{super().summary()} (scale {1.0 / self.gamma:g} votes)"
+
+
+# The class with most votes: a baseline without privacy.
+
+
+NO_NOISE = "it has no noise, and nothing private may come from it"
+
+
+@register
+@dataclass(frozen=True)
+class Plurality(Mechanism):
+    """The class with most votes and no noise: a baseline that nothing private may come from."""
+
+    name: ClassVar[str] = "plurality"
+    lacks: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("draw", "words", "calibration", "dp event", "bounds", "outcome law"), NO_NOISE
+    )
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns 1 where gaps <= 0, and 0 elsewhere."""
+        return np.where(gaps <= 0, 1.0, 0.0)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns infinity, [num_moments]."""
+        return np.full_like(moments, np.inf)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns 1 for the class with most votes, the lowest index among equals."""
+        return np.asarray(np.eye(counts.shape[1])[np.argmax(counts, axis=1)])
+
+
+# The exponential mechanism: Gumbel noise on every count, drawn by rejection.
+
+
+@register
+@dataclass(frozen=True)
+class ExponentialMechanism(PureNoisyMax):
+    """Draws a class with probability proportional to e^{gamma count}.
+
+    docs/theory.md, Proposition D3.
+    """
+
+    name: ClassVar[str] = "exponential_mechanism"
+    words: ClassVar[str] = (
+        "The label is drawn at random, and a class is e times as likely for every {scale} votes "
+        "more that it has. Nothing else of the votes leaves."
+    )
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws uniform classes until one is accepted: e^{-gamma (max - count)} is how likely."""
+        del noisy_winners
+        gaps = counts.max(axis=1, keepdims=True) - counts
+        labels = np.full(len(gaps), -1, np.int64)
+        waiting = np.arange(len(gaps))
+        while waiting.size:
+            proposed = noise.uniform_integers(np.full(waiting.size, gaps.shape[1]))
+            accepted = noise.bernoulli_exp(gaps[waiting, proposed], self.gamma)
+            labels[waiting[accepted]] = proposed[accepted]
+            waiting = waiting[~accepted]
+        return Answers(labels.tolist())
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns 1 / (1 + e^{gamma D})."""
+        return outcomes.gumbel_tail(gaps, self.gamma)
+
+    @property
+    def bounded_range(self) -> float:
+        """2 gamma: the ratio of two outcomes changes by what their two counts change."""
+        return 2.0 * self.gamma
+
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns min(D*, gamma^2 l (l+1) / 2): the log ratio spans at most 2 gamma."""
+        spread = self.gamma**2 * moments * (moments + 1.0) / 2.0
+        return np.minimum(super().cost_cap(moments), spread)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W9)."""
+        return np.minimum(self.cost_cap(moments), bounded_range_alpha(self.bounded_range, moments))
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the exact law of the label."""
+        return outcomes.exponential_mechanism_outcomes(counts, self.gamma)
+
+
+# Permute-and-flip: exponential noise on every count, drawn without any.
+
+
+@register
+@dataclass(frozen=True)
+class PermuteAndFlip(PureNoisyMax):
+    """Visits classes in random order and accepts one with probability e^{-gamma (max - count)}.
+
+    The same law as adding exponential noise of rate gamma (docs/theory.md, Proposition D2).
+    """
+
+    name: ClassVar[str] = "permute_and_flip"
+    words: ClassVar[str] = (
+        "Classes are visited in random order, and the first one accepted is the label: the leader "
+        "always, another with a probability that falls by a factor of e for every {scale} votes "
+        "that it is behind. Nothing else of the votes leaves."
+    )
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws who would be accepted, and one of those uniformly.
+
+        Acceptances are independent of the order of the visits, so the first one accepted is a
+        uniform choice among all who would be.
+        """
+        del noisy_winners
+        gaps = counts.max(axis=1, keepdims=True) - counts
+        accepted = noise.bernoulli_exp(gaps.ravel(), self.gamma).reshape(gaps.shape)
+        picks = noise.uniform_integers(accepted.sum(axis=1))
+        labels = np.argmax(accepted.cumsum(axis=1) > picks[:, np.newaxis], axis=1)
+        return Answers(labels.tolist())
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns e^{-gamma D}/2 for D >= 0, and one minus its mirror image below."""
+        return outcomes.exponential_noise_tail(gaps, self.gamma)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the exact law of the label."""
+        return outcomes.permute_and_flip_outcomes(counts, self.gamma)
+
+
+# Laplace noise on every count: the mechanism of Papernot et al. 2017.
+
+
+@register
+@dataclass(frozen=True)
+class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
+    """The class with most votes after discrete Laplace noise is added to every count.
+
+    Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
+    Papernot et al. 2017; docs/theory.md, Proposition D1.
+    """
+
+    name: ClassVar[str] = "laplace_noisy_max"
+    bounds: ClassVar[tuple[str, ...]] = ("paper", *PureNoisyMax.bounds)
+    words: ClassVar[str] = (
+        "To every class's number of votes a random whole number is added, from the discrete "
+        "Laplace law of scale {scale} votes. " + LARGEST_SUM
+    )
+
+    @property
+    def noise(self) -> DiscreteLaplaceNoise:
+        """The law of the noise on one count."""
+        return DiscreteLaplaceNoise(self.gamma)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """1 / gamma, rounded up: the noise drawn is never smaller than what is accounted for."""
+        return {"1/gamma": nextafter(1.0 / self.gamma, inf)}
+
+    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+        """Returns discrete Laplace variables times LATTICE, plus each class's place in an order.
+
+        The order is uniformly random, one for each query, and breaks ties.
+        """
+        drawn = noise.laplace_integers(self.noise_scales["1/gamma"], num_queries * num_classes)
+        priorities = noise.random_orders(num_queries, num_classes)
+        return drawn.reshape(num_queries, num_classes) * LATTICE + priorities
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W4)."""
+        certified = laplace_noisy_max_alphas(self.gamma, tuple(DEFAULT_MOMENTS.tolist()))
+        return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns Pr[difference of two discrete Laplace variables >= gaps]."""
+        return outcomes.discrete_laplace_tail(gaps, self.gamma)
+
+    def bound_tail(self, bound: str) -> Tail:
+        """Returns the tail; for `paper` that of continuous noise (Proposition D1)."""
+        if bound == "paper":
+            return partial(outcomes.laplace_tail, gamma=self.gamma)
+        return self.pairwise_tail
+
+    def bound_cap(self, bound: str, moments: FloatArray) -> FloatArray:
+        """Returns the worst case; for `paper` the paper's own."""
+        return paper_alpha(self.gamma, moments) if bound == "paper" else self.cost_cap(moments)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the exact law of the label, ties broken by random priority."""
+        return outcomes.additive_outcomes(counts, self.noise)
+
+    def neighbour_laws(self, row: IntArray) -> outcomes.NeighbourLaws:
+        """Returns the exact laws, which do not depend on the order of the classes."""
+        laws = neighbour_outcomes(self.noise, *np.unique(row, return_counts=True))
+        rare = outcomes.SMALLEST_PROBABILITY * exp(min(self.gamma, 700.0))
+        return outcomes.NeighbourLaws(laws, limit=self.pure_epsilon, rare=rare)
+
+
+# Gaussian noise on every count: GNMax of Papernot et al. 2018.
+
+
+def gaussian_epsilon(squared_distance: float, delta: float) -> float:
+    """Returns epsilon of discrete Gaussians whose means are sqrt(squared_distance) scales apart.
+
+    A discrete Gaussian is stochastically at most one lattice step above the continuous one, so
+    with k shifted coordinates the privacy loss is that of the continuous one plus at most
+    k / (LATTICE sigma^2): squared_distance / LATTICE when every shift is one vote.
+    """
+    return gaussian_dp_epsilon(sqrt(squared_distance), delta) + squared_distance / LATTICE
+
+
+@register
+@dataclass(frozen=True)
+class GaussianNoisyMax(AdditiveNoisyMax):
+    """The class with most votes after Gaussian noise is added to every count.
+
+    The noise is a discrete Gaussian on multiples of 1 / LATTICE votes. Its Renyi divergence
+    between shifts by whole votes is at most the continuous one's, l (l+1) / sigma^2 per label
+    (docs/theory.md, Proposition D4). It lies between the continuous variable minus and plus one
+    step in stochastic order, so that a difference of two is below the continuous difference plus
+    two steps: `pairwise_tail` lowers gaps by two steps.
+
+    Attributes:
+        sigma: standard deviation of the noise, in votes.
+    """
+
+    sigma: float
+    name: ClassVar[str] = "gaussian_noisy_max"
+    parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
+    bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
+    words: ClassVar[str] = (
+        "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
+        "added. " + LARGEST_SUM
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless sigma is positive and finite."""
+        check_positive("sigma", self.sigma)
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        """Returns the mechanism with sigma = scale."""
+        return cls(scale)
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """The law of the noise on one count, without its lattice."""
+        return GaussianNoise(self.sigma)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Sigma."""
+        return {"sigma": self.sigma}
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """A label is read off counts of sensitivity sqrt(2) with noise on a lattice.
+
+        There the Renyi divergence is at most the continuous one's (docs/theory.md, Proposition D4,
+        a).
+        """
+        return (self.sigma / sqrt(2.0),)
+
+    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+        """Returns discrete Gaussian variables of scale sigma * LATTICE."""
+        drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
+        return drawn.reshape(num_queries, num_classes)
+
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns l (l+1) / sigma^2, the cost of the noisy counts themselves, [num_moments]."""
+        return moments * (moments + 1.0) / self.sigma**2
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W6)."""
+        grid = tuple(DEFAULT_MOMENTS.tolist())
+        certified = gaussian_noisy_max_alphas(self.sigma, grid, 1.0 / LATTICE)
+        return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
+        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
+        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
+
+    def bound_costs(
+        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
+    ) -> FloatArray:
+        """Returns the costs of arXiv 1802.08908, for q below 1."""
+        del bound, u
+        costs = np.full((len(q), len(moments)), np.inf)
+        costs[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
+        return costs
+
+    def vote_reach(self, bound: str) -> int:
+        """Returns 1 for `two_sided`: see `pate_tf.accounting.moments.vote_reach`."""
+        return 1 if bound == "two_sided" else 0
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label, by quadrature of the continuous noise."""
+        return outcomes.additive_outcomes(counts, self.noise)
+
+    def neighbour_laws(self, row: IntArray) -> outcomes.NeighbourLaws:
+        """Returns the laws of continuous noise.
+
+        The sampler's lattice and its ties move a log ratio by at most about one step in LATTICE
+        relative to one vote, which a relative margin of 16 steps covers.
+        """
+        laws = neighbour_outcomes(self.noise, *np.unique(row, return_counts=True))
+        step = 1.0 / self.sigma
+        rare = outcomes.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
+        return outcomes.NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)

@@ -1,0 +1,252 @@
+"""The one module where privacy noise is drawn: the primitive draws that mechanisms compose.
+
+Every draw follows its law exactly, in integers: no floating-point noise is ever added to a count.
+Production draws from the operating system's entropy (`SystemNoise`); the seeded source exists for
+tests and demonstrations, and whoever uses it is told that nothing is private.
+"""
+
+import abc
+import decimal
+import math
+import os
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.core.validation import IntArray
+
+WordArray = npt.NDArray[np.uint64]
+
+# Scales up to here keep count * LATTICE + noise inside int64 but with probability e^-1000.
+SMALLEST_SCALE: Final = 2.0**-30  # less is no noise, and its cost no number that helps
+LARGEST_SCALE: Final = 2.0**30
+
+# Far above the rounding of exp(-gamma * gap) in float64, including a library's last-place errors.
+UNCLEAR_MARGIN: Final = 2.0**-48
+
+DRAWS_AT_ONCE: Final = 2**17
+
+
+def check_drawable(mechanism: Mechanism) -> None:
+    """Checks that a mechanism draws noise, and that its scale can be drawn exactly.
+
+    Raises:
+      ValueError: if it draws none, or a scale is not from 2**-30 to 2**30 votes.
+    """
+    if "draw" in mechanism.lacks:
+        raise ValueError(
+            f"mechanism: expected one that draws noise, got {mechanism.name}: "
+            f"{mechanism.lacks['draw']}"
+        )
+    check_scales(mechanism)
+
+
+def check_scales(mechanism: Mechanism) -> None:
+    """Checks that the scales of a mechanism's noise can be drawn exactly.
+
+    Raises:
+      ValueError: if one is not from 2**-30 to 2**30.
+    """
+    for name, scale in mechanism.noise_scales.items():
+        _check_scale(name, scale)
+
+
+class NoiseSource(abc.ABC):
+    """Draws everything random from one stream of random words.
+
+    A subclass gives the stream and the two integer distributions; the rest is arithmetic on them.
+
+    Attributes:
+      is_secure: whether the stream is unpredictable; the ledger records it with every debit.
+    """
+
+    is_secure: ClassVar[bool]
+
+    @abc.abstractmethod
+    def words(self, size: int) -> WordArray:
+        """Returns independent uniform 64-bit words, uint64 `[size]`."""
+
+    @abc.abstractmethod
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns integers k with probability proportional to e^(-|k|/scale), `[size]`."""
+
+    @abc.abstractmethod
+    def gaussian_integers(self, scale: float, size: int) -> IntArray:
+        """Returns integers k with probability proportional to e^(-k^2/(2 scale^2)), `[size]`."""
+
+    def discrete_gaussian(self, sigma: float) -> int:
+        """Returns one integer k with probability proportional to e^(-k^2/(2 sigma^2)).
+
+        Raises:
+          ValueError: if sigma is not from 2**-30 to 2**30.
+        """
+        _check_scale("sigma", sigma)
+        return int(self.gaussian_integers(sigma, 1)[0])
+
+    def uniform_integers(self, bounds: IntArray) -> IntArray:
+        """Returns exactly uniform whole numbers from 0 to bounds - 1, same shape as bounds."""
+        limits = bounds.astype(np.uint64)
+        # Words below 2**64 mod bound are redrawn; the others fall evenly on the remainders.
+        uneven = (np.uint64(0) - limits) % limits
+        words = self.words(limits.size)
+        while (redraw := np.flatnonzero(words < uneven)).size:
+            words[redraw] = self.words(redraw.size)
+        return (words % limits).astype(np.int64)
+
+    def uniform_below(self, bound: int) -> int:
+        """Returns an exactly uniform whole number from 0 to bound - 1, of any size.
+
+        Raises:
+          ValueError: if bound is below 1.
+        """
+        if bound < 1:
+            raise ValueError("expected a bound of at least 1, got less")
+        num_bits = (bound - 1).bit_length()
+        num_words = -(-num_bits // 64)
+        while True:
+            bits = int.from_bytes(self.words(num_words).tobytes(), "little")
+            if (drawn := bits >> (64 * num_words - num_bits)) < bound:
+                return drawn
+
+    def uniform_subset(self, number: int, *, below: int) -> list[int]:
+        """Returns `number` different whole numbers from 0 to below - 1, every set as likely.
+
+        (Floyd's algorithm: Bentley 1987.)
+
+        Raises:
+          ValueError: if there are not so many numbers.
+        """
+        if not 0 <= number <= below:
+            raise ValueError("expected at most as many numbers as there are, got more")
+        chosen: set[int] = set()
+        for last in range(below - number, below):
+            drawn = self.uniform_below(last + 1)
+            chosen.add(last if drawn in chosen else drawn)
+        return sorted(chosen)
+
+    def random_orders(self, num_queries: int, num_classes: int) -> IntArray:
+        """Returns exactly uniform random orders of the classes, `[num_queries, num_classes]`."""
+        keys = self.words(num_queries * num_classes).reshape(num_queries, num_classes)
+        while True:
+            # Equal keys would favour low indices; given that they differ, every order is as likely.
+            ordered = np.sort(keys, axis=1)
+            equal = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+            if not equal.size:
+                return np.argsort(keys, axis=1)
+            keys[equal] = self.words(equal.size * num_classes).reshape(-1, num_classes)
+
+    def bernoulli_exp(self, gaps: IntArray, gamma: float) -> npt.NDArray[np.bool_]:
+        """Returns True with probability exactly e^(-gamma * gap), `[size]`.
+
+        A uniform real U is compared with e^(-gamma * gap). The first 53 bits of U against a float
+        decide, unless the two are closer than any rounding; then more bits of U are drawn and
+        the comparison is done with as many digits as it takes. Unlike rejection samplers,
+        the time taken hardly depends on the gaps.
+        """
+        words = self.words(gaps.size)
+        uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        with np.errstate(over="ignore", under="ignore"):
+            probability = np.exp(-gamma * gaps)
+        accepted = np.asarray(uniform < probability)
+        for index in np.flatnonzero(np.abs(uniform - probability) < UNCLEAR_MARGIN):
+            accepted[index] = self._is_below_exp(int(words[index]), gamma, int(gaps[index]))
+        return accepted
+
+    def _is_below_exp(self, bits: int, gamma: float, gap: int) -> bool:
+        """Whether the uniform number that starts with 64 `bits` is below e^(-gamma * gap)."""
+        num_bits = 64
+        while True:
+            num_bits += 64
+            bits = bits << 64 | int(self.words(1)[0])
+            # A third of num_bits decimal digits resolve 2**-num_bits, with ten digits to spare.
+            with decimal.localcontext(prec=num_bits // 3 + 10):
+                probability = (-decimal.Decimal(gamma) * gap).exp() * 2**num_bits
+                if bits + 1 <= probability - 1:
+                    return True
+                if bits >= probability + 1:
+                    return False
+
+
+class SystemNoise(NoiseSource):
+    """Noise from the operating system's entropy, for everything that is ever released.
+
+    The integer Laplace and Gaussian variables come from OpenDP's exact samplers (Canonne, Kamath
+    and Steinke 2020), whose bits are those of OpenSSL's cryptographic generator: seeded by the
+    operating system, and again in every forked process.
+    """
+
+    is_secure = True
+
+    def words(self, size: int) -> WordArray:
+        """Returns uniform words from `os.urandom`, uint64 `[size]`."""
+        return np.frombuffer(os.urandom(8 * size), np.uint64).copy()
+
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns discrete Laplace variables, `[size]`."""
+        return _draw_with_opendp("make_laplace", scale, size)
+
+    def gaussian_integers(self, scale: float, size: int) -> IntArray:
+        """Returns discrete Gaussian variables, `[size]`."""
+        return _draw_with_opendp("make_gaussian", scale, size)
+
+
+class SeededNoise(NoiseSource):
+    """Predictable noise, for tests and demonstrations: whoever knows the seed can subtract it.
+
+    The integer distributions are drawn in floating point and are right up to its rounding.
+
+    Attributes:
+      seed: the seed, a whole number of at least 0.
+    """
+
+    is_secure = False
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._generator = np.random.default_rng(seed)
+
+    def words(self, size: int) -> WordArray:
+        """Returns words of the seeded generator, uint64 `[size]`."""
+        return self._generator.integers(0, 2**64, size, np.uint64)
+
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns differences of geometric variables, `[size]`."""
+        stop = -math.expm1(-1.0 / scale)
+        return self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
+
+    def gaussian_integers(self, scale: float, size: int) -> IntArray:
+        """Returns discrete Gaussian variables, `[size]`, by rejection from the discrete Laplace.
+
+        (Canonne, Kamath and Steinke 2020, Algorithm 3.)
+        """
+        proposal_scale = math.floor(scale) + 1.0
+        drawn = np.empty(0, np.int64)
+        while drawn.size < size:
+            proposed = self.laplace_integers(proposal_scale, 2 * size + 16)
+            excess = np.abs(proposed) - scale**2 / proposal_scale
+            accepted = self._generator.random(proposed.size) < np.exp(-((excess / scale) ** 2) / 2)
+            drawn = np.concatenate([drawn, proposed[accepted]])
+        return drawn[:size]
+
+
+def _check_scale(name: str, scale: float) -> None:
+    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        raise ValueError(f"{name}: expected a scale from 2**-30 to 2**30 votes, got {scale}")
+
+
+def _draw_with_opendp(maker: str, scale: float, size: int) -> IntArray:
+    # opendp.prelude would import scikit-learn; accounting alone must import nothing of OpenDP.
+    from opendp import domains, measurements, metrics, mod
+
+    mod.enable_features("contrib")
+    laplace = maker == "make_laplace"
+    metric = metrics.l1_distance(T="i64") if laplace else metrics.l2_distance(T="f64")
+    domain = domains.vector_domain(domains.atom_domain(T="i64"))
+    add_noise = getattr(measurements, maker)(domain, metric, scale=scale)
+    drawn = np.empty(size, np.int64)
+    for start in range(0, size, DRAWS_AT_ONCE):
+        stop = min(start + DRAWS_AT_ONCE, size)
+        drawn[start:stop] = add_noise([0] * (stop - start))
+    return drawn

@@ -1,0 +1,348 @@
+"""Plans for votes that nobody has looked at: chosen for a stated hypothetical profile.
+
+A profile that the true votes do not resemble makes the released epsilon larger, never invalid: no
+theorem on releases asks how a plan was chosen, but that no vote was read (docs/theory.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from pate_tf.accounting.conversions import check_delta, epsilon_from_alphas
+from pate_tf.accounting.divergences import FloatArray, ndtri
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
+from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease, profile_counts
+from pate_tf.accounting.release_plan import (
+    ReleasePlan,
+    gaussian_smooth_sensitivity_rdp,
+    integer_step,
+    steps_above,
+)
+from pate_tf.analysis.release_results import GateDecision, SanitisedEpsilon
+from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
+from pate_tf.core.validation import IntArray
+
+PASS_PROBABILITY = 0.99
+
+_FAILURE = 0.01
+_LEAST_SMOOTHNESS = 1e-3
+_MOMENTS = np.geomspace(0.5, 256.0, 46)
+_SHARES = np.linspace(0.1, 1.0, 10)
+_BETA_SHARES = np.linspace(0.1, 0.9, 9)
+_SIGMAS = np.geomspace(0.5, 200.0, 41)
+_MOST_STEPS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    epsilon: float
+    moment: float
+    smoothness: float
+    sigma: float
+    budget: float | None = None
+
+
+def plan_release(
+    mechanism: Mechanism,
+    *,
+    num_queries: int,
+    num_teachers: int,
+    num_classes: int,
+    delta: float,
+    release: str = "log_cost",
+    bound: str | None = None,
+    profile: float = DEFAULT_PROFILE,
+    attempts: int = 1,
+) -> ReleasePlan:
+    """Returns the plan of least epsilon for queries that all have the profile's votes.
+
+    The epsilon that is minimised, over a grid of moments, smoothness and sigma: the published one
+    at the median of its noise with failure 1 % (`log_cost`, `smooth_sensitivity`); the worst case
+    with failure delta / 2 and the budget that the profile passes with probability 99 % (`gate`).
+    No vote enters.
+
+    Args:
+        mechanism: the mechanism that will draw the labels.
+        num_queries: number of labelled queries.
+        num_teachers: number of teachers.
+        num_classes: number of classes.
+        delta: that of the statement; at a gate the total.
+        release: "log_cost" (default), "gate" or "smooth_sensitivity".
+        bound: default the tightest two-sided bound that the release can use.
+        profile: lead of the first class over the second, as a share of the teachers.
+        attempts: how often a gate may be tried on these votes; each may fail, so that each may do
+            so more seldom.
+
+    Raises:
+        ValueError: if an argument is out of range, or the mechanism has no such release.
+    """
+    check_delta(delta)
+    if attempts < 1:
+        raise ValueError(f"expected attempts >= 1, got {attempts}")
+    counts = profile_counts(num_teachers, num_classes, profile)
+    aware = release != "smooth_sensitivity" and "class_aware" in mechanism.bounds
+    blank = ReleasePlan(
+        release=release,
+        bound=bound or ("class_aware" if aware else "two_sided"),
+        moment=1.0,
+        smoothness=1.0,
+        sigma=1.0,
+        failure=delta / (2.0 * attempts) if release == "gate" else _FAILURE,
+        num_queries=num_queries,
+        budget=1.0 if release == "gate" else None,
+        profile=(
+            f"{num_queries} queries of {num_teachers} teachers and {num_classes} classes, all led "
+            f"by {profile:g} of the teachers"
+        ),
+    )
+    blank.check_mechanism(mechanism)
+    if release == "smooth_sensitivity":
+        best = _plan_smooth_sensitivity(mechanism, blank, counts, delta)
+    else:
+        best = _plan_log_cost(mechanism, blank, counts, delta, attempts)
+    return dataclasses.replace(
+        blank,
+        moment=best.moment,
+        smoothness=best.smoothness,
+        sigma=best.sigma,
+        budget=best.budget,
+    )
+
+
+def _profile_totals(
+    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """Returns numbers of moved votes and K_k at each moment, [num_steps, num_moments]."""
+    num_teachers = int(counts.sum())
+    steps = np.unique(np.linspace(0, num_teachers // 2 + 1, _MOST_STEPS).astype(np.int64))
+    reach = vote_reach(plan.bound, mechanism)
+    q, u = ball_maxima(counts, steps + reach, tail_table(plan.bound, mechanism, num_teachers))
+    costs = query_costs(plan.bound, mechanism, q[:, 0], u[:, 0], _MOMENTS)
+    return steps, np.maximum(plan.num_queries * costs, plan.cost_floor)
+
+
+def _plan_log_cost(
+    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float, attempts: int
+) -> _Candidate:
+    smooth = _smooth_steps(*_profile_totals(mechanism, plan, counts))
+    cap = mechanism.data_independent_alpha(_MOMENTS, num_queries=plan.num_queries)
+    gate = plan.release == "gate"
+    candidates = []
+    for sigma in _SIGMAS:
+        own = attempts * _MOMENTS * (_MOMENTS + 1.0) / (2.0 * sigma**2)
+        above = float(steps_above(sigma, plan.failure))
+        if gate:
+            # The fraction of a step keeps the budget's own rounding from costing a whole one.
+            above += steps_above(sigma, 1.0 - PASS_PROBABILITY) + 1e-6
+        for smoothness, step, whole in smooth:
+            bounds = np.exp(np.minimum(step * (whole + above), 700.0))
+            epsilon, moment = epsilon_from_alphas(
+                np.minimum(bounds, cap) + own,
+                _MOMENTS,
+                delta - attempts * plan.failure if gate else delta,
+            )
+            at = int(np.searchsorted(_MOMENTS, moment))
+            budget = float(bounds[at]) if gate else None
+            candidates.append(
+                _Candidate(epsilon, moment, float(smoothness[at]), float(sigma), budget)
+            )
+    return min(candidates, key=lambda candidate: candidate.epsilon)
+
+
+def _smooth_steps(
+    steps: IntArray, totals: FloatArray
+) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
+    """Returns eta, eta' and ceil(ln Cbar / eta') for each share, every one [num_moments].
+
+    Full smoothness is that from which on Cbar is the profile's own cost.
+    """
+    logs = np.log(totals)
+    steepest = np.max((logs[1:] - logs[0]) / steps[1:, None], axis=0)
+    found = []
+    for share in _SHARES:
+        smoothness = np.maximum(share * steepest, _LEAST_SMOOTHNESS)
+        step = integer_step(smoothness)
+        found.append(
+            (
+                smoothness,
+                step,
+                np.ceil(np.max(logs - smoothness * steps[:, None], axis=0) / step),
+            )
+        )
+    return found
+
+
+def _plan_smooth_sensitivity(
+    mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float
+) -> _Candidate:
+    """Searches shares of the largest beta that Theorem B1 allows at each moment."""
+    q, u = union_bound(bound_tail(plan.bound, mechanism), counts)
+    costs = plan.num_queries * query_costs(plan.bound, mechanism, q, u, _MOMENTS)[0]
+    caps = mechanism.data_independent_alpha(_MOMENTS, num_queries=plan.num_queries)
+    b = -float(ndtri(plan.failure))
+    alphas = np.empty((len(_BETA_SHARES), len(_SIGMAS), len(_MOMENTS)))
+    for at, (moment, cost, cap) in enumerate(zip(_MOMENTS, costs, caps, strict=True)):
+        slopes = plan.num_queries * local_sensitivities(
+            counts, mechanism, moment=float(moment), bound=plan.bound
+        )
+        for row, beta in enumerate(_BETA_SHARES * _largest_beta(moment)):
+            largest = float(np.max(np.exp(-beta * np.arange(len(slopes))) * slopes))
+            for column, sigma in enumerate(_SIGMAS):
+                own = gaussian_smooth_sensitivity_rdp(moment + 1.0, beta=beta, sigma=sigma, b=b)
+                alphas[row, column, at] = min(cost + b * sigma * largest, cap) + moment * own
+    candidates = []
+    for share, of_share in zip(_BETA_SHARES, alphas, strict=True):
+        for sigma, of_sigma in zip(_SIGMAS, of_share, strict=True):
+            epsilon, moment = epsilon_from_alphas(of_sigma, _MOMENTS, delta)
+            beta = float(share * _largest_beta(moment))
+            candidates.append(_Candidate(epsilon, moment, beta, float(sigma)))
+    return min(candidates, key=lambda candidate: candidate.epsilon)
+
+
+def _largest_beta(moment: float) -> float:
+    """Returns where Theorem B1 ends: l (e^{2 beta} - 1) = 1."""
+    return float(np.log1p(1.0 / moment) / 2.0)
+
+
+# What an analysis is asked to release, and what it released, as values.
+#
+# A roof room, without TensorFlow.
+
+
+SANITISED, SMOOTH_SENSITIVITY, GATE = "sanitised", "smooth_sensitivity", "gate"
+RELEASES = (SANITISED, SMOOTH_SENSITIVITY, GATE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseRequest:
+    """What is to be released, fixed before the votes are read. Public.
+
+    Attributes:
+      kinds: some of `RELEASES`, at least one. `sanitised` and `gate` read one and the same draw;
+        `smooth_sensitivity` is another draw and stands alone.
+      delta: in total.
+      adaptive: whether queries were chosen by looking at earlier noisy labels; then refused.
+      profile: lead of the first class, as a share of the teachers, that the plan is made for.
+      moment: of the plan; this and the following default to what planning finds best.
+      smoothness: eta, or beta for `smooth_sensitivity`.
+      sigma: of the release's noise, in sensitivities.
+      budget: the gate's, a cost at the moment in natural logarithms.
+      confidence: that the sanitised epsilon is not too low.
+      attempts: how often a gate is tried on these votes in all, anywhere; its guarantee covers so
+        many. None if nobody says; then it covers one, and is no worst case.
+
+    Raises:
+      ValueError: if kinds do not go together, or a value is for another kind.
+    """
+
+    kinds: tuple[str, ...]
+    delta: float
+    adaptive: bool = False
+    profile: float = DEFAULT_PROFILE
+    moment: float | None = None
+    smoothness: float | None = None
+    sigma: float | None = None
+    budget: float | None = None
+    confidence: float | None = None
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in RELEASES:
+                raise ValueError(f"release: expected some of {list(RELEASES)}, got {kind!r}")
+        if SMOOTH_SENSITIVITY in self.kinds and len(set(self.kinds)) > 1:
+            raise ValueError(
+                "release: expected smooth_sensitivity alone: two draws from the same votes cost "
+                "twice"
+            )
+        if self.budget is not None and GATE not in self.kinds:
+            raise ValueError("budget: expected it with a gate, got it without")
+        if self.attempts is not None and (GATE not in self.kinds or self.attempts < 1):
+            raise ValueError(
+                f"attempts: expected at least 1, with a gate alone, got {self.attempts}"
+            )
+        if self.confidence is not None and GATE in self.kinds:
+            raise ValueError(
+                "confidence: expected none with a gate, whose failures are half of delta"
+            )
+        if self.confidence is not None and not 0.5 < self.confidence < 1.0:
+            raise ValueError(f"confidence: expected in (0.5, 1), got {self.confidence}")
+
+    @property
+    def planned(self) -> PlannedRelease:
+        """What a ledger fixes of it beforehand."""
+        is_smooth = SMOOTH_SENSITIVITY in self.kinds
+        return PlannedRelease(
+            release="smooth_sensitivity" if is_smooth else "log_cost",
+            profile=self.profile,
+            moment=self.moment,
+            smoothness=self.smoothness,
+            sigma=self.sigma,
+            confidence=self.confidence,
+        )
+
+    def plan(
+        self, mechanism: Mechanism, *, num_queries: int, num_teachers: int, num_classes: int
+    ) -> ReleasePlan:
+        """Returns the plan; no vote enters.
+
+        Raises:
+          ValueError: if the mechanism has no such release, or a value is out of range.
+        """
+        release = "log_cost"
+        if GATE in self.kinds:
+            release = "gate"
+        elif SMOOTH_SENSITIVITY in self.kinds:
+            release = "smooth_sensitivity"
+        planned = plan_release(
+            mechanism,
+            num_queries=num_queries,
+            num_teachers=num_teachers,
+            num_classes=num_classes,
+            delta=self.delta,
+            release=release,
+            profile=self.profile,
+            attempts=self.attempts or 1,
+        )
+        changes: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("moment", self.moment),
+                ("smoothness", self.smoothness),
+                ("sigma", self.sigma),
+                ("budget", self.budget),
+                ("failure", None if self.confidence is None else 1.0 - self.confidence),
+            )
+            if value is not None
+        }
+        return dataclasses.replace(planned, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Released:
+    """Publishable: what was read from the one draw.
+
+    Attributes:
+      plan: what was fixed before the votes were read.
+      sanitised: an epsilon that covers labels and itself, if it was asked for.
+      gate: whether labels may be released, if it was asked for.
+      attempts: how many tries of the gate its guarantee covers, by what the user says; None if
+        nobody said.
+      plan_was_fixed: whether the plan was fixed before there were votes, as a ledger shows.
+      num_discarded: how many earlier draws the user said were never published.
+      is_charged: whether a ledger was charged for it; none was for votes of a file.
+      secure_noise: False if the draw's noise came from a seed.
+    """
+
+    plan: ReleasePlan
+    sanitised: SanitisedEpsilon | None
+    gate: GateDecision | None
+    attempts: int | None
+    plan_was_fixed: bool
+    num_discarded: int
+    is_charged: bool
+    secure_noise: bool

@@ -1,0 +1,315 @@
+"""Smooth sensitivity of the data-dependent cost (docs/theory.md, Theorem A).
+
+How much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change when one record is replaced, at the
+votes at hand and, discounted by e^{-beta d}, at all votes d teachers away. All results are
+sensitive: only a release (see `release`) may leave the house.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from math import exp, inf, log
+
+import numpy as np
+
+from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.moments import bound_tail, query_costs, vote_reach
+from pate_tf.accounting.release_plan import check_smooth_sensitivity
+from pate_tf.core.validation import IntArray
+
+# Histograms within some changes of vote: the largest and the smallest union bound.
+#
+# One replaced record, or one owner added or removed, changes one teacher and so moves at most one
+# vote in every query at once (docs/theory.md, Propositions S1 and S2); what can be reached is
+# Lemma 2
+# of that page. Everything here works on distinct sorted histograms, so that equal queries are
+# computed once, and reads F from a table, since gaps are whole numbers.
+
+
+CHUNK_ENTRIES = 2**18
+
+
+@dataclasses.dataclass(frozen=True)
+class DistinctHistograms:
+    """Sensitive: the different histograms among the queries, and how often each occurs.
+
+    Attributes:
+        rows: int64 [num_distinct, num_classes], every row descending.
+        weights: int64 [num_distinct], number of queries with that histogram.
+        num_teachers: number of votes of every query.
+    """
+
+    rows: IntArray = dataclasses.field(repr=False)
+    weights: IntArray = dataclasses.field(repr=False)
+    num_teachers: int
+
+    def __repr__(self) -> str:
+        return f"DistinctHistograms(<{self.num_queries} queries, {self.num_teachers} teachers>)"
+
+    @property
+    def num_queries(self) -> int:
+        """Number of queries, equal ones counted as often as they occur."""
+        return int(self.weights.sum())
+
+    def steps_at_once(self) -> int:
+        """Returns how many numbers of moved votes to treat in one piece of bounded memory."""
+        return max(1, CHUNK_ENTRIES // max(1, self.rows.size))
+
+
+def distinct_histograms(counts: IntArray) -> DistinctHistograms:
+    """Sorts every query's counts and merges equal ones; the order of classes has no influence.
+
+    Args:
+        counts: int64 [num_queries, num_classes], at least one query.
+
+    Raises:
+        ValueError: if there is no query, or queries differ in their number of votes: a teacher
+            that abstains is outside of the adjacency that everything here rests on.
+    """
+    if counts.ndim != 2 or not counts.size:
+        raise ValueError(f"expected counts [num_queries, num_classes], got {list(counts.shape)}")
+    totals = counts.sum(axis=1)
+    if (totals != totals[0]).any():
+        raise ValueError("expected one vote of every teacher on every query, got unequal totals")
+    rows, weights = np.unique(-np.sort(-counts, axis=1), axis=0, return_counts=True)
+    return DistinctHistograms(rows, weights.astype(np.int64), int(totals[0]))
+
+
+def tail_table(bound: str, mechanism: Mechanism, num_teachers: int) -> FloatArray:
+    """Returns F at the gaps 0 .. num_teachers that a bound is evaluated with.
+
+    Raises:
+        ValueError: if the mechanism has no such bound.
+    """
+    return bound_tail(bound, mechanism)(np.arange(num_teachers + 1, dtype=np.float64))
+
+
+def ball_maxima(rows: IntArray, steps: IntArray, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Returns qmax_d and umax_d of Lemma 2, each [num_steps, num_rows].
+
+    F(D_2 - 2d) + sum_{j>=3} F(D_j - d) where D_2 >= 2d; else 1, for a tie is in reach.
+
+    Args:
+        rows: int64 [num_rows, num_classes], every row descending.
+        steps: int64 [num_steps], numbers of moved votes d.
+        tail: F at the gaps 0, 1, ..., at least up to the largest count.
+    """
+    gaps = rows[:, :1] - rows[:, 1:]
+    if not gaps.shape[1]:
+        nothing = np.zeros((len(steps), len(rows)))
+        return nothing, nothing
+    near = gaps[None, :, 0] - 2 * steps[:, None]
+    apart = near >= 0
+    largest = np.where(apart, tail[np.maximum(near, 0)], 1.0)
+    others = np.maximum(gaps[None, :, 1:] - steps[:, None, None], 0)
+    total = largest + tail[others].sum(axis=-1)
+    return np.where(apart, total, 1.0), largest
+
+
+class BallMinima:
+    """qmin_d of Lemma 2 for d = 1, 2, ...: greedy moves from the largest other class to the first.
+
+    Args:
+        rows: int64 [num_rows, num_classes], every row descending.
+        tail: F at the gaps 0 .. num_teachers.
+    """
+
+    def __init__(self, rows: IntArray, tail: FloatArray) -> None:
+        self._winner = rows[:, 0].copy()
+        self._others = rows[:, 1:].copy()
+        self._tail = tail
+
+    def next(self, num_steps: int) -> FloatArray:
+        """Returns qmin of the next num_steps values of d, [num_steps, num_rows]."""
+        gaps = np.empty((num_steps, *self._others.shape), np.int64)
+        if not self._others.shape[1]:
+            return np.zeros(gaps.shape[:2])
+        every = np.arange(len(self._winner))
+        for step in range(num_steps):
+            largest = np.argmax(self._others, axis=1)
+            moved = (self._others[every, largest] > 0).astype(np.int64)
+            self._others[every, largest] -= moved
+            self._winner += moved
+            np.subtract(self._winner[:, None], self._others, out=gaps[step])
+        return np.asarray(self._tail[gaps].sum(axis=-1))
+
+
+_ROUNDING_DOWN = 1.0 - 1e-14
+_PIECES = 64
+
+
+def _costs(bound: str, mechanism: Mechanism, q: FloatArray, moment: float) -> FloatArray:
+    """Returns psi_l(q) of any shape of q."""
+    flat = q.reshape(-1)
+    costs = query_costs(bound, mechanism, flat, flat, np.array([moment]))
+    return np.asarray(costs[:, 0].reshape(q.shape))
+
+
+def flat_from(bound: str, mechanism: Mechanism, moment: float) -> float:
+    """Returns q0 of Lemma 3, rounded down: from q0 on the cost of a query is its cap.
+
+    Rounding down is the safe side: it lowers the lower end of (A1) in Theorem A.
+    """
+    pure_epsilon = check_smooth_sensitivity(bound, mechanism)
+    cap = _costs(bound, mechanism, np.ones(1), moment)[0]
+    low, high = 0.0, 1.0 / (1.0 + exp(min(pure_epsilon, 700.0)))
+    while True:
+        between = np.linspace(low, high, _PIECES + 1)[1:-1]
+        below = between[_costs(bound, mechanism, between, moment) < cap]
+        raised = float(np.max(below, initial=low))
+        lowered = float(np.min(between[between > raised], initial=high))
+        if (raised, lowered) == (low, high):
+            break
+        low, high = raised, lowered
+    return low * _ROUNDING_DOWN
+
+
+class _Slopes:
+    """LSbar_d of Theorem A, (A1), for one bound, mechanism and moment."""
+
+    def __init__(self, bound: str, mechanism: Mechanism, moment: float) -> None:
+        self._bound, self._mechanism, self._moment = bound, mechanism, moment
+        self._shrink = exp(-check_smooth_sensitivity(bound, mechanism))
+        self._flat_from = flat_from(bound, mechanism, moment)
+        ends = np.array([1.0, self._flat_from * self._shrink])
+        cap, lowest = _costs(bound, mechanism, ends, moment)
+        self.largest = float(cap - lowest)
+
+    def __call__(self, q_max: FloatArray, q_min: FloatArray) -> FloatArray:
+        low = np.maximum(np.minimum(self._flat_from, q_max) * self._shrink, q_min)
+        difference = _costs(self._bound, self._mechanism, q_max, self._moment)
+        difference -= _costs(self._bound, self._mechanism, low, self._moment)
+        return np.maximum(difference, 0.0)
+
+
+def _weighted_sensitivities(
+    histograms: DistinctHistograms, slopes: _Slopes, tail: FloatArray
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yields distances d and sum_i LSbar_d(n_i), d rising, each [num_distances]."""
+    minima = BallMinima(histograms.rows, tail)
+    at_once = histograms.steps_at_once()
+    for start in range(0, histograms.num_teachers, at_once):
+        distances = np.arange(start, min(start + at_once, histograms.num_teachers))
+        q_max, _ = ball_maxima(histograms.rows, distances + 1, tail)
+        yield distances, slopes(q_max, minima.next(len(distances))) @ histograms.weights
+
+
+def local_sensitivities(
+    counts: IntArray, mechanism: Mechanism, *, moment: float, bound: str
+) -> FloatArray:
+    """Returns sum_i LSbar_d(n_i) for d = 0 .. num_teachers - 1, [num_teachers]. Sensitive.
+
+    Formal guarantee (Theorem A, a): no less than the change of the total cost between two
+    neighbouring vote tables, of which one is at most d teachers away from the true one.
+
+    Args:
+        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        mechanism: a mechanism with a gamma.
+        moment: l > 0, the Renyi order less one.
+        bound: "paper", "tight" or "two_sided".
+
+    Raises:
+        ValueError: as `smooth_sensitivity`.
+    """
+    check_smooth_sensitivity(bound, mechanism)
+    histograms = distinct_histograms(counts)
+    tail = tail_table(bound, mechanism, histograms.num_teachers)
+    parts = _weighted_sensitivities(histograms, _Slopes(bound, mechanism, moment), tail)
+    return np.concatenate([totals for _, totals in parts])
+
+
+def smooth_sensitivity(
+    counts: IntArray, mechanism: Mechanism, *, moment: float, beta: float, bound: str
+) -> float:
+    """Returns U_beta of Theorem A for the total cost at one moment, natural log units. Sensitive.
+
+    Formal guarantee (Theorem A): U_beta is at least the beta-smooth sensitivity of C_l, and
+    U_beta(V) <= e^beta U_beta(V') for neighbours V and V', up to rounding; `release` adds the
+    margin that covers it. Divide by the moment for the Renyi divergence of order l + 1.
+
+    | at the edge | result |
+    |---|---|
+    | one class | 0: the label is known |
+    | gamma so large that every cost overflows to its cap | 0: the computed cost can't change |
+    | every vote table in reach has the capped cost | 0: the cost can't change |
+
+    Args:
+        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        mechanism: a mechanism with a gamma.
+        moment: l > 0, the Renyi order less one.
+        beta: rate of the discount, above 0, chosen without looking at the counts.
+        bound: "paper", "tight" or "two_sided".
+
+    Raises:
+        ValueError: if beta or the moment is not positive, the bound has no smooth sensitivity (see
+            `check_smooth_sensitivity`) or the counts are refused (`distinct_histograms`).
+    """
+    for name, value in (("moment", moment), ("beta", beta)):
+        if not 0.0 < value < inf:
+            raise ValueError(f"expected {name} > 0 and finite, got {value}")
+    check_smooth_sensitivity(bound, mechanism)
+    histograms = distinct_histograms(counts)
+    tail = tail_table(bound, mechanism, histograms.num_teachers)
+    slopes = _Slopes(bound, mechanism, moment)
+    ceiling = histograms.num_queries * slopes.largest
+    best = 0.0
+    for distances, totals in _weighted_sensitivities(histograms, slopes, tail):
+        best = max(best, float(np.max(np.exp(-beta * distances) * totals)))
+        if exp(-beta * (int(distances[-1]) + 1)) * ceiling <= best:
+            break
+    return best
+
+
+# The eta-smooth cost, whose logarithm has a global sensitivity (docs/theory.md, Theorem B2).
+
+
+def log_smooth_cost(
+    counts: IntArray,
+    mechanism: Mechanism,
+    *,
+    bound: str,
+    moment: float,
+    eta: float,
+    floor: float,
+) -> float:
+    """Returns ln Cbar of Theorem B2, in natural logarithms. Sensitive.
+
+    Cbar = max(floor, max_k e^{-eta k} K_k), K_k = sum_i of the cost at the largest q and u within k
+    changes of vote.
+
+    Formal guarantee (Theorem B2), for non-adaptive queries and up to rounding errors, which the
+    caller covers: Cbar is at least the total cost, and ln Cbar changes by at most eta between
+    neighbours. It needs a cost that is nondecreasing in q and u, and nested balls. Gaussian noise
+    has both: the formula is nondecreasing in q (Proposition D5), and the two-sided cost is
+    that formula at qmax_1, so that K_k reads qmax_{k+1}, which is nested like qmax_k.
+
+    Args:
+        counts: int64 [num_queries, num_classes], every row with one vote of every teacher.
+        mechanism: a mechanism with noise.
+        bound: "paper", "tight", "two_sided" or "class_aware", as the mechanism has it.
+        moment: l > 0, the Renyi order less one.
+        eta: the sensitivity, above 0.
+        floor: c_0 > 0, a public constant.
+
+    Raises:
+        ValueError: if the mechanism has no such bound, or a row lacks a teacher's vote.
+    """
+    histograms = distinct_histograms(counts)
+    tail = tail_table(bound, mechanism, histograms.num_teachers)
+    reach = vote_reach(bound, mechanism)
+    moments = np.array([moment])
+    cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), moments)[0, 0]
+    ceiling = histograms.num_queries * float(cap)
+    at_once = histograms.steps_at_once()
+    best = floor
+    for start in range(0, histograms.num_teachers + 1, at_once):
+        if exp(-eta * start) * ceiling <= best:
+            break
+        steps = np.arange(start, min(start + at_once, histograms.num_teachers + 1))
+        q, u = ball_maxima(histograms.rows, steps + reach, tail)
+        costs = query_costs(bound, mechanism, q.reshape(-1), u.reshape(-1), moments)
+        totals = costs[:, 0].reshape(q.shape) @ histograms.weights
+        best = max(best, float(np.max(np.exp(-eta * steps) * totals)))
+    return log(best)

@@ -1,0 +1,134 @@
+"""How a run tells how far it is, and what it found out. TensorFlow is not imported."""
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Row = tuple[str, str]
+UNEVEN = 1.5  # times its even share: from there on the commonest class is told apart
+NOT_MEASURED = "not measured: the public samples have no labels"
+Advance = Callable[[int], object]
+
+
+@contextlib.contextmanager
+def _no_clock(description: str) -> Iterator[None]:
+    del description
+    yield
+
+
+@contextlib.contextmanager
+def _no_bar(description: str, total: int, unit: str) -> Iterator[Advance]:
+    del description, total, unit
+    yield lambda done: None
+
+
+def _nothing(text: str) -> None:
+    del text
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reporting:
+    """How a run shows its progress. Nothing here changes a result.
+
+    Attributes:
+      clock: from a description to what is entered while something goes on that can't say how far
+        it is.
+      progress_bar: from a description, a total and a unit to what is entered likewise; it gives a
+        function to call with how many more are done.
+      note: told what the user did not ask for and should know before anything is paid.
+      warn: told in one line what the user should heed.
+      verbose: whether Keras draws its own progress bars.
+      began: of the run, by `time.monotonic`.
+    """
+
+    clock: Callable[[str], contextlib.AbstractContextManager[None]] = _no_clock
+    progress_bar: Callable[[str, int, str], contextlib.AbstractContextManager[Advance]] = _no_bar
+    note: Callable[[str], None] = _nothing
+    warn: Callable[[str], None] = _warn
+    verbose: bool = False
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far."""
+        return time.monotonic() - self.began
+
+
+QUIET = Reporting()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """SENSITIVE: what a run tells whoever holds the private data.
+
+    Attributes:
+      values: JSON values.
+      rows: the same as rows of a table.
+      failure: why there is no result although something was paid, in one line; None if there is
+        one.
+    """
+
+    values: dict[str, Any] = dataclasses.field(repr=False)
+    rows: list[Row] = dataclasses.field(repr=False)
+    failure: str | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows, or lines, under a title.
+
+    Attributes:
+      title: what they are.
+      rows: names and values.
+      lines: instead of rows.
+      is_sensitive: whether they may not be published.
+    """
+
+    title: str
+    rows: Sequence[Row] = dataclasses.field(default=(), repr=False)
+    lines: Sequence[str] = dataclasses.field(default=(), repr=False)
+    is_sensitive: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TablesReport:
+    """SENSITIVE: what an analysis tells whoever holds the votes.
+
+    Attributes:
+      tables: what may be published and what may not, apart. Argument names stand in backticks.
+      values: JSON values.
+    """
+
+    tables: Sequence[Table] = dataclasses.field(repr=False)
+    values: dict[str, Any] = dataclasses.field(repr=False)
+
+
+# Progress bars that a notebook shows, and a terminal too.
+
+
+def reporting(verbose: bool) -> Reporting:
+    """Returns how a run shows its progress: with bars, or not at all."""
+    return Reporting(progress_bar=_bar, clock=_clock, verbose=True) if verbose else QUIET
+
+
+@contextlib.contextmanager
+def _bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc=description, unit=unit) as bar:
+        yield bar.update
+
+
+@contextlib.contextmanager
+def _clock(description: str) -> Iterator[None]:
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=description, bar_format="{desc}: {elapsed}"):
+        yield

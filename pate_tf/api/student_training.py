@@ -1,0 +1,385 @@
+"""What the labels of one student cost at the true votes. SENSITIVE."""
+
+import dataclasses
+import pathlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from pate_tf.accounting import moments
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.api.label_requests import LabelRequest, ask, check_request
+from pate_tf.api.reporting import QUIET, Reporting
+from pate_tf.api.student_publishing import PAGE, STATEMENT, Published, publish
+from pate_tf.core import artifacts
+from pate_tf.core.public import PublicSplit
+from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
+from pate_tf.queries.queried import COST_FILE, LABELS_FILE, QueriedLabels
+from pate_tf.representations.regression import MOST_QUERIES
+from pate_tf.serving import formats
+from pate_tf.serving.served import ServedStudent
+from pate_tf.students import catalogue, evaluation, training
+from pate_tf.students.config import StudentConfig
+from pate_tf.students.evaluation import ByClass, by_class
+from pate_tf.teachers.voters import Voter
+
+
+def known_data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
+    """Sensitive: as `_data_dependent_epsilon`; None, with a warning, if kept votes are broken.
+
+    All is published by then, and nothing that is published depends on them.
+    """
+    try:
+        return _data_dependent_epsilon(ledger, released)
+    except LedgerError as error:
+        warnings.warn(
+            f"{error}; so the data-dependent epsilon is not known", LedgerWarning, stacklevel=2
+        )
+        return None
+
+
+def _data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
+    """Sensitive: two-sided epsilon, at the true votes, of the batches that paid for the labels.
+
+    None if a batch depended on earlier noisy labels: its realised cost is itself random; or if no
+    two-sided bound of its mechanism is known.
+    """
+    if "bounds" in released.cost.charge.lacks:
+        return None
+    total = 0.0 * moments.DEFAULT_MOMENTS
+    for paid in paid_counts(ledger):
+        if paid.debit in released.ledger_rows:
+            known = [one for one in ("class_aware", "two_sided") if one in paid.mechanism.bounds]
+            if paid.adaptive or not known:
+                return None
+            total = total + moments.data_dependent_alphas(
+                paid.counts.values[paid.answered],
+                paid.mechanism,
+                moments.DEFAULT_MOMENTS,
+                bound=known[0],
+                num_unanswered=int((~paid.answered).sum()),
+            )
+    epsilon, _ = moments.epsilon_from_alphas(total, moments.DEFAULT_MOMENTS, released.cost.delta)
+    return min(epsilon, released.cost.epsilon)
+
+
+# How much noise left of what noisy counts say of a pool: from what was released, at no cost.
+
+
+# Chosen on the pools of MNIST and Fashion-MNIST, where counts that were less sure than this were
+# behind noisy class sums by points.
+CERTAIN_ENOUGH = 0.8
+
+
+def certainty(labels: QueriedLabels) -> float | None:
+    """Returns how sure labels are that were worked out from all noisy numbers together.
+
+    It is the mean probability of their class; None where counts were not learnt from together, nor
+    sums. It knows of noise alone: what all teachers get wrong alike it can't see, nor what features
+    don't tell.
+    """
+    released = labels.released
+    weights = labels.inferred.weights
+    if released.noisy_sums is not None:
+        return labels.certainty
+    if (
+        weights is None
+        or not len(weights)
+        or released.noisy_counts is None
+        or released.cost.charge.gaussian_noise_on_counts is None
+        or released.num_answered > MOST_QUERIES  # spread, each by itself
+    ):
+        return None
+    return float(weights.max(axis=1).mean(dtype=np.float64))
+
+
+def warn_of_noise(labels: QueriedLabels, reporting: Reporting) -> None:
+    """Says in one line that noise leaves labels of the pool unsure."""
+    found = certainty(labels)
+    if found is not None and found < CERTAIN_ENOUGH:
+        by_sums = labels.released.noisy_sums is not None
+        reporting.warn(
+            f"labels: the noise is heavy for {'so few records' if by_sums else 'these teachers'}: "
+            f"what all noisy {'sums' if by_sums else 'counts'} say of the pool is {found:.0%} sure "
+            f"on average; next time take {'' if by_sums else 'more teachers or '}a larger epsilon, "
+            f"and see docs/instead.md for what else bears such noise"
+        )
+
+
+# A student is made: labels are bought, it learns from them, it is evaluated and published.
+#
+# Each step is a function of its own; `make_student` is all of them. What crosses from the sensitive
+# half is `ReleasedLabels`, which only the labeller makes.
+
+
+REPORT = "student_report.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a student goes, and what is kept beside it. Public.
+
+    Attributes:
+      directory: labels, student and statement go below its `released/`.
+      save_labels: whether the labels and their cost are kept there.
+      export_formats: of "onnx" and "litert", to write the student in besides.
+      evaluate_on: which public samples evaluate the student, of `evaluation.EVALUATED_ON`; None
+        for the held-out ones, if they have labels.
+    """
+
+    directory: artifacts.RunDirectory
+    save_labels: bool = True
+    export_formats: Sequence[str] = ()
+    evaluate_on: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What public labels say about a student; None wherever there are no such labels. Public.
+
+    Attributes:
+      label_accuracy: of the noisy labels.
+      inferred_accuracy: of the labels that came without a query; None also if there are none.
+      student_accuracy: of the exported student on the samples that evaluate it.
+      constant_answer: what always answering their commonest class would get right.
+      evaluated_on: which samples evaluated it, of `evaluation.EVALUATED_ON`.
+      by_class: how it did class by class.
+    """
+
+    label_accuracy: evaluation.Accuracy | None
+    inferred_accuracy: evaluation.Accuracy | None
+    student_accuracy: evaluation.Accuracy | None
+    constant_answer: float | None
+    evaluated_on: str | None
+    by_class: ByClass | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentReport:
+    """What a student run found out.
+
+    Attributes:
+      queried: the labels that the student learnt from, and what was paid for them.
+      measured: how many labels and answers are right, where public labels tell.
+      published: the student, and what may be published beside it.
+      epsilon_data_dependent: SENSITIVE; of the batches that paid for the labels, two-sided; None
+        where queries depended on earlier noisy labels, for which no such bound holds, or none is
+        known for the mechanism.
+    """
+
+    queried: QueriedLabels
+    measured: Measured
+    published: Published
+    epsilon_data_dependent: float | None = dataclasses.field(repr=False)
+
+
+class NothingAnsweredError(ValueError):
+    """All queries were paid for and none got a label, so there is nothing to learn from.
+
+    Attributes:
+      labels: what was paid.
+    """
+
+    def __init__(self, labels: QueriedLabels, advice: str) -> None:
+        cost = labels.released.cost
+        super().__init__(
+            f"queries: expected at least one label of {labels.released.num_queries}, got none, and "
+            f"{cost.in_words()} was paid: {advice}"
+        )
+        self.labels = labels
+
+
+def check_places(directory: artifacts.RunDirectory) -> None:
+    """Checks that all can be written that a student's run writes.
+
+    Raises:
+      ValueError: if something can't.
+    """
+    released, logs = artifacts.RELEASED, training.logs_of(pathlib.Path(artifacts.RELEASED))
+    directory.check(
+        files=[
+            f"{artifacts.SENSITIVE}/{REPORT}",
+            *(f"{released}/{name}" for name in (LABELS_FILE, COST_FILE, STATEMENT, PAGE)),
+        ],
+        folders=[
+            artifacts.SENSITIVE,
+            *(released, f"{released}/student", f"{released}/{training.UNFINISHED}"),
+            *(str(logs / name) for name in ("", "train", "held_out")),
+            str(logs.parent / "versions"),
+        ],
+    )
+
+
+def check_student(config: StudentConfig, public: PublicSplit, output: Output) -> None:
+    """Checks all about a student that can be checked before its labels are paid for.
+
+    Raises:
+      ValueError: if the student does not fit the data set, or its files can't be written.
+    """
+    evaluation.check_evaluate_on(output.evaluate_on, public)
+    student = catalogue.find_student(config, public.dataset)
+    formats.check_formats(output.export_formats)
+    if output.export_formats and not student.can_convert:
+        raise ValueError("export_formats: expected none for a forest, which can't be converted")
+    check_places(output.directory)
+
+
+def make_student(
+    config: StudentConfig,
+    public: PublicSplit,
+    *,
+    request: LabelRequest,
+    teachers: Voter,
+    ledger: Ledger,
+    output: Output,
+    reporting: Reporting = QUIET,
+) -> StudentReport:
+    """Buys labels, trains a student on them, publishes it and evaluates what was published.
+
+    Args:
+      config: how the student is trained.
+      public: the pool, and the samples that evaluate the student.
+      request: which labels are bought.
+      teachers: the ensemble.
+      ledger: the ensemble's ledger, open; see `labels.open_ledger`.
+      output: where everything goes.
+      reporting: how progress is shown.
+
+    Raises:
+      ValueError: if something does not fit; nothing was charged then.
+      NothingAnsweredError: if all was paid and no label left.
+      LedgerError: if the budget does not suffice or the ledger can't be used.
+    """
+    check_request(request, public.pool, teachers)
+    check_student(config, public, output)
+    artifacts.remove_abandoned(output.directory.root)
+    labels = ask(request, public.pool, teachers=teachers, ledger=ledger, reporting=reporting)
+    released = output.directory.released
+    if output.save_labels:
+        labels.save(released)
+    if not labels.released.num_answered:
+        raise NothingAnsweredError(labels, request.mechanism.unanswered_advice)
+    warn_of_noise(labels, reporting)
+    model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
+    published = publish(
+        model,
+        labels,
+        public.pool,
+        teachers=teachers,
+        ledger=ledger,
+        folder=released,
+        export_formats=output.export_formats,
+    )
+    measured = _measure(config, public, labels, published, output, reporting)
+    artifacts.hide_host(released)
+    return StudentReport(
+        queried=labels,
+        measured=measured,
+        published=published,
+        epsilon_data_dependent=known_data_dependent_epsilon(ledger, labels.released),
+    )
+
+
+def learn(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: QueriedLabels,
+    *,
+    folder: pathlib.Path | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    verbose: bool = False,
+) -> Any:
+    """Trains a student on labels of a pool.
+
+    Args:
+      config: how it is trained.
+      public: the pool; held-out samples, as far as they have labels, are shown in TensorBoard.
+      labels: bought now or before.
+      folder: logs and the state of an unfinished run lie below it; None for neither.
+      callbacks: called as Keras calls them.
+      verbose: whether a progress bar is drawn.
+
+    Returns:
+      A model that is called as a Keras model is, from raw inputs to logits.
+
+    Raises:
+      ValueError: if student, labels and pool do not fit each other.
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    labels.check_pool(public.pool)
+    student = catalogue.find_student(config, public.dataset)
+    shown = public.held_out.labelled()
+    logging = (
+        [evaluation.HeldOutAccuracy(shown, training.logs_of(folder))]
+        if folder and shown is not None
+        else []
+    )
+    return student.train(
+        config,
+        labels.labels,
+        public.pool,
+        folder=folder,
+        callbacks=[*logging, *callbacks],
+        show_progress=verbose,
+    )
+
+
+def _measure(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: QueriedLabels,
+    published: Published,
+    output: Output,
+    reporting: Reporting,
+) -> Measured:
+    """Holds labels and the exported student against public labels, and logs the result."""
+    samples = evaluation.evaluated_samples(output.evaluate_on, public, queries=labels.queries)
+    given = student_accuracy = constant_answer = evaluated_on = found = None
+    if samples is not None:
+        truth = evaluation.true_labels(samples)
+        given, probabilities = ServedStudent(published.student_folder).answer(samples.inputs)
+        student_accuracy = evaluation.accuracy(given, truth)
+        found = by_class(given, truth, public.dataset.num_classes, probabilities)
+        if found.is_constant and len(given) > 1:
+            reporting.warn(
+                "student: it gives all samples the same answer, as a constant does: its labels may "
+                "all be of the commonest class; docs/data.md says what to do about it"
+            )
+        constant_answer = samples.majority_share
+        evaluated_on = output.evaluate_on or evaluation.HELD_OUT
+    measured = Measured(
+        label_accuracy=evaluation.accuracy_in_pool(labels.released, public),
+        inferred_accuracy=evaluation.accuracy_in_pool(labels.inferred, public),
+        student_accuracy=student_accuracy,
+        constant_answer=constant_answer,
+        evaluated_on=evaluated_on,
+        by_class=found,
+    )
+    statement = published.statement
+    logs = training.logs_of(output.directory.released).parent
+    accuracies = {
+        "result/student_accuracy": measured.student_accuracy,
+        "result/label_accuracy": measured.label_accuracy,
+    }
+    evaluation.write_version(
+        logs / "versions" / published.student_folder.name,
+        samples,
+        given,
+        settings={
+            **config.to_dict(),
+            "dataset": statement.dataset,
+            "num_teachers": statement.num_teachers,
+            "queries": statement.num_queries,
+            "query_strategy": statement.query_strategy,
+            "mechanism": statement.mechanism.to_dict(),
+        },
+        results={
+            **{name: found.value for name, found in accuracies.items() if found is not None},
+            "result/epsilon": statement.epsilon,
+        },
+    )
+    return measured

@@ -1,0 +1,519 @@
+"""Where a run keeps its files, and how they are written: whole or not at all.
+
+A run directory has two halves. `sensitive/` (mode 0700, files 0600) holds whatever depends on
+private data: teachers, partition, votes, ledger, teacher logs. `released/` holds what may be
+published: noisy labels, student, statement.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "NEUTRAL_HOST",
+    "RELEASED",
+    "SENSITIVE",
+    "RunDirectory",
+    "atomic_file",
+    "atomic_folder",
+    "check_can_hold_files",
+    "digest_array",
+    "digest_arrays",
+    "digest_paths",
+    "hide_host",
+    "is_within",
+    "make_private",
+    "make_sensitive_folder",
+    "one_at_a_time",
+    "only_writer",
+    "read_array",
+    "read_arrays",
+    "read_json",
+    "remove_abandoned",
+    "sync_folder",
+    "transaction",
+    "write_arrays",
+    "write_json",
+    "write_text",
+]
+
+
+# What is written to a SQLite database together becomes durable together.
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, *, read_only: bool = False) -> Iterator[None]:
+    """Runs the block as one transaction: all of it, or nothing if it raises.
+
+    Args:
+      connection: with `isolation_level=None`.
+      read_only: whether the block only reads, and sees the database as it was at one moment; else
+        no other process writes meanwhile.
+    """
+    connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+# Files and folders that are written whole or not at all.
+
+
+_TEMPORARY = ".writing-"
+_TRIES = 100
+
+
+def check_can_hold_files(folder: pathlib.Path) -> None:
+    """Checks that files can be written below a folder, which need not exist yet.
+
+    Raises:
+      ValueError: if something else lies in its place, or it can't be written.
+    """
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK):
+            # Permissions don't tell of file systems that take no files.
+            with tempfile.TemporaryFile(dir=nearest):
+                pass
+            return
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder}: expected a folder that can be written") from error
+    raise ValueError(f"{folder}: expected a folder that can be written")
+
+
+@contextlib.contextmanager
+def only_writer(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps other processes of this kind from a folder as long as the block runs; creates it.
+
+    The system forgets a process that was killed, so nothing is ever left locked.
+
+    Raises:
+      ValueError: if another process is in there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(
+                f"{folder}: expected nobody else at work in there, got another process; wait until "
+                f"it ends, or take another folder"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
+    """Creates a folder and waits until no other process of this kind is in it.
+
+    The block may delete the folder. Who has to wait is told so by a warning.
+    """
+    while True:
+        descriptor = _made_and_opened(folder)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                warnings.warn(f"{folder}: waiting for another process at work there", stacklevel=3)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_still_there(descriptor, folder):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _made_and_opened(folder: pathlib.Path) -> int:
+    """Returns a descriptor of a folder, which others may delete at any moment."""
+    for _ in range(_TRIES):
+        # Deleted in the middle of either call, it is neither made nor there.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.open(folder, os.O_RDONLY)
+    folder.mkdir(parents=True, exist_ok=True)
+    return os.open(folder, os.O_RDONLY)
+
+
+def _is_still_there(descriptor: int, folder: pathlib.Path) -> bool:
+    """Whether a folder that was opened was not deleted, by who was there before, and made anew."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+def remove_abandoned(root: pathlib.Path) -> None:
+    """Deletes below `root` what writers on this host left half-written when they were killed."""
+    for path in root.rglob(f"{_TEMPORARY}*"):
+        *_, host, process, _ = path.name.split("-")
+        if host != _host() or _is_running(int(process)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _temporary_name(path: pathlib.Path) -> pathlib.Path:
+    # Host and process, so that `remove_abandoned` knows whether the writer still lives.
+    owner = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return path.with_name(f"{_TEMPORARY}{path.name}-{owner}")
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+    """Makes the names in `folder` durable, so that a rename survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Opens a file for writing that appears at `path` complete, or not at all.
+
+    Args:
+      path: the final name; its folder must exist.
+      private: whether the file gets mode 0600 from its first byte on.
+
+    Yields:
+      A binary file under a temporary name, renamed when the block ends without an exception.
+
+    Raises:
+      OSError: as the system reports it (disk full, no permission); nothing is left behind.
+    """
+    temporary = _temporary_name(path)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
+    )
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathlib.Path]:
+    """Fills a folder that appears at `path` complete, or not at all.
+
+    Args:
+      path: the final name; its parent must exist.
+      replace: whether a folder that stands at `path` already gives way to the new one, once that
+        is complete.
+
+    Yields:
+      An empty folder under a temporary name, renamed when the block ends without an exception.
+
+    Raises:
+      FileExistsError: if something stands at `path` already, unless `replace`.
+      OSError: as the system reports it; what stood at `path` stands there still.
+    """
+    temporary = _temporary_name(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for part in (temporary, *temporary.rglob("*")):
+            if part.is_dir():
+                sync_folder(part)
+            else:
+                _sync_file(part)
+        try:
+            os.rename(temporary, path)  # fails where a folder with files stands
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not replace:
+                raise FileExistsError(errno.EEXIST, "stands there already", str(path)) from error
+            _swap(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _swap(new: pathlib.Path, path: pathlib.Path) -> None:
+    old = _temporary_name(path)
+    os.replace(path, old)
+    try:
+        os.replace(new, path)
+    except OSError:
+        os.replace(old, path)
+        raise
+    shutil.rmtree(old)
+
+
+# Digests of files and arrays.
+
+
+def digest_array(array: npt.NDArray[Any]) -> str:
+    """SHA-256 of an array's type, shape and bytes, as hexadecimal digits."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def digest_paths(paths: Iterable[pathlib.Path]) -> str:
+    """SHA-256 over the names and bytes of files and of all files below folders."""
+    digest = hashlib.sha256()
+    for path in paths:
+        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
+        for file in files:
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest.update(f"{file.relative_to(path.parent).as_posix()}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def digest_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
+    """SHA-256 over several arrays in their order, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(digest_array(array).encode())
+    return digest.hexdigest()
+
+
+# The two halves of a run on disk, and what lies in them.
+
+
+SENSITIVE = "sensitive"
+RELEASED = "released"
+NEUTRAL_HOST = "host"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The two halves of a run on disk.
+
+    Attributes:
+      root: the folder of the run.
+    """
+
+    root: pathlib.Path
+
+    @property
+    def sensitive(self) -> pathlib.Path:
+        """`<root>/sensitive`, created with mode 0700, whatever the umask.
+
+        Raises:
+          ValueError: if it would lie in what may be published.
+        """
+        self._check_apart()
+        return make_sensitive_folder(self.root / SENSITIVE)
+
+    @property
+    def teachers(self) -> pathlib.Path:
+        """`<root>/sensitive/teachers`, there or not: whoever only looks creates nothing."""
+        return self.root / SENSITIVE / "teachers"
+
+    @property
+    def released(self) -> pathlib.Path:
+        """`<root>/released`, created with the umask's mode.
+
+        Raises:
+          ValueError: if `sensitive` would lie in it.
+        """
+        self._check_apart()
+        folder = self.root / RELEASED
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def check(
+        self, *, files: Iterable[str] = (), folders: Iterable[str] = (SENSITIVE, RELEASED)
+    ) -> None:
+        """Checks that all can be written that a run will write; writes nothing that lasts.
+
+        Args:
+          files: that will be written or replaced, from the root on.
+          folders: that files will be written below, from the root on.
+
+        Raises:
+          ValueError: if something else lies in the place of one, a place can't be written, or
+            `sensitive` would lie in `released`.
+        """
+        self._check_apart()
+        for name in folders:
+            check_can_hold_files(self.root / name)
+        for name in files:
+            path = self.root / name
+            check_can_hold_files(path.parent)
+            if path.is_dir():
+                raise ValueError(f"{path}: expected a file or nothing, got a folder")
+
+    def _check_apart(self) -> None:
+        # Links resolved: whichever way round one is reached through the other.
+        sensitive, released = self.root / SENSITIVE, self.root / RELEASED
+        try:
+            closed, open_ = sensitive.resolve(), released.resolve()
+            is_public = RELEASED in closed.parts
+            is_same = open_ == closed or closed in open_.parents
+        except (OSError, RuntimeError) as error:  # a loop of links
+            raise ValueError(f"{self.root}: expected a folder, got {error}") from error
+        if is_public or is_same:
+            raise ValueError(
+                f"{self.root}: expected a run folder whose sensitive/ lies outside of every folder "
+                f"called released, and whose released/ is no link to sensitive/, got another"
+            )
+
+
+def make_sensitive_folder(folder: pathlib.Path) -> pathlib.Path:
+    """Creates `folder` and its parents if need be, with mode 0700 for `folder` itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
+    return folder
+
+
+def make_private(folder: pathlib.Path) -> None:
+    """Takes everything below `folder`, itself included, away from group and others.
+
+    For what other libraries write, by the umask. They do so inside of a folder of mode 0700.
+    """
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            with contextlib.suppress(FileNotFoundError):  # a half-written file of another process
+                os.chmod(path, path.stat().st_mode & 0o700)
+
+
+def hide_host(folder: pathlib.Path) -> None:
+    """Renames event files of TensorBoard below `folder`, whose names tell the name of the machine.
+
+    Call it once they are written: a writer that is still open would go on under the old name.
+    """
+    for path in folder.rglob("events.out.tfevents.*"):
+        _, _, _, seconds, *rest = path.name.split(".")
+        if not path.name.startswith(f"events.out.tfevents.{seconds}.{NEUTRAL_HOST}."):
+            suffix = ".v2" if rest and rest[-1] == "v2" else ""
+            name = f"events.out.tfevents.{seconds}.{NEUTRAL_HOST}.{secrets.token_hex(4)}{suffix}"
+            os.replace(path, path.with_name(name))
+
+
+def is_within(path: pathlib.Path, folder_name: str) -> bool:
+    """Whether `path`, links resolved, lies in a folder of the given name."""
+    return folder_name in path.resolve().parts[:-1]
+
+
+# Text, JSON and arrays: written whole, and read without running anything.
+
+
+def write_text(path: pathlib.Path, text: str, *, private: bool = False) -> None:
+    """Writes UTF-8 text, whole or not at all."""
+    with atomic_file(path, private=private) as file:
+        file.write(text.encode())
+
+
+def write_json(path: pathlib.Path, value: Mapping[str, Any], *, private: bool = False) -> None:
+    """Writes a JSON object, whole or not at all; NaN is refused."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    write_text(path, text, private=private)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+      ValueError: if the file does not hold a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON, got something else ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def write_arrays(
+    path: pathlib.Path, arrays: Mapping[str, npt.NDArray[Any]], *, private: bool = False
+) -> None:
+    """Writes named arrays as `.npz`, whole or not at all."""
+    with atomic_file(path, private=private) as file:
+        np.savez(file, allow_pickle=False, **dict(arrays))
+
+
+def read_arrays(
+    path: pathlib.Path, names: Iterable[str] | None = None, *, lacking_ok: bool = False
+) -> dict[str, npt.NDArray[Any]]:
+    """Reads the named arrays of an `.npz` file.
+
+    Args:
+      path: of the file.
+      names: of the arrays that are read; None for all of them.
+      lacking_ok: whether those of them that the file lacks are left out.
+
+    Raises:
+      ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            wanted = archive.files if names is None else names
+            return {
+                name: archive[name] for name in wanted if not lacking_ok or name in archive.files
+            }
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile, NumPy and zlib each raise their own kinds
+        raise ValueError(f"{path}: expected a complete .npz file, got a broken one") from error
+
+
+def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
+    """Reads one array from a `.npy` file.
+
+    Raises:
+      ValueError: if the file is truncated or is not a `.npy` file.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # EOFError, ValueError and others, by where the file breaks
+        raise ValueError(f"{path}: expected a complete .npy file, got a broken one") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path}: expected one .npy array, got an archive of several")
+    return array

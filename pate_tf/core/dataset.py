@@ -1,0 +1,257 @@
+"""What is publicly known of a data set."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core.validation import IntArray, frozen_view, labels_array
+
+INPUT_KINDS = ("image", "tabular", "text")
+INPUT_TYPES = {
+    "image": ("uint8", "float32"),
+    "tabular": ("float32",),
+    "text": ("float32",),
+}  # the first by default
+LONGEST_NAME = 200
+AUGMENTATIONS = ("none", "shift", "affine", "flip")
+IMAGE_AUGMENTATION = "shift"  # by default: whatever an image shows, a small shift leaves it there
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless a data set's name can be part of a path, below a folder of runs."""
+    parts = name.split("/")
+    if (
+        not set(parts).isdisjoint(("", ".", ".."))
+        or not name.isprintable()
+        or len(name) > LONGEST_NAME
+        or "\\" in name
+    ):
+        raise ValueError(
+            f"name: expected a data set's name of printable characters, up to {LONGEST_NAME}, "
+            f"which leads out of no folder, got {name[:LONGEST_NAME]!r}"
+        )
+
+
+def check_num_classes(num_classes: int) -> None:
+    """Raises ValueError unless there is at least one class."""
+    if num_classes < 1:
+        raise ValueError(f"num_classes: expected at least 1, got {num_classes}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What is publicly known of a data set; nothing else knows a shape or a number of classes.
+
+    Attributes:
+      name: the name in the catalogue.
+      kind: "image", "tabular" or "text": strings, as the features that `data.text` makes of them;
+        a served student takes the strings.
+      input_shape: shape of one input, e.g. `(28, 28, 1)`.
+      value_range: lowest and highest value that an input can hold, from public metadata, never
+        measured on private records; for tabular data also a tuple of lows and one of highs, one a
+        feature. Keras models scale it to [0, 1]; forests take raw values.
+      num_classes: number of classes, at least 2.
+      class_names: a name for each class, or empty.
+      augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
+        images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts and
+        horizontal mirroring).
+      pool_size: how many public samples form the student's pool unless the user says otherwise.
+      num_categories: how many categories each feature of a vector has, which are numbered from 0;
+        0 for a number. Empty where nothing is known. It says how features may be represented, and
+        is no part of what makes two data sets the same.
+      input_type: the type of raw inputs, which a served model takes: "uint8" (default) or "float32"
+        for images, "float32" for tabular features.
+    """
+
+    name: str
+    kind: str
+    input_shape: tuple[int, ...]
+    value_range: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]]
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    augmentation: str = ""
+    pool_size: int
+    input_type: str = ""
+    num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.num_classes < 2:
+            raise ValueError(f"num_classes: expected at least 2, got {self.num_classes}")
+        if self.kind not in INPUT_KINDS:
+            raise ValueError(f"kind: expected one of {INPUT_KINDS}, got {self.kind!r}")
+        if not self.input_type:
+            object.__setattr__(self, "input_type", INPUT_TYPES[self.kind][0])
+        if self.input_type not in INPUT_TYPES[self.kind]:
+            raise ValueError(
+                f"input_type: expected one of {INPUT_TYPES[self.kind]} for {self.kind} data, got "
+                f"{self.input_type!r}"
+            )
+        if not self.augmentation:
+            usual = IMAGE_AUGMENTATION if self.kind == "image" else "none"
+            object.__setattr__(self, "augmentation", usual)
+        if self.augmentation not in AUGMENTATIONS:
+            raise ValueError(
+                f"augmentation: expected one of {AUGMENTATIONS}, got {self.augmentation!r}"
+            )
+        if self.kind != "image" and self.augmentation != "none":
+            raise ValueError(f"augmentation: expected 'none' for {self.kind} data")
+        if self.class_names and len(self.class_names) != self.num_classes:
+            raise ValueError(
+                f"class_names: expected {self.num_classes} names, got {len(self.class_names)}"
+            )
+        if self.num_categories and (
+            (len(self.num_categories),) != self.input_shape or min(self.num_categories) < 0
+        ):
+            raise ValueError(
+                f"num_categories: expected a number of at least 0 for each feature of "
+                f"{list(self.input_shape)}, got {len(self.num_categories)}, or negative ones"
+            )
+        if self.pool_size < 1:
+            raise ValueError(f"pool_size: expected at least 1, got {self.pool_size}")
+        low, high = (np.asarray(values, np.float64) for values in self.value_range)
+        if low.shape != high.shape or low.shape not in ((), self.input_shape):
+            raise ValueError(
+                f"value_range: expected two numbers, or two of shape {list(self.input_shape)}, "
+                f"got shapes {list(low.shape)} and {list(high.shape)}"
+            )
+        if not (low < high).all():
+            raise ValueError(f"value_range: expected low < high, got {self.value_range}")
+
+    @property
+    def input_name(self) -> str:
+        """What a served model calls its input: "image" or "features"."""
+        return "image" if self.kind == "image" else "features"
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether inputs are images of three channels: red, green and blue."""
+        return self.kind == "image" and self.input_shape[-1] == 3
+
+    def difference(self, other: "Dataset") -> str:
+        """Returns what differs from another first, in words; empty where nothing does."""
+        for field in dataclasses.fields(self):
+            if not field.compare:
+                continue
+            one, two = getattr(self, field.name), getattr(other, field.name)
+            if one != two:
+                return f"{field.name} is {one!r}, not {two!r}"
+        return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields that are compared as JSON values; `from_dict` is its inverse.
+
+        A type that the kind of inputs has by default is left out, as before there was a choice.
+        """
+        fields = dataclasses.asdict(self)
+        del fields["num_categories"]
+        if self.input_type == INPUT_TYPES[self.kind][0]:
+            del fields["input_type"]
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Dataset":
+        """Rebuilds a `Dataset` from `to_dict()`, also after a trip through JSON."""
+        tuples = {name: tuple(fields[name]) for name in ("input_shape", "class_names")}
+        tuples["value_range"] = tuple(
+            tuple(values) if isinstance(values, list | tuple) else values
+            for values in fields["value_range"]
+        )
+        return cls(**{**fields, **tuples})
+
+
+def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
+    """Checks raw inputs of a data set.
+
+    Each input is judged by itself and public values: whether one is refused never depends on
+    another.
+
+    Raises:
+      ValueError: unless they are `[num_examples, *input_shape]` of the data set, and finite in
+        float32, in which models compute. The message carries no value.
+    """
+    if inputs.shape[1:] != dataset.input_shape:
+        raise ValueError(
+            f"inputs of {dataset.name}: expected [num_examples, "
+            f"{', '.join(map(str, dataset.input_shape))}], got {list(inputs.shape)}"
+        )
+    largest = np.finfo(np.float32).max
+    if (
+        inputs.dtype.kind == "f"
+        and inputs.size
+        and not (inputs.min() >= -largest and inputs.max() <= largest)  # NaN compares as false
+    ):
+        raise ValueError(
+            f"inputs of {dataset.name}: expected finite numbers, got NaN or infinite ones; fill in "
+            f"what is missing record by record"
+        )
+
+
+def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
+    """Returns inputs in the type that a served model takes, so that a query is the same everywhere.
+
+    Args:
+      inputs: `[num_inputs, *input_shape]`.
+      dataset: says which type.
+      what: begins the message.
+
+    Raises:
+      ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
+        can't be a pixel of type uint8. The message carries no value.
+    """
+    given = np.asarray(inputs)
+    if given.dtype.kind not in "uif":
+        raise ValueError(f"{what}: expected numbers as inputs of {dataset.name}, got {given.dtype}")
+    if dataset.input_type != "uint8" or given.dtype == np.uint8:
+        return given.astype(dataset.input_type, copy=False)
+    # NaN compares as false.
+    is_pixel = (given >= 0) & (given <= 255) & (given == np.floor(given))
+    if not is_pixel.all():
+        raise ValueError(
+            f"{what}: expected whole numbers from 0 to 255 as pixels of {dataset.name}, got "
+            f"others; "
+            f"a Dataset with input_type='float32' keeps images of floats"
+        )
+    return given.astype(np.uint8)
+
+
+# Raw inputs of a data set, whichever side of the door they lie on.
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Inputs of a data set; `PrivateExamples` or `PublicExamples`, never this itself."""
+
+    dataset: Dataset
+    inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_inputs(self.inputs, self.dataset)
+        object.__setattr__(self, "inputs", frozen_view(self.inputs))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0) -> IntArray:
+    """Returns the labels of examples as int64 that can't be written.
+
+    Args:
+      labels: `[num_examples]`.
+      examples: whose labels they are.
+      lowest: the least number that a label may be.
+
+    Raises:
+      ValueError: if they are not one label for each example, from `lowest` to `num_classes - 1`.
+        The message never carries a label.
+    """
+    dataset = examples.dataset
+    found = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)
+    if found.shape != (len(examples),):
+        raise ValueError(
+            f"labels of {dataset.name}: expected [{len(examples)}], got {list(found.shape)}"
+        )
+    return frozen_view(found)

@@ -1,0 +1,216 @@
+"""Public values: the pool, labels of it, and the samples that evaluate a student."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.core.dataset import Dataset, Examples, check_inputs, check_num_classes, checked_labels
+from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole_numbers
+
+UNKNOWN = -1  # the sign of scikit-learn for "no label"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pool:
+    """Public: unlabelled inputs. What a student learns from, beside the released labels.
+
+    A pool equals itself alone, so that what was computed of one can be kept by it.
+
+    Attributes:
+      dataset: what is publicly known of them.
+      inputs: `[num_inputs, *input_shape]`.
+    """
+
+    dataset: Dataset
+    inputs: npt.NDArray[Any] = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_inputs(self.inputs, self.dataset)
+        object.__setattr__(self, "inputs", frozen_view(self.inputs))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class PublicExamples(Examples):
+    """Public inputs: the student's pool and the held-out part that evaluates it.
+
+    Labels serve evaluation alone, and need not be there.
+
+    Attributes:
+      dataset: what is publicly known of them.
+      inputs: `[num_examples, *input_shape]`.
+      labels: int64 `[num_examples]`, -1 for those without a label; None if none has one.
+
+    Raises:
+      ValueError: if inputs or labels don't fit the data set, or an input is not finite.
+    """
+
+    labels: IntArray | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labels is not None:
+            labels = checked_labels(self.labels, self, lowest=UNKNOWN)
+            is_known = (labels != UNKNOWN).any()
+            object.__setattr__(self, "labels", labels if is_known else None)
+
+    def split(self, pool_size: int) -> "PublicSplit":
+        """Shares the samples out: the first `pool_size` form the pool, the rest is held out.
+
+        Raises:
+          ValueError: if either part would be empty. Without any label nothing needs to be held out.
+        """
+        most = len(self) - (self.labels is not None)
+        if not 0 < pool_size <= most:
+            raise ValueError(
+                f"pool_size: expected between 1 and {most} of the {len(self)} public "
+                f"samples of {self.dataset.name}, got {pool_size}"
+            )
+        pool_labels, held_out_labels = (
+            (None, None)
+            if self.labels is None
+            else (self.labels[:pool_size], self.labels[pool_size:])
+        )
+        return PublicSplit(
+            pool=Pool(self.dataset, self.inputs[:pool_size]),
+            pool_labels=pool_labels,
+            held_out=PublicExamples(self.dataset, self.inputs[pool_size:], held_out_labels),
+        )
+
+    def labelled(self) -> "PublicExamples | None":
+        """Returns those samples that have a label; None if none has one."""
+        if self.labels is None:
+            return None
+        known = self.labels != UNKNOWN
+        return PublicExamples(self.dataset, self.inputs[known], self.labels[known])
+
+    @property
+    def majority_share(self) -> float | None:
+        """Share of the commonest class among those labelled: what a constant answer gets right.
+
+        None if none has a label.
+        """
+        if self.labels is None:
+            return None
+        known = self.labels[self.labels != UNKNOWN]
+        return float(np.bincount(known).max() / len(known))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublicSplit:
+    """Public: what a student learns from, and the samples beside it that evaluate the student.
+
+    Attributes:
+      pool: unlabelled inputs, some of which are put to the teachers.
+      pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
+        many noisy labels are right; None if none is known. No student and no strategy sees them.
+      held_out: samples outside of the pool.
+    """
+
+    pool: Pool
+    pool_labels: IntArray | None = dataclasses.field(default=None, repr=False)
+    held_out: PublicExamples
+
+    def __post_init__(self) -> None:
+        # As of any public examples: shapes, range, none known.
+        samples = PublicExamples(self.pool.dataset, self.pool.inputs, self.pool_labels)
+        object.__setattr__(self, "pool_labels", samples.labels)
+        if self.held_out.dataset != self.pool.dataset:
+            raise ValueError("held_out: expected samples of the pool's data set, got others")
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is publicly known of all of them."""
+        return self.pool.dataset
+
+    def without(self, queries: IntArray) -> PublicExamples:
+        """Returns all public samples but those of the pool at `queries`, int64 `[num_queries]`."""
+        kept = np.delete(np.arange(len(self.pool)), queries)
+        labels = [
+            np.full(len(inputs), UNKNOWN) if known is None else known
+            for inputs, known in (
+                (self.pool, self.pool_labels),
+                (self.held_out, self.held_out.labels),
+            )
+        ]
+        return PublicExamples(
+            self.dataset,
+            np.concatenate([self.pool.inputs[kept], self.held_out.inputs]),
+            np.concatenate([labels[0][kept], labels[1]]),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoolLabels:
+    """Public: labels of some inputs of a pool, whatever a student learns from.
+
+    Made from released labels alone (`pate_tf.accounting.released_labels`): those themselves, or
+    with others that were inferred from them, which is post-processing and costs nothing.
+
+    Attributes:
+      query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
+      labels: int64 `[num_labels]`.
+      num_classes: number of classes.
+      weights: how sure each label is: float32 `[num_labels, num_classes]`, at least 0, each row
+        with a sum of 1; None where all that is known is the label.
+    """
+
+    query_indices: IntArray = dataclasses.field(repr=False)
+    labels: IntArray = dataclasses.field(repr=False)
+    num_classes: int
+    weights: npt.NDArray[np.float32] | None = dataclasses.field(
+        default=None, repr=False, kw_only=True
+    )
+
+    def __post_init__(self) -> None:
+        check_num_classes(self.num_classes)
+        labels = labels_array(self.labels, self.num_classes, "released labels")
+        indices = whole_numbers(self.query_indices, "query indices")
+        if labels.ndim != 1 or indices.shape != labels.shape:
+            raise ValueError(
+                f"released labels: expected labels and query indices of one length, got "
+                f"{list(labels.shape)} and {list(indices.shape)}"
+            )
+        object.__setattr__(self, "labels", frozen_view(labels))
+        object.__setattr__(self, "query_indices", frozen_view(indices))
+        if self.weights is not None:
+            weights = _checked_weights(self.weights, (len(labels), self.num_classes))
+            object.__setattr__(self, "weights", frozen_view(weights))
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """What a model learns: `weights` where there are some, else `labels`."""
+        return np.asarray(self.labels if self.weights is None else self.weights)
+
+    def check_pool(self, pool: Pool) -> None:
+        """Checks that a student can learn from these labels of this pool.
+
+        Raises:
+          ValueError: if there is no label, or the labels do not belong to this pool.
+        """
+        if len(self.labels) == 0:
+            raise ValueError("student: expected at least 1 released label, got none")
+        if self.query_indices.max() >= len(pool) or self.query_indices.min() < 0:
+            raise ValueError(
+                f"student: expected labels of a pool of {len(pool)} inputs, got others"
+            )
+        if self.num_classes != pool.dataset.num_classes:
+            raise ValueError(
+                f"student: expected labels of {pool.dataset.num_classes} classes, "
+                f"got {self.num_classes}"
+            )
+
+
+def _checked_weights(values: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    weights = np.asarray(values, np.float32)
+    if weights.shape != shape:
+        raise ValueError(f"weights: expected {list(shape)}, got {list(weights.shape)}")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("weights: expected finite numbers of at least 0, got others")
+    if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
+        raise ValueError("weights: expected rows with a sum of 1, got others")
+    return weights

@@ -1,1 +1,0 @@
-"""The door: it pays, then it answers. The labeller, and the graph that counts votes."""

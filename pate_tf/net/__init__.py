@@ -1,0 +1,1 @@
+"""Calls between organisations: mutual TLS, limits, arrays as checked bytes."""

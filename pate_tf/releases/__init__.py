@@ -1,1 +1,0 @@
-"""Publishable numbers about the data-dependent cost: plans, noise, smooth sensitivity."""

@@ -1,1 +1,0 @@
-"""Runs of shared training, and what is published of them."""

@@ -1,1 +1,0 @@
-"""Runs of many holders: one silo, one party of secure aggregation, their coordinator."""

@@ -1,1 +1,0 @@
-"""Shared training across organisations: gRPC with mutual TLS."""

@@ -1,0 +1,174 @@
+"""Seals bytes to a party so that nobody else reads them and no other place takes them.
+
+Hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What the bytes are
+for goes into `info`: whoever opens them for anything else gets nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from pate_tf.aggregation.noise import NoiseSource, SystemNoise
+from pate_tf.core.validation import IntArray
+from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
+from pate_tf.silos.secure.shamir import Elements
+from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
+
+OVERHEAD: Final = 48  # bytes
+
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+
+
+class SealingError(ValueError):
+    """Sealed bytes were altered, or are of another batch, sender or party."""
+
+
+def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, party: int) -> bytes:
+    """Returns bytes that only a party can read, `OVERHEAD` longer.
+
+    Args:
+      secret: what is sealed.
+      terms: of the batch.
+      sender: name of the silo or party that it comes from.
+      kind: "votes" or "noise".
+      party: number of the party that it is for.
+    """
+    key = X25519PublicKey.from_public_bytes(terms.parties[party - 1].sealing_key)
+    return _SUITE.encrypt(secret, key, _info(terms, sender, kind, terms.parties[party - 1]))
+
+
+def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: PartyKeys) -> bytes:
+    """Returns what was sealed; the arguments are those of `seal`, `keys` the party's own.
+
+    Raises:
+      SealingError: if anything differs.
+    """
+    info = _info(terms, sender, kind, keys.identity)
+    try:
+        return _SUITE.decrypt(sealed, keys.sealing, info)
+    except (InvalidTag, ValueError):
+        raise SealingError(
+            f"shares of {sender}: expected ones sealed for this batch and party, got others"
+        ) from None
+
+
+def _info(terms: BatchTerms, sender: str, kind: str, party: PartyIdentity) -> bytes:
+    return joined(terms.digest, kind.encode(), sender.encode(), party.name.encode())
+
+
+# A silo's part: its votes as sealed shares, one for each party.
+#
+# Beside the shares of its votes each party gets, for each query, shares of a random number and of
+# its
+# square, which the checks use up (`pate_tf.silos.secure.protocol`).
+#
+# All shares of a silo are bound to each other: each sealed share holds the blinded digests of all
+# of
+# them. Parties compare these before they use any, so that a share that somebody else sealed in a
+# silo's name stands for itself alone and never beside genuine ones.
+
+
+BLIND_BYTES: Final = 32
+
+
+def seal_votes(
+    labels: IntArray, terms: BatchTerms, *, silo: str, noise: NoiseSource | None = None
+) -> tuple[bytes, ...]:
+    """Returns a silo's votes in shares, one for each party, each sealed to it.
+
+    Args:
+      labels: one vote for each query, int64 `[num_queries]`. Sensitive.
+      terms: of the batch.
+      silo: name of the silo.
+      noise: entropy; None for the operating system's.
+
+    Raises:
+      ValueError: unless there is a class for every query.
+    """
+    num_queries, num_classes = terms.shape
+    if labels.shape != (num_queries,) or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels: expected one class for each of {num_queries} queries")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"labels: expected classes 0 to {num_classes - 1}, got others")
+    one_hot = np.zeros(terms.shape, np.uint64)
+    one_hot[np.arange(num_queries), labels] = 1
+    return seal_shares(vote_shares(one_hot, terms, noise or SystemNoise()), terms, silo=silo)
+
+
+def share_size(terms: BatchTerms) -> int:
+    """Returns how many numbers a silo shares: two for each query, and its votes."""
+    return terms.num_queries * (2 + terms.num_classes)
+
+
+def split_shares(shares: Elements, shape: tuple[int, int]) -> tuple[Elements, Elements, Elements]:
+    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
+    num_queries = shape[0]
+    a, b, votes = np.split(shares, [num_queries, 2 * num_queries])
+    return a, b, votes.reshape(shape)
+
+
+def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
+    """Returns each party's shares of what a silo shares, `[num_parties, share_size(terms)]`.
+
+    Args:
+      one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`.
+      terms: of the batch.
+      noise: entropy.
+    """
+    a = field.uniform((terms.num_queries,), noise.words)
+    return field.share(
+        np.concatenate([a, field.multiply(a, a), one_hot.reshape(-1)]),
+        num_parties=len(terms.parties),
+        degree=terms.threshold,
+        words=noise.words,
+    )
+
+
+def seal_shares(shares: Elements, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
+    """Returns the rows of `vote_shares`, bound to each other and each sealed to its party."""
+    rows = [field.to_bytes(row) for row in shares]
+    blinds = [os.urandom(BLIND_BYTES) for _ in rows]
+    digests = b"".join(
+        _share_digest(row, blind, terms, silo, party)
+        for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
+    )
+    return tuple(
+        seal(blind + digests + row, terms, sender=silo, kind="votes", party=party)
+        for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
+    )
+
+
+def open_share(
+    sealed: bytes, terms: BatchTerms, *, silo: str, keys: PartyKeys
+) -> tuple[Elements, bytes]:
+    """Returns a party's shares of a silo `[share_size(terms)]`, and the digest of all parties'.
+
+    The digest, 32 bytes, says nothing of the shares, which are sensitive.
+
+    Raises:
+      ValueError: if it was sealed for anything else, or the share is not the one that its digests
+        name.
+    """
+    whole = unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
+    start = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)
+    blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:start], whole[start:]
+    shares = field.from_bytes(row, (share_size(terms),), "votes")
+    party = terms.parties.index(keys.identity) + 1
+    own = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
+    if _share_digest(row, blind, terms, silo, party) != own:
+        raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
+    return shares, hashlib.sha256(joined(b"pate_tf dealing", digests)).digest()
+
+
+def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, party: int) -> bytes:
+    """Returns a commitment to a share; without the blind it confirms no guess at it."""
+    parts = [b"pate_tf share", terms.digest, silo.encode(), str(party).encode(), blind, row]
+    return hashlib.sha256(joined(*parts)).digest()

@@ -1,1 +1,0 @@
-"""Silos, parties and a coordinator on different machines: gRPC with mutual TLS."""

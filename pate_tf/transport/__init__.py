@@ -1,1 +1,0 @@
-"""Calls between organisations: mutual TLS, rosters, limits, arrays as checked bytes."""
