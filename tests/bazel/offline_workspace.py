@@ -90,7 +90,8 @@ def make_workspace(repository: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
             shutil.copy(file, workspace)
     packages = {
         name
-        for file in workspace.rglob("BUILD")
+        for pattern in ("BUILD", "*.bzl")
+        for file in workspace.rglob(pattern)
         for name in re.findall(r'"@pypi//(\w+)"', file.read_text())
     }
     interpreter = interpreter_without_pate_tf(folder / "environment")

@@ -17,17 +17,17 @@ Bazel = Callable[..., subprocess.CompletedProcess[str]]
 TARGETS = (
     "//tests:test_noise",
     "//tests:test_partition",
-    "//tests/accounting:test_calibration",
-    "//tests/accounting:test_conversions",
-    "//tests/accounting:test_mechanisms",
-    "//tests/analysis:test_stated_release",
-    "//tests/cli:test_analysis",
-    "//tests/data:test_adult",
-    "//tests/labelling:test_graph",  # starts TensorFlow
-    "//tests/ledger:test_budget",
-    "//tests/ledger:test_releases",
-    "//tests/statement:test_check",
-    "//tests/values:test_values",
+    "//tests:accounting/test_calibration",
+    "//tests:accounting/test_conversions",
+    "//tests:accounting/test_mechanisms",
+    "//tests:analysis/test_stated_release",
+    "//tests:cli/test_analysis",
+    "//tests:data/test_adult",
+    "//tests:labelling/test_graph",  # starts TensorFlow
+    "//tests:ledger/test_budget",
+    "//tests:ledger/test_releases",
+    "//tests:statement/test_check",
+    "//tests:values/test_values",
 )
 PROBE = """
 load("//tools:pytest_test.bzl", "pytest_test")
@@ -43,7 +43,7 @@ load("//tools:pytest_test.bzl", "pytest_test")
 pytest_test(
     name = "test_declared",
     srcs = ["test_undeclared.py"],
-    deps = ["//pate_tf/accounting"],
+    deps = ["//pate_tf:accounting"],
 )
 """
 PROBES = {
@@ -116,7 +116,7 @@ def test_what_must_fail_fails(bazel, workspace):
 
 
 def test_one_test_of_a_file_can_be_chosen(bazel, workspace):
-    target = "//tests/accounting:test_conversions"
+    target = "//tests:accounting/test_conversions"
     tests = []
     for options in ([], ["--test_filter=zero"]):
         ended = bazel("test", *options, target)

@@ -17,7 +17,7 @@ CLI = REPOSITORY / "pate_tf" / "cli"
 COMMANDS = [
     CLI / f"{name}.py"
     for name in (
-        *("teachers", "student_flags", "analysis_flags", "plan_flags", "data_flags"),
+        *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "parameter_server", "participant", "silo", "party", "coordinator"),
     )
 ]
@@ -87,7 +87,7 @@ def choices_of(command: pathlib.Path, flag: str) -> list[str]:
 )
 def test_every_choice_is_named(page, flag):
     text = (DOCS / page).read_text()
-    for choice in choices_of(CLI / "student_flags.py", flag):
+    for choice in choices_of(CLI / "student.py", flag):
         assert re.search(rf"(`|--{flag}=){choice}\b", text), choice
 
 

@@ -141,7 +141,7 @@ def test_a_forest_as_the_plain_students_model_makes_it_the_forest_student():
 
 
 def test_every_student_is_in_the_flag():
-    script = pathlib.Path(__file__).parents[2] / "pate_tf" / "cli" / "student_flags.py"
+    script = pathlib.Path(__file__).parents[2] / "pate_tf" / "cli" / "student.py"
     for name in STUDENTS:
         assert f'"{name}"' in script.read_text()
 
