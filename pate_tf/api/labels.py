@@ -30,7 +30,7 @@ class Labels:
     True
 
     Attributes:
-      queried: what came of asking, for `pate_tf.runs`.
+      queried: what came of asking, for `pate_tf.api`.
       pool: the public inputs that they are of.
 
     Raises:

@@ -125,7 +125,7 @@ def _fit(
 
 def _fitted_elsewhere(model: str, records: PrivateExamples, seed: int) -> list[np.ndarray]:
     """Fits a classifier in a process that ends with it: training takes more memory than serving."""
-    from pate_tf.teachers.classifiers import in_order
+    from pate_tf.teachers.processes import in_order
 
     arguments = (model, records.dataset, records.inputs, records.labels, seed)
     (found,) = in_order(_fit, [arguments], num_processes=2)  # 1 would be this process

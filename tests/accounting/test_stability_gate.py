@@ -8,9 +8,9 @@ import gate_universes
 import mpmath as mp
 import numpy as np
 import pytest
+from cheapest_gate import cheapest_gate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pate_tf.accounting.stability_planning import cheapest_gate
 from scipy import stats
 
 from pate_tf.accounting.composition import ApproximateGuarantee

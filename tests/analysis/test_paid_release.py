@@ -312,7 +312,7 @@ CHILD = """
 import json, pathlib, sys
 from pate_tf.analysis.release import ReleaseRequest, ReleaseStore
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.runs.analysis import accounting as run
+from pate_tf.api import analysis as run
 folder = pathlib.Path(sys.argv[1])
 source = run.read_ledgers([folder]).source
 found = ReleaseStore(folder).release(

@@ -19,7 +19,7 @@ def quick() -> Iterator[None]:
     """How alike inputs are is learnt in few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 30)
-        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(contrastive, "STUDENT_STEPS", 30)
         yield
 
 
@@ -33,7 +33,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_give_what_they_say(module, names):
     found = doctest.DocTestFinder(exclude_empty=True).find(
-        importlib.import_module(f"pate_tf.front.{module}"), globs=names
+        importlib.import_module(f"pate_tf.api.{module}"), globs=names
     )
     examples = [test for test in found if test.examples]
     assert examples

@@ -17,7 +17,7 @@ DATA = pate_tf.datasets.load("digits")
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 30)
-        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(contrastive, "STUDENT_STEPS", 30)
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield
 

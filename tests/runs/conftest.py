@@ -9,4 +9,4 @@ def few_steps(monkeypatch):
     """What is learnt of the pool, and between labels and a student, takes few steps."""
     monkeypatch.setattr(contrastive, "STEPS", 30)
     monkeypatch.setattr(simple, "STEPS", 30)
-    monkeypatch.setattr(contrastive, "STEPS", 30)
+    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 30)

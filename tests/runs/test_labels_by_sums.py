@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
     """The run folder and the ensemble of twenty ridge classifiers on hastily learnt features."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 60)
-        patch.setattr(contrastive, "STEPS", 30)
+        patch.setattr(contrastive, "STUDENT_STEPS", 30)
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         yield teachers_run.fit(
             TeacherSettings(model="ridge"),

@@ -26,7 +26,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.teachers import classifiers
+from pate_tf.teachers import classifiers, processes
 from pate_tf.teachers.config import TeacherConfig
 
 NUM_TEACHERS = 6
@@ -359,7 +359,7 @@ def test_there_are_no_teachers_before_training(tmp_path):
 
 def test_the_workers_start_without_what_takes_long():
     program = (
-        "import sys, pate_tf.models.classifier, pate_tf.teachers.classifiers\n"
+        "import sys, pate_tf.models.classifier, pate_tf.teachers.processes\n"
         "print(*sorted({'tensorflow', 'keras', 'skops'} & set(sys.modules)))"
     )
     ended = subprocess.run(
@@ -374,7 +374,7 @@ def test_the_workers_start_without_what_takes_long():
 
 
 def test_errors_come_back_from_the_processes():
-    results = classifiers.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
+    results = processes.in_order(int, [("1",), ("2",), ("x",), ("4",)], num_processes=2)
     assert next(results) == 1
     assert next(results) == 2
     with pytest.raises(ValueError, match="invalid literal"):
@@ -389,9 +389,9 @@ def test_arguments_are_taken_as_results_are():
             taken.append(number)
             yield (number,)
 
-    results = classifiers.in_order(abs, arguments(), num_processes=2)
+    results = processes.in_order(abs, arguments(), num_processes=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    assert len(taken) <= 2 * classifiers.AHEAD + 3
+    assert len(taken) <= 2 * processes.AHEAD + 3
     results.close()
 
 
