@@ -117,16 +117,22 @@ class Adversary:
         self.seeds = {number: os.urandom(32) for number in game.bad}
         self.forged = {}
         self.lock = threading.Lock()
+        # How careful it is not to be refused: a game that is spoilt at once tries little.
+        self.care = self.dice.choice([0.0, 0.6, 0.95])
 
     def chance(self, likely):
         return self.dice.random() < likely
+
+    def dares(self, likely):
+        """Whether it does what may spoil the batch."""
+        return self.dice.random() < likely * (1.0 - self.care)
 
     # ---- silos ----
 
     def random_shares(self):
         """Shares of votes that are none, or of no polynomial, or of a polynomial of degree 2 t."""
         size, count = sealing.share_size(self.terms), len(self.terms.parties)
-        kind = self.dice.choice(["votes", "heavy", "uniform", "degree", "square"])
+        kind = self.dice.choice(["votes", "votes", "heavy", "uniform", "degree", "square"])
         one_hot = np.array([[1, 0]], np.uint64)
         if kind == "heavy":
             one_hot = np.array([[1000, field.PRIME - 999]], np.uint64)
@@ -214,12 +220,12 @@ class Adversary:
         """A commitment of one of its parties: to any silos, dealings, noise."""
         told = [protocol.Commitment.of(one, self.terms) for one in honest]
         dealings = dict(self.dice.choice(told).dealings)
-        if self.chance(0.05) and dealings:
+        if self.dares(0.05) and dealings:
             dealings.pop(self.dice.choice(sorted(dealings)))
         size = self.terms.num_queries * NUM_CLASSES
         noise = []
         kind = self.dice.choice(
-            ["none", "dealt", "uneven", "copied"] if self.chance(0.2) else ["dealt"]
+            ["none", "dealt", "uneven", "copied"] if self.dares(0.2) else ["dealt"]
         )
         dealt = field.share(
             field.from_integers(np.full(size, self.dice.choice([0, 17, 10**12]))),
@@ -266,10 +272,12 @@ class Adversary:
 
     def open(self, number, step, honest, seen):
         """Shares of one of its parties on the steps that open something."""
-        kind = self.dice.choices(["fit", "zero", "true", "random"], [6, 2, 1, 1])[0]
+        kind = "fit"
+        if self.dares(0.5):
+            kind = self.dice.choice(["zero", "zero", "random"])
         silos = self.common
         size = self.terms.num_queries if step is Step.MASK else 1
-        if kind in ("fit", "true"):
+        if kind == "fit":
             values = self.fitting(step, honest, None).get(number)
         elif kind == "zero":
             values = self.fitting(step, honest, 0).get(number)
@@ -289,14 +297,14 @@ class Adversary:
         if step is Step.COMMIT:
             content = self.commit(number, honest)
         elif step is Step.REVEAL:
-            seen = self.seen if self.chance(0.95) else os.urandom(32)
-            seed = self.seeds[number] if self.chance(0.95) else os.urandom(32)
+            seen = os.urandom(32) if self.dares(0.05) else self.seen
+            seed = os.urandom(32) if self.dares(0.05) else self.seeds[number]
             content = protocol.reveal_content(seen, seed)
         elif step in (Step.MASK, Step.CHECK):
             content = self.open(number, step, honest, self.seen)
         else:
             content = self.dice.choice(honest).content
-        if self.chance(0.02):
+        if self.dares(0.02):
             content = self.dice.choice(honest).content
         return self.say(number, step, content)
 
@@ -340,7 +348,7 @@ def play(game, adversary):
             game.parties[number] = Party(game.keys[number - 1], folder, noise=game.noise[number])
         story = adversary.messages_after(step)
         adversary.learn(step, story)
-        equivocates = adversary.chance(0.15)
+        equivocates = adversary.dares(0.15)
         stories = {
             number: adversary.messages_after(step) if equivocates else story
             for number in game.honest
@@ -663,14 +671,14 @@ class LyingParty:
                 adversary.learn(STEPS[STEPS.index(task.step) - 1], task.messages)
             if task.step is not Step.RELEASE:
                 return adversary.lie(self.number, task.step, honest)
-            if adversary.chance(0.2):
+            if adversary.dares(0.2):
                 raise ConnectionError
             threshold = game.terms.threshold
             values = {
                 one.party: field.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
             }
             own = field._value_at(values, sorted(values)[: threshold + 1], self.number)
-            if adversary.chance(0.3):
+            if adversary.dares(0.3):
                 own = field.add(own, np.uint64(LATTICE))
             agreed = round_digest(task.messages)
             content = protocol.release_content(agreed, own)
