@@ -1,9 +1,4 @@
-"""Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
-
-docs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and Proposition D5,
-the Gaussian formula of arXiv 1802.08908. Mechanisms name them; `pate_tf.accounting.moments` applies
-them to counts.
-"""
+"""What a noisy maximum costs: bounds at the counts, and the worst case over all of them."""
 
 from __future__ import annotations
 
@@ -17,6 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate_tf.accounting.divergences import FloatArray, excess, exp_remainder, ndtr, pure_alpha
+
+# Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
+#
+# docs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and Proposition
+# D5, the Gaussian formula of arXiv 1802.08908. Mechanisms name them; `pate_tf.accounting.moments`
+# applies them to counts.
 
 
 def paper_alpha(gamma: float, moments: FloatArray) -> FloatArray:

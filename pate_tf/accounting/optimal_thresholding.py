@@ -1,10 +1,4 @@
-"""How often a batch may leave that some number of changed teachers could change.
-
-The largest pass function of (epsilon, delta)-privacy over a distance that one teacher changes by at
-most 1 (docs/theory_stability_gate.md, Theorems G1 and G2). Probabilities are integers over 2**128,
-made by a recursion that rounds to the safe side at every step: what is drawn satisfies the
-guarantee exactly, not up to rounding.
-"""
+"""Optimal thresholding of stability distances: pass probabilities, and the law of a gate."""
 
 from __future__ import annotations
 
@@ -22,6 +16,14 @@ from pate_tf.accounting.composition import ApproximateGuarantee
 from pate_tf.accounting.conversions import check_delta
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.quadrature import IntArray
+
+# How often a batch may leave that some number of changed teachers could change.
+#
+# The largest pass function of (epsilon, delta)-privacy over a distance that one teacher changes
+# by at most 1 (docs/theory_stability_gate.md, Theorems G1 and G2). Probabilities are integers
+# over 2**128, made by a recursion that rounds to the safe side at every step: what is drawn
+# satisfies the guarantee exactly, not up to rounding.
+
 
 CERTAIN: Final = 2**128
 

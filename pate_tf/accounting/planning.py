@@ -1,7 +1,4 @@
-"""The least noise, or the most queries, that a data-independent budget allows.
-
-One-sided: what is returned has been accounted for, and its epsilon never exceeds the target.
-"""
+"""Plans from public values: least noise for a budget, assumed votes, recommendations."""
 
 from __future__ import annotations
 
@@ -28,6 +25,11 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.quadrature import IntArray
 from pate_tf.accounting.target import Target
+
+# The least noise, or the most queries, that a data-independent budget allows.
+#
+# One-sided: what is returned has been accounted for, and its epsilon never exceeds the target.
+
 
 LARGEST_NUM_QUERIES = 2**40
 

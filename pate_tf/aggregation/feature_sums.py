@@ -1,6 +1,6 @@
-"""Noisy sums of private records by class: the other door, where no teacher is asked. It pays first.
+"""Noisy sums of private records' features by class, charged before their noise is drawn.
 
-As at the labeller's door, what was released once is released again from the ledger, for nothing.
+What was released once is returned again from the ledger and charged once, as by the labeller.
 """
 
 import dataclasses

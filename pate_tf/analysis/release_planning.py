@@ -1,8 +1,4 @@
-"""Plans for votes that nobody has looked at: chosen for a stated hypothetical profile.
-
-A profile that the true votes do not resemble makes the released epsilon larger, never invalid: no
-theorem on releases asks how a plan was chosen, but that no vote was read (docs/theory.md).
-"""
+"""Plans and requests of releases of the data-dependent cost, for a hypothetical profile."""
 
 from __future__ import annotations
 
@@ -25,6 +21,12 @@ from pate_tf.accounting.release_plan import (
 from pate_tf.analysis.release_results import GateDecision, SanitisedEpsilon
 from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
 from pate_tf.core.validation import IntArray
+
+# Plans for votes that nobody has looked at: chosen for a stated hypothetical profile.
+#
+# A profile that the true votes do not resemble makes the released epsilon larger, never invalid:
+# no theorem on releases asks how a plan was chosen, but that no vote was read (docs/theory.md).
+
 
 PASS_PROBABILITY = 0.99
 

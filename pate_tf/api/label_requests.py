@@ -1,4 +1,4 @@
-"""Whether queries are asked together with their look-alikes, and with how many."""
+"""Requests of labels: checked, planned with neighbours, asked of the labeller."""
 
 import dataclasses
 import functools
@@ -36,6 +36,8 @@ from pate_tf.teachers.classifiers import ClassifierEnsemble
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.records import KnowsRecords
 from pate_tf.teachers.voters import Voter, covers
+
+# Whether queries are asked together with their look-alikes, and with how many.
 
 
 def check(queries: QueryConfig, pool: Pool, teachers: Voter) -> None:

@@ -1,11 +1,4 @@
-"""Whether, and of how many inputs, noisy counts are bought to be learnt from together.
-
-From public values alone. Where teachers are linear on features of the pool, and a student learns
-from the whole pool, the noisy counts of all queries together say more of the pool than labels of
-few of them (`pate_tf.representations.regression`). So there are many queries, each with more noise.
-Where that noise is heavy, labels without any are given a chance first: of typical queries, which
-teachers may all agree on. Nobody knows beforehand whether they do.
-"""
+"""Labels for a target epsilon: which mechanism, how many queries, noisy counts together."""
 
 import contextlib
 import dataclasses
@@ -27,6 +20,15 @@ from pate_tf.representations.regression import MOST_QUERIES
 from pate_tf.students.consistency import learns_by_augmentation
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.voters import Voter
+
+# Whether, and of how many inputs, noisy counts are bought to be learnt from together.
+#
+# From public values alone. Where teachers are linear on features of the pool, and a student
+# learns from the whole pool, the noisy counts of all queries together say more of the pool than
+# labels of few of them (`pate_tf.representations.regression`). So there are many queries, each
+# with more noise. Where that noise is heavy, labels without any are given a chance first: of
+# typical queries, which teachers may all agree on. Nobody knows beforehand whether they do.
+
 
 # On the pool of Fashion-MNIST two and five times as many told no more, at epsilons from .1 to 1.
 QUERIES_A_CLASS: Final = 20

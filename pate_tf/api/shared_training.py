@@ -1,4 +1,4 @@
-"""Features of public inputs that a small private model learns on."""
+"""A whole run of shared training in one process: features, training, publishing."""
 
 import contextlib
 import dataclasses
@@ -49,6 +49,9 @@ from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.selective_sgd.upload import dense_bytes
 from pate_tf.serving import digest, export
 from pate_tf.statement.shared_training import SharedTrainingStatement
+
+# Features of public inputs that a small private model learns on.
+
 
 WHITENED = "whitened"  # contrastive where inputs are images, else raw; then partly whitened
 

@@ -1,4 +1,4 @@
-"""Labels that were kept meanwhile are held against the ledger that paid for them."""
+"""Publishes a student with its statement, after stored labels are checked against the ledger."""
 
 import dataclasses
 import hmac
@@ -26,6 +26,9 @@ from pate_tf.statement import page as statement_page
 from pate_tf.statement.privacy_statement import PrivacyStatement, Sanitised
 from pate_tf.teachers.records import KnowsRecords
 from pate_tf.teachers.voters import Voter
+
+# Labels that were kept meanwhile are held against the ledger that paid for them.
+
 
 NOT_PAID: Final = "labels: expected labels that this ledger paid for, got others"
 

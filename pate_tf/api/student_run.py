@@ -1,9 +1,4 @@
-"""Distillation against labels by plurality: a comparison that is NOT PRIVATE and exports nothing.
-
-It is figure 5 of Papernot et al. 2017 (appendix B.1) for one number of queries: both students learn
-from the same points of the pool, one from the teachers' averaged probabilities, the other from the
-class with most votes, without noise. No ledger is charged, as nothing may leave.
-"""
+"""A whole run of train_student.py: labels, student, report, and the comparison."""
 
 import dataclasses
 import pathlib
@@ -46,6 +41,12 @@ from pate_tf.students.evaluation import ByClass
 from pate_tf.students.supervised import train_distilled
 from pate_tf.teachers import voters as counting
 from pate_tf.teachers.voters import Voter
+
+# Distillation against labels by plurality: a comparison that is NOT PRIVATE and exports nothing.
+#
+# It is figure 5 of Papernot et al. 2017 (appendix B.1) for one number of queries: both students
+# learn from the same points of the pool, one from the teachers' averaged probabilities, the other
+# from the class with most votes, without noise. No ledger is charged, as nothing may leave.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the labels of one student cost at the true votes. SENSITIVE."""
+"""Trains, measures and exports a student from released labels."""
 
 import dataclasses
 import pathlib
@@ -26,6 +26,8 @@ from pate_tf.students import catalogue, evaluation, training
 from pate_tf.students.config import StudentConfig
 from pate_tf.students.evaluation import ByClass, by_class
 from pate_tf.teachers.voters import Voter
+
+# What the labels of one student cost at the true votes. SENSITIVE.
 
 
 def known_data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:

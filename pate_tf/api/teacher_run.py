@@ -1,4 +1,4 @@
-"""How often each teacher is right on public samples. SENSITIVE."""
+"""A whole run of train_teachers.py: features, training, accuracy, report."""
 
 import dataclasses
 import pathlib
@@ -38,6 +38,9 @@ from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
 from pate_tf.teachers.store import read_all_finished
+
+# How often each teacher is right on public samples. SENSITIVE.
+
 
 VOTES_A_PART = 2**18  # that are in memory at a time
 # Of all teachers: asking thousands of them about all samples would take longer than training them,

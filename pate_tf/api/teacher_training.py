@@ -1,4 +1,4 @@
-"""What is checked before teachers are trained: data, places, workers."""
+"""Trains teachers: checks, checkpoints, training, and loading of what was trained."""
 
 import pathlib
 import time
@@ -32,6 +32,9 @@ from pate_tf.teachers.training import (
     TeacherState,
     Trainer,
 )
+
+# What is checked before teachers are trained: data, places, workers.
+
 
 REPORT = "teachers_report.json"
 PATIENCE = 600.0  # seconds until workers that never answer are an error

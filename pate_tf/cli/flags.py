@@ -1,4 +1,4 @@
-"""The flags that name a user's own data: two tables with a schema, or two folders of images."""
+"""Flags that several commands share: a user's own data, mechanisms, plans."""
 
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,9 @@ from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
 from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.api.files import FileSource
 from pate_tf.cli import command_line
+
+# The flags that name a user's own data: two tables with a schema, or two folders of images.
+
 
 FLAGS = flags.FLAGS
 NAMES = ("public", "schema", "label")

@@ -1,4 +1,4 @@
-"""Arrays with checked entries: whole numbers, labels, views that can't be written."""
+"""Checked arrays, names, training settings and fields of TOML files."""
 
 import math
 import pathlib
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+# Arrays with checked entries: whole numbers, labels, views that can't be written.
+
 
 IntArray = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Certificates of mutual TLS: where they lie, and who a caller is by its own."""
+"""Certificates of mutual TLS, who a caller is by its own, and limits of calls."""
 
 import contextlib
 import dataclasses
@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from pate_tf.core.validation import check_name
+
+# Certificates of mutual TLS: where they lie, and who a caller is by its own.
+
 
 COORDINATOR = "coordinator"  # name in its certificate
 

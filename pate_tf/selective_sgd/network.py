@@ -1,4 +1,4 @@
-"""Messages on the wire and the values that they stand for."""
+"""Shared training over gRPC: messages, the server's service, a participant's connection."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from pate_tf.selective_sgd.roster import Declarations, Declared, Roster
 from pate_tf.selective_sgd.server import Parameters
 from pate_tf.selective_sgd.turn_server import EARLY, TurnServer
 from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
+
+# Messages on the wire and the values that they stand for.
+
 
 _OPTIONAL = ("num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
 

@@ -1,4 +1,4 @@
-"""A coordinator as its silos see it, over gRPC."""
+"""The coordinator's gRPC services: for silos and for parties."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from pate_tf.silos.wire import (
     reply_of_wire,
     task_to_wire,
 )
+
+# A coordinator as its silos see it, over gRPC.
+
 
 SILO_SERVICE = "pate_tf.silos.v1.Silos"
 

@@ -1,7 +1,4 @@
-"""The coordinator's part: relays the parties' messages until the noisy histogram opens.
-
-It sees what everybody may see. What it relays wrongly is refused by the parties.
-"""
+"""The coordinator's part of secure aggregation, and what silos and simulations need of it."""
 
 from __future__ import annotations
 
@@ -30,6 +27,11 @@ from pate_tf.silos.secure.messages import (
 from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
+
+# The coordinator's part: relays the parties' messages until the noisy histogram opens.
+#
+# It sees what everybody may see. What it relays wrongly is refused by the parties.
+
 
 # Asks one party; raises ConnectionError or TimeoutError while it can't be reached.
 Ask = Callable[[PartyTask], PartyMessage]

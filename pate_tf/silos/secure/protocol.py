@@ -1,17 +1,4 @@
-"""Whether shares are those of one vote for each query, without a look at the votes.
-
-After all shares are committed to, the parties draw public random weights rho, tau and chi. Beside
-its votes v a silo shares a random number a and its square b for each query. Of each silo the
-parties open, one after the other, values of polynomials of degree t:
-
-    y = a + sum_k rho v                                                    for each query
-    sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
-
-With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for one-hot
-votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters"). Every opened
-value is determined by the shares of honest parties, so that others can spoil an opening but not
-change it (docs/theory_secure.md, Theorems V2 and V3).
-"""
+"""What parties say on each step, what they conclude from it, and the check of votes."""
 
 from __future__ import annotations
 
@@ -28,6 +15,20 @@ from pate_tf.silos.secure.messages import PartyMessage, ProtocolError, Step, che
 from pate_tf.silos.secure.shamir import Elements
 from pate_tf.silos.secure.shares import split_shares
 from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
+
+# Whether shares are those of one vote for each query, without a look at the votes.
+#
+# After all shares are committed to, the parties draw public random weights rho, tau and chi.
+# Beside its votes v a silo shares a random number a and its square b for each query. Of each silo
+# the parties open, one after the other, values of polynomials of degree t:
+#
+#     y = a + sum_k rho v                                                    for each query
+#     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
+#
+# With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for
+# one-hot votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
+# Every opened value is determined by the shares of honest parties, so that others can spoil an
+# opening but not change it (docs/theory_secure.md, Theorems V2 and V3).
 
 
 def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:

@@ -1,8 +1,4 @@
-"""Seals bytes to a party so that nobody else reads them and no other place takes them.
-
-Hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What the bytes are
-for goes into `info`: whoever opens them for anything else gets nothing.
-"""
+"""A silo's votes as shares: dealt, bound to each other, and each sealed to its party."""
 
 from __future__ import annotations
 
@@ -21,6 +17,12 @@ from pate_tf.silos.secure import shamir as field
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.shamir import Elements
 from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
+
+# Seals bytes to a party so that nobody else reads them and no other place takes them.
+#
+# Hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What the bytes
+# are for goes into `info`: whoever opens them for anything else gets nothing.
+
 
 OVERHEAD: Final = 48  # bytes
 
