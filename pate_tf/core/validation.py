@@ -1,14 +1,133 @@
-"""Checked arrays, names, training settings and fields of TOML files."""
+"""Validators: one line each where a value enters, `name: expected ..., got ...` when it is wrong.
+
+The validators of single values take what they check by keyword, so that the message has its name:
+
+    validation.positive(sigma=sigma, clip=clip)
+    validation.between(0, 1, delta=delta)
+    validation.whole(2, MOST_CLASSES, num_classes=num_classes)
+    validation.one_of(KINDS, kind=kind)
+    validation.shape(["num_queries", 10], votes=votes)
+
+All raise ValueError. NaN, bool in the place of a number and other types are refused. No message
+shows the entries of an array.
+"""
 
 import math
 import pathlib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+
+def positive(**numbers: Any) -> None:
+    """Checks that numbers are above 0 and finite."""
+    for name, value in numbers.items():
+        if not (_is_number(value) and 0 < value < math.inf):
+            _refuse(name, "above 0 and finite", value)
+
+
+def not_negative(**numbers: Any) -> None:
+    """Checks that numbers are at least 0 and finite."""
+    for name, value in numbers.items():
+        if not (_is_number(value) and 0 <= value < math.inf):
+            _refuse(name, "at least 0 and finite", value)
+
+
+def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> None:
+    """Checks that numbers lie in an interval with neither end ("()"), both ("[]") or one of them.
+
+    `between(0, math.inf, ends="(]", budget=budget)` allows infinity.
+    """
+    for name, value in numbers.items():
+        if not (
+            _is_number(value)
+            and (low < value or (ends[0] == "[" and value == low))
+            and (value < high or (ends[1] == "]" and value == high))
+        ):
+            _refuse(name, f"in {ends[0]}{low:.12g}, {high:.12g}{ends[1]}", value)
+
+
+def whole(least: int = 1, most: int | None = None, /, **numbers: Any) -> None:
+    """Checks that numbers are integers (of Python or NumPy) from `least` to `most`; None: no limit."""
+    for name, value in numbers.items():
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_whole or value < least or (most is not None and value > most):
+            limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+            _refuse(name, f"a whole number {limits}", value)
+
+
+def one_of(choices: Collection[object], /, **values: object) -> None:
+    """Checks that values are among a few, compared by type and value (True is not 1)."""
+    for name, value in values.items():
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            _refuse(name, f"one of {', '.join(map(str, choices))}", value)
+
+
+def instance_of(types: type | tuple[type, ...], /, **values: object) -> None:
+    """Checks that values are of a type or of one of several."""
+    for name, value in values.items():
+        if not isinstance(value, types):
+            expected = types if isinstance(types, tuple) else (types,)
+            _refuse(name, " or ".join(one.__name__ for one in expected), value)
+
+
+def shape(expected: Sequence[Any], /, **arrays: Any) -> None:
+    """Checks the shapes of arrays or tensors.
+
+    Args:
+        expected: for each axis its length, or the name of a length that is the same wherever it
+            stands in this call, or None for any length; `...` at the end for any further axes.
+        arrays: what has a `shape`.
+    """
+    further = bool(expected) and expected[-1] is ...
+    axes = list(expected[:-1] if further else expected)
+    lengths: dict[str, int] = {}
+    for name, array in arrays.items():
+        if not hasattr(array, "shape"):
+            _refuse(name, "an array", array)
+        got = [None if length is None else int(length) for length in array.shape]
+        wanted = [lengths.get(axis, axis) if isinstance(axis, str) else axis for axis in axes]
+        fits = len(got) >= len(axes) if further else len(got) == len(axes)
+        if not fits or any(
+            isinstance(axis, int) and axis != length
+            for axis, length in zip(wanted, got, strict=False)
+        ):
+            text = ", ".join(
+                ["any" if axis is None else str(axis) for axis in wanted] + ["..."] * further
+            )
+            raise ValueError(f"{name}: expected [{text}], got {got}")
+        for axis, length in zip(axes, got, strict=False):
+            if isinstance(axis, str) and length is not None:
+                lengths.setdefault(axis, length)
+
+
+def finite(**arrays: npt.ArrayLike) -> None:
+    """Checks that the numbers of arrays are neither NaN nor infinite."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}: expected finite numbers, got NaN or infinite ones")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a real number, no bool and no array; NaN fails every comparison."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _refuse(name: str, expected: str, value: object) -> NoReturn:
+    """Raises ValueError in one line; only scalars and short texts are shown, of others the type."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        got = repr(value)
+        got = got if len(got) <= 80 else got[:77] + "..."
+    else:
+        got = type(value).__name__
+    raise ValueError(f"{name}: expected {expected}, got {got}")
+
 
 # Arrays with checked entries: whole numbers, labels, views that can't be written.
 

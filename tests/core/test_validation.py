@@ -1,0 +1,97 @@
+"""The validators accept what they say and refuse the rest in one line that shows no array."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pate_tf.core import validation
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.floats(width=32).map(np.float32))
+OTHERS = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.text(max_size=200),
+    st.lists(st.integers()),
+    st.just(np.array([0.5, 12345.0])),
+    st.just(np.bool_(True)),
+    st.just(0.5 + 0j),
+)
+
+
+def accepts(validator, *limits, value, **settings):
+    """Whether a validator accepts a value; what it says otherwise is one line without arrays."""
+    try:
+        validator(*limits, quantity=value, **settings)
+    except ValueError as error:
+        assert re.fullmatch(r"quantity: expected .+, got .{1,80}", str(error)), str(error)
+        assert "12345" not in str(error) or np.ndim(value) == 0
+        return False
+    return True
+
+
+@given(NUMBERS)
+def test_numbers_are_accepted_in_their_interval_alone(value):
+    assert accepts(validation.positive, value=value) == (0 < value < math.inf)
+    assert accepts(validation.not_negative, value=value) == (0 <= value < math.inf)
+    for ends in ("()", "[]", "(]", "[)"):
+        expected = (value >= 0 if ends[0] == "[" else value > 0) and (
+            value <= 1 if ends[1] == "]" else value < 1
+        )
+        assert accepts(validation.between, 0, 1, value=value, ends=ends) == expected
+    assert accepts(validation.between, 0, math.inf, value=value, ends="(]") == (value > 0)
+    is_whole = isinstance(value, int)
+    assert accepts(validation.whole, value=value) == (is_whole and value >= 1)
+    assert accepts(validation.whole, -3, 5, value=value) == (is_whole and -3 <= value <= 5)
+
+
+@given(OTHERS)
+def test_other_types_are_no_numbers(value):
+    for validator in (validation.positive, validation.not_negative, validation.whole):
+        assert not accepts(validator, value=value)
+    assert not accepts(validation.between, 0, 1, value=value, ends="[]")
+
+
+@pytest.mark.parametrize("value", [1e-300, 0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
+def test_edges_of_an_interval(value):
+    assert accepts(validation.between, 0, 1, value=value) == (value == 1e-300)
+
+
+def test_numpy_integers_are_whole():
+    assert accepts(validation.whole, 1, 9, value=np.int64(9))
+    assert not accepts(validation.whole, 1, 9, value=np.int64(10))
+    assert not accepts(validation.whole, value=np.float64(3.0))
+
+
+def test_choices_are_compared_by_type_and_value():
+    validation.one_of(("a", 1), first="a", second=1)
+    for value in ("b", True, 1.0, None, np.array(["a"])):
+        assert not accepts(validation.one_of, ("a", 1), value=value)
+    validation.instance_of((str, int), first="a", second=1)
+    with pytest.raises(ValueError, match=r"^x: expected str or int, got float$|got 0.5$"):
+        validation.instance_of((str, int), x=0.5)
+
+
+def test_shapes_bind_named_lengths_within_a_call():
+    votes, labels = np.zeros((3, 10)), np.zeros((4, 10))
+    validation.shape(["num_queries", 10], votes=votes)
+    validation.shape([None, 10], votes=votes, labels=labels)
+    validation.shape(["num_queries", ...], votes=votes, more=np.zeros((3, 1, 2)))
+    for expected, message in (
+        (["num_queries", 10], "labels: expected [3, 10], got [4, 10]"),
+        ([None], "votes: expected [any], got [3, 10]"),
+        (["n", "m", "k", ...], "votes: expected [n, m, k, ...], got [3, 10]"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
+            validation.shape(expected, votes=votes, labels=labels)
+    with pytest.raises(ValueError, match=r"^votes: expected an array, got list$"):
+        validation.shape([1], votes=[12345])
+
+
+def test_finite_numbers():
+    validation.finite(inputs=np.zeros(3), more=[1, 2])
+    with pytest.raises(ValueError, match=r"^inputs: expected finite numbers, got NaN or infinite"):
+        validation.finite(inputs=np.array([0.0, np.nan]))
