@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import sys
+import textwrap
 import threading
 import traceback
 import types
@@ -32,6 +33,59 @@ def hint(error: Exception) -> str:
     if getattr(error, "flagname", "") not in GONE:
         return ""
     return "; docs/first_release.md says what became of the first release's flags"
+
+
+# The help of a command: its flags by groups, in the order of use.
+
+# The flag that gives an argument of the library, where they have different names.
+FLAG_OF_ARGUMENT: dict[str, str] = {}
+_HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
+_WIDTH = 96
+
+
+def shown_in_help(flag: str, group: str, *, advanced: bool = False) -> None:
+    """Puts a flag below a heading of `--help`; an advanced one stands in `--helpfull` alone."""
+    if not any(flag in names for names in _HELP.values()):
+        _HELP.setdefault(group, {})[flag] = advanced
+
+
+def print_help(description: str, *, full: bool) -> None:
+    """Prints what a command does and its flags by groups.
+
+    Args:
+        description: of the command.
+        full: whether to print advanced flags too, and those of absl by name.
+    """
+    print(description.strip())
+    hidden = 0
+    for group, names in _HELP.items():
+        shown = [name for name, advanced in names.items() if full or not advanced]
+        hidden += len(names) - len(shown)
+        if shown:
+            print(f"\n{group}:")
+        for name in shown:
+            print(f"  --{name}{_value_of(flags.FLAGS[name])}")
+            text = _with_default(flags.FLAGS[name])
+            print(textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    if hidden:
+        print(f"\n{hidden} more: --helpfull")
+
+
+def _value_of(flag: Any) -> str:
+    """Returns what follows a flag's name in its help."""
+    if flag.boolean:
+        return ""
+    if choices := getattr(flag.parser, "enum_values", None):
+        return f"={'|'.join(choices)}"
+    return "=" + {"int": "N", "float": "NUMBER", "string": "TEXT"}.get(flag.flag_type(), "A,B,...")
+
+
+def _with_default(flag: Any) -> str:
+    """Returns a flag's help with its default, where it has one and does not say so itself."""
+    if flag.default in (None, "", [], False) or "Default:" in flag.help:
+        return str(flag.help)
+    default = ",".join(flag.default) if isinstance(flag.default, list) else flag.default
+    return f"{flag.help} Default: {default}."
 
 
 # What a terminal shows while a command works: bars and a clock.
@@ -112,6 +166,10 @@ def parse_flags(parse: Callable[[list[str]], list[str]], error: type[Exception])
     """
 
     def parser(arguments: list[str]) -> list[str]:
+        asked = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
+        if _HELP and asked & {"help", "h", "helpfull", "helpshort"}:
+            print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in asked)
+            sys.exit(0)
         try:
             rest = parse(arguments)
         except error as reason:
@@ -136,6 +194,7 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
         arguments in backticks.
       flag_of_argument: the flag that sets an argument, where they have different names.
     """
+    flag_of_argument = {**FLAG_OF_ARGUMENT, **flag_of_argument}
     argument, colon, rest = message.partition(":")
     for name, flag in flag_of_argument.items():
         rest = rest.replace(f"`{name}`", f"--{flag}")

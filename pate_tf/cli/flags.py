@@ -1,7 +1,9 @@
-"""Flags that several commands share: a user's own data, mechanisms, plans."""
+"""Flags: made from the dataclasses of settings, and those of mechanisms from their registry."""
 
+import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from absl import flags
 
@@ -9,11 +11,93 @@ from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
 from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.api.files import FileSource
 from pate_tf.cli import command_line
+from pate_tf.core.settings import Setting, described, value_type
+
+FLAGS = flags.FLAGS
+Kind = TypeVar("Kind")
+
+# Flags of settings' dataclasses.
+
+
+def define(kind: type, *, group: str, without: Iterable[str] = (), **defaults: Any) -> None:
+    """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
+
+    A flag that another class defined before is shared: same name, same meaning.
+
+    Args:
+        kind: the dataclass.
+        group: heading in `--help` of settings that name none.
+        without: fields that this command has no flag for.
+        **defaults: of fields whose default in this command is another.
+    """
+    values = {field.name: field.default for field in dataclasses.fields(kind)}
+    for name, each in described(kind).items():
+        flag = each.flag or name
+        command_line.shown_in_help(flag, each.group or group, advanced=each.advanced)
+        command_line.FLAG_OF_ARGUMENT.setdefault(name, flag)
+        if name in without or flag in FLAGS:
+            continue
+        default = defaults.get(name, values[name])
+        _define(kind, name, flag, each, None if default is dataclasses.MISSING else default)
+
+
+def _define(kind: type, name: str, flag: str, each: Setting, default: Any) -> None:
+    is_of, is_list = value_type(kind, name)
+    if is_list:
+        flags.DEFINE_list(flag, [str(one) for one in default or ()] or default, each.help)
+    elif is_of is bool:
+        flags.DEFINE_boolean(flag, default, each.help)
+    elif is_of is int:
+        flags.DEFINE_integer(flag, default, each.help)
+    elif is_of is float:
+        flags.DEFINE_float(flag, default, each.help)
+    elif each.choices is not None:
+        flags.DEFINE_enum(flag, default, list(each.choices), each.help)
+    else:
+        flags.DEFINE_string(flag, None if default is None else str(default), each.help)
+
+
+def read(kind: type[Kind], **values: Any) -> Kind:
+    """Returns the settings that the flags give.
+
+    Args:
+        kind: the dataclass, whose flags `define` defined.
+        **values: of fields that no flag gives, or that the command worked out.
+
+    Raises:
+        ValueError: if a value is none that the setting may have.
+    """
+    for name, each in described(kind).items():
+        flag = each.flag or name
+        if name in values or flag not in FLAGS:
+            continue
+        is_of, is_list = value_type(kind, name)
+        value = FLAGS[flag].value
+        if value is None:
+            values[name] = None
+        elif is_list:
+            values[name] = tuple(_converted(name, is_of, one) for one in value)
+        else:
+            values[name] = is_of(value) if value != "" else None
+    return kind(**values)
+
+
+def _converted(name: str, is_of: type, text: str) -> Any:
+    try:
+        return is_of(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected numbers with commas between, got {text!r}") from None
+
+
+def given_settings(kind: type) -> Mapping[str, Any]:
+    """Returns the settings of a dataclass that were typed, by field."""
+    typed = {name: FLAGS[each.flag or name] for name, each in described(kind).items()}
+    return {name: flag.value for name, flag in typed.items() if flag.present}
+
 
 # The flags that name a user's own data: two tables with a schema, or two folders of images.
 
 
-FLAGS = flags.FLAGS
 NAMES = ("public", "schema", "label")
 
 
@@ -78,7 +162,6 @@ def own_files(*, with_private: bool) -> FileSource | None:
 # The flags of `--mechanism` and its parameters, from the registry of mechanisms.
 
 
-FLAGS = flags.FLAGS
 LEAST, MOST = 1e-9, 1e9  # of a parameter that must be positive; `noise.check_drawable` has 2**30
 
 

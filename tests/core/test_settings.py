@@ -1,0 +1,92 @@
+"""Settings are checked when they are made, and flags give them."""
+
+import dataclasses
+import pathlib
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
+from pate_tf.core.settings import Settings, described, setting, value_type
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toy(Settings):
+    """Settings of a toy."""
+
+    toy_size: int = setting(3, help="How large.", least=1, most=9)
+    toy_rate: float | None = setting(None, help="How fast.", above=0.0, flag="toy_speed")
+    toy_kind: str = setting("round", help="Of what kind.", choices=("round", "square"))
+    toy_folder: pathlib.Path | None = setting(None, help="Where.", advanced=True)
+    toy_weights: tuple[float, ...] | None = setting(None, help="Weights.")
+    toy_loud: bool = setting(False, help="Whether it says so.")
+    made: object = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def defined():
+    own_flags.define(Toy, group="toys")
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"toy_size": 0}, "toy_size: expected a finite number of at least 1 and up to 9, got 0"),
+        ({"toy_size": 10}, "toy_size: expected a finite number of at least 1 and up to 9, got 10"),
+        ({"toy_size": True}, "toy_size: .*got True"),
+        ({"toy_rate": 0.0}, "toy_rate: expected a finite number above 0, got 0.0"),
+        ({"toy_rate": float("nan")}, "toy_rate: .*got nan"),
+        ({"toy_rate": float("inf")}, "toy_rate: .*got inf"),
+        ({"toy_kind": "oval"}, "toy_kind: expected round or square, got 'oval'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Toy(**values)
+
+
+def test_types_of_fields():
+    assert {name: value_type(Toy, name) for name in described(Toy)} == {
+        "toy_size": (int, False),
+        "toy_rate": (float, False),
+        "toy_kind": (str, False),
+        "toy_folder": (pathlib.Path, False),
+        "toy_weights": (float, True),
+        "toy_loud": (bool, False),
+    }
+
+
+def test_flags_give_what_was_typed():
+    assert own_flags.read(Toy) == Toy()
+    typed = ["--toy_speed=.5", "--toy_kind=square", "--toy_folder=a/b", "--toy_weights=1,20"]
+    with flagsaver.flagsaver():
+        flags.FLAGS(["toy", *typed, "--toy_loud"])
+        assert own_flags.read(Toy, made=1) == Toy(
+            toy_rate=0.5,
+            toy_kind="square",
+            toy_folder=pathlib.Path("a/b"),
+            toy_weights=(1.0, 20.0),
+            toy_loud=True,
+            made=1,
+        )
+        given = own_flags.given_settings(Toy)
+        assert set(given) == {"toy_rate", "toy_kind", "toy_folder", "toy_weights", "toy_loud"}
+    with flagsaver.flagsaver(toy_size=10), pytest.raises(ValueError, match="toy_size"):
+        own_flags.read(Toy)
+
+
+def test_messages_name_the_flag():
+    message = command_line.in_flags("toy_rate: expected more than `toy_rate`", {})
+    assert message == "toy_speed: expected more than --toy_speed"
+
+
+def test_help_has_groups_and_hides_what_is_advanced(capsys):
+    command_line.print_help("Makes a toy.", full=False)
+    short = capsys.readouterr().out
+    assert "toys:\n  --toy_size=N\n      How large. Default: 3.\n" in short
+    assert "--toy_kind=round|square" in short and "--toy_folder" not in short
+    command_line.print_help("Makes a toy.", full=True)
+    assert "--toy_folder" in capsys.readouterr().out
