@@ -52,7 +52,7 @@ def between(low: float, high: float, /, *, ends: str = "()", **numbers: Any) -> 
 
 
 def whole(least: int = 1, most: int | None = None, /, **numbers: Any) -> None:
-    """Checks that numbers are integers (of Python or NumPy) from `least` to `most`; None: no limit."""
+    """Checks that numbers are integers from `least` to `most`; None for no upper limit."""
     for name, value in numbers.items():
         is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not is_whole or value < least or (most is not None and value > most):
