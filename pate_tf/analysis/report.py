@@ -270,41 +270,57 @@ def sensitive_report(analysis: Analysis) -> dict[str, Any]:
     return report
 
 
-def run_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
-    """Returns the rows that sum up a run; none unless both scripts left their reports there.
+def run_rows(run: artifacts.RunDirectory) -> list[Row]:
+    """Returns what the reports of a run say; none unless both scripts left theirs there.
 
     Raises:
-      ValueError: if a report is broken.
+        ValueError: if a report is broken.
     """
     sensitive = run.root / artifacts.SENSITIVE
     files = [sensitive / f"{name}_report.json" for name in ("teachers", "student")]
     if not all(file.exists() for file in files):
         return []
     teachers, student = (artifacts.read_json(file) for file in files)
-    best = analysis.best_data_independent
-    bound = analysis.best_bound
-    delta = f"at delta {analysis.config.delta:g}"
     try:
-        rows = [
+        return [
             ("teachers", f"{teachers['nb_teachers']} on {teachers['dataset']}"),
-            ("mean teacher accuracy", f"{teachers['teacher_accuracy_mean']:.2%} (SENSITIVE)"),
-            ("queries", f"{student['queries']} asked, {student['answered']} answered"),
-            ("accuracy of the noisy labels", f"{student['label_accuracy']:.2%}"),
-            ("student accuracy", f"{student['student_accuracy']:.2%}"),
             (
-                "epsilon",
-                f"{shown(best.epsilon)} {delta}, data-independent, both directions; publishable",
+                "mean teacher accuracy",
+                f"{_share(teachers['teacher_accuracy_mean'])} (SENSITIVE)",
             ),
+            ("queries", f"{student['queries']} asked, {student['answered']} answered"),
+            ("accuracy of the noisy labels", _share(student["label_accuracy"])),
+            ("student accuracy", _share(student["student_accuracy"])),
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{sensitive}: expected whole reports, got others") from error
+
+
+def _share(accuracy: float | None) -> str:
+    """Returns an accuracy; None where public samples have no labels."""
+    return (
+        "not measured: the public samples have no labels" if accuracy is None else f"{accuracy:.2%}"
+    )
+
+
+def cost_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
+    """Returns what a run cost and where its files lie, to stand below `run_rows`."""
+    best, bound = analysis.best_data_independent, analysis.best_bound
+    delta = f"at delta {analysis.config.delta:g}"
+    rows = [
+        (
+            "epsilon",
+            f"{shown(best.epsilon)} {delta}, data-independent, both directions; publishable",
+        )
+    ]
     if bound is not None:
         # What holds for all votes holds for these.
         epsilon = min(bound.epsilon, best.epsilon)
         rows.append(("epsilon, data-dependent", f"{shown(epsilon)} {delta} (SENSITIVE)"))
+    released, sensitive = (run.root / half for half in (artifacts.RELEASED, artifacts.SENSITIVE))
     return [
         *rows,
-        ("publishable", f"{run.root / artifacts.RELEASED}: labels, student, privacy statement"),
+        ("publishable", f"{released}: labels, student, privacy statement"),
         ("SENSITIVE", f"{sensitive}: teachers, partition, votes, ledger, reports"),
     ]
 

@@ -381,10 +381,17 @@ def run(
     source, summaries, delta = _read_run(asked)
     request = _request(asked, source, delta)
     accounting = dataclasses.replace(asked.accounting, delta=delta)
-    stated = None
-    if folder is not None and request is not None:
-        # A broken page is told before anything is charged.
-        stated = check.read_statement(artifacts.RunDirectory(folder))
+    stated, of_run, drawn = None, [], []
+    # Everything that may fail without a draw comes before a ledger is charged for one.
+    if folder is not None:
+        of_run = analysis_report.run_rows(artifacts.RunDirectory(folder))
+        if request is not None:
+            stated = check.read_statement(artifacts.RunDirectory(folder))
+    if asked.plots is not None:
+        from pate_tf.analysis import plots
+
+        with reporting.clock("drawing plots"):
+            drawn = plots.draw(artifacts.RunDirectory(asked.plots), source, accounting)
     with _exact_progress(reporting) as progress:
         report = account(
             source,
@@ -410,17 +417,11 @@ def run(
     ]
     if folder is not None and stated is not None:
         files += _onto_the_statement(folder, report)
-    if asked.plots is not None:
-        from pate_tf.analysis import plots
-
-        with reporting.clock("drawing plots"):
-            drawn = plots.draw(artifacts.RunDirectory(asked.plots), source, accounting)
-        files += [(f"plot, {path.parent.name}", str(path)) for path in drawn]
+    files += [(f"plot, {path.parent.name}", str(path)) for path in drawn]
     tables.append(Table(title="Written to", rows=files))
-    if folder is not None and (
-        rows := ledger_report.run_rows(artifacts.RunDirectory(folder), report.analysis)
-    ):
-        tables.append(Table(title="The run", rows=rows))
+    if folder is not None and of_run:
+        of_run += analysis_report.cost_rows(artifacts.RunDirectory(folder), report.analysis)
+        tables.append(Table(title="The run", rows=of_run))
     values = {**report.publishable, **report.sensitive, "sensitive": list(report.sensitive)}
     if summaries:
         values["ledgers"] = [ledger_report.ledger_report(summary) for summary in summaries]

@@ -893,8 +893,21 @@ def test_sums_up_a_run(succeed, run, tmp_path):
     shown = rounded_up(ended.report["epsilon_data_independent"])
     assert f"{shown} at delta 1e-05, data-" in table
     assert str(tmp_path / "run/released") in table
+
+
+def test_a_run_is_read_before_its_ledger_is_charged(succeed, run, tmp_path):
+    """Public data without labels have no accuracy; a broken report must not cost a draw."""
+    folder, flags = tmp_path / "run/sensitive", (f"--train_dir={tmp_path}/run", RELEASE)
+    pay(folder, golden_counts("H2", 30))
+    teachers = {"nb_teachers": 250, "dataset": "digits", "teacher_accuracy_mean": None}
+    (folder / "teachers_report.json").write_text(json.dumps(teachers))
     (folder / "student_report.json").write_text("{}")
-    assert run(f"--train_dir={tmp_path}/run").code == 1
+    assert run(*flags).code == 1
+    with Ledger.read(folder) as ledger:
+        assert ledger.history()[-1].kind == "answers"
+    student = {"queries": 30, "answered": 30, "label_accuracy": None, "student_accuracy": None}
+    (folder / "student_report.json").write_text(json.dumps(student))
+    assert succeed(*flags).out.count("not measured: the public samples have no labels") == 3
 
 
 # Calibration
