@@ -1,7 +1,7 @@
 """Batches that depend on the seed and the step alone, so that a stopped run goes on where it was.
 
-Nothing is kept from batch to batch: which samples are drawn, how they are augmented and what noise
-is drawn follow from a seed of the step's own.
+No state is carried from batch to batch: which samples are drawn, how they are augmented and what
+noise is drawn follow from a seed of the step's own.
 """
 
 from collections.abc import Callable
@@ -13,42 +13,34 @@ import tensorflow as tf
 
 Batch = dict[str, tf.Tensor]
 StepBatch = Callable[[tf.Tensor], Batch | tuple[tf.Tensor, tf.Tensor]]
+FloatArray = npt.NDArray[np.float64]
+
+BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
 
 
 class ShuffledItems:
-    """Arrays whose rows are drawn without replacement, in a new order in every pass."""
+    """Arrays whose rows are drawn without replacement, in a new order in every pass.
+
+    Args:
+        *arrays: `[num_items, ...]` each.
+        batch_size: rows a step.
+        seed: fixes the orders.
+    """
 
     def __init__(self, *arrays: npt.NDArray, batch_size: int, seed: int) -> None:
-        """Takes arrays of one length.
-
-        Args:
-          *arrays: `[num_items, ...]` each.
-          batch_size: rows a step.
-          seed: fixes the orders.
-        """
         self._tensors = [tf.constant(array) for array in arrays]
         self._num_items = len(arrays[0])
         self._batch_size = batch_size
         self._seed = seed
 
     def at(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the rows of a step, `[batch_size, ...]` of each array.
-
-        Args:
-          step: int64 scalar, from 0.
-        """
+        """Returns the rows of a step (int64 scalar, from 0), `[batch_size, ...]` of each array."""
         positions = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
         passes = positions // self._num_items
+        seeds = tf.fill([self._batch_size], tf.constant(self._seed, tf.int64))
         rows = tf.raw_ops.RandomIndexShuffle(
             index=positions % self._num_items,
-            seed=tf.stack(
-                [
-                    tf.fill([self._batch_size], tf.constant(self._seed, tf.int64)),
-                    passes,
-                    tf.zeros_like(passes),
-                ],
-                axis=1,
-            ),
+            seed=tf.stack([seeds, passes, tf.zeros_like(passes)], axis=1),
             max_index=tf.constant(self._num_items - 1, tf.int64),
         )
         return [tf.gather(tensor, rows) for tensor in self._tensors]
@@ -74,21 +66,8 @@ def dataset_of(batch_at: StepBatch, *, first_step: int, end_step: int) -> tf.dat
     )
 
 
-# Asks a model in memory.
-
-
-FloatArray = npt.NDArray[np.float64]
-
-BATCH = 500  # inputs; larger batches fall out of the cache and take longer an input
-
-
 def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) -> FloatArray:
-    """Returns a model's outputs, `[num_inputs, ...]`.
-
-    Args:
-      model: called as a Keras model is.
-      inputs: raw, `[num_inputs, *input_shape]`, at least one.
-    """
+    """Returns a model's outputs `[num_inputs, ...]` for raw inputs, at least one."""
     parts = [
         keras.ops.convert_to_numpy(
             model(tf.constant(inputs[start : start + BATCH], tf.float32), training=False)

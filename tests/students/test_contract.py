@@ -135,6 +135,12 @@ def test_the_gan_wants_images():
         find_student(config("gan"), as_table(DIGITS).dataset)
 
 
+def test_consistency_wants_data_that_can_be_changed():
+    with pytest.raises(ValueError, match="student consistency: expected images whose") as caught:
+        find_student(config("consistency", model="mlp"), as_table(DIGITS).dataset)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_forest_as_the_plain_students_model_makes_it_the_forest_student():
     forest = find_student(config("supervised", model="random_forest"), DIGITS.dataset)
     assert forest is STUDENTS["random_forest"]
