@@ -24,6 +24,7 @@ from pate_tf.accounting.conversions import (
     check_delta,
     check_moments,
     epsilon_from_alphas,
+    least,
 )
 from pate_tf.accounting.divergences import FloatArray, betaln
 
@@ -135,9 +136,7 @@ def composed_epsilon(
     low = 0.0 if high == 1.0 else high / 2.0
     if low == 0.0 and not exceeds(0.0):
         return 0.0
-    while high - low > SAFETY_MARGIN * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    high = least(lambda epsilon: not exceeds(epsilon), low, high, within=SAFETY_MARGIN)
     return min(high * (1.0 + SAFETY_MARGIN), basic)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, expm1, floor, inf, log, sqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,11 +15,35 @@ from numpy.typing import ArrayLike, NDArray
 from pate_tf.accounting.divergences import betainc, expit, log_ndtr
 
 FloatArray = NDArray[np.float64]
+Number = TypeVar("Number", int, float)
 
 DEFAULT_MOMENTS: FloatArray = np.geomspace(0.05, 1024.0, 128)
 DEFAULT_MOMENTS.flags.writeable = False
 
 SAFETY_MARGIN = 1e-9
+
+
+def least(
+    holds: Callable[[Number], bool], low: Number, high: Number, *, within: float = 0.0
+) -> Number:
+    """Returns a number that holds, as `high` does, next to one that does not, by bisection.
+
+    Neither end is tried: `low` counts as one that does not hold, `high` as one that does. Whole
+    numbers are searched if both ends are ints.
+
+    Args:
+        holds: whether a number is large enough.
+        low: at least 0.
+        high: above `low`.
+        within: how far the result may lie above a number that does not hold, as a share of the
+            result. Default: next to it.
+    """
+    while high - low > within * high:
+        middle = (low + high) // 2 if isinstance(high, int) else (low + high) / 2.0
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def check_moments(moments: ArrayLike) -> FloatArray:
@@ -166,12 +191,7 @@ def _least_total(exceeds: Callable[[float], bool], high: float) -> float:
     low = 0.0
     if not exceeds(low):
         return 0.0
-    for _ in range(100):
-        middle = (low + high) / 2.0
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return high * (1.0 + SAFETY_MARGIN)
+    return least(lambda epsilon: not exceeds(epsilon), low, high) * (1.0 + SAFETY_MARGIN)
 
 
 def strong_composition_epsilon(gamma: float, num_queries: int, delta: float) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from pate_tf.accounting.composition import ApproximateGuarantee
-from pate_tf.accounting.conversions import check_delta
+from pate_tf.accounting.conversions import check_delta, least
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.quadrature import IntArray
 
@@ -144,11 +144,9 @@ def least_epsilon(*, distance: int, delta: float, pass_probability: float) -> fl
         return low
     if pass_numerator(high, delta, distance) < wanted:
         return inf
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2.0
-        enough = pass_numerator(middle, delta, distance) >= wanted
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    return least(
+        lambda epsilon: pass_numerator(epsilon, delta, distance) >= wanted, low, high, within=1e-12
+    )
 
 
 # How many teachers have to change until a query could get another label.

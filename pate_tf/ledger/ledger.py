@@ -14,7 +14,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, check_delta
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, check_delta, least
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core.record_set import RecordSet
@@ -101,13 +101,7 @@ class Budget:
         fits, exceeds = 0, 1
         while self._fits(charge, exceeds):
             fits, exceeds = exceeds, 2 * exceeds
-        while exceeds - fits > 1:
-            middle = (fits + exceeds) // 2
-            if self._fits(charge, middle):
-                fits = middle
-            else:
-                exceeds = middle
-        return fits
+        return least(lambda number: not self._fits(charge, number), fits, exceeds) - 1
 
     def check_finite(self, charge: Charge) -> None:
         """Checks that one of `charge` has a finite cost.

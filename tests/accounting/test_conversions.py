@@ -12,6 +12,7 @@ from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
     gaussian_dp_delta,
     gaussian_dp_epsilon,
+    least,
     pure_composition_epsilon,
     strong_composition_epsilon,
 )
@@ -198,3 +199,13 @@ def test_pure_alpha_keeps_its_digits_near_zero(epsilon, moment):
 
 def test_excess_overflows_to_infinity():
     assert excess(np.array([math.inf, 10.0]), np.array([500.0])).tolist() == [math.inf] * 2
+
+
+def test_the_least_number_holds_and_the_one_below_does_not():
+    for edge in (1, 7, 1000):
+        assert least(lambda number, edge=edge: number >= edge, 0, 1000) == edge
+    for edge in (1e-30, 0.3, 9.75):
+        found = least(lambda number, edge=edge: number >= edge, 0.0, 10.0)
+        assert found == edge
+        near = least(lambda number, edge=edge: number >= edge, 0.0, 10.0, within=1e-3)
+        assert edge <= near <= edge * (1.0 + 2e-3)

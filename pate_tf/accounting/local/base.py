@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.conversions import SAFETY_MARGIN, check_delta, check_num_queries
+from pate_tf.accounting.conversions import SAFETY_MARGIN, check_delta, check_num_queries, least
 from pate_tf.accounting.divergences import FloatArray
 from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.accounting.quadrature import IntArray
@@ -65,9 +65,7 @@ def composed_epsilon(
     low, high = 0.0, most
     if not exceeds(low):
         return 0.0
-    while high - low > SAFETY_MARGIN * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    high = least(lambda epsilon: not exceeds(epsilon), low, high, within=SAFETY_MARGIN)
     return min(high * (1.0 + SAFETY_MARGIN), most * (1.0 + SAFETY_MARGIN))
 
 
