@@ -1,0 +1,60 @@
+"""How many files and functions of ours somebody reads who follows one request from end to end.
+
+Counted are the distinct files below `pate_tf/` and the distinct functions that a request enters;
+what is inside of a function (comprehensions, lambdas, nested functions) counts as that function.
+"""
+
+import pathlib
+import sys
+from types import CodeType
+
+import pate_tf
+
+PACKAGE = str(pathlib.Path(pate_tf.__file__).parent) + "/"
+
+
+class Way:
+    """The functions of ours that were entered while it is open, as `file:function`."""
+
+    def __enter__(self):
+        self._codes: set[CodeType] = set()
+        sys.setprofile(self._record)
+        return self
+
+    def __exit__(self, *exception):
+        sys.setprofile(None)
+
+    def _record(self, frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self._codes.add(frame.f_code)
+
+    @property
+    def functions(self):
+        named = {
+            (code.co_filename.removeprefix(PACKAGE), code.co_qualname.split(".<")[0])
+            for code in self._codes
+        }
+        return sorted(f"{file}:{name}" for file, name in named if name[0] != "<")
+
+    @property
+    def files(self):
+        return sorted({one.split(":")[0] for one in self.functions})
+
+    def check(self, what, *, files, functions):
+        counted = f"{what}: {len(self.files)} files and {len(self.functions)} functions"
+        print(counted, *self.functions, sep="\n  ")
+        assert len(self.files) <= files and len(self.functions) <= functions, counted
+
+
+def test_opening_a_ledger(tmp_path):
+    from pate_tf.ledger import Ledger
+
+    facts = {"ensemble_digest": "ab" * 32, "delta": 1e-5, "epsilon_budget": 1.0}
+    with Way() as new:
+        ledger = Ledger.open(tmp_path / "sensitive", **facts)
+    ledger.close()
+    with Way() as again:
+        ledger = Ledger.open(tmp_path / "sensitive", **facts)
+    ledger.close()
+    new.check("opening a new ledger", files=8, functions=86)  # goal: 6, 30
+    again.check("opening a ledger again", files=8, functions=86)
