@@ -91,7 +91,7 @@ def serving(
             secure=line.sums,
         ) as coordinator,
         serve_coordinator(
-            "localhost:0", coordinator.core, files=certificates["coordinator"], silos=[SILO]
+            "localhost:0", coordinator.queue, files=certificates["coordinator"], silos=[SILO]
         ) as server,
     ):
         Policy(
@@ -113,9 +113,9 @@ def serving(
         )
         try:
             pool = Pool(IMAGES, inputs)
-            coordinator.core.gather(300.0, lambda called, missing: None)
+            coordinator.queue.gather(300.0, lambda called, missing: None)
             one = coordinator._open(pool.inputs, IMAGES.num_classes)
-            coordinator.core.wait(one, lambda replied, missing: None)
+            coordinator.queue.wait(one, lambda replied, missing: None)
             time.sleep(1.0)
             return in_megabytes(pathlib.Path(f"/proc/{child.pid}/status").read_text())
         finally:

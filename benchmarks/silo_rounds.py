@@ -164,7 +164,7 @@ def main() -> None:
                 ) as coordinator,
                 serve_coordinator(
                     "localhost:0",
-                    coordinator.core,
+                    coordinator.queue,
                     files=certificates["coordinator"],
                     silos=names,
                     parties=line,

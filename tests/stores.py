@@ -11,7 +11,7 @@ import sys
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import PermuteAndFlip
 from pate_tf.ledger import Ledger
-from pate_tf.silos.account import Account
+from pate_tf.silos.account import SiloAccount
 
 NUM_CLASSES = 1_000  # so that an answer that is drawn again is another one
 
@@ -52,7 +52,7 @@ class AccountStore:
     charge = RandomisedResponse(NUM_CLASSES, 1.0)
 
     def open(self, folder, **settings):
-        return Account(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
+        return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
 
     def num_paid(self, store):
         return store.num_queries

@@ -113,7 +113,7 @@ PUBLIC = {
     *("api.teacher_run.Engine", "api.labels.Labels"),
     *("silos.messages.QueryBatch", "silos.messages.RandomisedVotes", "silos.messages.SealedShares"),
     *("silos.messages.Refusal", "silos.policy.Policy", "silos.roster.Member"),
-    *("silos.roster.Roster", "silos.journal.Round", "silos.asking.Asking"),
+    *("silos.roster.Roster", "silos.batch_queue.Round", "silos.asking.Asking"),
     *("statement.silos.SiloSpending", "statement.silos.SilosStatement"),
     *(
         "api.silo_coordinator.PublishedOfSilos",

@@ -10,7 +10,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
-from pate_tf.silos.coordinator import answers_of, charge_of
+from pate_tf.silos.coordinator import answers_of
 from pate_tf.silos.secure.opening import simulated_parties
 
 DELTA = 1e-5
@@ -94,11 +94,11 @@ def answered(
         roster, folder=None, silos=silos, asking=Asking(mechanism=mechanism), secure=sums
     ) as coordinator:
         queried = coordinator.label(pool, num_queries=num_queries, strategy=strategy)
-        (one,) = coordinator.core.rounds()
+        (one,) = coordinator.queue.rounds()
         answers = None
         if sums is None:
-            answers = answers_of(one, coordinator.core.replies(one), roster)
-        charge = charge_of(one, names[0])
+            answers = answers_of(one, coordinator.queue.replies(one), roster)
+        charge = one.charge_of(names[0])
     epsilon, _ = smallest_epsilon({charge: num_queries}, DELTA)
     if len(queried.released.labels) != num_queries:
         raise ValueError("queries: expected a label of each, got fewer")

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from pate_tf.core import artifacts
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
-from pate_tf.silos.silo import Sealer, Silo
+from pate_tf.silos.silo import Silo
 from pate_tf.silos.silo_connection import SiloConnection
+
+if TYPE_CHECKING:
+    from pate_tf.silos.secure.opening import PartySealer
 
 POLICY = "policy.toml"
 
@@ -147,7 +151,7 @@ def policy_in_force(run: SiloRun) -> Policy:
     return dataclasses.replace(policy, epsilon_budget=run.epsilon_budget)
 
 
-def _sealer(path: pathlib.Path) -> Sealer:
+def _sealer(path: pathlib.Path) -> "PartySealer":
     # `cryptography` comes with it, which a silo that randomises its own votes does not need.
     from pate_tf.silos.secure.keys import read_parties
     from pate_tf.silos.secure.opening import PartySealer

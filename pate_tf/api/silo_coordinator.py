@@ -211,14 +211,14 @@ def coordinate(
     ) as coordinator:
         server = serve_coordinator(
             run.address,
-            coordinator.core,
+            coordinator.queue,
             files=TlsFiles.of(run.certificates, run.name),
             silos=roster.names,
             parties=line,
         )
         with server:
             on_event(f"listening on port {server.port}")
-            called = coordinator.core.gather(run.gather_seconds, on_progress)
+            called = coordinator.queue.gather(run.gather_seconds, on_progress)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
             labels = coordinator.label(
@@ -241,7 +241,7 @@ def coordinate(
             coordinator=coordinator,
             folder=run.folder / artifacts.RELEASED,
         )
-        num_rounds = len(coordinator.core.rounds())
+        num_rounds = len(coordinator.queue.rounds())
     report = CoordinatorReport(
         published=published,
         num_parties=0 if line is None else len(line.service.names),

@@ -24,7 +24,7 @@ from pate_tf.ledger.store import Store
 DAY_SECONDS = 24 * 60 * 60
 
 
-class Account(Store):
+class SiloAccount(Store):
     """SENSITIVE: one silo's debits and answers.
 
     A silo has one account. Where it was deleted or restored, where a copy of it went on, or where
@@ -99,7 +99,7 @@ class Account(Store):
             raise
 
     def __repr__(self) -> str:
-        return f"Account(<of {self.silo}>)"
+        return f"SiloAccount(<of {self.silo}>)"
 
     @property
     def num_queries(self) -> int:

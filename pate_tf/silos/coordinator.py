@@ -7,7 +7,7 @@ import pathlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,25 +16,20 @@ from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsil
 from pate_tf.accounting.local import (
     LocalRandomiser,
     RandomisedResponse,
-    SecureHistogram,
-    silo_charge_from_dict,
 )
 from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.asking import Asking, choose_silos
-from pate_tf.silos.core import Core
-from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, LocalConnection, Round
 from pate_tf.silos.messages import (
     Answer,
-    CoordinatorCore,
     QueryBatch,
     RandomisedVotes,
     Refusal,
     Reply,
     SealedShares,
-    SecureSums,
     query_digest,
     query_digests,
 )
@@ -42,22 +37,13 @@ from pate_tf.silos.roster import Roster
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
+if TYPE_CHECKING:
+    from pate_tf.silos.secure.opening import PartySums
+
 # From the replies of silos to labels: post-processing of what they paid for.
 
 
 WITHHELD = -1
-
-
-def randomiser_of(mechanism: Mapping[str, object], num_classes: int) -> LocalRandomiser:
-    """Returns the local randomiser of a silo's batches.
-
-    Raises:
-      ValueError: if the mechanism is none.
-    """
-    found = silo_charge_from_dict({**mechanism, "num_classes": num_classes})
-    if not isinstance(found, LocalRandomiser):
-        raise ValueError(f"mechanism: expected a local randomiser, got {found.name}")
-    return found
 
 
 def answers_of(one: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
@@ -97,7 +83,9 @@ def plurality(
         return labels
     given = answers[there]
     randomisers = [
-        randomiser_of(one.mechanisms[roster.names[place]], one.num_classes) for place in there
+        kind
+        for kind in (one.charge_of(roster.names[place]) for place in there)
+        if isinstance(kind, LocalRandomiser)
     ]
     simple = [kind for kind in randomisers if isinstance(kind, RandomisedResponse)]
     if len(simple) == len(randomisers):
@@ -111,19 +99,6 @@ def plurality(
 
 
 # What rounds cost each silo, by the replies that arrived.
-
-
-def is_secure(one: Round) -> bool:
-    """Whether a round's votes are added up under secret sharing."""
-    return any(fields["name"] == SecureHistogram.name for fields in one.mechanisms.values())
-
-
-def charge_of(one: Round, silo: str) -> Charge:
-    """Returns what a silo is charged for each query of a round."""
-    fields = dict(one.mechanisms[silo])
-    if not is_secure(one):
-        fields["num_classes"] = one.num_classes
-    return silo_charge_from_dict(fields)
 
 
 def spending(
@@ -143,7 +118,7 @@ def spending(
             if isinstance(reply, Refusal):
                 refused[name] += int(row.sum())
             elif reply is not None:
-                paid[name][charge_of(one, name)] += int(row.sum())
+                paid[name][one.charge_of(name)] += int(row.sum())
     # Many silos paid for the same.
     epsilons: dict[frozenset[tuple[Charge, int]], float] = {}
     for one_paid in paid.values():
@@ -163,39 +138,6 @@ def spending(
     )
 
 
-# The engine for simulations: silos and coordinator in one process, message by message.
-
-
-class LocalConnection:
-    """A silo's connection to a coordinator in the same process; a `Connection`."""
-
-    def __init__(self, core: CoordinatorCore, silo: str) -> None:
-        """Takes the coordinator, and the silo's name."""
-        self._core, self._silo = core, silo
-
-    def poll(self) -> QueryBatch | None:
-        """Returns the next batch that waits for this silo's reply; None if none does."""
-        return self._core.poll(self._silo)
-
-    def submit(self, reply: Reply) -> Answer:
-        """Hands over a reply."""
-        return self._core.submit(self._silo, reply)
-
-
-class InProcess:
-    """Silos in one process, asked one after another."""
-
-    def __init__(self, core: CoordinatorCore, silos: Sequence[Silo]) -> None:
-        """Takes the coordinator and the silos."""
-        self._members = [(silo, LocalConnection(core, silo.name)) for silo in silos]
-
-    def run(self) -> None:
-        """Has every silo answer whatever waits for it."""
-        for silo, connection in self._members:
-            while silo.step(connection) is Answer.OK:
-                pass
-
-
 UNIT = "silo"
 
 # Silos of the same process answer one after another, however long they take.
@@ -211,7 +153,7 @@ class Coordinator:
     Attributes:
       roster: who is asked.
       asking: how.
-      core: what silos talk to; give it to whatever carries messages.
+      queue: what silos talk to; give it to whatever carries messages.
     """
 
     def __init__(
@@ -221,7 +163,7 @@ class Coordinator:
         folder: str | os.PathLike[str] | None,
         silos: Sequence[Silo] | None = None,
         asking: Asking | None = None,
-        secure: SecureSums | None = None,
+        secure: PartySums | None = None,
         clock: Callable[[], float] = time.time,
         on_progress: Callable[[set[str], set[str]], None] = lambda replied, waited_for: None,
     ) -> None:
@@ -250,12 +192,13 @@ class Coordinator:
         if silos is not None and {one.name for one in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
-        self.core = Core(self.roster, Journal(path, self.roster.run_id), clock=clock)
-        self._in_process = None if silos is None else InProcess(self.core, silos)
+        journal = CoordinatorJournal(path, self.roster.run_id)
+        self.queue = BatchQueue(self.roster, journal, clock=clock)
+        self._silos = silos
 
     def close(self) -> None:
         """Closes the journal."""
-        self.core.journal.close()
+        self.queue.journal.close()
 
     def __enter__(self) -> Coordinator:
         return self
@@ -272,7 +215,7 @@ class Coordinator:
         Args:
           pool: public inputs.
           num_queries: how many are put to silos, over all rounds.
-          strategy: how they are chosen, of `pate_tf.queries.catalogue`; adaptive ones ask in
+          strategy: how they are chosen, of `pate_tf.queries.strategies`; adaptive ones ask in
             rounds.
           seed: fixes random choices.
 
@@ -301,8 +244,8 @@ class Coordinator:
         Raises:
           ValueError: if nobody is left to ask; nobody was asked then.
         """
-        for one in self.core.rounds():
-            if self.core.is_open(one.number):
+        for one in self.queue.rounds():
+            if self.queue.is_open(one.number):
                 self._finish(one)
         queries = np.ascontiguousarray(pool.inputs[indices])
         digests = query_digests(queries)
@@ -333,7 +276,9 @@ class Coordinator:
 
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
-        return spending([(one, self.core.replies(one)) for one in self.core.rounds()], self.roster)
+        return spending(
+            [(one, self.queue.replies(one)) for one in self.queue.rounds()], self.roster
+        )
 
     def cost(self) -> Cost:
         """Returns what the run cost the silo that it cost most.
@@ -341,13 +286,13 @@ class Coordinator:
         Raises:
           ValueError: if nothing was asked yet.
         """
-        rounds = self.core.rounds()
+        rounds = self.queue.rounds()
         if not rounds:
             raise ValueError("cost: expected silos that were asked something, got none")
         most = max(self.spending(), key=lambda one: one.epsilon)
         charge = max(most.paid, key=lambda one: most.paid[one], default=None)
         return Cost(
-            charge=charge_of(rounds[-1], most.name) if charge is None else charge,
+            charge=rounds[-1].charge_of(most.name) if charge is None else charge,
             number=sum(most.paid.values()),
             epsilon=most.epsilon,
             delta=self.roster.delta,
@@ -383,7 +328,7 @@ class Coordinator:
             dataset=dataset,
             run_id=self.roster.run_id,
             query_strategy=query_strategy,
-            num_queries=sum(len(one.queries) for one in self.core.rounds()),
+            num_queries=sum(len(one.queries) for one in self.queue.rounds()),
             num_answered=sum(result is not None for result in self._results().values()),
             silos=self.spending(),
             student_digest=student_digest,
@@ -391,7 +336,7 @@ class Coordinator:
         )
 
     def _open(self, queries: np.ndarray, num_classes: int) -> Round:
-        earlier = self.core.rounds()
+        earlier = self.queue.rounds()
         number = 1 + max((one.number for one in earlier), default=0)
         declared = np.array([one.queries for one in self.roster.members])
         used = sum((one.asked.sum(axis=1) for one in earlier), np.zeros(len(declared), np.int64))
@@ -404,7 +349,7 @@ class Coordinator:
         )
         if self.asking.is_secure:
             asked = np.repeat(asked, len(queries), axis=1)
-        in_process = self._in_process is not None
+        in_process = self._silos is not None
         one = Round(
             number=number,
             queries=queries,
@@ -413,16 +358,19 @@ class Coordinator:
             num_classes=num_classes,
             deadline=self._clock() + (IN_PROCESS_SECONDS if in_process else self.asking.seconds),
         )
-        self.core.open_round(one)
+        self.queue.open_round(one)
         return one
 
     def _finish(self, one: Round) -> None:
-        if self._in_process is not None:
-            self._in_process.run()
+        if self._silos is not None:
+            for silo in self._silos:
+                connection = LocalConnection(self.queue, silo.name)
+                while silo.step(connection) is Answer.OK:
+                    pass
         else:
-            self.core.wait(one, self._on_progress)
-        replies = self.core.replies(one)
-        if is_secure(one):
+            self.queue.wait(one, self._on_progress)
+        replies = self.queue.replies(one)
+        if one.is_secure:
             result = self._open_histogram(one, replies)
         else:
             result = plurality(
@@ -432,7 +380,7 @@ class Coordinator:
                 weighting=self.asking.weighting,
                 least_answers=self.asking.least_answers,
             )
-        self.core.close_round(one, result)
+        self.queue.close_round(one, result)
 
     def _open_histogram(self, one: Round, replies: Mapping[str, Any]) -> np.ndarray:
         shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
@@ -451,12 +399,12 @@ class Coordinator:
     def _results(self) -> dict[bytes, Any]:
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""
         found: dict[bytes, Any] = {}
-        for one in self.core.rounds():
-            result = self.core.journal.result(one.number)
+        for one in self.queue.rounds():
+            result = self.queue.journal.result(one.number)
             if result is None:
                 continue
             for place, digest in enumerate(query_digests(one.queries)):
-                if is_secure(one):
+                if one.is_secure:
                     found[digest] = result[place] if len(result) else None
                 else:
                     found[digest] = None if result[place] == WITHHELD else int(result[place])

@@ -1,4 +1,4 @@
-"""What silos and a coordinator tell each other, and the two interfaces that carry it.
+"""What silos and a coordinator tell each other, and what carries it.
 
 Every engine moves these values: the one in this process and the one over the network. A message is
 checked where it is built, so what arrives over a wire is checked by building it. Nothing here may
@@ -19,20 +19,21 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.local import (
+    LOCAL_RANDOMISERS,
+    SILO_CHARGES,
+    RandomisedResponse,
+    SecureHistogram,
+    silo_charge_from_dict,
+)
 from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_array
 
 # What messages are made of: queries and their digests, mechanisms with their parameters.
 
 
-RANDOMISED_RESPONSE: Final = "randomised_response"
-SECURE_HISTOGRAM: Final = "secure_histogram"
-
-# The parameters of every mechanism, and whether each is a whole number.
-MECHANISM_PARAMETERS: Final[Mapping[str, Mapping[str, bool]]] = {
-    RANDOMISED_RESPONSE: {"epsilon": False},
-    "truncated_geometric": {"epsilon": False},
-    SECURE_HISTOGRAM: {"sigma": False, "num_parties": True, "threshold": True},
-}
+RANDOMISED_RESPONSE: Final = RandomisedResponse.name
+SECURE_HISTOGRAM: Final = SecureHistogram.name
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:
@@ -51,24 +52,24 @@ def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the mechanism of a batch as a mapping that can't be written.
 
     Args:
-      mechanism: a name, and exactly the parameters that `MECHANISM_PARAMETERS` lists for it.
+        mechanism: a name of `SILO_CHARGES`, and exactly the parameters of that charge but its
+            number of classes.
 
     Raises:
-      ValueError: if the name is unknown, or a parameter is missing, unknown or not a positive
-        finite number.
+        ValueError: if the name is unknown, or a parameter is missing, unknown or not a positive
+            finite number.
     """
     values = dict(mechanism)
     name = values.pop("name", None)
-    if not isinstance(name, str) or name not in MECHANISM_PARAMETERS:
-        raise ValueError(f"mechanism: expected one of {sorted(MECHANISM_PARAMETERS)}, got another")
-    expected = MECHANISM_PARAMETERS[name]
-    if set(values) != set(expected):
-        raise ValueError(
-            f"mechanism {name}: expected the parameters {sorted(expected)}, got others"
-        )
+    if not isinstance(name, str) or name not in SILO_CHARGES:
+        raise ValueError(f"mechanism: expected one of {sorted(SILO_CHARGES)}, got another")
+    fields = dataclasses.fields(SILO_CHARGES[name])  # type: ignore[arg-type]
+    types = {field.name: field.type for field in fields if field.name != "num_classes"}
+    if set(values) != set(types):
+        raise ValueError(f"mechanism {name}: expected the parameters {sorted(types)}, got others")
     checked: dict[str, Any] = {"name": name}
-    for parameter, is_whole in expected.items():
-        value = values[parameter]
+    for parameter, is_of in types.items():
+        value, is_whole = values[parameter], is_of in (int, "int")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"mechanism {name}: expected a number as {parameter}, got another")
         if not (math.isfinite(value) and value > 0) or (is_whole and value != int(value)):
@@ -76,6 +77,18 @@ def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(f"mechanism {name}: expected a positive {kind} as {parameter}")
         checked[parameter] = int(value) if is_whole else float(value)
     return MappingProxyType(checked)
+
+
+def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
+    """Returns what one query is charged as.
+
+    Raises:
+        ValueError: if the mechanism is none, or a parameter is out of its range.
+    """
+    fields = dict(mechanism)
+    if fields.get("name") in LOCAL_RANDOMISERS:
+        fields["num_classes"] = num_classes
+    return silo_charge_from_dict(fields)
 
 
 def check_queries(queries: object) -> None:
@@ -94,25 +107,6 @@ def check_queries(queries: object) -> None:
     if queries.dtype.kind == "f" and not np.isfinite(queries).all():
         raise ValueError("queries: expected finite numbers, got NaN or infinite ones")
 
-
-__all__ = [
-    "RANDOMISED_RESPONSE",
-    "SECURE_HISTOGRAM",
-    "Answer",
-    "Connection",
-    "CoordinatorCore",
-    "QueryBatch",
-    "RandomisedVotes",
-    "Reason",
-    "Refusal",
-    "Reply",
-    "SealedShares",
-    "SecureSums",
-    "check_name",
-    "query_digest",
-    "query_digests",
-    "reply_digest",
-]
 
 WITNESS_BYTES: Final = 32
 
@@ -196,6 +190,14 @@ class QueryBatch:
 
     def __len__(self) -> int:
         return len(self.queries)
+
+    def charge(self) -> Charge:
+        """Returns what one query is charged as.
+
+        Raises:
+            ValueError: if a parameter of the mechanism is out of its range.
+        """
+        return charge_of(self.mechanism, self.num_classes)
 
     @classmethod
     def of(
@@ -348,37 +350,3 @@ class Connection(Protocol):
 
     def submit(self, reply: Reply) -> Answer:
         """Hands over a reply. May be repeated: the second time the answer is `SAME`."""
-
-
-class CoordinatorCore(Protocol):
-    """What a coordinator offers to whatever carries messages to it.
-
-    The carrier has found out who calls (by a certificate, say): `silo` is that name. Safe to call
-    from several threads.
-    """
-
-    def poll(self, silo: str) -> QueryBatch | None:
-        """Returns the next batch that waits for a silo's reply; None if none does.
-
-        Raises:
-          PermissionError: if the silo is not on the roster.
-        """
-
-    def submit(self, silo: str, reply: Reply) -> Answer:
-        """Takes a silo's reply; `UNKNOWN` if the reply names another silo.
-
-        Raises:
-          PermissionError: if the silo is not on the roster.
-        """
-
-
-class SecureSums(Protocol):
-    """The parties that add up sealed shares, wherever they run."""
-
-    def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
-        """Returns noisy counts int64 `[num_queries, num_classes]` in units of 1 / LATTICE votes.
-
-        Args:
-          batch: what was asked.
-          shares: of each silo that sent some, by its name.
-        """

@@ -5,10 +5,10 @@ import pathlib
 from typing import Final
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import LocalRandomiser, SecureHistogram, silo_charge_from_dict
+from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
 from pate_tf.core import artifacts
 from pate_tf.core.validation import Fields, check_name, read_toml
-from pate_tf.silos.messages import MECHANISM_PARAMETERS, QueryBatch, Reason
+from pate_tf.silos.messages import QueryBatch, Reason
 
 PAGE: Final = """\
 # What this silo allows. pate-silo refuses whatever goes beyond it, before anything is paid.
@@ -68,9 +68,9 @@ class Policy:
     def __post_init__(self) -> None:
         """Raises ValueError if a name is none, or a mechanism is unknown or there is none."""
         check_name(self.silo, "silo")
-        if not self.allowed or not set(self.allowed) <= set(MECHANISM_PARAMETERS):
+        if not self.allowed or not set(self.allowed) <= set(SILO_CHARGES):
             raise ValueError(
-                f"allowed: expected some of {', '.join(MECHANISM_PARAMETERS)}, got "
+                f"allowed: expected some of {', '.join(SILO_CHARGES)}, got "
                 f"{', '.join(self.allowed) or 'none'}"
             )
         if not 0.0 < self.epsilon_budget < float("inf"):
@@ -95,7 +95,7 @@ class Policy:
             epsilon_budget=budget.number("epsilon"),
             delta=budget.number("delta", most=0.1),
             queries_per_day=budget.whole("queries_per_day"),
-            allowed=mechanisms.texts("allowed", among=tuple(MECHANISM_PARAMETERS)),
+            allowed=mechanisms.texts("allowed", among=tuple(SILO_CHARGES)),
             most_epsilon_per_query=mechanisms.number("most_epsilon_per_query"),
             least_sigma=mechanisms.number("least_sigma"),
             least_parties=mechanisms.whole("least_parties", least=3),
@@ -111,17 +111,6 @@ class Policy:
         values = dataclasses.asdict(self)
         values["allowed"] = ", ".join(f'"{name}"' for name in self.allowed)
         artifacts.write_text(path, PAGE.format(**values))
-
-    def charge_of(self, batch: QueryBatch) -> Charge:
-        """Returns what one query of a batch is charged as.
-
-        Raises:
-          ValueError: if the mechanism's parameters are out of range.
-        """
-        fields = dict(batch.mechanism)
-        if fields["name"] != SecureHistogram.name:
-            fields["num_classes"] = batch.num_classes
-        return silo_charge_from_dict(fields)
 
     def objection(self, batch: QueryBatch, charge: Charge) -> Reason | None:
         """Returns why a batch is refused whatever was paid so far; None if it is not.

@@ -12,7 +12,8 @@ from pate_tf.net.credentials import Limits, TlsFiles, caller_name
 from pate_tf.net.server import Server, wait_for
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos import silos_pb2_grpc
-from pate_tf.silos.messages import Answer, CoordinatorCore
+from pate_tf.silos.batch_queue import BatchQueue
+from pate_tf.silos.messages import Answer
 from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.messages import PartyMessage, PartyTask, ProtocolError
 from pate_tf.silos.secure.opening import Ask, OpenedHistogram, PartySums
@@ -34,12 +35,12 @@ class SiloService(silos_pb2_grpc.SilosServicer):
     """Hands batches out and takes replies. The caller is who its certificate names.
 
     Args:
-      core: the coordinator.
+      queue: of the coordinator.
       limits: of a message, and how long a poll waits.
     """
 
-    def __init__(self, core: CoordinatorCore, limits: Limits | None = None) -> None:
-        self._core, self._limits = core, limits or Limits()
+    def __init__(self, queue: BatchQueue, limits: Limits | None = None) -> None:
+        self._queue, self._limits = queue, limits or Limits()
 
     def add_to(self, server: Any) -> None:
         """Adds the service to a gRPC server."""
@@ -49,7 +50,7 @@ class SiloService(silos_pb2_grpc.SilosServicer):
         """Returns the next batch for the caller, or none after a while."""
         silo = caller_name(context)
         seconds = min(max(0.0, request.wait_seconds), self._limits.longest_wait)
-        batch = wait_for(lambda: self._core.poll(silo), context, seconds)
+        batch = wait_for(lambda: self._queue.poll(silo), context, seconds)
         if batch is None:
             return wire.PollReply()
         reply = wire.PollReply(batch=batch_to_wire(batch))
@@ -66,7 +67,7 @@ class SiloService(silos_pb2_grpc.SilosServicer):
         silo = caller_name(context)
         if reply.silo != silo:
             raise PermissionError("silo: expected the name of the certificate, got another")
-        return answer_to_wire(self._core.submit(silo, reply))
+        return answer_to_wire(self._queue.submit(silo, reply))
 
 
 # The parties of secure aggregation as a coordinator sees them: they dial in and fetch tasks.
@@ -184,7 +185,7 @@ class PartyLine:
 
 def serve_coordinator(
     address: str,
-    core: CoordinatorCore,
+    queue: BatchQueue,
     *,
     files: TlsFiles,
     silos: Sequence[str],
@@ -195,7 +196,7 @@ def serve_coordinator(
 
     Args:
       address: `host:port`; port 0 for any free one.
-      core: what silos see of the coordinator.
+      queue: what silos see of the coordinator.
       files: certificate and key of the coordinator, and the authority.
       silos: names of those on the roster; nobody else gets in but the parties.
       parties: of secure aggregation; None without it.
@@ -205,7 +206,7 @@ def serve_coordinator(
       ValueError: if a name is a silo's and a party's, or the address can't be listened on.
       OSError: if a file can't be read.
     """
-    services = {SILO_SERVICE: SiloService(core, limits).add_to}
+    services = {SILO_SERVICE: SiloService(queue, limits).add_to}
     rosters: dict[str, Sequence[str]] = {SILO_SERVICE: silos}
     if parties is not None:
         if set(parties.service.names) & set(silos):

@@ -12,8 +12,8 @@ import os
 import pathlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,9 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureHistogram
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.record_set import RecordSet
-from pate_tf.core.validation import IntArray
 from pate_tf.ledger.chain import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
-from pate_tf.silos.account import Account
+from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import (
     Answer,
     Connection,
@@ -38,17 +37,10 @@ from pate_tf.silos.messages import (
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting, votes_of
 
+if TYPE_CHECKING:
+    from pate_tf.silos.secure.opening import PartySealer
+
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-
-
-class Sealer(Protocol):
-    """Splits votes into shares and seals each party's to that party."""
-
-    def fits(self, batch: QueryBatch) -> bool:
-        """Whether `seal` can seal votes of a batch, with the parties that the silo knows."""
-
-    def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> Sequence[bytes]:
-        """Returns the sealed shares, one for each party, of votes int64 `[num_queries]`."""
 
 
 class Silo:
@@ -71,7 +63,7 @@ class Silo:
         num_classes: int | None = None,
         input_shape: tuple[int, ...] | None = None,
         input_type: str | None = None,
-        sealer: Sealer | None = None,
+        sealer: PartySealer | None = None,
         noise: LocalNoise | None = None,
         clock: Callable[[], float] = time.time,
         records: RecordSet | None = None,
@@ -92,7 +84,7 @@ class Silo:
           records: what the teacher learnt from, so that ledgers of the same records are recognised;
             None if that is not known.
           acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
-            of this one, are gone; see `Account`.
+            of this one, are gone; see `SiloAccount`.
 
         Raises:
           ValueError: if policy or teacher are none.
@@ -106,7 +98,7 @@ class Silo:
         self._sealer = sealer
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock
-        self.account = Account(
+        self.account = SiloAccount(
             None if folder is None else pathlib.Path(folder),
             silo=self.policy.silo,
             epsilon_budget=self.policy.epsilon_budget,
@@ -143,7 +135,7 @@ class Silo:
           LedgerError: if the account can't be used; nothing leaves.
         """
         try:
-            charge = self.policy.charge_of(batch)
+            charge = batch.charge()
         except ValueError:
             return self._refusal(batch, Reason.MALFORMED)
         reason = self.policy.objection(batch, charge)

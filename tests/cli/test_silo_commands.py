@@ -113,12 +113,12 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
 
 
 def accounts(folder):
-    from pate_tf.silos.account import Account
+    from pate_tf.silos.account import SiloAccount
 
     found = {}
     for name in NAMES:
         policy = Policy.read(folder / name / "policy.toml")
-        account = Account(
+        account = SiloAccount(
             folder / name / "sensitive",
             silo=name,
             epsilon_budget=policy.epsilon_budget,

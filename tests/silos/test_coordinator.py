@@ -82,7 +82,7 @@ def test_adaptive_strategies_ask_in_rounds():
     silos, roster = group(6)
     with ten_lines(silos, roster) as coordinator:
         labels = coordinator.label(POOL, num_queries=30, strategy="uncertain")
-        assert len(coordinator.core.rounds()) == 5
+        assert len(coordinator.queue.rounds()) == 5
         assert {one.num_answered for one in coordinator.spending()} == {30}
     assert labels.released.num_queries == 30
 
@@ -92,7 +92,7 @@ def test_subsets_ask_so_many_and_no_more_than_was_declared(how):
     silos, roster = group(10, declared=12)
     with ten_lines(silos, roster, asking=Asking(subset=3, how=how)) as coordinator:
         coordinator.ask(POOL, np.arange(20))
-        (one,) = coordinator.core.rounds()
+        (one,) = coordinator.queue.rounds()
         assert (one.asked.sum(axis=0) == 3).all()
         answered = [each.num_answered for each in coordinator.spending()]
         assert sum(answered) == 60 and max(answered) <= 12
@@ -100,7 +100,7 @@ def test_subsets_ask_so_many_and_no_more_than_was_declared(how):
             assert set(answered) == {6}
         with pytest.raises(ValueError, match="declared"):
             coordinator.ask(POOL, np.arange(20, 200))
-        assert len(coordinator.core.rounds()) == 1
+        assert len(coordinator.queue.rounds()) == 1
 
 
 def test_random_subsets_are_uniform():
@@ -225,11 +225,11 @@ def test_a_hostile_coordinator_gets_no_more_than_a_policy_allows():
         inputs.view(np.uint32)[:, 3] ^= number % 3
         with ten_lines([one], roster) as coordinator:
             coordinator.ask(Pool(DATASET, inputs), np.arange(40))
-            (asked,) = coordinator.core.rounds()
-            reply = coordinator.core.replies(asked)["s0"]
+            (asked,) = coordinator.queue.rounds()
+            reply = coordinator.queue.replies(asked)["s0"]
             for query, label in zip(inputs, getattr(reply, "labels", ()), strict=False):
                 assert answers.setdefault(query.tobytes(), int(label)) == int(label)
-            assert coordinator.core.submit("s0", reply) is Answer.SAME
+            assert coordinator.queue.submit("s0", reply) is Answer.SAME
     assert one.account.epsilon() <= 40.0
     assert one.account.num_queries == len(answers) <= 200
 

@@ -20,8 +20,7 @@ from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, queries, s
 import pate_tf.silos.silo
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.silos import Member, Roster
-from pate_tf.silos.core import Core
-from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 BUDGET, A_DAY = 9.0, 13
@@ -65,7 +64,9 @@ class Interleavings(RuleBasedStateMachine):
     def open_core(self, run):
         members = tuple(Member(name=name, epsilon=1.0, queries=500) for name in NAMES)
         roster = Roster(run_id=run, delta=1e-6, members=members)
-        return Core(roster, Journal(self.folder / run, run), clock=lambda: self.now)
+        return BatchQueue(
+            roster, CoordinatorJournal(self.folder / run, run), clock=lambda: self.now
+        )
 
     def teardown(self):
         for one in self.silos.values():

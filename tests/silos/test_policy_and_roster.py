@@ -95,4 +95,4 @@ def test_mistakes_in_a_roster_are_one_line(tmp_path, old, new, match):
 )
 def test_what_a_policy_objects_to(mechanism, changes, reason):
     one, asked = policy(**changes), batch(0, 3, mechanism=mechanism)
-    assert one.objection(asked, one.charge_of(asked)) is reason
+    assert one.objection(asked, asked.charge()) is reason

@@ -21,7 +21,7 @@ from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import LedgerError, LedgerWarning
 from pate_tf.silos import Silo
-from pate_tf.silos.account import Account
+from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 from pate_tf.silos.wire import reply_to_wire
 
@@ -303,7 +303,7 @@ def test_a_debit_that_fails_counts_as_nothing(tmp_path):
 
 
 def test_labels_of_queries_that_nobody_paid_for_are_not_stored():
-    account = Account(None, silo="clinic", epsilon_budget=1.0, delta=1e-6)
+    account = SiloAccount(None, silo="clinic", epsilon_budget=1.0, delta=1e-6)
     with pytest.raises(LedgerError, match="paid for"):
         account.store_labels({bytes(32): 1})
     with pytest.raises(LedgerError, match="paid batch"):
@@ -352,4 +352,4 @@ def test_no_text_of_a_silo_shows_anything(tmp_path):
     with silo(tmp_path, model=lambda inputs: np.full(len(inputs), 3)) as one:
         one.answer(batch(0, 3))
         assert repr(one) == "Silo(<clinic>)"
-        assert repr(one.account) == "Account(<of clinic>)"
+        assert repr(one.account) == "SiloAccount(<of clinic>)"

@@ -54,8 +54,8 @@ def sent(folder):
     running, silos = silos_child.coordinator(folder)
     found = {silo.name: {} for silo in silos}
     with running:
-        for one in running.core.rounds():
-            for name, reply in running.core.replies(one).items():
+        for one in running.queue.rounds():
+            for name, reply in running.queue.replies(one).items():
                 assert isinstance(reply, RandomisedVotes)
                 row = one.asked[silos_child.NAMES.index(name)]
                 for query, label in zip(one.queries[row], reply.labels.tolist(), strict=True):
@@ -135,5 +135,5 @@ def test_two_runs_get_the_same_answers_of_a_silo(tmp_path):
 
 
 def sent_of(running):
-    (one,) = running.core.rounds()
-    return {name: reply.labels.tolist() for name, reply in running.core.replies(one).items()}
+    (one,) = running.queue.rounds()
+    return {name: reply.labels.tolist() for name, reply in running.queue.replies(one).items()}

@@ -12,8 +12,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.ledger import LedgerError, LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.silos.core import Core
-from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
 
 NAMES = ("clinic", "school")
@@ -107,7 +106,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
         with pytest.warns(LedgerWarning, match="has the witness of a row that is not here") as told:
             running.ask(pool(), np.arange(30))
         assert len(told) == 1 and "put the newest one back" in str(told[0].message)
-        replies = running.core.replies(running.core.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1])
         assert replies["clinic"].reason is Reason.UNKNOWN_WITNESS
         assert isinstance(replies["school"], RandomisedVotes)
         # A refusal takes no witness away.
@@ -120,7 +119,7 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
     silos["clinic"] = silo(tmp_path / "clinic", silo="clinic")
     with coordinator(tmp_path, list(silos.values())) as running:
         running.ask(pool(), np.arange(50))
-        replies = running.core.replies(running.core.rounds()[-1])
+        replies = running.queue.replies(running.queue.rounds()[-1])
         assert isinstance(replies["clinic"], RandomisedVotes)
     for one in silos.values():
         one.close()
@@ -215,7 +214,7 @@ def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
     roster = Roster(run_id="r", delta=1e-6, members=members)
 
     def core():
-        return Core(roster, Journal(tmp_path / "journal", "r"))
+        return BatchQueue(roster, CoordinatorJournal(tmp_path / "journal", "r"))
 
     def opened(core, number):
         core.open_round(

@@ -53,7 +53,7 @@ class AnsweredOtherwiseError(ValueError):
     """A party was asked the same step of a batch with other values before."""
 
 
-class Journal:
+class PartyJournal:
     """A party's folder: a folder for each batch, a file for each step. One process at a time.
 
     Attributes:
@@ -191,7 +191,7 @@ class Party:
         self.identity = keys.identity
         self._keys = keys
         self._noise = noise or SystemNoise()
-        self._journal = Journal(folder)
+        self._journal = PartyJournal(folder)
         self._lock = threading.Lock()
 
     def close(self) -> None:

@@ -83,17 +83,17 @@ def test_a_party_killed_before_its_word_is_written_draws_again_unheard(
 ):
     keys, terms, sealed = batch
     parties = open_parties(keys, tmp_path)
-    keep = journal.Journal.keep
+    keep = journal.PartyJournal.keep
 
     def killed(self, task, message, notes=None):
         if task.step is last and self.folder.name == "party-2":
             raise KeyboardInterrupt
         keep(self, task, message, notes)
 
-    monkeypatch.setattr(journal.Journal, "keep", killed)
+    monkeypatch.setattr(journal.PartyJournal, "keep", killed)
     with pytest.raises(KeyboardInterrupt):
         run_until(parties, terms, sealed, last)
-    monkeypatch.setattr(journal.Journal, "keep", keep)
+    monkeypatch.setattr(journal.PartyJournal, "keep", keep)
     parties[2].close()
     parties[2] = Party(keys[1], tmp_path / "party-2")
     opened = open_histogram(terms, sealed, asked(parties))

@@ -81,7 +81,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
     ) as coordinator:
         server = serve_coordinator(
             "localhost:0",
-            coordinator.core,
+            coordinator.queue,
             files=certificates["coordinator"],
             silos=roster.names,
             parties=line,

@@ -8,8 +8,7 @@ import numpy as np
 from pate_tf.net.credentials import Limits
 from pate_tf.net.server import Server
 from pate_tf.silos import server as party_service
-from pate_tf.silos.core import Core
-from pate_tf.silos.journal import Journal, Round
+from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
 from pate_tf.silos.roster import Member, Roster
 from pate_tf.silos.silo_connection import SiloConnection
@@ -40,7 +39,7 @@ def made_up_round(number=1, seconds=60.0):
 
 
 def made_up_core(folder=None):
-    return Core(made_up_roster(), Journal(folder, RUN))
+    return BatchQueue(made_up_roster(), CoordinatorJournal(folder, RUN))
 
 
 def serve(core, files, *, address="localhost:0", limits=LIMITS, parties=None):

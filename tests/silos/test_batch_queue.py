@@ -1,0 +1,149 @@
+"""What a coordinator says to late, repeated, altered, foreign and misshapen submissions."""
+
+import time
+
+import numpy as np
+import pytest
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, queries
+
+from pate_tf.silos import Member, Roster
+from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, JournalError, Round
+from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
+
+ROSTER = Roster(
+    run_id="r",
+    delta=1e-6,
+    members=tuple(Member(name=name, epsilon=1.0, queries=50) for name in "abc"),
+)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def core(tmp_path, clock):
+    found = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
+    found.open_round(a_round(1))
+    return found
+
+
+def a_round(number, *, mechanism=RANDOMISED, deadline=1_060.0):
+    asked = np.ones((3, 4), bool)
+    asked[2] = mechanism is SECURE
+    asked[1, 0] = mechanism is SECURE
+    return Round(
+        number=number,
+        queries=queries(10 * number, 10 * number + 4),
+        asked=asked,
+        mechanisms={name: mechanism for name in "abc"},
+        num_classes=NUM_CLASSES,
+        deadline=deadline,
+    )
+
+
+def votes(silo, labels, *, number=1, run_id="r", name=None):
+    return RandomisedVotes(
+        run_id=run_id, batch_id=f"round-{number}", silo=name or silo, labels=np.array(labels)
+    )
+
+
+def refusal(silo):
+    return Refusal(run_id="r", batch_id="round-1", silo=silo, reason=Reason.BUDGET_SPENT)
+
+
+def test_each_silo_gets_its_own_queries_until_it_replied(core):
+    assert len(core.poll("a")) == 4 and len(core.poll("b")) == 3
+    assert core.poll("c") is None  # asked nothing
+    assert core.poll("a").digests[1:] == core.poll("b").digests
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.OK
+    assert core.poll("a") is None and core.poll("b") is not None
+    core.open_round(a_round(2))
+    assert core.poll("a").batch_id == "round-2"
+
+
+def test_submissions_are_told_apart(core, clock):
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.OK
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.SAME
+    assert core.submit("a", votes("a", [0, 1, 2, 4])) is Answer.CONFLICT
+    assert core.submit("a", refusal("a")) is Answer.CONFLICT
+    assert core.submit("b", votes("b", [0, 1, 2, 3])) is Answer.UNKNOWN  # b was asked three
+    assert core.submit("b", votes("b", [0, 1, NUM_CLASSES])) is Answer.UNKNOWN
+    assert core.submit("b", votes("b", [0, 1, 2], number=7)) is Answer.UNKNOWN
+    assert core.submit("b", votes("b", [0, 1, 2], run_id="s")) is Answer.UNKNOWN
+    assert core.submit("b", votes("b", [0, 1, 2], name="a")) is Answer.UNKNOWN
+    assert core.submit("c", votes("c", [0])) is Answer.UNKNOWN  # was asked nothing
+    sealed = SealedShares(run_id="r", batch_id="round-1", silo="b", sealed=(b"1", b"2", b"3"))
+    assert core.submit("b", sealed) is Answer.UNKNOWN
+    clock.now = 1_060.0
+    assert core.poll("b") is None
+    assert core.submit("b", votes("b", [0, 1, 2])) is Answer.LATE
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.SAME
+    assert set(core.replies(core.rounds()[0])) == {"a"}
+
+
+def test_a_closed_round_takes_nothing(core):
+    (one,) = core.rounds()
+    core.close_round(one, np.zeros(4, np.int64))
+    assert core.poll("a") is None
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.LATE
+
+
+def test_sealed_shares_need_all_parties(tmp_path, clock):
+    core = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
+    core.open_round(a_round(1, mechanism=SECURE))
+    names = {"run_id": "r", "batch_id": "round-1", "silo": "a"}
+    assert core.submit("a", SealedShares(**names, sealed=(b"1", b"2"))) is Answer.UNKNOWN
+    assert core.submit("a", votes("a", [0, 1, 2, 3])) is Answer.UNKNOWN
+    whole = SealedShares(**names, sealed=(b"1", b"22", b"333", b"4444"))
+    assert core.submit("a", whole) is Answer.OK
+    assert core.replies(core.rounds()[0])["a"] == whole
+
+
+@pytest.mark.parametrize("call", ["poll", "submit"])
+def test_who_is_not_on_the_roster_gets_nothing(core, call):
+    with pytest.raises(PermissionError, match="on the roster"):
+        core.poll("mallory") if call == "poll" else core.submit("mallory", refusal("mallory"))
+
+
+def test_what_was_acknowledged_survives(tmp_path, core, clock):
+    core.submit("a", votes("a", [3, 1, 2, 3]))
+    core.submit("b", refusal("b"))
+    core.journal.close()
+    again = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"), clock=clock)
+    replies = again.replies(again.rounds()[0])
+    assert replies["a"].labels.tolist() == [3, 1, 2, 3]
+    assert replies["b"].reason is Reason.BUDGET_SPENT
+    assert again.submit("a", votes("a", [3, 1, 2, 3])) is Answer.SAME
+    assert again.poll("a") is None
+
+
+def test_a_journal_is_of_one_run_and_a_damaged_one_is_refused(tmp_path):
+    CoordinatorJournal(tmp_path, "r").close()
+    with pytest.raises(JournalError, match="expected the run s"):
+        CoordinatorJournal(tmp_path, "s")
+    (tmp_path / "coordinator.sqlite3").write_bytes(b"not a database" * 100)
+    with pytest.raises(JournalError, match="can't be used"):
+        CoordinatorJournal(tmp_path, "r")
+
+
+def test_waiting_ends_at_the_deadline_or_when_all_replied(tmp_path):
+    core = BatchQueue(ROSTER, CoordinatorJournal(tmp_path, "r"))
+    seen = []
+    core.open_round(a_round(1, deadline=time.time() + 0.3))
+    core.submit("a", votes("a", [0, 1, 2, 3]))
+    core.wait(core.rounds()[0], lambda replied, waited_for: seen.append((replied, waited_for)))
+    assert seen[0] == ({"a"}, {"b"}) and seen[-1] == ({"a"}, {"b"})
+    core.open_round(a_round(2, deadline=time.time() + 600))
+    for silo, labels in (("a", [0, 1, 2, 3]), ("b", [1, 2, 3])):
+        core.submit(silo, votes(silo, labels, number=2))
+    core.wait(core.rounds()[1], lambda replied, waited_for: seen.append((replied, waited_for)))
+    assert seen[-1] == ({"a", "b"}, set())
