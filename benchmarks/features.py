@@ -28,12 +28,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
 from pate_tf.accounting.planning import least_noise
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api import sources, teacher_settings
+from pate_tf.api import sources
 from pate_tf.api import student_run as train_student
 from pate_tf.api import teacher_run as train_teachers
 from pate_tf.api.label_requests import Budget, LabelRequest
 from pate_tf.queries.config import QueryConfig
 from pate_tf.students.config import StudentSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 DELTA = 1e-5
 
@@ -116,7 +117,7 @@ def measured(one: Setting, data_dir: pathlib.Path | None, folder: pathlib.Path) 
         train_teachers.TeachersRun(
             data=data,
             num_teachers=one.num_teachers,
-            settings=teacher_settings.TeacherSettings(model="ridge"),
+            settings=TeacherSettings(model="ridge"),
             folder=folder,
         )
     )

@@ -31,7 +31,7 @@ from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data import catalogue
 from pate_tf.models.forest import NUM_TREES, RANDOM_FOREST
 from pate_tf.teachers import classifiers
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 NUM_TEACHERS, NUM_QUERIES, SCALE, DELTA = 250, 500, 20.0, 1e-5
 DATA_DEPENDENT = {

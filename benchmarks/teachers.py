@@ -37,8 +37,8 @@ from pate_tf.core.partition import Partition, random_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
 from pate_tf.teachers import cluster
-from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.ensemble import Ensemble
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData, TrainingLoop
 
 NUM_QUERIES = 9_000

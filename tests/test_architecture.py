@@ -32,9 +32,9 @@ MAY_IMPORT = {
     "silos": "core net accounting ledger aggregation statement models queries serving",
     "api": "core net accounting ledger aggregation analysis statement data models teachers "
     "selective_sgd students representations queries serving silos",
-    # Of students and queries their settings alone: tests/cli/test_one_call.py.
-    "cli": "core net accounting ledger aggregation analysis statement selective_sgd students "
-    "queries silos api",
+    # Of teachers, students and queries their settings alone: tests/cli/test_one_call.py.
+    "cli": "core net accounting ledger aggregation analysis statement teachers selective_sgd "
+    "students queries silos api",
 }
 RIGHT_OF_THE_BOUNDARY = ("students", "representations", "queries", "serving")
 # Packages and files that start without TensorFlow.

@@ -91,7 +91,7 @@ PUBLIC = {
     "api.parameter_server._Outcome",
     *("api.shared_training.Features", "api.shared_training.SharedRun"),
     "statement.shared_training.SharedTrainingStatement",
-    *("serving.signatures.StudentGraph", "teachers.config.TeacherConfig"),
+    *("serving.signatures.StudentGraph", "teachers.settings.TeacherConfig"),
     *("analysis.guarantees.AnalysisConfig", "analysis.guarantees.Guarantee"),
     *("analysis.calibration.Calibration", "analysis.release_planning.ReleaseRequest"),
     *("analysis.release_planning.Released", "analysis.ledger.LedgerSummary"),
@@ -128,7 +128,7 @@ PUBLIC = {
     *("net.credentials.TlsFiles", "api.party.PartyRun"),
     *("api.student_run.Sources", "api.student_run.StudentRun"),
     *("api.student_run.ComparisonRun", "api.teacher_settings.PartitionSource"),
-    *("api.teacher_settings.TeacherSettings", "api.teacher_run.TeachersRun"),
+    *("teachers.settings.TeacherSettings", "api.teacher_run.TeachersRun"),
     *(
         "api.analysis.VotesFile",
         "api.analysis.PaidVotes",

@@ -20,7 +20,7 @@ from pate_tf.api import teacher_run as train_teachers
 from pate_tf.api.label_requests import Budget
 from pate_tf.api.planned_labels import TargetRequest
 from pate_tf.api.sources import TeacherSource
-from pate_tf.api.teacher_settings import TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default network
 NUM_STRONG = 250

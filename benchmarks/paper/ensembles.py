@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.api import teacher_training as run
-from pate_tf.api.teacher_settings import TeacherSettings
+from pate_tf.api.teacher_settings import complete_settings
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.core.public import PublicExamples, PublicSplit
@@ -18,6 +18,7 @@ from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.models.forest import RANDOM_FOREST
 from pate_tf.teachers import cluster, voters
+from pate_tf.teachers.settings import TeacherSettings
 from pate_tf.teachers.voters import Voter
 
 
@@ -93,7 +94,7 @@ class Workshop:
         settings = TeacherSettings(model=RANDOM_FOREST if name.forests else None, seed=self.seed)
         directory = self.run_directory(name)
         run.train(
-            config=settings.complete(examples, shares),
+            config=complete_settings(settings, examples, shares),
             examples=examples,
             partition=shares,
             teachers=range(num_teachers),

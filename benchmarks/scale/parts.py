@@ -43,12 +43,12 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     from pate_tf.aggregation.noise import SystemNoise
     from pate_tf.api import label_requests
     from pate_tf.api import teacher_run as train_teachers
-    from pate_tf.api.teacher_settings import TeacherSettings
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
     from pate_tf.core.sensitive import PrivateExamples
     from pate_tf.ledger.registry import STATE_VARIABLE
     from pate_tf.queries.config import QueryConfig
+    from pate_tf.teachers.settings import TeacherSettings
 
     os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user
     dataset = Dataset(
@@ -114,7 +114,7 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 def neighbours(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Joins so many inputs to their nearest, in views as wide as those of MNIST."""
-    from pate_tf.representations.neighbours import neighbour_graph
+    from pate_tf.representations.label_propagation import neighbour_graph
 
     del folder
     random = np.random.default_rng(0)
@@ -180,10 +180,11 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Prepares so many networks to be sent to workers, and trains the first two here."""
     import tensorflow as tf
 
-    from pate_tf.api.teacher_settings import TeacherSettings
+    from pate_tf.api.teacher_settings import complete_settings
     from pate_tf.core.partition import random_partition
     from pate_tf.core.sensitive import PrivateExamples
     from pate_tf.data.tfds_source import MNIST
+    from pate_tf.teachers.settings import TeacherSettings
     from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
 
     del folder
@@ -192,7 +193,7 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     images = random.integers(0, 256, (records, 28, 28, 1), np.uint8)
     examples = PrivateExamples(MNIST, images, random.integers(0, 10, records))
     shares = random_partition(num_records=records, num_teachers=number, seed=0)
-    data = TeacherData(TeacherSettings().complete(examples, shares), examples, shares)
+    data = TeacherData(complete_settings(TeacherSettings(), examples, shares), examples, shares)
     began, sent = time.process_time(), 0
     for teacher in range(number):
         sent += sum(

@@ -137,8 +137,8 @@ def _trained_as_ever(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Trains an ensemble of one teacher, in all as train_teachers.py does."""
     from pate_tf.api import teacher_run as train_teachers
-    from pate_tf.api.teacher_settings import TeacherSettings
     from pate_tf.teachers.on_features import is_on_features
+    from pate_tf.teachers.settings import TeacherSettings
 
     pool = None
     if is_on_features(run.model):

@@ -13,7 +13,7 @@ from pate_tf.api import teacher_training as runs
 from pate_tf.api import teacher_training as teachers
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.api.sources import DEFAULT_NUM_TEACHERS, DataSource, run_folder
-from pate_tf.api.teacher_settings import PartitionSource, TeacherSettings
+from pate_tf.api.teacher_settings import PartitionSource, complete_settings
 from pate_tf.api.teacher_training import (
     REPORT,
     Progress,
@@ -35,8 +35,8 @@ from pate_tf.representations.catalogue import encoder_of
 from pate_tf.students.evaluation import true_labels
 from pate_tf.teachers import classifiers, cluster, keras_fit, logs
 from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
+from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.store import read_all_finished
 
 # How often each teacher is right on public samples. SENSITIVE.
@@ -509,7 +509,7 @@ def fit(
             examples.owners, num_teachers=num_teachers, seed=settings.seed
         )
     )
-    config = settings.complete(examples, shares)
+    config = complete_settings(settings, examples, shares)
     if settings.learning_rate is not None and runs.is_compiled(config):
         raise ValueError(
             "learning_rate: expected none with a compiled model, whose optimizer has its own"
@@ -570,7 +570,7 @@ def run(asked: TeachersRun, reporting: Reporting = QUIET) -> RunReport:
         seed=asked.settings.seed,
         owners=examples.owners,
     )
-    config = asked.settings.complete(examples, shares)
+    config = complete_settings(asked.settings, examples, shares)
     encoder = None
     if runs.needs_encoder(config):
         pool = public.split(asked.pool_size or public.dataset.pool_size).pool

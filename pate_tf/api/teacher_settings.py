@@ -1,4 +1,4 @@
-"""Who gets which record, and how teachers learn, in plain values."""
+"""Who gets which record, and the settings of teachers with all gaps filled from the data."""
 
 import dataclasses
 import pathlib
@@ -8,14 +8,12 @@ import numpy.typing as npt
 
 from pate_tf.core import artifacts, partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data.named_function import Named, name_of
+from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue as models
 from pate_tf.models import classifier
 from pate_tf.representations.catalogue import default_of_teachers
-from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
-
-LEARNING_RATE, BATCH_SIZE = 0.005, 40
+from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,60 +80,42 @@ def _check_length(given: npt.NDArray[Any], num_records: int, what: str, meaning:
         raise ValueError(f"{what}: expected {meaning}, got another number of them")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TeacherSettings:
-    """How teachers learn; what is None follows from the data.
+def complete_settings(
+    settings: TeacherSettings, examples: PrivateExamples, shares: partition.Partition
+) -> TeacherConfig:
+    """Fills in what follows from the data.
 
-    Attributes:
-      model: as of `TeacherConfig`; None for the data set's default.
-      max_steps: as of `TeacherConfig`; None for 25 passes over a teacher's own share.
-      batch_size: examples a step; None for 40.
-      learning_rate: of Adam, before the schedule; None for 0.005. A compiled model has its own.
-      seed: of partition and training; not of the privacy noise.
-      representation: as of `TeacherConfig`; None for the data set's default where the model needs
-        one, and for none otherwise.
-      class_weights: as of `TeacherConfig`.
+    Raises:
+        ValueError: if a setting is out of range, or the model does not have it.
     """
-
-    model: Named | None = None
-    max_steps: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    seed: int = 0
-    representation: Named | None = None
-    class_weights: tuple[float, ...] | None = None
-
-    def complete(self, examples: PrivateExamples, shares: partition.Partition) -> TeacherConfig:
-        """Fills in what follows from the data.
-
-        Raises:
-          ValueError: if a setting is out of range, or is none of a classifier of scikit-learn.
-        """
-        model = self.model or models.default_model(examples.dataset)
-        if classifier.is_classifier(model, examples.dataset):
-            for name in ("max_steps", "batch_size", "learning_rate", "class_weights"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"{name}: expected none for {name_of(model)}, a classifier of "
-                        f"scikit-learn, which brings its own settings"
-                    )
-        representation = self.representation
-        if self.class_weights is not None and is_on_features(model):
-            raise ValueError(
-                f"class_weights: expected none for {name_of(model)}, which is solved for, not "
-                f"trained step by step"
-            )
-        if representation is None and is_on_features(model):
-            representation = default_of_teachers(examples.dataset)
-        return TeacherConfig(
-            dataset=examples.dataset,
-            num_teachers=shares.num_teachers,
-            model=model,
-            representation=representation,
-            max_steps=self.max_steps,
-            batch_size=BATCH_SIZE if self.batch_size is None else self.batch_size,
-            learning_rate=LEARNING_RATE if self.learning_rate is None else self.learning_rate,
-            seed=self.seed,
-            unit=shares.unit,
-            class_weights=self.class_weights,
+    model = settings.model or models.default_model(examples.dataset)
+    if classifier.is_classifier(model, examples.dataset):
+        for name in ("max_steps", "batch_size", "learning_rate", "class_weights"):
+            if getattr(settings, name) is not None:
+                raise ValueError(
+                    f"{name}: expected none for {name_of(model)}, a classifier of "
+                    f"scikit-learn, which brings its own settings"
+                )
+    if settings.class_weights is not None and is_on_features(model):
+        raise ValueError(
+            f"class_weights: expected none for {name_of(model)}, which is solved for, not "
+            f"trained step by step"
         )
+    representation = settings.representation
+    if representation is None and is_on_features(model):
+        representation = default_of_teachers(examples.dataset)
+    given = {
+        field.name: value
+        for field in dataclasses.fields(TeacherSettings)
+        if (value := getattr(settings, field.name)) is not None
+    }
+    return TeacherConfig(
+        **{
+            **given,
+            "dataset": examples.dataset,
+            "num_teachers": shares.num_teachers,
+            "model": model,
+            "representation": representation,
+            "unit": shares.unit,
+        }
+    )

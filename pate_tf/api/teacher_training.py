@@ -22,8 +22,8 @@ from pate_tf.models.encoder import Encoder
 from pate_tf.teachers import classifiers, cluster, keras_fit, logs, on_features, records, store
 from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.cluster import Cluster
-from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.on_features import is_on_features
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.store import TeacherStore, load_finished, read_class_sums, read_finished
 from pate_tf.teachers.training import (
     DataParallelTrainer,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.api import teacher_run as train_teachers
-from pate_tf.api import teacher_settings
 from pate_tf.api.data import as_inputs
 from pate_tf.api.reporting import reporting
 from pate_tf.api.sources import DEFAULT_NUM_TEACHERS
@@ -26,6 +25,7 @@ from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.teachers import own_models
 from pate_tf.teachers.keras_fit import Callbacks
+from pate_tf.teachers.settings import TeacherSettings
 from pate_tf.teachers.voters import KeptVotes, ModelFolder, Voter, digest_for
 
 # What may be given as a teacher's model: a function that makes a new one, or a name.
@@ -273,7 +273,7 @@ class Teachers:
         check_net(net)
         self.num_teachers = num_teachers
         self.directory = None if directory is None else pathlib.Path(directory)
-        self._settings = teacher_settings.TeacherSettings(
+        self._settings = TeacherSettings(
             model=net,
             max_steps=steps,
             batch_size=batch_size,

@@ -7,13 +7,13 @@ are exported as one SavedModel below TRAIN_DIR/sensitive. A stopped run goes on 
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
 from pate_tf.api.reporting import Reporting
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as data_flags
+from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
 
@@ -72,36 +72,7 @@ def define_flags() -> None:
         "record and teacher in two columns [num_pairs, 2]. It must not depend on other records. "
         "Default: dealt out evenly and at random by --seed, a record's position alone deciding.",
     )
-    flags.DEFINE_integer(
-        "max_steps",
-        None,
-        "Training steps of each teacher. Default: 25 passes over the teacher's own records, at "
-        "least 150.",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer("batch_size", 40, "Examples a training step.", lower_bound=1)
-    flags.DEFINE_float(
-        "learning_rate", 0.005, "Learning rate of Adam; halfway it begins to fall.", lower_bound=0.0
-    )
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model of a teacher: ridge, nearest_mean or nearest_neighbour, solved for on features of "
-        "--representation, thousands in seconds; or trained on the inputs: "
-        "cnn, wide_cnn, mlp, deeper, paper_mnist, paper_svhn, random_forest or "
-        "module:function for your own, which takes the data set and returns a Keras model or any "
-        "classifier of scikit-learn. Default: cnn for images, mlp otherwise.",
-    )
-    flags.DEFINE_string(
-        "representation",
-        None,
-        "What ridge and its like, or a classifier of scikit-learn, take for an input: contrastive "
-        "or patches, learnt from the public pool alone and kept in ~/.cache/pate_tf (or "
-        "$PATE_TF_CACHE); raw, scaled by the pool; several of them joined by +; or module:function "
-        "for a Keras model of your own from raw inputs to features, none of whose weights depends "
-        "on private records. Default, for ridge and its like alone: contrastive+patches for "
-        "images, raw otherwise.",
-    )
+    data_flags.define(TeacherSettings, group="training")
     flags.DEFINE_integer(
         "stdnt_share",
         None,
@@ -112,20 +83,6 @@ def define_flags() -> None:
     flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
     flags.DEFINE_integer(
         "nb_labels", None, "Number of classes, if you want it checked against the data set."
-    )
-    flags.DEFINE_list(
-        "class_weights",
-        None,
-        "How much a record of each class counts, in the order of the classes, from public "
-        "knowledge of how rare they are, such as 1,20. Default: all alike.",
-    )
-    flags.DEFINE_integer(
-        "seed",
-        0,
-        "Seed of partition, initial weights, shuffling and augmentation. No privacy noise comes "
-        "from it.",
-        lower_bound=0,
-        upper_bound=2**31 - 1,
     )
     flags.DEFINE_list(
         "merge_from",
@@ -170,22 +127,6 @@ def teachers_asked_for(text: str | None, num_teachers: int) -> list[int] | None:
     return list(range(start, stop))
 
 
-def class_weights(texts: Sequence[str] | None) -> tuple[float, ...] | None:
-    """Reads `--class_weights`.
-
-    Raises:
-      ValueError: if one is no number.
-    """
-    if texts is None:
-        return None
-    try:
-        return tuple(float(text) for text in texts)
-    except ValueError:
-        raise ValueError(
-            f"class_weights: expected numbers with commas between, got {','.join(texts)}"
-        ) from None
-
-
 def chosen_model() -> str | None:
     """The model that `--model` names, or the flag that is short for one."""
     if FLAGS.deeper and FLAGS.model not in (None, "deeper"):
@@ -204,7 +145,7 @@ def main() -> None:
     command_line.check_report_file(FLAGS.report_file)
     files = data_flags.own_files(with_private=True)
     teachers = teachers_asked_for(FLAGS.teacher_id, FLAGS.nb_teachers or DEFAULT_NUM_TEACHERS)
-    model = chosen_model()
+    settings = data_flags.read(TeacherSettings, model=chosen_model())
     with command_line.quiet_start(FLAGS):
         from pate_tf.api import sources, teacher_settings
         from pate_tf.api import teacher_run as train_teachers
@@ -228,15 +169,7 @@ def main() -> None:
                 owners_file=command_line.path(FLAGS.owners_file),
                 partition_file=command_line.path(FLAGS.partition_file),
             ),
-            settings=teacher_settings.TeacherSettings(
-                model=model,
-                max_steps=FLAGS.max_steps,
-                batch_size=FLAGS.batch_size if FLAGS["batch_size"].present else None,
-                learning_rate=FLAGS.learning_rate if FLAGS["learning_rate"].present else None,
-                seed=FLAGS.seed,
-                representation=FLAGS.representation,
-                class_weights=class_weights(FLAGS.class_weights),
-            ),
+            settings=settings,
             folder=command_line.path(FLAGS.train_dir),
             merge_from=[pathlib.Path(path) for path in FLAGS.merge_from],
             export_each=FLAGS.export_each,

@@ -28,8 +28,8 @@ from pate_tf.models.classifier import Classifier
 from pate_tf.models.encoder import BATCH, Encoder
 from pate_tf.models.forest import Forest
 from pate_tf.teachers import on_features, records
-from pate_tf.teachers.config import TeacherConfig
 from pate_tf.teachers.processes import in_order, num_cores
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 from pate_tf.teachers.voters import Progress
 

@@ -25,7 +25,7 @@ from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue, closed_form
 from pate_tf.models.encoder import Encoder
 from pate_tf.teachers import on_features, records
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 # The graph of all Keras teachers: weights stacked `[num_teachers, ...]`, one loop over them.
 #

@@ -19,7 +19,7 @@ import tensorflow as tf
 from pate_tf.core.partition import Partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 
 Callbacks = Sequence[keras.callbacks.Callback] | Callable[[], Sequence[keras.callbacks.Callback]]

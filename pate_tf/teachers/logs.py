@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts, event_files
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
 SECONDS_BETWEEN = 1.0

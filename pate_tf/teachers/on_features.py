@@ -21,7 +21,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import BATCH, Encoder, record_vectors
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import TeacherState
 
 # Sums of private records by class, kept beside teachers: all that a linear model needs of records.

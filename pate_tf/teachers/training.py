@@ -21,7 +21,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 # The training loop of one teacher as a pure function of tensors.
 #

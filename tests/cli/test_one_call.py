@@ -14,7 +14,7 @@ CLI = REPOSITORY / "pate_tf" / "cli"
 # What a command may take from the rooms below `runs/`: plain values.
 VALUES = {
     *("pate_tf.queries.config", "pate_tf.students.config", "pate_tf.analysis.guarantees"),
-    "pate_tf.aggregation.noise",
+    *("pate_tf.aggregation.noise", "pate_tf.teachers.settings"),
 }
 ROOMS = (
     *("data", "models", "teachers", "aggregation", "students", "queries", "serving", "ledger"),

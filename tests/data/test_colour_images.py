@@ -24,7 +24,7 @@ from pate_tf.queries.config import QueryConfig
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 
 @pytest.fixture(scope="module")

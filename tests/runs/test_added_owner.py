@@ -30,7 +30,7 @@ from pate_tf.api.feature_sums import sums_plan, with_sums, worthwhile_sums_plan
 from pate_tf.api.planned_labels import TargetRequest
 from pate_tf.api.reporting import Reporting
 from pate_tf.api.sources import DataSource
-from pate_tf.api.teacher_settings import PartitionSource, TeacherSettings
+from pate_tf.api.teacher_settings import PartitionSource
 from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -43,6 +43,7 @@ from pate_tf.models import closed_form
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
 from pate_tf.teachers import classifiers
+from pate_tf.teachers.settings import TeacherSettings
 from pate_tf.teachers.store import read_all_finished
 
 IMAGES = Dataset(

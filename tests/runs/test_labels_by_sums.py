@@ -19,7 +19,6 @@ from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
 from pate_tf.api.planned_labels import TargetRequest
 from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import Output, certainty, make_student
-from pate_tf.api.teacher_settings import TeacherSettings
 from pate_tf.core import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.ledger import Ledger
@@ -29,6 +28,7 @@ from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 SPLIT = PUBLIC.split(POOL)
 WHOLE = QueryConfig(strategy="first", num_queries=POOL)

@@ -10,7 +10,7 @@ from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, run, statement
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api import sources, teacher_settings
+from pate_tf.api import sources
 from pate_tf.api import student_run as student_report
 from pate_tf.api import teacher_run as train_teachers
 from pate_tf.api.label_requests import Budget, LabelRequest
@@ -20,6 +20,7 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.queries.config import QueryConfig
 from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
 NOT_MEASURED = "not measured: the public samples have no labels"
@@ -143,7 +144,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     found = train_teachers.run(
         train_teachers.TeachersRun(
             num_teachers=3,
-            settings=teacher_settings.TeacherSettings(model="mlp", max_steps=4),
+            settings=TeacherSettings(model="mlp", max_steps=4),
             folder=tmp_path,
         )
     )

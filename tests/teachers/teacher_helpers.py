@@ -10,7 +10,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, assigned_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import (
     DataParallelTrainer,
     EnsembleParallelTrainer,

@@ -27,7 +27,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.teachers import classifiers, processes
-from pate_tf.teachers.config import TeacherConfig
+from pate_tf.teachers.settings import TeacherConfig
 
 NUM_TEACHERS = 6
 TABLE = Dataset(

@@ -23,7 +23,7 @@ from pate_tf.models import catalogue, classifier, closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
 from pate_tf.teachers import classifiers, logs, on_features
-from pate_tf.teachers.config import FEWEST_STEPS
+from pate_tf.teachers.settings import FEWEST_STEPS
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
 
 NUM_TEACHERS = 6

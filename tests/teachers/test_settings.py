@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pate_tf.data.digits import DIGITS
-from pate_tf.teachers.config import TRAINING_VERSION, TeacherConfig
+from pate_tf.teachers.settings import TRAINING_VERSION, TeacherConfig
 
 FIELDS = {
     "dataset": DIGITS,

@@ -1,0 +1,163 @@
+"""How teachers are trained: the settings of a person, and the configuration with all gaps filled.
+
+What a teacher's result depends on besides its own share stands in `TeacherConfig`, no speed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.settings import Settings, described, setting
+from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
+from pate_tf.data.named_function import Named, name_of
+
+BATCH_SIZE, LEARNING_RATE = 40, 0.005
+PASSES = 25  # over a teacher's records
+FEWEST_STEPS = 150
+MOST_WEIGHT = 1e6  # of a class
+
+# Of the rules by which shares and seeds become teachers. In version 1 the number of steps, and in
+# version 2 the number of teachers, could by default come from the number of all private records.
+TRAINING_VERSION = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherSettings(Settings):
+    """How teachers are trained; None where the value follows from the data or the model."""
+
+    model: Named | None = setting(
+        None,
+        help="Model of a teacher: ridge, nearest_mean or nearest_neighbour, solved for on features "
+        "of --representation, thousands in seconds; or trained on the inputs: cnn, wide_cnn, mlp, "
+        "deeper, paper_mnist, paper_svhn, random_forest or module:function for your own, which "
+        "takes the data set and returns a Keras model or any classifier of scikit-learn. Default: "
+        "cnn for images, mlp otherwise.",
+    )
+    representation: Named | None = setting(
+        None,
+        help="Input of ridge, nearest_mean, nearest_neighbour or a classifier of scikit-learn: "
+        "contrastive or patches, learnt from the public pool alone and stored in ~/.cache/pate_tf "
+        "(or $PATE_TF_CACHE); raw, scaled by the pool; several of them joined by +; or "
+        "module:function for a Keras model of your own from raw inputs to features, none of whose "
+        "weights depends on private records. Default, for the first three alone: "
+        "contrastive+patches for images, raw otherwise.",
+    )
+    max_steps: int | None = setting(
+        None,
+        least=1,
+        most=MOST_STEPS,
+        help="Training steps of each teacher. Default: 25 passes over the teacher's own records, "
+        "at least 150.",
+    )
+    batch_size: int | None = setting(
+        None, least=1, most=LARGEST_BATCH, help="Examples a training step. Default: 40."
+    )
+    learning_rate: float | None = setting(
+        None,
+        above=0.0,
+        most=HIGHEST_RATE,
+        help="Learning rate of Adam; halfway it begins to fall. Default: 0.005. A compiled model "
+        "has its own.",
+    )
+    class_weights: tuple[float, ...] | None = setting(
+        None,
+        advanced=True,
+        help="How much a record of each class counts, in the order of the classes, from public "
+        "knowledge of how rare they are, such as 1,20. Default: all the same.",
+    )
+    seed: int = setting(
+        0,
+        least=0,
+        most=2**31 - 1,
+        help="Seed of partition, initial weights, shuffling and augmentation. No privacy noise "
+        "comes from it.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherConfig(TeacherSettings):
+    """Settings with nothing left open: what each teacher depends on besides its own share.
+
+    After a trip through JSON, functions are the texts that they were called.
+
+    Attributes:
+        dataset: what is publicly known of the data.
+        unit: what one teacher's share protects: "record", or "owner" for all records of one owner.
+    """
+
+    dataset: Dataset
+    num_teachers: int
+    model: Named
+    batch_size: int = BATCH_SIZE
+    learning_rate: float = LEARNING_RATE
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        for name, each in described(TeacherSettings).items():
+            each.check(name, getattr(self, name))
+        if self.num_teachers < 1:
+            raise ValueError(f"num_teachers: expected at least 1, got {self.num_teachers}")
+        weights = self.class_weights
+        if weights is not None and len(weights) != self.dataset.num_classes:
+            raise ValueError(
+                f"class_weights: expected one for each of {self.dataset.num_classes} classes, got "
+                f"{len(weights)}"
+            )
+        if weights is not None and not all(0.0 < weight <= MOST_WEIGHT for weight in weights):
+            raise ValueError(f"class_weights: expected numbers above 0, up to {MOST_WEIGHT:g}")
+
+    def num_steps(self, num_records: int) -> int:
+        """Returns the training steps of a teacher with so many records; 0 without any.
+
+        They follow from the teacher's own share and public settings alone, so that no other record
+        changes a teacher through them.
+        """
+        if not num_records:
+            return 0
+        if self.max_steps is not None:
+            return self.max_steps
+        return max(FEWEST_STEPS, -(-PASSES * num_records // self.batch_size))
+
+    @property
+    def steps_in_words(self) -> str:
+        """How long each teacher is trained; it says nothing about the sizes of shares."""
+        if self.max_steps is not None:
+            return f"{self.max_steps} steps each"
+        return f"{PASSES} passes each over its own records, at least {FEWEST_STEPS} steps"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as JSON values; `from_dict` is its inverse."""
+        fields = dataclasses.asdict(self)
+        for name in ("representation", "class_weights"):
+            if fields[name] is None:
+                del fields[name]
+        for name in ("model", "representation"):
+            if name in fields:
+                fields[name] = name_of(fields[name])
+        return {
+            "training_version": TRAINING_VERSION,
+            **fields,
+            "dataset": self.dataset.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Rebuilds the configuration from `to_dict()`, also after a trip through JSON.
+
+        Raises:
+            ValueError: if the teachers protect owners and are of an earlier training version: one
+                owner more or less could change all of them.
+        """
+        values = {**fields, "dataset": Dataset.from_dict(fields["dataset"])}
+        version = values.pop("training_version", 1)
+        if values.get("class_weights") is not None:
+            values["class_weights"] = tuple(values["class_weights"])
+        config = cls(**values)
+        if config.unit == "owner" and version < TRAINING_VERSION:
+            raise ValueError(
+                f"training_version: expected at least {TRAINING_VERSION} where owners are "
+                f"protected, got {version}, whose teachers could all depend on one owner; train "
+                f"them again"
+            )
+        return config
