@@ -84,7 +84,7 @@ SETTINGS = (
         epsilon=0.05,
         num_queries=50,
         mechanism=StabilityGate.name,
-        strategy="typical",
+        strategy="medoids",
     ),
     Setting(dataset="fashion_mnist", num_teachers=1_000, epsilon=1.0, num_queries=500),
     Setting(dataset="fashion_mnist", num_teachers=1_000, epsilon=0.25, num_queries=200),

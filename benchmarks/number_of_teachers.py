@@ -24,9 +24,9 @@ from pate_tf.api.planned_labels import QUERIES_A_CLASS
 from pate_tf.api.sources import DataSource
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import Votes
-from pate_tf.queries import diverse
+from pate_tf.queries.strategies import clusters
 from pate_tf.representations.catalogue import default_of_teachers, pool_features_by_name
-from pate_tf.representations.regression import labels_of, regressed, smoothed
+from pate_tf.representations.regression import labels_of, neighbourhood_averages, regress_counts
 
 NUMBERS = (1_000, 2_000, 4_000, 6_000, 10_000)
 EPSILONS = (0.1, 0.25, 1.0)
@@ -67,8 +67,8 @@ def rows(
         raise ValueError("dataset: expected one with labels of its public side")
     number_asked = min(QUERIES_A_CLASS * num_classes, len(pool))
     name = default_of_teachers(problem.dataset)  # what queries of such teachers are chosen by
-    asked = diverse.choose(pool, number_asked, problem.seed, representation=name)
-    inputs = list(smoothed(pool_features_by_name(pool, name, problem.seed)))
+    asked = clusters.choose(pool, number_asked, problem.seed, representation=name)
+    inputs = list(neighbourhood_averages(pool_features_by_name(pool, name, problem.seed)))
     heads = [f"epsilon {epsilon:g}" for epsilon in epsilons]
     yield f"| teachers | one is right | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(heads)}"
@@ -87,7 +87,7 @@ def rows(
             right, sure = [], []
             for _ in range(num_draws):
                 noisy = counts + random.normal(0.0, sigma, counts.shape)
-                labels = labels_of(regressed(inputs, asked, noisy, sigma))
+                labels = labels_of(regress_counts(inputs, asked, noisy, sigma))
                 right.append((labels.labels == truth).mean())
                 sure.append(labels.weights.max(axis=1).mean())
             cells.append(f"{np.mean(right):.1%} ({np.mean(sure):.0%})")

@@ -23,8 +23,14 @@ from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import Votes
 from pate_tf.core.validation import IntArray
 from pate_tf.models import closed_form
-from pate_tf.queries import diverse, look_alikes, typical
-from pate_tf.representations.neighbours import NEIGHBOURS, influence, neighbour_graph, weights_of
+from pate_tf.queries import neighbours
+from pate_tf.queries.strategies import clusters
+from pate_tf.representations.label_propagation import (
+    NEIGHBOURS,
+    influence,
+    neighbour_graph,
+    weights_of,
+)
 
 Views = Sequence[npt.NDArray[np.floating]]
 
@@ -116,11 +122,13 @@ def rows(problem: Problem, *, num_teachers: int, num_queries: int, num_seeds: in
         num_records=len(problem.private), num_teachers=num_teachers, seed=problem.seed
     )
     shares, encoder = partition.all_records(), problem.encoder
-    batches = [diverse.choose(pool, num_queries, problem.seed)]
-    batches += [typical.choose(pool, num_queries, seed) for seed in range(num_seeds)]
+    batches = [clusters.choose(pool, num_queries, problem.seed)]
+    batches += [
+        clusters.choose_of_dense_clusters(pool, num_queries, seed) for seed in range(num_seeds)
+    ]
     asked = np.unique(np.concatenate(batches))
-    number = look_alikes.default_number(pool, num_queries)
-    alike = look_alikes.nearest(pool, asked, number, problem.seed)
+    number = neighbours.default_number(pool, num_queries)
+    alike = neighbours.nearest(pool, asked, number, problem.seed)
     views = encoder.views(encoder.features(pool.inputs))
     joined = joined_to_pool(encoder.views(encoder.features(problem.private.inputs)), views)
     reach = joined @ influence(neighbour_graph(views), asked)

@@ -19,13 +19,14 @@ from pate_tf.core.artifacts import RunDirectory
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import Named
-from pate_tf.queries import diverse, look_alikes, typical
+from pate_tf.queries import neighbours
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import asked_inputs
+from pate_tf.queries.strategies import clusters
 from pate_tf.teachers import voters
 from pate_tf.teachers.voters import KeptVotes, Voter
 
-CHOOSE = {"typical": typical.choose, "diverse": diverse.choose}
+CHOOSE = {"medoids": clusters.choose_of_dense_clusters, "diverse": clusters.choose}
 
 
 def fewest_to_change(
@@ -41,8 +42,8 @@ def fewest_to_change(
     """SENSITIVE: returns how many teachers the label of the least stable query takes to change."""
     likeness = {"representation": representation}
     queries = CHOOSE[strategy](pool, num_queries, seed, **likeness)
-    neighbours = look_alikes.nearest(pool, queries, num_neighbours, seed, **likeness)
-    counts = voters.counts_of_groups(teachers, asked_inputs(pool, queries, neighbours))
+    nearest = neighbours.nearest(pool, queries, num_neighbours, seed, **likeness)
+    counts = voters.counts_of_groups(teachers, asked_inputs(pool, queries, nearest))
     return int(stability_distances(counts.values).min())
 
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", default="mnist")
     parser.add_argument("--data_dir", type=pathlib.Path)
     parser.add_argument("--queries", type=int, nargs="+", default=[50, 100])
-    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, look_alikes.NEIGHBOURS])
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, neighbours.NEIGHBOURS])
     parser.add_argument("--strategies", nargs="+", choices=CHOOSE, default=list(CHOOSE))
     parser.add_argument("--seeds", type=int, default=3)
     asked = parser.parse_args(arguments)

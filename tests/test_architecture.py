@@ -18,7 +18,6 @@ MAY_IMPORT = {
     "ledger": "core accounting",
     "aggregation": "core accounting ledger",
     "analysis": "core accounting ledger aggregation",
-    "statement": "core accounting ledger analysis",
     "data": "core",
     "models": "core data",
     "teachers": "core accounting data models",
@@ -28,6 +27,8 @@ MAY_IMPORT = {
     "representations": "core data models students",
     "queries": "core accounting data models students representations",
     "serving": "core accounting data models",
+    # Of queries the registry of strategies alone, for their words.
+    "statement": "core accounting ledger analysis queries",
     # What is chosen from public values, and teachers from disk, are looked up when they are needed.
     "silos": "core net accounting ledger aggregation statement models queries serving",
     "api": "core net accounting ledger aggregation analysis statement data models teachers "
@@ -45,6 +46,7 @@ LIGHT_FILES = {
     *("pate_tf.core.validation", "pate_tf.aggregation.labeller", "pate_tf.aggregation.noise"),
     *("pate_tf.aggregation.feature_sums", "pate_tf.api.reporting", "pate_tf.api.analysis"),
     *("pate_tf.api.calibration", "pate_tf.api.party"),
+    *("pate_tf.queries.strategies", "pate_tf.queries.config"),
     *("pate_tf.cli.command_line", "pate_tf.cli.analysis", "pate_tf.cli.party"),
 }
 HEAVY = {

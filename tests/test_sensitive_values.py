@@ -72,7 +72,11 @@ PUBLIC = {
     ),
     *("ledger.rollback_guard.AllEnsembles", "ledger.rollback_guard.Missing"),
     *("aggregation.labeller.Labeller", "aggregation.feature_sums.ReleasedSums"),
-    *("queries.diverse.Groups", "queries.from_sums.Inferred", "api.feature_sums.SumsPlan"),
+    *(
+        "queries.strategies.clusters.Clusters",
+        "queries.propagation.Inferred",
+        "api.feature_sums.SumsPlan",
+    ),
     *(
         "statement.privacy_statement.Guarantee",
         "statement.privacy_statement.Sanitised",
@@ -96,7 +100,7 @@ PUBLIC = {
     *("analysis.calibration.Calibration", "analysis.release_planning.ReleaseRequest"),
     *("analysis.release_planning.Released", "analysis.ledger.LedgerSummary"),
     *("queries.config.QueryConfig", "queries.queried.QueriedLabels"),
-    "queries.catalogue.Strategy",
+    "queries.strategies.Strategy",
     *(
         "api.analysis.RunConfig",
         "api.reporting.Reporting",
@@ -137,7 +141,7 @@ PUBLIC = {
     *("api.teacher_run.Recommendation", "representations.catalogue._Kept"),
     *("api.analysis.AnalysisRun", "api.calibration.CalibrationRun"),
     "representations.regression.Regression",
-    "representations.regression.Smoothed",
+    "representations.regression.Averages",
 }
 ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nature
 

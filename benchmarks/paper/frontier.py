@@ -27,7 +27,7 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax, Mechanism, StabilityG
 from pate_tf.accounting.optimal_thresholding import stability_distances
 from pate_tf.accounting.planning import recommend
 from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.queries import typical
+from pate_tf.queries.strategies import clusters
 
 # Accuracy, epsilon: of the smaller of both kinds, and of the worst case over all data.
 GOALS = ((0.985, 1.0), (0.989, 0.6))
@@ -48,7 +48,7 @@ class Point:
       target: worst-case epsilon that the plan of `analysis.py --calibrate` chooses a mechanism for,
         at the data set's delta; it reads no votes.
       mechanism: what draws the labels where nothing is planned.
-      strategy: how queries are chosen; None for `typical` of a gate and `diverse` of all else.
+      strategy: how queries are chosen; None for `medoids` of a gate and `diverse` of all else.
     """
 
     num_teachers: int
@@ -237,7 +237,7 @@ def _distance_row(bench: Bench, dataset: str, num_queries: int) -> Row:
         pool = bench.workshop.split(dataset).pool
         distances = stability_distances(bench.votes(ensemble).counts().values)
         seeds = range(bench.seed, bench.seed + bench.setting.repetitions)
-        chosen = [typical.choose(pool, num_queries, seed) for seed in seeds]
+        chosen = [clusters.choose_of_dense_clusters(pool, num_queries, seed) for seed in seeds]
         return {"least": [int(distances[queries].min()) for queries in chosen]}
 
     bench.ensemble(ensemble)
@@ -353,7 +353,7 @@ EXPERIMENT = Experiment(
         "stayed shut counts as no right answer. Mechanisms and scales "
         "come of the plan (`analysis.py --calibrate --target_epsilon --queries --nb_teachers`), "
         "which reads no votes, but for the paper's Laplace noise of scale 20. A stability gate "
-        "asks `typical` queries where nothing else is said, all else `diverse` ones. The rows of "
+        "asks `medoids` queries where nothing else is said, all else `diverse` ones. The rows of "
         "teachers to change and of labels alone look at these votes, and choose nothing. "
         "Architecture and steps of the "
         "student were chosen on MNIST, with a look at the held-out samples."

@@ -26,8 +26,8 @@ from pate_tf.core.public import PoolLabels
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.registry import STATE_VARIABLE
-from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.strategies import find_strategy
 
 
 @contextlib.contextmanager

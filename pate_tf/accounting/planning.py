@@ -368,7 +368,7 @@ class Recommendation:
     assumed: AssumedVotes
     candidates: tuple[Candidate, ...]
     is_num_queries_planned: bool = False
-    strategy: str = "typical"
+    strategy: str = "medoids"
     purpose: str = ""
 
     @property

@@ -25,7 +25,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.ledger import Ledger
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.from_sums import infer
+from pate_tf.queries.propagation import infer_from_sums
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.teachers.ensemble import Ensemble
 from pate_tf.teachers.voters import Voter
@@ -238,7 +238,7 @@ def labels_by_sums(
         known[part] = record_vectors(features[part], ensemble.scale)
     paid = release_sums(sums, mechanism, ledger=ledger, noise=noise, unit=teachers.unit)
     with reporting.clock("working out labels of the pool"):
-        inferred = infer(
+        inferred = infer_from_sums(
             pool,
             known,
             paid.values / LATTICE,

@@ -25,10 +25,10 @@ from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.chain import DATABASE
-from pate_tf.queries import look_alikes, rounds
-from pate_tf.queries.catalogue import find_strategy
+from pate_tf.queries import neighbours, rounds
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels, asked_inputs
+from pate_tf.queries.strategies import find_strategy
 from pate_tf.representations import catalogue
 from pate_tf.statement.privacy_statement import is_delta_large
 from pate_tf.teachers import voters
@@ -50,7 +50,7 @@ def check(queries: QueryConfig, pool: Pool, teachers: Voter) -> None:
     number = queries.num_neighbours
     if not number:
         return
-    if not find_strategy(queries.strategy).by_likeness:
+    if not find_strategy(queries.strategy).uses_representation:
         raise ValueError(
             f"num_neighbours: expected none for strategy {queries.strategy}, which does not look "
             f"at likeness, got {number}"
@@ -72,10 +72,10 @@ def default_number(queries: QueryConfig, mechanism: Mechanism, pool: Pool, teach
     Where the query that teachers agree on least decides about all others, agreement is worth more
     than that each label is right for its own input.
     """
-    by_likeness = find_strategy(queries.strategy).by_likeness
+    by_likeness = find_strategy(queries.strategy).uses_representation
     if not mechanism.is_paid_once or not by_likeness or not covers(teachers, pool.inputs):
         return 0
-    return look_alikes.default_number(pool, queries.num_queries)
+    return neighbours.default_number(pool, queries.num_queries)
 
 
 # Labels are bought: the ledger is opened, all that could fail is checked, then it pays.
@@ -208,13 +208,12 @@ def check_request(request: LabelRequest, pool: Pool, teachers: Voter) -> None:
     Raises:
       ValueError: if strategy, numbers, mechanism, pool and teachers don't fit each other.
     """
-    rounds.check_queries(request.queries, pool, with_students=request.mechanism.heeds_predictions)
     feature_sums.check_mechanism(request.mechanism)
     check_teachers(teachers, pool)
     if request.mechanism.adds_records:
         feature_sums.check_sums(request.queries, teachers, pool)
         return
-    rounds.check_likeness(request.queries)
+    rounds.check_queries(request.queries, pool, with_students=request.mechanism.heeds_predictions)
     strategy = request.queries.strategy
     if find_strategy(strategy).is_adaptive and not covers(teachers, pool.inputs):
         raise ValueError(
@@ -264,7 +263,7 @@ def ask(
     check_request(request, pool, teachers)
     queries, num_classes = with_representation(request.queries, teachers), pool.dataset.num_classes
     doubts = None
-    if request.mechanism.adds_records or find_strategy(queries.strategy).by_likeness:
+    if request.mechanism.adds_records or find_strategy(queries.strategy).uses_representation:
         with reporting.clock("learning what is alike"):
             doubts = catalogue.doubts(pool, queries.representation, queries.seed)
         if doubts is not None:
@@ -289,7 +288,7 @@ def ask(
     def look_alikes_of(indices: IntArray) -> IntArray | None:
         if not number:
             return None
-        return look_alikes.nearest(
+        return neighbours.nearest(
             pool, indices, number, queries.seed, representation=queries.representation
         )
 
@@ -320,9 +319,13 @@ def ask(
             )
 
         heeds = request.mechanism.heeds_predictions
-        in_rounds = rounds.ask_with_students if heeds else rounds.ask_in_rounds
-        queried = in_rounds(
-            queries, pool, answers, choosing=lambda: reporting.clock("choosing queries")
+        is_used = find_strategy(queries.strategy).uses_representation
+        queried = rounds.ask_in_rounds(
+            queries if is_used else dataclasses.replace(queries, representation=None),
+            pool,
+            answers,
+            with_students=heeds,
+            choosing=lambda: reporting.clock("choosing queries"),
         )
     return _sealed(
         dataclasses.replace(

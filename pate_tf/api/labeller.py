@@ -201,12 +201,12 @@ class Labeller:
           pool: `data.pool`.
           num_queries: how many of its inputs are put to the teachers; needed but where the
             labeller has a plan, which says how many at most.
-          strategy: how they are chosen, a name in `pate_tf.queries.catalogue`; None for the
+          strategy: how they are chosen, a name in `pate_tf.queries.strategies`; None for the
             planned or the mechanism's own. Those that look at earlier noisy labels are as private;
             no data-dependent cost is known for them.
           rounds: in how many parts they are chosen; None for the strategy's own number.
           seed: of the choice. Another seed asks other queries, which are paid for.
-          num_neighbours: how many inputs that look most like a query go with it, "typical" or
+          num_neighbours: how many inputs that look most like a query go with it, "medoids" or
             "diverse"; each teacher votes once for all. None for up to 20 with a stability gate on
             images, else 0.
 

@@ -13,8 +13,8 @@ from pate_tf.api.label_requests import LabelRequest
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named
 from pate_tf.models import closed_form
-from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.strategies import find_strategy
 from pate_tf.representations.catalogue import OF_IMAGES, joined_names
 from pate_tf.representations.regression import MOST_QUERIES
 from pate_tf.students.consistency import learns_by_augmentation
@@ -42,7 +42,7 @@ LOUD: Final = 1 / 2
 # points of accuracy at .1 with 2,000 and 4,000 teachers, and one and a half at .25; on MNIST's,
 # where they nearly always do, they gain two points at .1.
 FAINT: Final = 1 / 10
-TYPICAL, DIVERSE = "typical", "diverse"
+TYPICAL, DIVERSE = "medoids", "diverse"
 WITHOUT_NOISE: Final = (
     "Labels leave without noise if teachers agree on all of these queries, which are typical ones; "
     "else all noisy counts do."

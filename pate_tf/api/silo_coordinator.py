@@ -16,7 +16,7 @@ from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.queries.rounds import check_likeness, check_queries
+from pate_tf.queries.rounds import check_queries
 from pate_tf.serving import digest, export
 from pate_tf.serving.served import ServedStudent
 from pate_tf.silos.asking import Asking
@@ -192,7 +192,6 @@ def coordinate(
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
     split = public.split(run.pool_size or public.dataset.pool_size)
     check_queries(run.queries, split.pool)
-    check_likeness(run.queries)
     student = complete(run.student, split.dataset)
     artifacts.check_can_hold_files(run.folder)
     line = None

@@ -19,8 +19,8 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.ledger import facts_beyond_the_ledger
-from pate_tf.queries.catalogue import find_strategy
 from pate_tf.queries.queried import QueriedLabels
+from pate_tf.queries.strategies import find_strategy
 from pate_tf.serving import digest, export
 from pate_tf.statement import page as statement_page
 from pate_tf.statement.privacy_statement import PrivacyStatement, Sanitised

@@ -571,7 +571,7 @@ def warn_of_raw_pixels(asked: StudentRun, dataset: Dataset, reporting: Reporting
         name
         for name, is_asked in (
             ("student consistency", asked.settings.student == "consistency"),
-            (f"strategy {strategy}", strategy in ("diverse", "typical")),
+            (f"strategy {strategy}", strategy in ("diverse", "medoids")),
         )
         if is_asked
     ]

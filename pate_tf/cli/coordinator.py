@@ -18,8 +18,8 @@ from absl import flags
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.cli import command_line
+from pate_tf.queries import strategies
 from pate_tf.silos.asking import Asking
-from pate_tf.statement import words as statement_words
 
 FLAGS = flags.FLAGS
 FLAG_OF_ARGUMENT = {
@@ -46,7 +46,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "query_strategy",
         "first",
-        list(statement_words.QUERY_STRATEGIES),
+        list(strategies.STRATEGIES),
         "How queries are chosen, from public values.",
     )
     flags.DEFINE_integer("query_seed", 0, "Fixes random choices of queries and silos.")

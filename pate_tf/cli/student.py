@@ -13,7 +13,7 @@ from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.api.reporting import Reporting
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as data_flags
-from pate_tf.statement import words as statement_words
+from pate_tf.queries import strategies
 
 # The flags of `pate-student`.
 
@@ -61,15 +61,9 @@ def define() -> None:
     flags.DEFINE_enum(
         "query_strategy",
         None,
-        list(statement_words.QUERY_STRATEGIES),
-        "Which of the pool are put to the teachers; true labels play no part. first: the first "
-        "ones; random: drawn at random; diverse: one of each group of look-alikes, whose answers "
-        "are spread to inputs that look the same; typical: the same for the denser ones of a "
-        "fifth more groups, on which teachers agree most. Default: first; typical for a "
-        "stability_gate. In rounds, from the noisy labels so far: uncertain: where a student of "
-        "them is least sure; binary_experts: where one-against-all "
-        "experts contradict each other; siamese: at random, but what matches a labelled input "
-        "takes its label without a query.",
+        list(strategies.STRATEGIES),
+        "Which of the pool are put to the teachers; true labels play no part. Default: the "
+        f"mechanism's own, medoids for a stability_gate, else first. {strategies.choices_help()}",
     )
     flags.DEFINE_integer(
         "query_rounds",
@@ -81,14 +75,14 @@ def define() -> None:
         "query_seed",
         0,
         "Seed of random choices of queries and of what is trained between rounds. Another seed "
-        "asks other queries, which are paid for.",
+        "asks other queries, which are charged.",
         lower_bound=0,
         upper_bound=2**31 - 1,
     )
     flags.DEFINE_integer(
         "query_neighbours",
         None,
-        "With diverse and typical: how many inputs of the pool that look most like a query go with "
+        "With diverse and medoids: how many nearest neighbours of a query in the pool go with "
         "it; a teacher votes once, for the class that it names most often among them, so that "
         "teachers agree more. 0: each query alone. Default: up to 20 for a stability_gate on "
         "images, else 0.",
@@ -97,8 +91,8 @@ def define() -> None:
     flags.DEFINE_string(
         "representation",
         None,
-        "What diverse and typical take for likeness: contrastive or patches, learnt from the pool "
-        "alone and kept in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw; several of them joined by +; "
+        "Features that diverse and medoids compare inputs by: contrastive or patches, learnt from "
+        "the pool alone and kept in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw; several of them joined by +; "
         "or module:function for a Keras model from raw inputs to features. Default: that of the "
         "teachers, if they have one; else contrastive for images, raw otherwise.",
     )

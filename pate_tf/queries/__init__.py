@@ -1,1 +1,1 @@
-"""Which inputs of the pool are put to the teachers: chosen from public values alone."""
+"""Which inputs of the public pool are put to the teachers, and what the answers say of the rest."""

@@ -1,6 +1,6 @@
 """Labels as they come back from asking: kept in a folder and taken up again.
 
-`labels.npz` holds what was paid for, `labels.json` beside it what that cost. Both may be published.
+`labels.npz` holds what was released, `labels.json` beside it what that cost. Both may be published.
 """
 
 import dataclasses
@@ -29,19 +29,19 @@ class QueriedLabels:
     Attributes:
       queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism with
         a threshold may have answered fewer.
-      released: the labels that were paid for, of all rounds.
+      released: the released labels, of all rounds.
       labels: what a student learns from: those, or what follows from them without a query.
-      strategy: how the queries were chosen, by its name in `queries/catalogue.py`.
+      strategy: how the queries were chosen, by its name in `queries/strategies/`.
       pool_digest: `artifacts.digest_array` of the pool's inputs, which the positions belong to.
       neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
-        (`queries/look_alikes.py`); None where each was asked alone.
-      certainty: how sure labels are that were worked out from noisy sums of records: the mean
+        (`queries/neighbours.py`); None where each was asked alone.
+      certainty: how sure labels are that were worked out from feature sums: the mean
         probability that the class named is the likeliest one, as far as noise alone can tell; None
-        of other labels, and where groups of look-alikes were named.
+        of other labels, and where clusters were named.
       choice: how mechanism, noise and number of queries were chosen, in sentences; None if nobody
         said.
-      seal: of `record`, by the ledger that paid, so that what lay in a folder meanwhile is known
-        again; None where nobody sealed it.
+      seal: of `record`, by the ledger that was charged, so that what lay in a folder meanwhile is
+        known again; None where nobody sealed it.
     """
 
     queries: IntArray = dataclasses.field(repr=False)
@@ -72,7 +72,7 @@ class QueriedLabels:
 
     @property
     def num_neighbours(self) -> int:
-        """How many look-alikes each query was asked together with."""
+        """How many neighbours each query was asked together with."""
         return 0 if self.neighbours is None else self.neighbours.shape[1]
 
     @property
@@ -105,7 +105,7 @@ class QueriedLabels:
             )
 
     def asked(self, pool: Pool) -> npt.NDArray[Any]:
-        """Returns what teachers were asked: `[num_queries, *input_shape]`, of look-alikes groups.
+        """Returns what teachers were asked: `[num_queries, *input_shape]`, of neighbours groups.
 
         Raises:
           ValueError: if a position is not in the pool.
@@ -209,7 +209,7 @@ def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> 
         None for each alone.
 
     Returns:
-      `[num_queries, *input_shape]`; with look-alikes, `[num_queries, 1 + num_neighbours,
+      `[num_queries, *input_shape]`; with neighbours, `[num_queries, 1 + num_neighbours,
       *input_shape]`, the query first.
 
     Raises:

@@ -9,28 +9,25 @@ from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.queries import simple
-from pate_tf.queries.catalogue import STRATEGIES, find_strategy
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
-from pate_tf.representations.catalogue import check_representation
-from pate_tf.students.batches import FloatArray
+from pate_tf.queries.strategies import STRATEGIES, FloatArray, Strategy, find_strategy, simple
 
-Ask = Callable[[IntArray], ReleasedLabels]
-AskWithStudent = Callable[[IntArray, FloatArray | None], ReleasedLabels]
 ROUNDS_WITH_STUDENTS = 5
+Choosing = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
-    """Checks that queries can be chosen, before anything is paid for.
+    """Checks that queries can be chosen, before anything is charged.
 
     Args:
-      config: how many, and how they are chosen.
-      pool: public inputs.
-      with_students: whether a student of earlier answers has a say in later ones.
+        config: how many, and how they are chosen.
+        pool: public inputs.
+        with_students: whether the mechanism uses predictions of a student of earlier answers.
 
     Raises:
-      ValueError: if there is no such strategy, or pool, queries and rounds do not fit each other.
+        ValueError: if there is no such strategy, or pool, queries, rounds and representation do not
+            fit each other.
     """
     strategy = find_strategy(config.strategy)
     if config.num_queries > len(pool):
@@ -42,11 +39,19 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
             f"num_queries: expected at most as many as the pool has distinct inputs, got "
             f"{config.num_queries}"
         )
-    if strategy.by_likeness and config.representation is not None:
+    if config.representation is not None:
+        if not strategy.uses_representation:
+            users = [name for name, one in STRATEGIES.items() if one.uses_representation]
+            raise ValueError(
+                f"representation: expected with strategy {' or '.join(users)} alone, got it with "
+                f"{config.strategy}, which compares no inputs"
+            )
+        from pate_tf.representations.catalogue import check_representation
+
         check_representation(config.representation, pool.dataset)
     if with_students and strategy.is_adaptive:
         raise ValueError(
-            f"strategy: expected one that fixes all queries beforehand, for a mechanism that heeds "
+            f"strategy: expected one that fixes all queries beforehand, for a mechanism that uses "
             f"a student of earlier answers, got {config.strategy}"
         )
     if (config.rounds or 1) > 1 and not strategy.is_adaptive and not with_students:
@@ -56,66 +61,50 @@ def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = Fals
         )
 
 
-def check_likeness(config: QueryConfig) -> None:
-    """Raises ValueError if a representation is named, and the strategy looks at none."""
-    if config.representation is None or find_strategy(config.strategy).by_likeness:
-        return
-    likeness = [name for name, strategy in STRATEGIES.items() if strategy.by_likeness]
-    raise ValueError(
-        f"representation: expected with strategy {' or '.join(likeness)} alone, got it with "
-        f"{config.strategy}, which does not look at likeness"
-    )
-
-
 def ask_in_rounds(
     config: QueryConfig,
     pool: Pool,
-    ask: Ask,
+    ask: Callable[..., ReleasedLabels],
     *,
-    choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    with_students: bool = False,
+    choosing: Choosing = contextlib.nullcontext,
 ) -> QueriedLabels:
-    """Chooses queries and has them answered, round by round.
-
-    Nothing here is drawn but from the seed: on the same machine, the same answers lead to the same
-    queries, so that a run that was stopped asks what it asked before.
-
-    An adaptive strategy asks no input twice, copies of it included: how many distinct queries there
-    are is what epsilon is stated for, and must not depend on answers.
+    """Chooses queries, and has them answered round by round.
 
     Args:
-      config: how many, and how they are chosen.
-      pool: public inputs.
-      ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
-        with all positions so far, so that its last answer covers all of them; `Labeller.label`
-        answers earlier ones from memory.
-      choosing: entered for as long as something is learnt about the pool: minutes for some
-        strategies.
+        config: how many, and how they are chosen.
+        pool: public inputs.
+        ask: from positions in the pool, int64 `[num_asked]`, to their labels. Called in each round
+            with all positions so far, so that its last answer covers all of them; earlier ones are
+            answered from the ledger.
+        with_students: chooses all queries at once, and from the second round on hands `ask` what a
+            student of the answers so far predicts, `[num_asked, num_classes]`, as its second
+            argument (`mechanisms.InteractiveGaussianNoisyMax`); None in the first round.
+        choosing: entered for as long as something is learnt about the pool: minutes for some
+            strategies.
 
     Raises:
-      ValueError: if there is no such strategy, or pool, queries and rounds do not fit each other;
-        nothing was asked then.
+        ValueError: as `check_queries`; nothing was asked then.
     """
-    check_queries(config, pool)
+    check_queries(config, pool, with_students=with_students)
     strategy = find_strategy(config.strategy)
-    likeness = {"representation": config.representation} if strategy.by_likeness else {}
-    rounds = config.rounds or min(strategy.rounds, config.num_queries)
-    first, *later = [(index + 1) * config.num_queries // rounds for index in range(rounds)]
+    features = {"representation": config.representation} if strategy.uses_representation else {}
+    default = ROUNDS_WITH_STUDENTS if with_students else strategy.rounds
+    rounds = config.rounds or min(default, config.num_queries)
+    ends = [(index + 1) * config.num_queries // rounds for index in range(rounds)]
     with choosing():
-        asked = strategy.choose(pool, first, config.seed, **likeness)
-    if strategy.score is not None:
-        copy_of = _first_copies(pool)
-        asked = _fill_up(copy_of[asked], np.arange(len(pool)), copy_of, first)
-    released = ask(asked)
-    if strategy.score is not None:
-        for end in later:
-            with choosing():
-                scores = strategy.score(pool, released, config.seed)
-            asked = _fill_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
-            released = ask(asked)
+        number = config.num_queries if with_students else ends[0]
+        asked = strategy.choose(pool, number, config.seed, **features)
+    if with_students:
+        # A pool may be sorted by class, and a round should have something of all.
+        asked = asked[np.argsort(np.arange(len(asked)) % rounds, kind="stable")]
+        released = _ask_with_students(config, pool, ask, asked, ends, choosing)
+    else:
+        asked, released = _ask_by_scores(config, strategy, pool, ask, asked, ends, choosing)
     labels: PoolLabels = released
     if released.num_answered:
         with choosing():
-            labels = strategy.infer(pool, released, config.seed, **likeness)
+            labels = strategy.infer(pool, released, config.seed, **features)
     return QueriedLabels(
         queries=asked,
         released=released,
@@ -125,57 +114,45 @@ def ask_in_rounds(
     )
 
 
-def ask_with_students(
+def _ask_by_scores(
+    config: QueryConfig,
+    strategy: Strategy,
+    pool: Pool,
+    ask: Callable[..., ReleasedLabels],
+    asked: IntArray,
+    ends: list[int],
+    choosing: Choosing,
+) -> tuple[IntArray, ReleasedLabels]:
+    """Asks the first queries, then those of the lowest scores; an adaptive one asks no copies."""
+    if strategy.score is None:
+        return asked, ask(asked)
+    copy_of = _first_copies(pool)
+    asked = _filled_up(copy_of[asked], np.arange(len(pool)), copy_of, ends[0])
+    released = ask(asked)
+    for end in ends[1:]:
+        with choosing():
+            scores = strategy.score(pool, released, config.seed)
+        asked = _filled_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
+        released = ask(asked)
+    return asked, released
+
+
+def _ask_with_students(
     config: QueryConfig,
     pool: Pool,
-    ask: AskWithStudent,
-    *,
-    choosing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-) -> QueriedLabels:
-    """Chooses all queries at once and has them answered in rounds, with a student's own answers.
-
-    From the second round on, a student of the answers so far says what it thinks of the queries:
-    `pate_tf.accounting.mechanisms.InteractiveGaussianNoisyMax`. Nothing here is drawn but from the
-    seed.
-
-    Args:
-      config: how many, and how they are chosen; `rounds` defaults to 5.
-      pool: public inputs.
-      ask: from positions in the pool, int64 `[num_asked]`, and the student's probabilities for
-        them, `[num_asked, num_classes]` or None without one, to their labels. Called in each round
-        with all positions so far, as `ask_in_rounds` does.
-      choosing: as of `ask_in_rounds`.
-
-    Raises:
-      ValueError: if pool, queries, strategy and rounds do not fit each other; nothing was asked
-        then.
-    """
-    check_queries(config, pool, with_students=True)
-    strategy = find_strategy(config.strategy)
-    likeness = {"representation": config.representation} if strategy.by_likeness else {}
-    rounds = config.rounds or min(ROUNDS_WITH_STUDENTS, config.num_queries)
-    with choosing():
-        asked = strategy.choose(pool, config.num_queries, config.seed, **likeness)
-        # The pool's order may be by likeness, and a round should have something of all.
-        asked = asked[np.argsort(np.arange(len(asked)) % rounds, kind="stable")]
-    said: FloatArray | None = None
-    for one in range(1, rounds + 1):
-        end = one * config.num_queries // rounds
-        released = ask(asked[:end], None if said is None else said[asked[:end]])
-        if released.num_answered and one < rounds:
+    ask: Callable[..., ReleasedLabels],
+    asked: IntArray,
+    ends: list[int],
+    choosing: Choosing,
+) -> ReleasedLabels:
+    """Asks in rounds; from the second on with predictions of a student of the answers so far."""
+    predicted: FloatArray | None = None
+    for end in ends:
+        released = ask(asked[:end], None if predicted is None else predicted[asked[:end]])
+        if released.num_answered and end < config.num_queries:
             with choosing():
-                said = simple.predictions(pool, released, config.seed)
-    labels: PoolLabels = released
-    if released.num_answered:
-        with choosing():
-            labels = strategy.infer(pool, released, config.seed, **likeness)
-    return QueriedLabels(
-        queries=asked,
-        released=released,
-        labels=labels,
-        strategy=config.strategy,
-        pool_digest=artifacts.digest_array(pool.inputs),
-    )
+                predicted = simple.predictions(pool, released, config.seed)
+    return released
 
 
 def _first_copies(pool: Pool) -> IntArray:
@@ -186,7 +163,7 @@ def _first_copies(pool: Pool) -> IntArray:
     )
 
 
-def _fill_up(asked: IntArray, order: IntArray, copy_of: IntArray, number: int) -> IntArray:
+def _filled_up(asked: IntArray, order: IntArray, copy_of: IntArray, number: int) -> IntArray:
     """Returns `number` inputs without copies: those asked, and of the others the first in order."""
     candidates = copy_of[np.concatenate([asked, order])]
     _, first = np.unique(candidates, return_index=True)

@@ -1,14 +1,11 @@
-"""What noisy counts of some inputs say of the whole pool: Gaussian process regression.
+"""What noisy counts or feature sums say of the whole pool: Gaussian process regression.
 
 Each class's number of votes is taken for a linear function of the pool's features with independent
-weights (Rasmussen and Williams 2006, chapter 2): nearly what votes of linear teachers are, and few
-numbers beside all the counts that they are found from. The noise is known, for a mechanism drew it;
-how large the function is, is what makes the counts that were released most likely. Inputs that look
-alike most often are of one class, so an input counts as the mean of its surroundings. Which
-representation says what looks alike is found in the same way: each weighs as much as it makes the
-released counts likely (Hoeting et al. 1999, "Bayesian Model Averaging").
-
-All of it is post-processing of what was paid for.
+weights (Rasmussen and Williams 2006, chapter 2). The noise is known, for a mechanism drew it; how
+large the function is, is what makes the released counts most likely. Neighbours most often are of
+one class, so an input counts as its neighbourhood average. Which representation finds the
+neighbours is found in the same way: each weighs as much as it makes the released counts likely
+(Hoeting et al. 1999, "Bayesian Model Averaging"). All of it is post-processing.
 """
 
 import dataclasses
@@ -21,14 +18,15 @@ import scipy.special
 
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
-from pate_tf.representations.neighbours import neighbour_graph, spread
-from pate_tf.students.batches import FloatArray
+from pate_tf.representations.label_propagation import neighbour_graph, propagate
+
+FloatArray = npt.NDArray[np.float64]
 
 MOST_QUERIES = 1_000  # that are learnt from together; it takes their cube
 LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
-# Of an input's surroundings, the share that is not itself. A little less suits Fashion-MNIST, a
-# little more MNIST (docs/many_teachers.md).
-SMOOTHED = 0.7
+# Of a neighbourhood average, the share that is not the input's own. A little less suits
+# Fashion-MNIST, a little more MNIST (docs/many_teachers.md).
+FROM_NEIGHBOURS = 0.7
 AMPLITUDES = np.geomspace(0.01, 10_000.0, 90)  # standard deviations of the noise
 STEPS = np.linspace(-6.0, 6.0, 49)  # of the largest count's integral, in standard deviations
 PART = 4_096  # inputs at a time
@@ -39,10 +37,10 @@ class Regression:
     """What counts are expected at inputs, after noisy ones at some.
 
     Attributes:
-      means: `[num_inputs, num_classes]`, in the unit of the counts.
-      deviations: standard deviations, the same for all classes: `[num_inputs]`.
-      evidence: of the noisy counts, the logarithm of their density up to what is the same for all
-        features.
+        means: `[num_inputs, num_classes]`, in the unit of the counts.
+        deviations: standard deviations, the same for all classes: `[num_inputs]`.
+        evidence: of the noisy counts, the logarithm of their density up to what is the same for all
+            features.
     """
 
     means: FloatArray
@@ -52,36 +50,19 @@ class Regression:
 
 def regress(
     features: npt.NDArray[np.floating],
-    queried: npt.NDArray[np.floating],
-    counts: FloatArray,
-    noise: float,
-) -> Regression:
-    """Returns what counts are to be expected, at the amplitude with most evidence.
-
-    Args:
-      features: of all inputs, `[num_inputs, num_features]`, of about length 1.
-      queried: of those with counts, at least one, `[num_queries, num_features]`.
-      counts: noisy ones, `[num_queries, num_classes]`.
-      noise: standard deviation of their noise, in the same unit.
-    """
-    middle = counts.mean()
-    found = _linear(features, queried, counts - middle, noise)
-    return dataclasses.replace(found, means=middle + found.means)
-
-
-def _linear(
-    features: npt.NDArray[np.floating],
     measured: npt.NDArray[np.floating],
     values_there: FloatArray,
     noise: float,
 ) -> Regression:
     """Returns linear functions of features, likeliest where they are 0, after noisy values.
 
+    The amplitude is the one with most evidence.
+
     Args:
-      features: as of `regress`.
-      measured: what the functions were measured at, `[num_values, num_features]`.
-      values_there: noisy, `[num_values, num_classes]`.
-      noise: their standard deviation.
+        features: of all inputs, `[num_inputs, num_features]`, of about length 1.
+        measured: what the functions were measured at, `[num_values, num_features]`.
+        values_there: noisy, `[num_values, num_classes]`.
+        noise: their standard deviation, in the same unit.
     """
     own = measured.astype(np.float64)
     values, vectors = np.linalg.eigh(own @ own.T)
@@ -96,7 +77,7 @@ def _linear(
 
     amplitude = float(max(AMPLITUDES, key=evidence))
     known = values + amplitude**-2.0
-    along = features @ (own.T @ vectors)  # [num_inputs, num_queries]
+    along = features @ (own.T @ vectors)  # [num_inputs, num_values]
     left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / known)
     least = np.finfo(np.float32).eps  # where rounding left nothing
     return Regression(
@@ -106,47 +87,79 @@ def _linear(
     )
 
 
-def averaged(found: Sequence[Regression], weights: FloatArray) -> Regression:
+def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
     """Returns the mean of several that weigh `[num_regressions]`, together 1."""
-    means = sum(weight * one.means for weight, one in zip(weights, found, strict=True))
+    means = sum(weight * one.means for weight, one in zip(weights, regressions, strict=True))
     squares = sum(
         weight * (np.square(one.deviations) + np.square(one.means - means).mean(axis=1))
-        for weight, one in zip(weights, found, strict=True)
+        for weight, one in zip(weights, regressions, strict=True)
     )
     return Regression(
         means=np.asarray(means),
         deviations=np.sqrt(squares),
-        evidence=float(scipy.special.logsumexp([one.evidence for one in found], b=weights)),
+        evidence=float(scipy.special.logsumexp([one.evidence for one in regressions], b=weights)),
     )
 
 
-def scaled(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Returns features that vary about alike, of length 1 in the mean square."""
+def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Returns features of about equal variance, of length 1 in the mean square."""
     centred = features - features.mean(axis=0, dtype=np.float64)
-    spread_out = np.square(centred).mean(axis=0)
+    variance = np.square(centred).mean(axis=0)
     tiny = np.finfo(np.float64).tiny
-    found = centred / np.sqrt(spread_out + max(LEAST_VARIANCE * float(spread_out.mean()), tiny))
-    length = np.sqrt(max(float(np.square(found).sum(axis=1).mean()), tiny))
-    return (found / length).astype(np.float32)
+    divided = centred / np.sqrt(variance + max(LEAST_VARIANCE * float(variance.mean()), tiny))
+    length = np.sqrt(max(float(np.square(divided).sum(axis=1).mean()), tiny))
+    return (divided / length).astype(np.float32)
 
 
-def surroundings(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Averages:
+    """Neighbourhood averages of a pool's features. Public.
+
+    Attributes:
+        features: of all representations, `[num_inputs, num_features]`, of about length 1.
+        of_first: of the first one alone: by these the neighbourhoods are judged, as features of
+            another one look smooth in neighbourhoods that they found themselves.
+    """
+
+    features: npt.NDArray[np.float32] = dataclasses.field(repr=False)
+    of_first: npt.NDArray[np.float32] = dataclasses.field(repr=False)
+
+
+def neighbourhood_average(
     graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Returns the mean features of each input and what is near it, `[num_inputs, num_features]`."""
-    weights = spread(graph, np.ones((len(features), 1), np.float32), kept=SMOOTHED)
-    return np.asarray(spread(graph, features, kept=SMOOTHED) / weights, np.float32)
+    """Returns the weighted mean features of each input and its neighbourhood, shaped alike."""
+    ones = np.ones((len(features), 1), np.float32)
+    weights = propagate(graph, ones, from_neighbours=FROM_NEIGHBOURS)
+    total = propagate(graph, features, from_neighbours=FROM_NEIGHBOURS)
+    return np.asarray(total / weights, np.float32)
 
 
-def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
+def neighbourhood_averages(
+    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
+) -> Iterator[Averages]:
+    """Yields averages of all features over the neighbourhoods that each representation finds.
+
+    Args:
+        representations: of each its views, features `[num_inputs, num_features]`.
+    """
+    features = [standardised(np.concatenate(views, axis=1)) for views in representations]
+    root = np.sqrt(len(features), dtype=np.float32)
+    joined = np.concatenate(features, axis=1) / root
+    for views in representations:
+        average = neighbourhood_average(neighbour_graph(views), joined)
+        yield Averages(features=average, of_first=average[:, : features[0].shape[1]] * root)
+
+
+def class_probabilities(regression: Regression) -> npt.NDArray[np.float32]:
     """Returns how probable it is that each class has the most votes, `[num_inputs, num_classes]`.
 
     Counts of the classes are taken for independent; the integral over the largest one is a sum.
     """
-    result = np.empty(found.means.shape, np.float32)
+    result = np.empty(regression.means.shape, np.float32)
     for start in range(0, len(result), PART):
         part = slice(start, start + PART)
-        scores = found.means[part] / found.deviations[part, None]
+        scores = regression.means[part] / regression.deviations[part, None]
         scores -= scores.max(axis=1, keepdims=True)
         total = np.zeros_like(scores)
         for step in STEPS:
@@ -157,73 +170,46 @@ def class_probabilities(found: Regression) -> npt.NDArray[np.float32]:
     return result
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Smoothed:
-    """Features of a pool's inputs, each the mean of its surroundings. Public.
-
-    Attributes:
-      features: of all representations, `[num_inputs, num_features]`, of about length 1.
-      judged: of the first one alone, likewise: by these it is judged who found the surroundings, as
-        features of another look smooth in surroundings that they were found by themselves.
-    """
-
-    features: npt.NDArray[np.float32] = dataclasses.field(repr=False)
-    judged: npt.NDArray[np.float32] = dataclasses.field(repr=False)
-
-
-def smoothed(
-    representations: Sequence[Sequence[npt.NDArray[np.floating]]],
-) -> Iterator[Smoothed]:
-    """Yields all features in the surroundings that each representation finds.
-
-    Args:
-      representations: of each its views, features `[num_inputs, num_features]`.
-    """
-    features = [scaled(np.concatenate(views, axis=1)) for views in representations]
-    joined = np.concatenate(features, axis=1) / np.sqrt(len(features), dtype=np.float32)
-    first, alone = features[0].shape[1], np.sqrt(len(features), dtype=np.float32)
-    for views in representations:
-        around = surroundings(neighbour_graph(views), joined)
-        yield Smoothed(features=around, judged=around[:, :first] * alone)
-
-
-def regressed(
-    inputs: Iterable[Smoothed], asked: IntArray, counts: npt.ArrayLike, noise: float
+def regress_counts(
+    averages: Iterable[Averages], asked: IntArray, counts: npt.ArrayLike, noise: float
 ) -> Regression:
-    """Returns what counts are to be expected at all inputs, after noisy ones at some.
+    """Returns what counts are expected at all inputs, after noisy ones at some.
 
     Args:
-      inputs: all of them, in the surroundings that each representation finds; each weighs as much
-        as it makes the counts likely.
-      asked: positions of inputs, `[num_queries]`.
-      counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
-      noise: standard deviation of the noise, in the same unit; above 0.
+        averages: over the neighbourhoods of each representation; each weighs as much as it makes
+            the counts likely. Of a large pool one at a time is in memory.
+        asked: positions of inputs, `[num_queries]`.
+        counts: noisy counts of these, `[num_queries, num_classes]`, in any unit.
+        noise: standard deviation of the noise, in the same unit; above 0.
     """
     noisy = np.asarray(counts, np.float64)
-    found, evidence = [], []
-    for one in inputs:  # of a large pool one at a time is in memory
-        evidence.append(regress(one.judged, one.judged[asked], noisy, noise).evidence)
-        found.append(regress(one.features, one.features[asked], noisy, noise))
-    return averaged(found, scipy.special.softmax(evidence))
+    middle = noisy.mean()
+    regressions, evidence = [], []
+    for one in averages:
+        of_first = regress(one.of_first, one.of_first[asked], noisy - middle, noise)
+        evidence.append(of_first.evidence)
+        regressions.append(regress(one.features, one.features[asked], noisy - middle, noise))
+    mean = averaged(regressions, scipy.special.softmax(evidence))
+    return dataclasses.replace(mean, means=middle + mean.means)
 
 
-def regressed_by_sums(
-    inputs: Iterable[Smoothed],
+def regress_sums(
+    averages: Iterable[Averages],
     vectors: npt.NDArray[np.floating],
     sums: FloatArray,
     noise: float,
 ) -> Regression:
-    """Returns how probable each class is at all inputs, after noisy sums of records by class.
+    """Returns how probable each class is at all inputs, after noisy feature sums.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
     number of records times the mean of a vector and a class's probability: a linear function of
     these probabilities, and so of the pool's features where probabilities are.
 
     Args:
-      inputs: as of `regressed`.
-      vectors: `models.record_vectors` of all inputs, `[num_inputs, num_features + 1]`.
-      sums: of records, with noise, `[num_features + 1, num_classes]`.
-      noise: its standard deviation, in the same unit; above 0.
+        averages: as of `regress_counts`.
+        vectors: `models.encoder.record_vectors` of all inputs, `[num_inputs, num_features + 1]`.
+        sums: of records, with noise, `[num_features + 1, num_classes]`.
+        noise: its standard deviation, in the same unit; above 0.
     """
     known, constant = vectors[:, :-1], float(vectors[0, -1])
     by_class = np.maximum(sums[-1] / constant, 0.0)
@@ -231,25 +217,22 @@ def regressed_by_sums(
     shares = by_class / num_records
     beyond = sums[:-1] - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
 
-    def linear(features: npt.NDArray[np.float32], judged: npt.NDArray[np.float32]) -> Regression:
-        measured = (num_records / len(known)) * (known.T @ judged).astype(np.float64)
+    def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
+        measured = (num_records / len(known)) * (known.T @ of_all).astype(np.float64)
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
-        return _linear(features, measured / unit, beyond / unit, noise / unit)
+        return regress(features, measured / unit, beyond / unit, noise / unit)
 
-    found, evidence = [], []
-    for one in inputs:  # of a large pool one at a time is in memory
-        evidence.append(linear(one.judged[:1], one.judged).evidence)
-        found.append(linear(one.features, one.features))
-    likely = averaged(found, scipy.special.softmax(evidence))
-    return dataclasses.replace(likely, means=likely.means + shares)
+    regressions, evidence = [], []
+    for one in averages:
+        evidence.append(linear(one.of_first[:1], one.of_first).evidence)
+        regressions.append(linear(one.features, one.features))
+    mean = averaged(regressions, scipy.special.softmax(evidence))
+    return dataclasses.replace(mean, means=mean.means + shares)
 
 
-def labels_of(found: Regression) -> PoolLabels:
-    """Returns a label with weights for every input of the pool.
-
-    Its weights are probabilities that a class has most votes in an input's surroundings.
-    """
-    weights = class_probabilities(found)
+def labels_of(regression: Regression) -> PoolLabels:
+    """Returns a label of every input of the pool, with `class_probabilities` as weights."""
+    weights = class_probabilities(regression)
     return PoolLabels(
         query_indices=np.arange(len(weights)),
         labels=weights.argmax(axis=1),

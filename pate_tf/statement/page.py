@@ -26,7 +26,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
     by_sums = statement.mechanism.adds_records
     told = [
         ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
-        ("which queries", words.QUERY_STRATEGIES[statement.query_strategy]),
+        ("which queries", words.STRATEGIES[statement.query_strategy].words),
     ]
     lines += [
         f"A classifier (the *student*) learnt from {statement.num_answered:,} "

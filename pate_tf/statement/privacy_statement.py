@@ -76,7 +76,7 @@ class StatedFacts:
       unit: what is protected, "record" or "owner".
       num_teachers: number of teachers that voted.
       mechanism: the aggregation mechanism.
-      query_strategy: how queries were chosen from the pool, one of `QUERY_STRATEGIES`.
+      query_strategy: how queries were chosen from the pool, one of `queries.strategies.STRATEGIES`.
       num_queries: queries asked for this student.
       num_answered: queries that got a label.
       epsilon: data-independent epsilon of this student's labels: against replacement of a record,
@@ -152,9 +152,9 @@ class StatedFacts:
     def __post_init__(self) -> None:
         if self.unit not in words.PROTECTED:
             raise ValueError(f"unit: expected one of {sorted(words.PROTECTED)}, got {self.unit!r}")
-        if self.query_strategy not in words.QUERY_STRATEGIES:
+        if self.query_strategy not in words.STRATEGIES:
             raise ValueError(
-                f"query_strategy: expected one of {', '.join(words.QUERY_STRATEGIES)}, got "
+                f"query_strategy: expected one of {', '.join(words.STRATEGIES)}, got "
                 f"{self.query_strategy!r}"
             )
         self.mechanism.in_words()
@@ -211,7 +211,7 @@ class StatedFacts:
     @property
     def is_adaptive(self) -> bool:
         """Whether queries were chosen by earlier noisy answers."""
-        return self.query_strategy in words.ADAPTIVE_STRATEGIES
+        return words.STRATEGIES[self.query_strategy].is_adaptive
 
     @property
     def number_charged(self) -> int:

@@ -1,17 +1,6 @@
 """The sentences of the privacy statement."""
 
-_FIXED_STRATEGIES = {
-    "first": "the first of the public pool",
-    "random": "drawn at random from the public pool",
-    "diverse": "spread over the public pool by what its inputs look like",
-    "typical": "typical ones of the public pool's denser groups of inputs that look alike",
-}
-ADAPTIVE_STRATEGIES = {
-    "uncertain": "in rounds, where a student of the earlier noisy labels was least sure",
-    "binary_experts": "in rounds, where experts taught by the earlier noisy labels disagreed",
-    "siamese": "in rounds, where no input with an earlier noisy label looked the same",
-}
-QUERY_STRATEGIES = {**_FIXED_STRATEGIES, **ADAPTIVE_STRATEGIES}
+from pate_tf.queries.strategies import STRATEGIES
 
 NEIGHBOURS = (
     "the {number} public inputs that look most like it; of them together each teacher named one "
@@ -187,7 +176,7 @@ def assumptions(
     unit: str, query_strategy: str, *, secure_noise: bool, by_sums: bool = False
 ) -> list[str]:
     """Returns what the guarantees rest on, a sentence each."""
-    adaptive = query_strategy in ADAPTIVE_STRATEGIES
+    adaptive = STRATEGIES[query_strategy].is_adaptive
     queries = _ADAPTIVE_QUERIES if adaptive else _FIXED_QUERIES
     sentences = _ASSUMPTIONS_OF_SUMS if by_sums else (queries, *_ASSUMPTIONS)
     found = [in_words(sentence, unit) for sentence in sentences]

@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks import semi_supervised
 from pate_tf.representations import contrastive
-from pate_tf.representations.neighbours import influence, neighbour_graph
+from pate_tf.representations.label_propagation import influence, neighbour_graph
 
 RANDOM = np.random.default_rng(0)
 CENTRES = 10.0 * np.eye(3)

@@ -77,7 +77,7 @@ def test_by_default_both_representations_of_images_are_learnt_from_and_looked_at
     for flags, expected in (
         ([], "class_sums"),
         (["--mechanism=class_sums"], "class_sums"),
-        (["--query_strategy=typical"], "stability_gate_or_histogram"),
+        (["--query_strategy=medoids"], "stability_gate_or_histogram"),
     ):
         ended = run_script(
             "train_student.py",

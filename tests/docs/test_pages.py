@@ -9,7 +9,7 @@ from script_processes import REPOSITORY
 
 from pate_tf.accounting.mechanisms import base
 from pate_tf.cli.flags import names
-from pate_tf.statement.words import QUERY_STRATEGIES
+from pate_tf.queries.strategies import STRATEGIES
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name != "results.md")
@@ -76,8 +76,8 @@ def choices_of(command: pathlib.Path, flag: str) -> list[str]:
         if isinstance(node, ast.Call) and len(node.args) > 2
     ]
     found = next(call.args[2] for call in calls if getattr(call.args[0], "value", 0) == flag)
-    if ast.unparse(found) == "list(statement_words.QUERY_STRATEGIES)":
-        return list(QUERY_STRATEGIES)
+    if ast.unparse(found) == "list(strategies.STRATEGIES)":
+        return list(STRATEGIES)
     return ast.literal_eval(found)
 
 

@@ -73,6 +73,6 @@ def test_others_answer_typical_queries(tmp_path):
     ) as labeller:
         assert labeller.plan == plan
         labels = labeller.label(DATA.pool)
-        assert labels.queried.strategy == asked.queries.strategy == "typical"
+        assert labels.queried.strategy == asked.queries.strategy == "medoids"
         first = labeller.label(DATA.pool, strategy="first")
         assert first.queried.strategy == "first"

@@ -13,8 +13,9 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, islands
 
 from pate_tf.core.public import Pool
-from pate_tf.queries import binary_experts, catalogue, siamese, simple
-from pate_tf.queries.simple import random_order
+from pate_tf.queries import strategies
+from pate_tf.queries.strategies import binary_experts, siamese, simple
+from pate_tf.queries.strategies.simple import random_order
 
 
 def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
@@ -98,7 +99,7 @@ def test_one_label_is_enough_to_go_on(monkeypatch):
     monkeypatch.setattr(simple, "STEPS", 3)
     pool, _ = islands(300)
     one = released_labels(np.array([4]), np.array([3]))
-    for name, strategy in catalogue.STRATEGIES.items():
+    for name, strategy in strategies.STRATEGIES.items():
         if strategy.is_adaptive:
             scores = strategy.score(pool, one, 0)
             assert scores.shape == (300,), name
@@ -109,7 +110,7 @@ def test_one_label_is_enough_to_go_on(monkeypatch):
 def test_no_answer_at_all_is_told(name):
     nothing = released_labels(np.empty(0, np.int64), np.empty(0, np.int64))
     with pytest.raises(ValueError, match="expected at least 1 released label"):
-        catalogue.STRATEGIES[name].score(POOL, nothing, 0)
+        strategies.STRATEGIES[name].score(POOL, nothing, 0)
 
 
 def test_no_true_label_can_be_reached_from_here():

@@ -121,7 +121,7 @@ OF_NUMBERS = [
         ask(f"--representation={name}", told="representation: expected with strategy diverse or")
         for name in ("nosuch", "raw")
     ),
-    ask("--query_strategy=typical", "--representation=nosuch", told="representation: expected one"),
+    ask("--query_strategy=medoids", "--representation=nosuch", told="representation: expected one"),
     ask("--queries=100000000000", told="queries: expected from 1 to the pool's 400"),
     ask("--lap_scale=1e-300", told="lap_scale", code=2),
     ask("--lap_scale=1e300", told="lap_scale", code=2),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.models.encoder import record_vectors
-from pate_tf.representations import neighbours, regression
+from pate_tf.representations import label_propagation, regression
 
 
 def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
@@ -36,8 +36,8 @@ def slowly_scaled(features):
 def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
     features, _, asked, counts = problem(seed)
     rows = slowly_scaled(features)
-    np.testing.assert_allclose(regression.scaled(features), rows, atol=1e-5)
-    found = regression.regress(rows, rows[asked], counts, noise)
+    np.testing.assert_allclose(regression.standardised(features), rows, atol=1e-5)
+    found = regression.regress(rows, rows[asked], counts - counts.mean(), noise)
     kernel = rows @ rows.T
     residuals = counts - counts.mean()
 
@@ -52,9 +52,7 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
     best = max(regression.AMPLITUDES, key=evidence)
     across = (best * noise) ** 2 * kernel[:, asked]
     solved = np.linalg.solve(covariance(best), across.T)
-    np.testing.assert_allclose(
-        found.means, counts.mean() + solved.T @ residuals, rtol=1e-5, atol=1e-4
-    )
+    np.testing.assert_allclose(found.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
     left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
     np.testing.assert_allclose(found.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
 
@@ -77,15 +75,20 @@ def test_many_drowned_counts_tell_more_than_each():
     counts = 100.0 * np.eye(3)[truth] + np.random.default_rng(3).normal(0.0, 200.0, (600, 3))
     assert (counts.argmax(axis=1) == truth).mean() < 0.6
     found = regression.labels_of(
-        regression.regressed(regression.smoothed([[features]]), asked, counts, 200.0)
+        regression.regress_counts(
+            regression.neighbourhood_averages([[features]]), asked, counts, 200.0
+        )
     )
     assert (found.labels == truth[found.query_indices]).mean() > 0.95
     assert len(found.labels) == 600
     np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
     # Whatever unit counts and noise have.
     other = regression.labels_of(
-        regression.regressed(
-            regression.smoothed([[features]]), asked, 2.0**20 * counts, 2.0**20 * 200.0
+        regression.regress_counts(
+            regression.neighbourhood_averages([[features]]),
+            asked,
+            2.0**20 * counts,
+            2.0**20 * 200.0,
         )
     )
     np.testing.assert_allclose(other.weights, found.weights, atol=1e-5)
@@ -94,9 +97,13 @@ def test_many_drowned_counts_tell_more_than_each():
 def test_of_two_representations_counts_say_which_one_they_follow():
     features, truth, asked, counts = problem(7, num_inputs=300)
     other = np.random.default_rng(8).normal(size=features.shape)
-    found = regression.regressed(regression.smoothed([[features], [other]]), asked, counts, 60.0)
+    found = regression.regress_counts(
+        regression.neighbourhood_averages([[features], [other]]), asked, counts, 60.0
+    )
     assert (found.means.argmax(axis=1) == truth).mean() > 0.9
-    alone = regression.regressed(regression.smoothed([[other]]), asked, counts, 60.0)
+    alone = regression.regress_counts(
+        regression.neighbourhood_averages([[other]]), asked, counts, 60.0
+    )
     assert (alone.means.argmax(axis=1) == truth).mean() < 0.6
 
 
@@ -119,7 +126,7 @@ def test_a_mean_of_regressions_has_their_mean_and_deviation():
 
 def test_more_noise_leaves_less_sure():
     features, _, asked, counts = problem(5)
-    features = regression.scaled(features)
+    features = regression.standardised(features)
     sure = [
         regression.class_probabilities(regression.regress(features, features[asked], counts, noise))
         .max(axis=1)
@@ -132,12 +139,12 @@ def test_more_noise_leaves_less_sure():
 def test_an_input_s_surroundings_are_a_mean():
     random = np.random.default_rng(0)
     features = random.normal(size=(50, 3)).astype(np.float32)
-    graph = neighbours.neighbour_graph([features])
-    same = regression.surroundings(graph, np.ones((50, 2), np.float32))
+    graph = label_propagation.neighbour_graph([features])
+    same = regression.neighbourhood_average(graph, np.ones((50, 2), np.float32))
     np.testing.assert_allclose(same, 1.0, rtol=1e-5)
-    inverse = np.linalg.inv(np.eye(50) - regression.SMOOTHED * graph.toarray())
+    inverse = np.linalg.inv(np.eye(50) - regression.FROM_NEIGHBOURS * graph.toarray())
     slow = inverse @ features / inverse.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(regression.surroundings(graph, features), slow, atol=1e-4)
+    np.testing.assert_allclose(regression.neighbourhood_average(graph, features), slow, atol=1e-4)
 
 
 @pytest.mark.parametrize("asked", [[0], [0, 0, 3]])
@@ -145,7 +152,9 @@ def test_copies_and_the_fewest_queries_have_probabilities(asked):
     features = np.ones((4, 2))
     counts = [[0, 9]] * len(asked)
     found = regression.labels_of(
-        regression.regressed(regression.smoothed([[features]]), np.array(asked), counts, 1.0)
+        regression.regress_counts(
+            regression.neighbourhood_averages([[features]]), np.array(asked), counts, 1.0
+        )
     )
     assert np.isfinite(found.weights).all() and len(found.labels) == 4
 
@@ -166,8 +175,8 @@ def sums_problem(seed, shares=(0.5, 0.3, 0.2), num_records=3_000):
 
 
 def alone(features):
-    rows = regression.scaled(features)
-    return regression.Smoothed(features=rows, judged=rows)
+    rows = regression.standardised(features)
+    return regression.Averages(features=rows, of_first=rows)
 
 
 @settings(max_examples=15, deadline=None)
@@ -176,8 +185,8 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
     _, pool, vectors, sums = sums_problem(seed)
     sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
-    found = regression.regressed_by_sums([alone(pool)], vectors, sums, noise)
-    rows = regression.scaled(pool).astype(np.float64)
+    found = regression.regress_sums([alone(pool)], vectors, sums, noise)
+    rows = regression.standardised(pool).astype(np.float64)
     numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
     shares = numbers / numbers.sum()
     weights = numbers.sum() * vectors[:, :-1].T / len(pool)  # of each input's probability
@@ -203,7 +212,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
 def test_sums_name_inputs_of_rare_classes_too(shares):
     truth, pool, vectors, sums = sums_problem(1, shares)
     noisy = sums + np.random.default_rng(0).normal(0.0, 3.0, sums.shape)
-    found = regression.labels_of(regression.regressed_by_sums([alone(pool)], vectors, noisy, 3.0))
+    found = regression.labels_of(regression.regress_sums([alone(pool)], vectors, noisy, 3.0))
     assert (found.labels == truth).mean() > 0.95
     recall = [(found.labels == truth)[truth == one].mean() for one in range(3)]
     assert min(recall) > 0.7, recall
@@ -213,9 +222,9 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
     loud = np.zeros_like(sums)
     loud[-1] = sums[-1]
-    found = regression.regressed_by_sums([alone(pool)], vectors, loud, 1e3)
+    found = regression.regress_sums([alone(pool)], vectors, loud, 1e3)
     np.testing.assert_allclose(found.means, np.tile([0.8, 0.1, 0.1], (400, 1)), atol=0.05)
-    nothing = regression.regressed_by_sums([alone(pool)], vectors, np.zeros_like(sums), 1e3)
+    nothing = regression.regress_sums([alone(pool)], vectors, np.zeros_like(sums), 1e3)
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(nothing).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)

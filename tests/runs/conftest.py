@@ -1,6 +1,6 @@
 import pytest
 
-from pate_tf.queries import simple
+from pate_tf.queries.strategies import simple
 from pate_tf.representations import contrastive
 
 

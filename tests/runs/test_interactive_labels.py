@@ -4,18 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.aggregation.labeller import paid_counts
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import student_run as student_report
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.queries import simple
-from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.strategies import simple
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 
@@ -26,9 +26,7 @@ MECHANISM = InteractiveGaussianNoisyMax(
 )
 
 
-def request(mechanism=MECHANISM, strategy="first", rounds=ROUNDS) -> LabelRequest:
-    queries = QueryConfig(strategy=strategy, num_queries=NUM_QUERIES, rounds=rounds)
-    return LabelRequest(queries=queries, mechanism=mechanism, noise=SystemNoise())
+ASKED = {"mechanism": MECHANISM, "rounds": ROUNDS}
 
 
 def opened(folder) -> Ledger:
@@ -56,7 +54,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
 ):
     teachers = FakeEnsemble(table(100))
     with opened(tmp_path) as ledger:
-        labels = ask(request(), SPLIT.pool, teachers=teachers, ledger=ledger)
+        labels = released(ledger, teachers, SPLIT.pool, **ASKED)
         assert ledger.paid() == {MECHANISM: NUM_QUERIES}
         assert labels.released.cost.epsilon == ledger.spent().epsilon
         rows = [row for row in ledger.history() if row.kind == "debit"]
@@ -67,7 +65,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
         assert students[0] == 6
         answered = labels.released.num_answered
         assert answered >= 6 + 30 * 0.9
-        again = ask(request(), SPLIT.pool, teachers=teachers, ledger=ledger)
+        again = released(ledger, teachers, SPLIT.pool, **ASKED)
         assert ledger.paid() == {MECHANISM: NUM_QUERIES}
         np.testing.assert_array_equal(again.released.labels, labels.released.labels)
     assert len(students) == 2 * (ROUNDS - 1)
@@ -75,7 +73,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
 
 def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path, students):
     with opened(tmp_path) as ledger:
-        labels = ask(request(), SPLIT.pool, teachers=FakeEnsemble(table(100)), ledger=ledger)
+        labels = released(ledger, FakeEnsemble(table(100)), SPLIT.pool, **ASKED)
     assert sorted(labels.queries.tolist()) == list(range(NUM_QUERIES))
     assert labels.queries[: NUM_QUERIES // ROUNDS].tolist() == list(range(0, NUM_QUERIES, ROUNDS))
 
@@ -84,15 +82,16 @@ def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path,
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (request(strategy="uncertain"), "strategy: expected one that fixes all queries beforehand"),
-        (request(LaplaceNoisyMax(0.1)), "rounds: expected 1 for strategy first"),
+        (
+            {**ASKED, "strategy": "uncertain"},
+            "strategy: expected one that fixes all queries beforehand",
+        ),
+        ({**ASKED, "mechanism": LaplaceNoisyMax(0.1)}, "rounds: expected 1 for strategy first"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_it_is_paid(tmp_path, asked, message):
-    with opened(tmp_path) as ledger:
-        with pytest.raises(ValueError, match=message):
-            ask(asked, SPLIT.pool, teachers=FakeEnsemble(table(100)), ledger=ledger)
-        assert ledger.paid() == {}
+def test_what_does_not_go_together_is_refused(asked, message):
+    with pytest.raises(ValueError, match=message):
+        planned(FakeEnsemble(table(100)), SPLIT.pool, **asked)
 
 
 def test_a_student_is_made_stated_and_reported(tmp_path):
@@ -101,7 +100,8 @@ def test_a_student_is_made_stated_and_reported(tmp_path):
         report = make_student(
             StudentConfig(model="mlp", max_steps=20, batch_size=16, learning_rate=0.003, seed=0),
             SPLIT,
-            request=request(rounds=2),
+            plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
+            noise=SystemNoise(),
             teachers=FakeEnsemble(table(100)),
             ledger=ledger,
             output=Output(directory=artifacts.RunDirectory(tmp_path)),

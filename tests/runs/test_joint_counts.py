@@ -56,7 +56,7 @@ def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
     found = asked(epsilon, num_teachers)
     if is_gated:
         assert (found.mechanism, found.num_queries) == (StabilityGateOrHistogram, 100)
-        assert found.strategy == "typical" and "leave without noise if" in found.purpose
+        assert found.strategy == "medoids" and "leave without noise if" in found.purpose
     else:
         assert (found.mechanism, found.num_queries) == (GaussianHistogram, 200)
         assert found.strategy == "diverse" and "without noise" not in found.purpose
@@ -69,8 +69,8 @@ def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_div
 
 
 def test_a_strategy_that_somebody_named_decides():
-    assert asked(0.1, strategy="typical").mechanism is StabilityGateOrHistogram
-    assert asked(0.25, strategy="typical") is None
+    assert asked(0.1, strategy="medoids").mechanism is StabilityGateOrHistogram
+    assert asked(0.25, strategy="medoids") is None
     assert asked(0.1, strategy="first") is None
 
 
@@ -111,7 +111,7 @@ def planned(asked, joined=True):
 
 @pytest.mark.parametrize(
     ("epsilon", "kind", "strategy", "num_queries"),
-    [(0.1, StabilityGateOrHistogram, "typical", 100), (1.0, GaussianHistogram, "diverse", 200)],
+    [(0.1, StabilityGateOrHistogram, "medoids", 100), (1.0, GaussianHistogram, "diverse", 200)],
 )
 def test_the_plan_buys_what_is_learnt_from_together_and_says_why(
     epsilon, kind, strategy, num_queries
@@ -154,8 +154,8 @@ def test_counts_by_name_are_many_and_of_diverse_inputs_at_every_epsilon(epsilon)
     assert isinstance(asked.mechanism, GaussianHistogram)
     assert (asked.queries.strategy, asked.queries.num_queries) == ("diverse", 200)
     assert plan.is_num_queries_planned and TOGETHER in asked.choice
-    _, typical = planned(request(mechanism=GaussianHistogram, strategy="typical"))
-    assert typical.queries.strategy == "typical" and TOGETHER not in typical.choice
+    _, typical = planned(request(mechanism=GaussianHistogram, strategy="medoids"))
+    assert typical.queries.strategy == "medoids" and TOGETHER not in typical.choice
 
 
 def test_counts_by_name_that_noise_would_drown_are_few():
@@ -165,4 +165,4 @@ def test_counts_by_name_that_noise_would_drown_are_few():
 
 def test_other_teachers_are_asked_as_before():
     _, asked = planned(request(), joined=False)
-    assert asked.queries.strategy == "typical" and TOGETHER not in asked.choice
+    assert asked.queries.strategy == "medoids" and TOGETHER not in asked.choice

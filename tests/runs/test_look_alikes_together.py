@@ -13,9 +13,10 @@ from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
 from pate_tf.api.student_publishing import PAGE, publish
 from pate_tf.api.student_training import learn
 from pate_tf.core.sensitive import Votes
-from pate_tf.queries import catalogue, diverse, look_alikes
+from pate_tf.queries import neighbours, strategies
 from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
+from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
@@ -32,16 +33,16 @@ def features(monkeypatch):
     """Features that bring the inputs of a class together, without learning any."""
     random = np.random.default_rng(0)
     found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
-    for module in (diverse, look_alikes):
+    for module in (features_catalogue, neighbours):
         monkeypatch.setattr(module, "pool_features", lambda *asked: [found.astype(np.float32)])
     monkeypatch.setattr(trust, "doubts", lambda *asked: None)
-    for name in ("diverse", "typical"):
-        strategy = catalogue.STRATEGIES[name]
+    for name in ("diverse", "medoids"):
+        strategy = strategies.STRATEGIES[name]
         as_released = dataclasses.replace(strategy, infer=lambda pool, released, *a, **b: released)
-        monkeypatch.setitem(catalogue.STRATEGIES, name, as_released)
+        monkeypatch.setitem(strategies.STRATEGIES, name, as_released)
 
 
-def bought(folder, teachers, *, mechanism=GATE, strategy="typical", **queries):
+def bought(folder, teachers, *, mechanism=GATE, strategy="medoids", **queries):
     request = LabelRequest(
         queries=QueryConfig(num_queries=QUERIES, strategy=strategy, **queries),
         mechanism=mechanism,
@@ -59,7 +60,7 @@ def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
     assert alone.neighbours is None
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
     together = bought(tmp_path / "together", teachers)
-    assert together.num_neighbours == min(look_alikes.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
+    assert together.num_neighbours == min(neighbours.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
     released = together.released
     assert released.num_answered == QUERIES
     assert (released.labels == PUBLIC.labels[released.query_indices]).all()
@@ -135,7 +136,7 @@ def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     [
         ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
         ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
-        ({"num_neighbours": -1}, "expected at least 0, got -1"),
+        ({"num_neighbours": -1}, "expected a finite number of at least 0, got -1"),
     ],
 )
 def test_what_can_not_be_asked_is_refused_before_it_is_paid(tmp_path, changes, message):

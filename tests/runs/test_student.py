@@ -28,7 +28,7 @@ from pate_tf.api.student_run import warn_of_raw_pixels
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.ledger import LedgerError
-from pate_tf.queries import siamese
+from pate_tf.queries.strategies import siamese
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import Sanitised
 
@@ -422,11 +422,11 @@ def test_all_that_was_not_asked_for_can_evaluate(tmp_path):
 @pytest.mark.parametrize(
     ("augmentation", "student", "strategy", "named"),
     [
-        ("none", "consistency", "typical", ["student consistency", "strategy typical"]),
+        ("none", "consistency", "medoids", ["student consistency", "strategy medoids"]),
         ("none", "consistency", "first", ["student consistency"]),
         ("none", "supervised", "diverse", ["strategy diverse"]),
         ("none", "supervised", "first", []),
-        ("shift", "consistency", "typical", []),
+        ("shift", "consistency", "medoids", []),
     ],
 )
 def test_it_warns_of_raw_pixels_where_the_recipe_needs_changed_images(

@@ -111,7 +111,7 @@ def test_a_strategy_that_learns_from_answers_gets_no_gate():
 
 def test_the_strategy_goes_with_the_mechanism_unless_one_is_named():
     teachers = FakeEnsemble(table(100))
-    for strategy, expected in ((None, "typical"), ("diverse", "diverse")):
+    for strategy, expected in ((None, "medoids"), ("diverse", "diverse")):
         asked = request(strategy=strategy)
         found = asked.planned(asked.plan_for(teachers, SPLIT.pool, delta=1e-5))
         assert found.queries.strategy == expected

@@ -152,10 +152,10 @@ def test_every_mechanism_that_draws_noise_has_its_words():
         statement(mechanism=mechanisms.Plurality())
 
 
-@pytest.mark.parametrize("strategy", statement_words.QUERY_STRATEGIES)
+@pytest.mark.parametrize("strategy", statement_words.STRATEGIES)
 def test_the_assumption_on_queries_fits_how_they_were_chosen(strategy):
     text = page(query_strategy=strategy)
-    assert statement_words.QUERY_STRATEGIES[strategy] in text
+    assert statement_words.STRATEGIES[strategy].words in text
     adaptive = strategy in ("uncertain", "binary_experts", "siamese")
     assert ("without looking at private data or at earlier noisy answers" in text) != adaptive
     assert ("depended on public data and on earlier noisy answers alone" in text) == adaptive

@@ -155,7 +155,7 @@ class StabilityGate(StabilityGateLaw, Mechanism):
         "whatever the number of labels."
     )
     labels_in_words: ClassVar[str] = "labels without noise"
-    query_strategy: ClassVar[str] = "typical"
+    query_strategy: ClassVar[str] = "medoids"
     unanswered_advice: ClassVar[str] = (
         "the gate stayed shut, which is drawn at random, the likelier the fewer teachers could "
         "change a label. Expect more of fewer queries, of ones that everybody agrees on, of more "
@@ -315,7 +315,7 @@ class StabilityGateOrHistogram(Mechanism):
         "({epsilon}, {delta}) differentially private, whatever the number of labels."
     )
     labels_in_words: ClassVar[str] = "labels, without noise or from noisy counts"
-    query_strategy: ClassVar[str] = "typical"
+    query_strategy: ClassVar[str] = "medoids"
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is out of range, or the counts cost as much as all may."""

@@ -15,9 +15,15 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.core.public import Pool
-from pate_tf.queries import diverse, typical
-from pate_tf.representations import catalogue, contrastive, neighbours
-from pate_tf.representations.regression import averaged, labels_of, regressed, smoothed
+from pate_tf.queries import propagation
+from pate_tf.queries.strategies import clusters
+from pate_tf.representations import catalogue, contrastive, label_propagation
+from pate_tf.representations.regression import (
+    averaged,
+    labels_of,
+    neighbourhood_averages,
+    regress_counts,
+)
 from pate_tf.students.training import TrainingDivergedError
 
 EITHER = StabilityGateOrHistogram(epsilon=0.5, delta=1e-5, sigma=200.0, most_queries=100)
@@ -74,7 +80,7 @@ def test_features_bring_inputs_of_one_class_together():
 
 def test_one_query_a_group_of_look_alikes():
     pool, labels = islands(200)
-    chosen = diverse.choose(pool, 10, seed=0)
+    chosen = clusters.choose(pool, 10, seed=0)
     assert sorted(labels[chosen]) == list(range(10))
 
 
@@ -82,22 +88,22 @@ def test_typical_inputs_are_chosen():
     pool, labels = islands(200)
     stranger = np.full((1, 16), 127.0, np.float32)
     pool = Pool(pool.dataset, np.concatenate([pool.inputs, pool.inputs[:1] + 100.0, stranger]))
-    assert diverse.choose(pool, 10, seed=0).max() < 200
+    assert clusters.choose(pool, 10, seed=0).max() < 200
     del labels
 
 
 @pytest.mark.parametrize("num_queries", [1, 7, 300])
 def test_as_many_distinct_queries_as_wanted(num_queries):
-    chosen = diverse.choose(POOL, num_queries, seed=1)
+    chosen = clusters.choose(POOL, num_queries, seed=1)
     assert len(set(chosen.tolist())) == num_queries
-    np.testing.assert_array_equal(chosen, diverse.choose(POOL, num_queries, seed=1))
+    np.testing.assert_array_equal(chosen, clusters.choose(POOL, num_queries, seed=1))
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_a_pool_of_copies_is_asked_all_the_same():
     dataset = dataclasses.replace(POOL.dataset, augmentation="none")
     copies = Pool(dataset, np.repeat(POOL.inputs[:2], 5, axis=0))
-    assert len(set(diverse.choose(copies, 4, seed=0).tolist())) == 4
+    assert len(set(clusters.choose(copies, 4, seed=0).tolist())) == 4
 
 
 def test_labels_of_a_fifth_spread_over_most_of_the_pool(monkeypatch):
@@ -106,11 +112,11 @@ def test_labels_of_a_fifth_spread_over_most_of_the_pool(monkeypatch):
     random = np.random.default_rng(0)
     found = np.eye(10)[labels] + 0.2 * random.normal(size=(len(POOL), 10))
     found = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
-    monkeypatch.setattr(diverse, "pool_features_by_name", lambda *asked: [[found]])
-    monkeypatch.setattr(diverse, "pool_features", lambda *asked: [found])
-    monkeypatch.setattr(diverse, "student_features", lambda *asked: found)
-    asked = diverse.choose(POOL, 60, seed=1)
-    inferred = diverse.infer(POOL, released_labels(asked, labels[asked]), 1)
+    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *asked: [[found]])
+    monkeypatch.setattr(catalogue, "pool_features", lambda *asked: [found])
+    monkeypatch.setattr(propagation, "student_features", lambda *asked: found)
+    asked = clusters.choose(POOL, 60, seed=1)
+    inferred = propagation.infer_from_labels(POOL, released_labels(asked, labels[asked]), 1)
     right = inferred.labels == labels[inferred.query_indices]
     assert len(right) > 150
     assert right.mean() > 0.9
@@ -118,12 +124,12 @@ def test_labels_of_a_fifth_spread_over_most_of_the_pool(monkeypatch):
 
 def test_labels_spread_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = diverse.choose(POOL, 30, seed=1)
+    asked = clusters.choose(POOL, 30, seed=1)
     answers = released_labels(asked, labels[asked])
-    once = neighbours.spread_labels(
-        neighbours.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
+    once = label_propagation.propagate_labels(
+        label_propagation.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
     )
-    twice = diverse.infer(POOL, answers, 1)
+    twice = propagation.infer_from_labels(POOL, answers, 1)
     right_once, right_twice = (
         (found.labels == labels[found.query_indices]).sum() for found in (once, twice)
     )
@@ -135,10 +141,10 @@ def test_where_a_class_has_no_label_they_spread_once():
     labels = PUBLIC.labels[: len(POOL)]
     asked = np.flatnonzero(labels != 4)[:60]
     answers = released_labels(asked, labels[asked])
-    once = neighbours.spread_labels(
-        neighbours.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
+    once = label_propagation.propagate_labels(
+        label_propagation.neighbour_graph(catalogue.pool_features(POOL, None, 1)), answers
     )
-    found = diverse.infer(POOL, answers, 1)
+    found = propagation.infer_from_labels(POOL, answers, 1)
     np.testing.assert_array_equal(found.query_indices, once.query_indices)
     np.testing.assert_array_equal(found.labels, once.labels)
 
@@ -147,22 +153,24 @@ def test_a_network_that_diverges_loses_nothing(monkeypatch):
     def diverge(*arguments):
         raise TrainingDivergedError("student: expected finite numbers")
 
-    monkeypatch.setattr(diverse, "student_features", diverge)
+    monkeypatch.setattr(propagation, "student_features", diverge)
     labels = PUBLIC.labels[: len(POOL)]
-    asked = diverse.choose(POOL, 40, seed=1)
-    found = diverse.infer(POOL, released_labels(asked, labels[asked]), 1)
+    asked = clusters.choose(POOL, 40, seed=1)
+    found = propagation.infer_from_labels(POOL, released_labels(asked, labels[asked]), 1)
     assert len(found.labels) >= 40
 
 
 def test_without_an_answer_there_is_one_clear_line():
     with pytest.raises(ValueError, match="student: expected at least 1 released label"):
-        diverse.infer(POOL, released_labels(np.empty(0, np.int64), np.empty(0, np.int64)), 1)
+        propagation.infer_from_labels(
+            POOL, released_labels(np.empty(0, np.int64), np.empty(0, np.int64)), 1
+        )
 
 
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
     pool, labels = islands(50)
     answers = released_labels(np.arange(5), labels[:5])
-    assert diverse.infer(pool, answers, 0) is answers
+    assert propagation.infer_from_labels(pool, answers, 0) is answers
 
 
 def test_typical_queries_leave_small_groups_out():
@@ -170,11 +178,11 @@ def test_typical_queries_leave_small_groups_out():
     pool, labels = islands(400)
     strange = np.random.default_rng(9).integers(0, 256, (10, 16)).astype(np.float32)
     pool = Pool(pool.dataset, np.concatenate([strange, pool.inputs]))
-    chosen = typical.choose(pool, 10, seed=0)
+    chosen = clusters.choose_of_dense_clusters(pool, 10, seed=0)
     assert len(set(chosen.tolist())) == 10 and chosen.min() >= 10
-    np.testing.assert_array_equal(chosen, typical.choose(pool, 10, seed=0))
+    np.testing.assert_array_equal(chosen, clusters.choose_of_dense_clusters(pool, 10, seed=0))
     assert (np.diff(chosen) > 0).all()
-    assert diverse.choose(pool, 20, seed=0).min() < 10
+    assert clusters.choose(pool, 20, seed=0).min() < 10
     del labels
 
 
@@ -183,7 +191,10 @@ def test_typical_queries_leave_small_groups_out():
 def test_as_many_typical_queries_as_wanted_of_copies_too(num_queries):
     dataset = dataclasses.replace(POOL.dataset, augmentation="none")
     copies = Pool(dataset, np.repeat(POOL.inputs[:2], 5, axis=0))
-    assert len(set(typical.choose(copies, num_queries, seed=0).tolist())) == num_queries
+    assert (
+        len(set(clusters.choose_of_dense_clusters(copies, num_queries, seed=0).tolist()))
+        == num_queries
+    )
 
 
 def histogram(counts, asked, sigma=40.0):
@@ -197,10 +208,10 @@ def histogram(counts, asked, sigma=40.0):
 
 def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
     labels = PUBLIC.labels[: len(POOL)]
-    asked = diverse.choose(POOL, 60, seed=1)
+    asked = clusters.choose(POOL, 60, seed=1)
     random = np.random.default_rng(0)
     counts = 100 * np.eye(10)[labels[asked]] + random.normal(0, 40, (60, 10))
-    inferred = diverse.infer(POOL, histogram(counts, asked), 1)
+    inferred = propagation.infer_from_labels(POOL, histogram(counts, asked), 1)
     assert inferred.weights.shape == (len(POOL), 10)
     right = inferred.labels == labels[inferred.query_indices]
     assert right.mean() > 0.75
@@ -230,27 +241,36 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
 
         return call
 
-    monkeypatch.setattr(diverse, "regressed", noted("together", diverse.regressed))
-    monkeypatch.setattr(diverse, "spread_labels", noted("graph", diverse.spread_labels))
+    monkeypatch.setattr(
+        propagation, "regress_counts", noted("together", propagation.regress_counts)
+    )
+    monkeypatch.setattr(
+        propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
+    )
     view = catalogue.pool_features(POOL, None, 1)[0]
-    monkeypatch.setattr(diverse, "student_features", lambda *_: view)
+    monkeypatch.setattr(propagation, "student_features", lambda *_: view)
     labels = PUBLIC.labels[: len(POOL)]
-    asked = typical.choose(POOL, 40, seed=1)
+    asked = clusters.choose_of_dense_clusters(POOL, 40, seed=1)
     cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
     released = dataclasses.replace(released_labels(asked, labels[asked]), cost=cost)
-    inferred = diverse.infer(POOL, released, 1)
+    inferred = propagation.infer_from_labels(POOL, released, 1)
     assert taken == ways
     assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9
 
 
 def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_ones():
     """With true labels of all kinds of inputs; the twin is the way of labels with noise."""
-    labels, asked = PUBLIC.labels[: len(POOL)], diverse.choose(POOL, 40, seed=1)
+    labels, asked = PUBLIC.labels[: len(POOL)], clusters.choose(POOL, 40, seed=1)
     found = catalogue.pool_features_by_name(POOL, None, 1)
-    graph = neighbours.neighbour_graph([view for views in found for view in views])
-    spread = neighbours.influence(graph, asked) @ np.eye(10)[labels[asked]]
+    graph = label_propagation.neighbour_graph([view for views in found for view in views])
+    spread = label_propagation.influence(graph, asked) @ np.eye(10)[labels[asked]]
     together = labels_of(
-        regressed(smoothed(found), asked, np.eye(10)[labels[asked]], diverse.DOUBT)
+        regress_counts(
+            neighbourhood_averages(found),
+            asked,
+            np.eye(10)[labels[asked]],
+            propagation.LABEL_DEVIATION,
+        )
     )
     assert (together.labels == labels).mean() > (spread.argmax(axis=1) == labels).mean() + 0.01
 
@@ -258,19 +278,19 @@ def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_o
 def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
     # Features that were learnt from heavy noise know it, too: both say the same share.
     labels = PUBLIC.labels[: len(POOL)]
-    asked = diverse.choose(POOL, 60, seed=1)
+    asked = clusters.choose(POOL, 60, seed=1)
     counts = 100 * np.eye(10)[labels[asked]] + np.random.default_rng(0).normal(0, 40, (60, 10))
     misled = np.random.default_rng(1).normal(size=(len(POOL), 8)).astype(np.float32)
-    monkeypatch.setattr(diverse, "student_features", lambda *_: misled)
+    monkeypatch.setattr(propagation, "student_features", lambda *_: misled)
     released = histogram(counts, asked)
     scale = released.cost.charge.gaussian_noise_on_counts * LATTICE
     first = catalogue.pool_features_by_name(POOL, None, 1)
     both = [
-        regressed(smoothed(kind), asked, released.noisy_counts, scale)
+        regress_counts(neighbourhood_averages(kind), asked, released.noisy_counts, scale)
         for kind in (first, [[misled]])
     ]
     means = (both[0].means + both[1].means) / 2
-    inferred = diverse.infer(POOL, released, 1)
+    inferred = propagation.infer_from_labels(POOL, released, 1)
     np.testing.assert_allclose(inferred.weights, labels_of(averaged(both, [0.5, 0.5])).weights)
     assert (inferred.labels == means.argmax(axis=1)).mean() > 0.99
     alone = labels_of(both[1]).labels
@@ -281,6 +301,6 @@ def test_counts_of_too_many_queries_are_spread_instead(monkeypatch):
     labels = PUBLIC.labels[: len(POOL)]
     asked = np.arange(60)
     answers = histogram(100.0 * np.eye(10)[labels[asked]], asked)
-    monkeypatch.setattr(diverse, "MOST_QUERIES", 59)
-    monkeypatch.setattr(diverse, "regressed", lambda *given: pytest.fail("asked"))
-    assert diverse.infer(POOL, answers, 1).weights is not None
+    monkeypatch.setattr(propagation, "MOST_QUERIES", 59)
+    monkeypatch.setattr(propagation, "regress_counts", lambda *given: pytest.fail("asked"))
+    assert propagation.infer_from_labels(POOL, answers, 1).weights is not None

@@ -8,7 +8,8 @@ import pytest
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
 from pate_tf.models.encoder import record_vectors
-from pate_tf.queries import from_sums
+from pate_tf.queries import propagation
+from pate_tf.queries.strategies import STRATEGIES, find_strategy
 from pate_tf.students.training import TrainingDivergedError
 
 DIGITS = data.load_public("digits")
@@ -35,17 +36,18 @@ def problem(monkeypatch):
         records = drawn(random, NUM_RECORDS)
         pool = drawn(random, NUM_INPUTS)
         monkeypatch.setattr(
-            from_sums, "pool_features_by_name", lambda *_args, **_more: ((pool[2],),)
+            propagation, "pool_features_by_name", lambda *_args, **_more: ((pool[2],),)
         )
         seen = pool[2][:, :10]
-        monkeypatch.setattr(from_sums, "student_features", lambda *_: seen)
-        monkeypatch.setattr(
-            from_sums.typical, "choose", lambda *_args, **_more: np.arange(0, NUM_INPUTS, 3)
+        monkeypatch.setattr(propagation, "student_features", lambda *_: seen)
+        medoids = dataclasses.replace(
+            find_strategy("medoids"), choose=lambda *_args, **_more: np.arange(0, NUM_INPUTS, 3)
         )
+        monkeypatch.setitem(STRATEGIES, "medoids", medoids)
         sums = record_vectors(records[2], None).T @ np.eye(10)[classes_of(*records[:2])]
         sums = sums + random.normal(0.0, NOISE, sums.shape)
         vectors = record_vectors(pool[2], None).astype(np.float32)
-        found = from_sums.infer(POOL, vectors, sums, NOISE, 0)
+        found = propagation.infer_from_sums(POOL, vectors, sums, NOISE, 0)
         return classes_of(*pool[:2]), found.first, found.learnt, (vectors, sums)
 
     return infer
@@ -66,15 +68,15 @@ def test_where_sums_speak_against_groups_they_decide(problem):
     assert found.weights is not None and len(found.labels) == NUM_INPUTS
     assert (found.labels == truth).mean() > 0.7  # a linear function can say no more
     one_group = np.arange(NUM_INPUTS) % 10
-    misfits = [from_sums.misfit(labels, vectors, sums, NOISE) for labels in (truth, one_group)]
-    assert misfits[0] + from_sums.MOST_MISFIT < misfits[1]
+    misfits = [propagation.misfit(labels, vectors, sums, NOISE) for labels in (truth, one_group)]
+    assert misfits[0] + propagation.MOST_MISFIT < misfits[1]
     assert once.num_classes == 10
 
 
 def test_groups_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monkeypatch):
     truth, _, clear, known = problem(lambda group, _: group)
     assert clear.weights is None
-    spread_all = from_sums.spread_labels
+    spread_all = propagation.propagate_labels
 
     def of_some(graph, labels):
         found = spread_all(graph, labels)
@@ -83,9 +85,9 @@ def test_groups_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monk
             found, query_indices=found.query_indices[kept], labels=found.labels[kept]
         )
 
-    assert len(clear.labels) >= from_sums.LEAST_CLEAR * NUM_INPUTS
-    monkeypatch.setattr(from_sums, "spread_labels", of_some)
-    found = from_sums.infer(POOL, *known, NOISE, 0).learnt
+    assert len(clear.labels) >= propagation.LEAST_CLEAR * NUM_INPUTS
+    monkeypatch.setattr(propagation, "propagate_labels", of_some)
+    found = propagation.infer_from_sums(POOL, *known, NOISE, 0).learnt
     assert found.weights is not None and len(found.labels) == NUM_INPUTS
     assert (found.labels == truth).mean() > 0.95
 
@@ -99,7 +101,7 @@ def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_
 
     *_, (vectors, sums) = problem(classes_of)
     table = Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs)
-    found = from_sums.infer(table, vectors, sums, NOISE, 0)
+    found = propagation.infer_from_sums(table, vectors, sums, NOISE, 0)
     group = np.arange(NUM_INPUTS) % 10
     assert (found.learnt.labels == group).all() and (found.first.labels == group).all()
     shares = found.learnt.weights[np.arange(NUM_INPUTS), group]
@@ -116,10 +118,10 @@ def test_misfit_is_minus_the_logarithm_of_a_density():
     vectors = record_vectors(random.normal(size=(50, 4)).astype(np.float32), None)
     labels = random.integers(0, 3, 50)
     exact = 7.0 * vectors.T @ np.eye(3)[labels]
-    assert from_sums.misfit(labels, vectors, exact, 2.0) == pytest.approx(0.0, abs=1e-8)
+    assert propagation.misfit(labels, vectors, exact, 2.0) == pytest.approx(0.0, abs=1e-8)
     off = exact.copy()
     off[1, 2] += 6.0
-    assert from_sums.misfit(labels, vectors, off, 2.0) == pytest.approx(4.5)
+    assert propagation.misfit(labels, vectors, off, 2.0) == pytest.approx(4.5)
 
 
 def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkeypatch):
@@ -131,6 +133,6 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
             diverged()
 
     _, once, _, known = problem(lambda group, _: group)
-    monkeypatch.setattr(from_sums, "student_features", Diverges())
-    found = from_sums.infer(POOL, known[0], known[1], NOISE, 0)
+    monkeypatch.setattr(propagation, "student_features", Diverges())
+    found = propagation.infer_from_sums(POOL, known[0], known[1], NOISE, 0)
     assert found.learnt is found.first and (found.first.labels == once.labels).all()

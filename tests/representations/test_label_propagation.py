@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.core.public import PoolLabels
-from pate_tf.representations import neighbours
+from pate_tf.representations import label_propagation as propagation
 
 
 def groups(num_groups: int, size: int, seed: int = 0, spread: float = 0.3):
@@ -22,26 +22,26 @@ def labels(indices, values, num_classes=3) -> PoolLabels:
 def slow_influence(graph, sources):
     """The sum of all walks, as a linear system: what the passes tend to."""
     dense = graph.toarray().astype(np.float64)
-    system = np.eye(len(dense)) - neighbours.KEPT * dense
-    return (1.0 - neighbours.KEPT) * np.linalg.inv(system)[:, sources]
+    system = np.eye(len(dense)) - propagation.FROM_NEIGHBOURS * dense
+    return (1.0 - propagation.FROM_NEIGHBOURS) * np.linalg.inv(system)[:, sources]
 
 
 def slow_nearest(points):
     """Weights to the ten nearest, the larger one of both directions."""
     distances = np.linalg.norm(points[:, None] - points, axis=2)
     np.fill_diagonal(distances, np.inf)
-    furthest = np.sort(distances, axis=1)[:, neighbours.NEIGHBOURS - 1 :][:, :1]
+    furthest = np.sort(distances, axis=1)[:, propagation.NEIGHBOURS - 1 :][:, :1]
     weights = np.exp(-2.0 * np.square(distances / furthest)) * (distances <= furthest)
     return np.maximum(weights, weights.T)
 
 
 def test_influence_tends_to_its_closed_form(monkeypatch):
-    monkeypatch.setattr(neighbours, "PASSES", 400)
+    monkeypatch.setattr(propagation, "PASSES", 400)
     points, _ = groups(3, 20)
-    graph = neighbours.neighbour_graph([points])
+    graph = propagation.neighbour_graph([points])
     sources = np.array([0, 25, 59])
     expected = slow_influence(graph, sources)
-    np.testing.assert_allclose(neighbours.influence(graph, sources), expected, atol=1e-5)
+    np.testing.assert_allclose(propagation.influence(graph, sources), expected, atol=1e-5)
 
 
 @settings(max_examples=20, deadline=None)
@@ -49,7 +49,7 @@ def test_influence_tends_to_its_closed_form(monkeypatch):
 def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inputs):
     points = np.random.default_rng(seed).normal(size=(num_inputs, 3))
     points[: num_inputs // 2] = points[0]  # copies lie at distance 0
-    graph = neighbours.neighbour_graph([points]).toarray()
+    graph = propagation.neighbour_graph([points]).toarray()
     np.testing.assert_allclose(graph, graph.T, rtol=1e-5)
     assert np.isfinite(graph).all()
     assert np.linalg.eigvalsh(graph.astype(np.float64)).max() <= 1.0 + 1e-5
@@ -58,7 +58,7 @@ def test_the_graph_is_symmetric_and_passes_on_no_more_than_arrives(seed, num_inp
 def test_views_add_up():
     random = np.random.default_rng(5)
     one, other = random.normal(size=(2, 30, 3))
-    both = neighbours.neighbour_graph([one, other]).toarray()
+    both = propagation.neighbour_graph([one, other]).toarray()
     summed = sum(slow_nearest(view) for view in (one, other))
     degrees = summed.sum(axis=1)
     np.testing.assert_allclose(both, summed / np.sqrt(np.outer(degrees, degrees)), rtol=1e-5)
@@ -67,7 +67,9 @@ def test_views_add_up():
 def test_one_label_a_group_names_all_of_it():
     points, membership = groups(3, 30)
     asked = np.array([4, 40, 77])
-    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, [0, 1, 2]))
+    found = propagation.propagate_labels(
+        propagation.neighbour_graph([points]), labels(asked, [0, 1, 2])
+    )
     assert len(found.labels) == 90
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
@@ -77,7 +79,9 @@ def test_a_label_that_its_surroundings_contradict_is_left_out():
     asked = np.arange(0, 90, 5)
     noisy = membership[asked].copy()
     noisy[[2, 9, 16]] = [1, 2, 0]
-    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, noisy))
+    found = propagation.propagate_labels(
+        propagation.neighbour_graph([points]), labels(asked, noisy)
+    )
     assert len(found.labels) == 90
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
@@ -85,36 +89,38 @@ def test_a_label_that_its_surroundings_contradict_is_left_out():
 def test_the_only_label_of_a_class_is_not_left_out_for_standing_alone():
     points, membership = groups(3, 30, spread=3.0)  # so near that labels reach other groups
     asked = np.array([4, 40, 77])
-    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels(asked, [0, 1, 2]))
+    found = propagation.propagate_labels(
+        propagation.neighbour_graph([points]), labels(asked, [0, 1, 2])
+    )
     assert set(asked.tolist()) <= set(found.query_indices.tolist())
     assert (found.labels == membership[found.query_indices]).mean() > 0.9
 
 
 def test_between_equal_claims_nothing_is_clear():
-    graph = neighbours.neighbour_graph([np.ones((10, 2))])
+    graph = propagation.neighbour_graph([np.ones((10, 2))])
     asked = np.arange(4)
-    found = neighbours.spread_labels(graph, labels(asked, asked % 2, num_classes=2))
+    found = propagation.propagate_labels(graph, labels(asked, asked % 2, num_classes=2))
     assert set(found.query_indices.tolist()) <= set(asked.tolist())
 
 
 def test_where_no_label_reaches_nothing_is_inferred():
     points, membership = groups(2, 30)
-    found = neighbours.spread_labels(neighbours.neighbour_graph([points]), labels([3], [1]))
+    found = propagation.propagate_labels(propagation.neighbour_graph([points]), labels([3], [1]))
     np.testing.assert_array_equal(np.unique(membership[found.query_indices]), [0])
     assert (found.labels == 1).all()
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
 def test_the_smallest_pools_have_a_graph(num_inputs):
-    graph = neighbours.neighbour_graph([np.ones((num_inputs, 2))])
-    found = neighbours.spread_labels(graph, labels([0], [2]))
+    graph = propagation.neighbour_graph([np.ones((num_inputs, 2))])
+    found = propagation.propagate_labels(graph, labels([0], [2]))
     assert set(found.labels.tolist()) == {2}
 
 
 def test_a_single_class_is_clear():
     points, _ = groups(1, 20)
-    found = neighbours.spread_labels(
-        neighbours.neighbour_graph([points]), labels([0], [0], num_classes=1)
+    found = propagation.propagate_labels(
+        propagation.neighbour_graph([points]), labels([0], [0], num_classes=1)
     )
     assert len(found.labels) == 20
 
@@ -122,27 +128,29 @@ def test_a_single_class_is_clear():
 def test_counts_are_spread_where_labels_have_lost_what_they_could_tell():
     """Noise far above the votes: labels are mostly wrong, a mean over look-alikes is not."""
     points, membership = groups(3, 60)
-    graph = neighbours.neighbour_graph([points])
+    graph = propagation.neighbour_graph([points])
     random = np.random.default_rng(4)
     counts = 100 * np.eye(3)[membership] + random.normal(0.0, 200.0, (180, 3))
     noisy = labels(np.arange(180), counts.argmax(axis=1))
     assert (noisy.labels == membership).mean() < 0.6
-    found = neighbours.spread_counts(graph, noisy, np.round(counts * 2**20).astype(np.int64))
+    found = propagation.propagate_counts(graph, noisy, np.round(counts * 2**20).astype(np.int64))
     assert len(found.labels) > 100
     assert (found.labels == membership[found.query_indices]).mean() > 0.95
     assert (found.weights.argmax(axis=1) == found.labels).all()
     np.testing.assert_allclose(found.weights.sum(axis=1), 1.0, rtol=1e-5)
-    by_labels = neighbours.spread_labels(graph, noisy)
+    by_labels = propagation.propagate_labels(graph, noisy)
     right = sum(by_labels.labels == membership[by_labels.query_indices])
     assert right < sum(found.labels == membership[found.query_indices])
 
 
 def test_counts_without_noise_say_what_labels_say():
     points, membership = groups(3, 20)
-    graph = neighbours.neighbour_graph([points])
+    graph = propagation.neighbour_graph([points])
     some = labels(np.array([0, 25, 59]), membership[[0, 25, 59]])
-    by_counts = neighbours.spread_counts(graph, some, 7 * np.eye(3, dtype=np.int64)[some.labels])
-    by_labels = neighbours.spread_labels(graph, some)
+    by_counts = propagation.propagate_counts(
+        graph, some, 7 * np.eye(3, dtype=np.int64)[some.labels]
+    )
+    by_labels = propagation.propagate_labels(graph, some)
     np.testing.assert_array_equal(by_counts.query_indices, by_labels.query_indices)
     np.testing.assert_array_equal(by_counts.labels, by_labels.labels)
     assert by_labels.weights is None
@@ -150,6 +158,6 @@ def test_counts_without_noise_say_what_labels_say():
 
 def test_counts_without_anything_above_zero_say_nothing():
     points, _ = groups(3, 20)
-    graph = neighbours.neighbour_graph([points])
+    graph = propagation.neighbour_graph([points])
     some = labels(np.array([0, 25]), [0, 1])
-    assert len(neighbours.spread_counts(graph, some, np.full((2, 3), -5)).labels) == 0
+    assert len(propagation.propagate_counts(graph, some, np.full((2, 3), -5)).labels) == 0

@@ -4,30 +4,26 @@ The experts of all classes are the outputs of one network with a sigmoid each, w
 trained a network for each class.
 """
 
-import keras
 import numpy as np
-import scipy.special
 
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core.public import Pool
-from pate_tf.models import catalogue
-from pate_tf.queries import simple
-from pate_tf.students.batches import FloatArray, outputs
-from pate_tf.students.supervised import fit_to_targets
+from pate_tf.queries.strategies import FloatArray, Strategy, register, simple
 
-SURE = 0.9  # a candidate label with a lower score is in doubt
+CONFIDENT = 0.9  # a candidate label with a lower score is in doubt
 NOT_EXCLUDED = 0.1  # an expert with a higher score does not rule its class out
 OTHER_EXPERTS = 4  # how many of them must not
 
 
 def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
-    """Returns the order of asking, `[num_inputs]`: the lowest first.
+    """Returns the order of asking, `[num_inputs]`: the lowest first."""
+    import keras
+    import scipy.special
 
-    Args:
-      pool: public inputs `[num_inputs, *input_shape]`.
-      released: the labels so far.
-      seed: of the experts.
-    """
+    from pate_tf.models import catalogue
+    from pate_tf.students.batches import outputs
+    from pate_tf.students.supervised import fit_to_targets
+
     released.check_pool(pool)
     config = simple.training_config(pool.dataset, seed)
     experts = catalogue.build(config.model, pool.dataset, seed=seed)
@@ -51,9 +47,21 @@ def order(scores: FloatArray) -> FloatArray:
     fewer than 5 classes nothing is selected, and the score alone decides.
 
     Args:
-      scores: of the experts, `[num_inputs, num_classes]`, from 0 to 1.
+        scores: of the experts, `[num_inputs, num_classes]`, from 0 to 1.
     """
     candidate = scores.max(axis=1)
     num_others = (scores > NOT_EXCLUDED).sum(axis=1) - (candidate > NOT_EXCLUDED)
-    selected = (candidate < SURE) & (num_others >= OTHER_EXPERTS)
+    selected = (candidate < CONFIDENT) & (num_others >= OTHER_EXPERTS)
     return np.where(selected, candidate, 1.0 + candidate)
+
+
+register(
+    Strategy(
+        name="binary_experts",
+        help="where one-against-all experts contradict each other",
+        words="in rounds, where experts taught by the earlier noisy labels disagreed",
+        choose=simple.choose_random,
+        score=score,
+        rounds=5,
+    )
+)

@@ -1,0 +1,94 @@
+"""Query strategies by name; a file of this package defines one or several and registers them.
+
+A strategy's entry says all that others need: `--query_strategy` takes its choices and help from
+here, and the privacy statement its words. No strategy sees a true label: a `Pool` has none, and
+`ReleasedLabels` were charged to the ledger.
+
+A file of this package imports TensorFlow, Keras and scikit-learn inside of its functions: flags and
+statements read the entries without them.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def as_released(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+    """Returns the released labels: nothing else follows from them."""
+    del pool, seed
+    return released
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to choose queries.
+
+    Attributes:
+        name: value of `--query_strategy`.
+        help: what it chooses, for `--help`: words that follow "name: ".
+        words: what it chose, for the statement: words that follow "queries, ".
+        choose: from pool, number of queries and seed to the queries of the first round: positions
+            int64 `[num_queries]`, distinct.
+        score: from pool, labels so far and seed to float64 `[num_inputs]`: later rounds ask the
+            lowest first. None where queries do not depend on answers: there is one round then.
+        infer: from pool, all released labels and seed to what a student learns from: those labels,
+            or others that follow from them without a query.
+        rounds: default number.
+        uses_representation: whether `choose` and `infer` also take `representation=`, the name of
+            the features that they compare inputs by; None for the data set's default.
+    """
+
+    name: str
+    help: str
+    words: str
+    choose: Callable[..., IntArray]
+    score: Callable[[Pool, ReleasedLabels, int], FloatArray] | None = None
+    infer: Callable[..., PoolLabels] = as_released
+    rounds: int = 1
+    uses_representation: bool = False
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether queries depend on earlier noisy answers."""
+        return self.score is not None
+
+
+STRATEGIES: dict[str, Strategy] = {}
+
+
+def register(*strategies: Strategy) -> None:
+    """Makes strategies known by their names."""
+    STRATEGIES.update({strategy.name: strategy for strategy in strategies})
+
+
+def find_strategy(name: str) -> Strategy:
+    """Returns the strategy of a name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
+    return STRATEGIES[name]
+
+
+def choices_help() -> str:
+    """Returns what every strategy chooses, in one sentence each kind: for `--help`."""
+    fixed, adaptive = list[str](), list[str]()
+    for one in STRATEGIES.values():
+        (adaptive if one.is_adaptive else fixed).append(f"{one.name}: {one.help}")
+    return f"{'; '.join(fixed)}. In rounds, from the noisy labels so far: {'; '.join(adaptive)}."
+
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -1,0 +1,136 @@
+"""Saves queries: an input that matches a labelled one with confidence takes its label.
+
+Two networks with the same weights (Bromley et al. 1993; Koch 2015) learn from the labelled inputs
+whether two of them are of one class: the second variant of Papernot et al. 2017, appendix B.2,
+where it was "too complicated to be an effective means".
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
+from pate_tf.queries.strategies import FloatArray, Strategy, register, simple
+
+CONFIDENT = 0.99  # probability of one class from which a pair counts as a match
+FIRST_OFFSET = 5.0  # at which inputs in one place match, and the twins push others apart
+
+
+def match_logits(
+    inputs: npt.NDArray[Any], dataset: Any, labelled: IntArray, labels: IntArray, seed: int
+) -> npt.NDArray[np.float32]:
+    """Trains the twins; returns logits of being of one class, `[num_inputs, num_labels]`.
+
+    The twins place inputs so that those of one class lie together: two inputs match with
+    probability sigmoid(offset - |distance of their places|^2), the offset being learnt, too.
+
+    Args:
+        inputs: raw, `[num_inputs, *input_shape]`.
+        dataset: whose inputs they are.
+        labelled: positions of those with labels, `[num_labels]`.
+        labels: of these.
+        seed: of weights and batches.
+    """
+    import keras
+    import tensorflow as tf
+
+    from pate_tf.models import catalogue
+    from pate_tf.students.batches import outputs
+    from pate_tf.students.supervised import fit_to_targets
+
+    class Twins(keras.Model):
+        """From raw inputs to places `[batch, num_dimensions]`."""
+
+        def __init__(self, twin: keras.Model) -> None:
+            super().__init__()
+            self.twin = twin
+            self.offset = self.add_weight(
+                name="offset", initializer=keras.initializers.Constant(FIRST_OFFSET)
+            )
+            self.built = True
+
+        def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+            return self.twin(inputs, training=training)
+
+        def match(self, places: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+            own, theirs = (tf.reduce_sum(tf.square(one), axis=1) for one in (places, others))
+            products = tf.matmul(places, others, transpose_b=True)
+            return self.offset - (own[:, tf.newaxis] + theirs - 2.0 * products)
+
+        def compute_loss(
+            self,
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            training: bool = True,
+        ) -> tf.Tensor:
+            """Mean cross-entropy of pairs of one class, plus that of other pairs."""
+            del x, sample_weight, training
+            same = tf.cast(y[:, tf.newaxis] == y, tf.float32)
+            pairs = 1.0 - tf.eye(tf.shape(y)[0])
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(same, self.match(y_pred, y_pred))
+            return tf.add_n(
+                [
+                    tf.math.divide_no_nan(tf.reduce_sum(kind * losses), tf.reduce_sum(kind))
+                    for kind in (same * pairs, (1.0 - same) * pairs)
+                ]
+            )
+
+    config = simple.training_config(dataset, seed)
+    twins = Twins(catalogue.build(config.model, dataset, seed=seed))
+    fit_to_targets(twins, config, dataset, inputs=inputs[labelled], targets=labels)
+    places = tf.constant(outputs(twins, inputs), tf.float32)
+    return np.asarray(twins.match(places, tf.gather(places, labelled)))
+
+
+def match(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+    """Returns labels of other inputs: those of their best matches among the labelled ones.
+
+    Only inputs whose best match is confident get one. Post-processing of the released labels.
+    """
+    released.check_pool(pool)
+    asked = released.query_indices
+    logits = match_logits(pool.inputs, pool.dataset, asked, released.labels, seed)
+    is_match = logits.max(axis=1) >= np.log(CONFIDENT / (1.0 - CONFIDENT))
+    is_match[asked] = False
+    matched = np.flatnonzero(is_match)
+    return PoolLabels(
+        query_indices=matched,
+        labels=released.labels[logits.argmax(axis=1)[matched]],
+        num_classes=released.num_classes,
+    )
+
+
+def infer(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
+    """Returns the released labels, and after them those of all inputs that match."""
+    parts = (released, match(pool, released, seed))
+    return PoolLabels(
+        query_indices=np.concatenate([part.query_indices for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        num_classes=released.num_classes,
+    )
+
+
+def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
+    """Returns the order of asking, `[num_inputs]`: a random one, what matches last."""
+    places = np.empty(len(pool))
+    places[simple.random_order(pool, seed)] = np.arange(len(pool))
+    places[match(pool, released, seed).query_indices] += len(pool)
+    return places
+
+
+register(
+    Strategy(
+        name="siamese",
+        help="at random, but what matches a labelled input takes its label without a query",
+        words="in rounds, where no input with an earlier noisy label matched",
+        choose=simple.choose_random,
+        score=score,
+        infer=infer,
+        rounds=5,
+    )
+)

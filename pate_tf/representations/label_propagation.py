@@ -1,0 +1,157 @@
+"""Label propagation over a graph of nearest neighbours.
+
+Zhou et al. 2004, "Learning with Local and Global Consistency": every input passes on what it
+receives from its neighbours, and labelled ones add their label.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import sklearn.neighbors
+
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray
+
+FloatArray = npt.NDArray[np.floating]
+
+NEIGHBOURS = 10
+FROM_NEIGHBOURS = 0.95  # of what arrives at an input, the share that comes from neighbours
+PASSES = 50  # at most; what is still on its way then is distributed nearly evenly
+NEGLIGIBLE = 1e-4  # of what began at an input, the share on its way that is worth no further pass
+# Lead of a class over another one, of all influence at an input: needed to label the input, and to
+# leave out a released label of the other class.
+LEAST_LEAD, LEAST_CONTRADICTION = 0.35, 0.5
+
+
+def neighbour_graph(views: Sequence[FloatArray]) -> scipy.sparse.csr_array:
+    """Joins every input to its nearest ones.
+
+    Args:
+        views: features `[num_inputs, num_features]`, one array for each view of the inputs;
+            neighbours in several views are joined more strongly.
+
+    Returns:
+        Symmetric weights `[num_inputs, num_inputs]`, divided by the roots of both degrees.
+    """
+    graph = scipy.sparse.csr_array(sum(map(_nearest, views[1:]), start=_nearest(views[0])))
+    degrees = graph.sum(axis=1)
+    scale = scipy.sparse.diags_array(1.0 / np.sqrt(np.where(degrees > 0, degrees, 1.0)))
+    return scipy.sparse.csr_array(scale @ graph @ scale).astype(np.float32)
+
+
+def _nearest(features: FloatArray) -> scipy.sparse.csr_array:
+    num_inputs = len(features)
+    number = min(NEIGHBOURS, num_inputs - 1)
+    if number < 1:
+        return scipy.sparse.csr_array((num_inputs, num_inputs))
+    search = sklearn.neighbors.NearestNeighbors(n_neighbors=number).fit(features)
+    distances, neighbours = search.kneighbors()  # of each input, itself left out
+    rows = np.repeat(np.arange(num_inputs), number)
+    graph = scipy.sparse.csr_array(
+        (weights_of(distances).ravel(), (rows, neighbours.ravel())), shape=(num_inputs, num_inputs)
+    )
+    return graph.maximum(graph.T)
+
+
+def weights_of(distances: FloatArray) -> FloatArray:
+    """Returns weights of neighbours, by ascending distances `[num_inputs, num_neighbours]`."""
+    furthest = np.maximum(distances[:, -1:], np.finfo(np.float64).tiny)
+    weights: FloatArray = np.exp(-2.0 * np.square(distances / furthest))
+    return weights
+
+
+def propagate(
+    graph: scipy.sparse.csr_array,
+    start: npt.NDArray[Any],
+    *,
+    from_neighbours: float = FROM_NEIGHBOURS,
+) -> npt.NDArray[Any]:
+    """Returns what arrives at each input of values that begin at all, `[num_inputs, ...]` both.
+
+    Args:
+        graph: of `neighbour_graph`.
+        start: what each input adds.
+        from_neighbours: of what arrives, the share that comes from neighbours.
+    """
+    arrived = start
+    for _ in range(min(PASSES, math.ceil(math.log(NEGLIGIBLE) / math.log(from_neighbours)))):
+        arrived = from_neighbours * (graph @ arrived) + (1.0 - from_neighbours) * start
+    return arrived
+
+
+def influence(graph: scipy.sparse.csr_array, sources: IntArray) -> FloatArray:
+    """How much of what arrives at each input began at each source, `[num_inputs, num_sources]`."""
+    start = np.zeros((graph.shape[0], len(sources)), np.float32)
+    start[sources, np.arange(len(sources))] = 1.0
+    return propagate(graph, start)
+
+
+def propagate_counts(
+    graph: scipy.sparse.csr_array, labels: PoolLabels, counts: npt.NDArray[Any]
+) -> PoolLabels:
+    """Returns weighted labels of the inputs that noisy counts of some inputs are clear about.
+
+    Counts propagate instead of labels: a mean of noisy counts over neighbours has less noise than
+    each, whereas a label has lost what it could have told. No count is left out, since noise has
+    mean zero. What became negative counts as 0 in the end, not before.
+
+    Args:
+        graph: of `neighbour_graph`.
+        labels: of some of its inputs.
+        counts: noisy counts of the same inputs, `[num_labels, num_classes]`, in any unit.
+    """
+    reach = influence(graph, labels.query_indices)
+    scale = max(float(np.abs(counts).max(initial=0)), 1.0)
+    received = np.maximum(reach @ (counts / scale).astype(np.float32), 0.0)
+    return _clear_labels(_shares(received), labels.num_classes, with_weights=True)
+
+
+def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolLabels:
+    """Returns labels of the inputs, queried or not, that labels of some inputs are clear about.
+
+    A label that the others clearly contradict is left out first, the most contradicted one before
+    all others. The last label of a class stays: no other could support it.
+
+    Args:
+        graph: of `neighbour_graph`.
+        labels: of some of its inputs; partly wrong.
+    """
+    reach = influence(graph, labels.query_indices)
+    one_hot = np.eye(labels.num_classes, dtype=np.float32)[labels.labels]
+    among = reach[labels.query_indices]  # [num_sources, num_sources]
+    np.fill_diagonal(among, 0.0)
+    used = np.ones(len(one_hot), np.bool_)
+    while True:
+        shares = _shares(among @ (one_hot * used[:, None]))
+        own = shares[np.arange(len(one_hot)), labels.labels]
+        is_last = (one_hot * used[:, None]).sum(axis=0)[labels.labels] <= 1
+        contradiction = np.where(used & ~is_last, shares.max(axis=1, initial=0.0) - own, 0.0)
+        worst = int(contradiction.argmax())
+        if contradiction[worst] < LEAST_CONTRADICTION:
+            break
+        used[worst] = False
+    shares = _shares(reach @ (one_hot * used[:, None]))
+    return _clear_labels(shares, labels.num_classes, with_weights=False)
+
+
+def _clear_labels(shares: FloatArray, num_classes: int, *, with_weights: bool) -> PoolLabels:
+    """Returns labels where the leading class of `[num_inputs, num_classes]` is clearly ahead."""
+    first_two = np.sort(shares, axis=1)[:, -2:]
+    is_clear = first_two[:, -1] - first_two[:, 0] * (num_classes > 1) >= LEAST_LEAD
+    clear = np.flatnonzero(is_clear)
+    return PoolLabels(
+        query_indices=clear,
+        labels=shares[clear].argmax(axis=1),
+        num_classes=num_classes,
+        weights=shares[clear].astype(np.float32) if with_weights else None,
+    )
+
+
+def _shares(influences: FloatArray) -> FloatArray:
+    """Divides rows `[num_inputs, num_classes]` by their sums; where nothing arrives they stay 0."""
+    total = influences.sum(axis=1, keepdims=True)
+    return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
