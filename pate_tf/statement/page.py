@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import exp, isfinite
 
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.statement import words
 from pate_tf.statement.privacy_statement import (
     Guarantee,
@@ -26,7 +27,7 @@ def to_markdown(statement: PrivacyStatement) -> str:
     by_sums = statement.mechanism.adds_records
     told = [
         ("queries asked / answered", f"{statement.num_queries:,} / {statement.num_answered:,}"),
-        ("which queries", words.STRATEGIES[statement.query_strategy].words),
+        ("which queries", STRATEGIES[statement.query_strategy].words),
     ]
     lines += [
         f"A classifier (the *student*) learnt from {statement.num_answered:,} "

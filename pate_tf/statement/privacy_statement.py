@@ -15,6 +15,7 @@ from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_tea
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.analysis.release_results import SanitisedEpsilon
+from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.statement import words
 
 # Tables as a notebook renders them.
@@ -152,9 +153,9 @@ class StatedFacts:
     def __post_init__(self) -> None:
         if self.unit not in words.PROTECTED:
             raise ValueError(f"unit: expected one of {sorted(words.PROTECTED)}, got {self.unit!r}")
-        if self.query_strategy not in words.STRATEGIES:
+        if self.query_strategy not in STRATEGIES:
             raise ValueError(
-                f"query_strategy: expected one of {', '.join(words.STRATEGIES)}, got "
+                f"query_strategy: expected one of {', '.join(STRATEGIES)}, got "
                 f"{self.query_strategy!r}"
             )
         self.mechanism.in_words()
@@ -211,7 +212,7 @@ class StatedFacts:
     @property
     def is_adaptive(self) -> bool:
         """Whether queries were chosen by earlier noisy answers."""
-        return words.STRATEGIES[self.query_strategy].is_adaptive
+        return STRATEGIES[self.query_strategy].is_adaptive
 
     @property
     def number_charged(self) -> int:
