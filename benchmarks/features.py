@@ -27,12 +27,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
 from pate_tf.accounting.planning import least_noise
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import sources
 from pate_tf.api import student_run as train_student
 from pate_tf.api import teacher_run as train_teachers
-from pate_tf.api.label_requests import Budget, LabelRequest
-from pate_tf.queries.config import QueryConfig
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -126,10 +124,8 @@ def measured(one: Setting, data_dir: pathlib.Path | None, folder: pathlib.Path) 
         train_student.StudentRun(
             sources=train_student.Sources(data=data, teachers=sources.TeacherSource(folder=folder)),
             settings=StudentSettings(student=one.student),
-            request=LabelRequest(
-                queries=QueryConfig(strategy=one.strategy, num_queries=one.num_queries),
-                mechanism=one.drawn_by(),
-                noise=SystemNoise(),
+            labels=LabelSettings(
+                mechanism=one.drawn_by(), strategy=one.strategy, num_queries=one.num_queries
             ),
             budget=Budget(delta=DELTA),
         )

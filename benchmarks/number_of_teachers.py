@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts
 from pate_tf.accounting.target import Target
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api.planned_labels import QUERIES_A_CLASS
+from pate_tf.api.labelling import QUERIES_A_CLASS
 from pate_tf.api.sources import DataSource
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import Votes

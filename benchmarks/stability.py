@@ -13,14 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from pate_tf.accounting.optimal_thresholding import stability_distances
-from pate_tf.api.label_requests import with_representation
 from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
 from pate_tf.core.artifacts import RunDirectory
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import Named
 from pate_tf.queries import neighbours
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import asked_inputs
 from pate_tf.queries.strategies import clusters
 from pate_tf.teachers import voters
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     public = catalogue.load_public(asked.dataset, data_dir=asked.data_dir)
     pool = public.split(public.dataset.pool_size).pool
     ensemble = load_ensemble(ensemble_folder(RunDirectory(asked.teachers_dir)))
-    queries = with_representation(QueryConfig(num_queries=1), ensemble)
+    named = ensemble.config.representation
     teachers = KeptVotes(ensemble.votes(pool.inputs), pool)
     print(f"SENSITIVE: {ensemble.num_teachers} teachers of {asked.dataset}")
     print("| queries | look-alikes | fewest teachers to change, a seed each |")
@@ -76,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         num_queries=num_queries,
                         num_neighbours=number,
                         seed=seed,
-                        representation=queries.representation,
+                        representation=named if isinstance(named, str) else None,
                     )
                     for seed in range(asked.seeds)
                 ]

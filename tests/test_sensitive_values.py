@@ -75,7 +75,6 @@ PUBLIC = {
     *(
         "queries.strategies.clusters.Clusters",
         "queries.propagation.Inferred",
-        "api.feature_sums.SumsPlan",
     ),
     *(
         "statement.privacy_statement.Guarantee",
@@ -86,6 +85,8 @@ PUBLIC = {
     *("data.columns.Column", "data.tfds_source.Source"),
     *("students.evaluation.Accuracy", "students.config.StudentConfig"),
     *("students.config.StudentSettings", "students.catalogue.Student"),
+    *("students.config.OutputSettings", "students.config.ComparisonSettings"),
+    *("core.settings.Setting", "core.settings.Settings", "cli.student.Places"),
     *("selective_sgd.privacy.Payment", "selective_sgd.privacy._Known"),
     "selective_sgd.privacy.Privacy",
     *("selective_sgd.server.Parameters", "selective_sgd.settings.Settings"),
@@ -104,12 +105,13 @@ PUBLIC = {
     *(
         "api.analysis.RunConfig",
         "api.reporting.Reporting",
-        "api.label_requests.LabelRequest",
+        "api.labelling.ReleasePlan",
     ),
-    *("api.planned_labels.TargetRequest", "api.planned_labels.JointPlan"),
+    *("api.settings.LabelSettings", "api.labelling.JointPlan"),
     "api.calibration.RecommendationRun",
     *(
-        "api.label_requests.Budget",
+        "api.settings.Budget",
+        "api.settings.ReleaseSettings",
         "api.student_training.Output",
         "api.student_publishing.Published",
     ),

@@ -17,8 +17,7 @@ from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api import student_run as train_student
 from pate_tf.api import teacher_run as train_teachers
-from pate_tf.api.label_requests import Budget
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.sources import TeacherSource
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -66,7 +65,7 @@ def run(
     folder: pathlib.Path,
     mechanism: type[Mechanism] | None,
 ) -> dict[str, object]:
-    """Buys labels as `train_student.py --target_epsilon` does, and trains the student.
+    """Releases labels as `train_student.py --epsilon` does, and trains the student.
 
     Args:
       problem: the data.
@@ -74,9 +73,12 @@ def run(
       noise: where it comes from.
       repetition: which one.
       folder: of trained teachers.
-      mechanism: the only one to find the noise of; None for the recommended one.
+      mechanism: the only one to find the noise of, by votes; None for feature sums of teachers that
+        have them, else for the recommended one.
     """
     with copied(folder) as copy:
+        has_sums = (copy / "sensitive" / "teachers" / "ensemble" / "class_sums.npz").exists()
+        by_sums = mechanism is None and has_sums
         began = time.monotonic()
         report = train_student.run(
             train_student.StudentRun(
@@ -84,9 +86,9 @@ def run(
                     data=problem.source, teachers=TeacherSource(folder=copy)
                 ),
                 settings=problem.student_settings(repetition),
-                request=TargetRequest(
-                    target_epsilon=epsilon,
-                    noise=noise,
+                labels=LabelSettings(
+                    method="feature_sums" if by_sums else "pate",
+                    epsilon=epsilon,
                     mechanism=mechanism,
                     seed=problem.seed + repetition,
                 ),

@@ -21,12 +21,12 @@ from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.analysis.release import release_log_cost
 from pate_tf.analysis.release_planning import GATE, SANITISED, ReleaseRequest
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.labelling import open_ledger, plan_release, release_labels
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.registry import STATE_VARIABLE
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.strategies import find_strategy
 
 
@@ -108,15 +108,12 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
         teachers = bench.voter(asking.ensemble)
-        request = LabelRequest(
-            queries=QueryConfig(
-                strategy=asking.strategy,
-                num_queries=asking.num_queries,
-                rounds=bench.setting.active_rounds if strategy.is_adaptive else None,
-                seed=bench.seed + asking.draw,
-            ),
+        settings = LabelSettings(
             mechanism=asking.mechanism,
-            noise=noise,
+            strategy=asking.strategy,
+            num_queries=asking.num_queries,
+            rounds=bench.setting.active_rounds if strategy.is_adaptive else None,
+            seed=bench.seed + asking.draw,
         )
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -125,7 +122,10 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
                 pathlib.Path(folder) / "sensitive", teachers=teachers, budget=Budget(delta=delta)
             ) as ledger,
         ):
-            queried = ask(request, public.pool, teachers=teachers, ledger=ledger)
+            plan = plan_release(settings, teachers, public.pool, delta=ledger.delta)
+            queried = release_labels(
+                plan, public.pool, teachers=teachers, ledger=ledger, noise=noise
+            )
         learnt, truth = queried.labels, public.pool_labels
         if truth is None:
             raise ValueError("labels: expected a data set with labels of its public side")

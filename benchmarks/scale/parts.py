@@ -41,13 +41,13 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Trains so many, and buys labels of `QUERIES` queries: all of it by the library."""
     from pate_tf.accounting.mechanisms import GaussianHistogram
     from pate_tf.aggregation.noise import SystemNoise
-    from pate_tf.api import label_requests
     from pate_tf.api import teacher_run as train_teachers
+    from pate_tf.api.labelling import open_ledger, plan_release, release_labels
+    from pate_tf.api.settings import Budget, LabelSettings
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
     from pate_tf.core.sensitive import PrivateExamples
     from pate_tf.ledger.registry import STATE_VARIABLE
-    from pate_tf.queries.config import QueryConfig
     from pate_tf.teachers.settings import TeacherSettings
 
     os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user
@@ -74,15 +74,14 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
         engine=train_teachers.Engine(),
     )
     trained = time.process_time()
-    request = label_requests.LabelRequest(
-        queries=QueryConfig(num_queries=QUERIES),
-        mechanism=GaussianHistogram(sigma=number / 50),
-        noise=SystemNoise(),
-    )
-    budget = label_requests.Budget(delta=1e-7)
-    with label_requests.open_ledger(run / "sensitive", teachers=ensemble, budget=budget) as ledger:
-        bought = label_requests.ask(request, pool, teachers=ensemble, ledger=ledger)
-    right = bought.released.labels == truth[bought.released.query_indices]
+    settings = LabelSettings(mechanism=GaussianHistogram(sigma=number / 50), num_queries=QUERIES)
+    budget = Budget(delta=1e-7)
+    with open_ledger(run / "sensitive", teachers=ensemble, budget=budget) as ledger:
+        plan = plan_release(settings, ensemble, pool, delta=budget.delta)
+        labels = release_labels(
+            plan, pool, teachers=ensemble, ledger=ledger, noise=SystemNoise()
+        ).released
+    right = labels.labels == truth[labels.query_indices]
     return {
         "train, save, load": trained - began,
         "votes, counted, and labels": time.process_time() - trained,

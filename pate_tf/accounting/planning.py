@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.conversions import check_delta
+from pate_tf.accounting.conversions import check_delta, least
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -72,13 +72,7 @@ def most_queries(mechanism: Mechanism, *, epsilon: float, delta: float) -> int:
         enough, too_many = too_many, too_many * 2
         if enough >= LARGEST_NUM_QUERIES:
             return LARGEST_NUM_QUERIES
-    while too_many - enough > 1:
-        middle = (enough + too_many) // 2
-        if affordable(middle):
-            enough = middle
-        else:
-            too_many = middle
-    return enough
+    return least(lambda number: not affordable(number), enough, too_many) - 1
 
 
 # What a user fixes of a release before there are votes, so that no vote can advise it.

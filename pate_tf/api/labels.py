@@ -1,4 +1,4 @@
-"""Labels that were bought, with the pool that they are of."""
+"""Released labels, with the pool that they are of."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Labels:
     True
 
     Attributes:
-      queried: what came of asking, for `pate_tf.api`.
+      queried: labels, queries and cost, for `pate_tf.api`.
       pool: the public inputs that they are of.
 
     Raises:
@@ -51,7 +51,7 @@ class Labels:
 
     @property
     def released(self) -> ReleasedLabels:
-        """The labels that were paid for."""
+        """The labels that were charged."""
         return self.queried.released
 
     @property
@@ -61,12 +61,12 @@ class Labels:
 
     @property
     def labels(self) -> IntArray:
-        """The noisy labels that were paid for, int64 `[num_labels]`, as `query_indices`."""
+        """The noisy labels that were charged, int64 `[num_labels]`, as `query_indices`."""
         return self.released.labels
 
     @property
     def weights(self) -> npt.NDArray[np.float32] | None:
-        """How sure each of `labels` is, float32 `[num_labels, num_classes]`, rows with a sum of 1.
+        """Confidence in each class, float32 `[num_labels, num_classes]`, rows with a sum of 1.
 
         Of a `GaussianHistogram`, whose noisy counts say so; None of other mechanisms.
         """
@@ -76,7 +76,7 @@ class Labels:
     def cost(self) -> Cost:
         """What these labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
 
-        Of these labels alone; `Labeller.spent` counts everything that the teachers ever answered.
+        Of these labels alone; `Labeller.spent` counts everything released from the teachers.
         """
         return self.released.cost
 
@@ -85,7 +85,7 @@ class Labels:
 
         Args:
           inferred: whether to give what a `Student` learns from: with some strategies ("diverse",
-            "siamese") labels of other inputs of the pool follow from those that were paid for.
+            "siamese") labels of other inputs of the pool follow from those that were charged.
         """
         given = self.queried.labels if inferred else self.released
         return self.pool.inputs[given.query_indices], np.array(given.labels)

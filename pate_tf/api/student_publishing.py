@@ -14,7 +14,7 @@ from pate_tf.aggregation import labeller
 from pate_tf.aggregation.feature_sums import sums_digest
 from pate_tf.aggregation.labeller import cost_of_labels
 from pate_tf.analysis import release_results as kept_release
-from pate_tf.api.label_requests import check_teachers
+from pate_tf.api.labelling import check_teachers
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.ledger import Ledger

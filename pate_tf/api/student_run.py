@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.planning import Recommendation
-from pate_tf.api.feature_sums import SumsPlan
-from pate_tf.api.label_requests import (
-    Budget,
-    LabelRequest,
-    check_request,
-    check_teachers,
-    open_ledger,
-)
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.labelling import ReleasePlan, check_teachers, open_ledger, plan_release
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.sources import DataSource, TeacherSource
 from pate_tf.api.student_training import (
     REPORT,
@@ -36,7 +28,7 @@ from pate_tf.queries.queried import QueriedLabels
 from pate_tf.students import evaluation
 from pate_tf.students.batches import outputs
 from pate_tf.students.catalogue import complete
-from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.students.config import DISTILLATION, OutputSettings, StudentConfig, StudentSettings
 from pate_tf.students.evaluation import ByClass
 from pate_tf.students.supervised import train_distilled
 from pate_tf.teachers import voters as counting
@@ -406,9 +398,6 @@ def comparison_rows(
 # What `pate_tf.cli.student` calls, and any program may.
 
 
-DISTILLATION = "distillation"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sources:
     """Who is asked about what.
@@ -449,20 +438,16 @@ class StudentRun:
     Attributes:
       sources: who is asked about what.
       settings: how the student learns.
-      request: which labels are bought, or what they may cost.
+      labels: which labels are released.
       budget: of the ensemble.
-      save_labels: see `Output`.
-      export_formats: see `Output`.
-      evaluate_on: see `Output`.
+      output: what is written and measured.
     """
 
     sources: Sources
     settings: StudentSettings
-    request: LabelRequest | TargetRequest
+    labels: LabelSettings
     budget: Budget
-    save_labels: bool = True
-    export_formats: tuple[str, ...] = ()
-    evaluate_on: str | None = None
+    output: OutputSettings = dataclasses.field(default_factory=OutputSettings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -485,9 +470,9 @@ class ComparisonRun:
 
 
 def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
-    """Buys labels, trains a student, publishes it; keeps and returns what was found out.
+    """Releases labels, trains a student, publishes it; stores and returns what was found out.
 
-    Where all was paid and no label left there is no student, and the report says so.
+    Where all queries were charged and none got a label there is no student; the report says so.
 
     Raises:
       ValueError: if something does not fit; nothing was charged then.
@@ -495,25 +480,20 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     """
     public, teachers, teachers_directory, directory = asked.sources.load(reporting)
     config = complete(asked.settings, public.dataset)
-    request = asked.request
-    plan: Recommendation | SumsPlan | None = None
-    if isinstance(request, TargetRequest):
-        with reporting.clock("planning"):
-            plan = request.plan_for(teachers, public.pool, delta=asked.budget.delta)
-        reporting.note(plan.in_words())
-        request = request.planned(plan)
-        config = complete(
-            asked.settings, public.dataset, labels_whole_pool=isinstance(plan, SumsPlan)
-        )
+    with reporting.clock("planning"):
+        plan = plan_release(asked.labels, teachers, public.pool, delta=asked.budget.delta)
+    if plan.description:
+        reporting.note(plan.description)
+    if plan.is_of_sums:
+        config = complete(asked.settings, public.dataset, labels_whole_pool=True)
     output = Output(
         directory=directory,
-        save_labels=asked.save_labels,
-        export_formats=asked.export_formats,
-        evaluate_on=asked.evaluate_on,
+        save_labels=asked.output.save_labels,
+        export_formats=asked.output.export_formats,
+        evaluate_on=asked.output.evaluate_on,
     )
-    warn_of_raw_pixels(asked, public.dataset, reporting)
+    warn_of_raw_pixels(asked.settings, plan, public.dataset, reporting)
     # Before the ledger is opened: what is refused leaves nothing behind.
-    check_request(request, public.pool, teachers)
     check_student(config, public, output)
     with (
         open_ledger(
@@ -528,9 +508,10 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
             result = make_student(
                 config,
                 public,
-                request=request,
+                plan=plan,
                 teachers=teachers,
                 ledger=ledger,
+                noise=asked.labels.noise(),
                 output=output,
                 reporting=reporting,
             )
@@ -542,35 +523,36 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
                 seconds=reporting.seconds,
             )
             rows = unanswered_rows(values)
-            return _kept(values, rows, directory, plan=plan, failure=str(error))
+            return _stored(values, rows, directory, plan=plan, failure=str(error))
     seconds = reporting.seconds
     values = student_values(result, seconds=seconds)
-    return _kept(values, student_rows(result, seconds=seconds), directory, plan=plan)
+    return _stored(values, student_rows(result, seconds=seconds), directory, plan=plan)
 
 
-def _kept(
+def _stored(
     values: dict[str, Any],
     rows: list[Row],
     directory: artifacts.RunDirectory,
     *,
-    plan: Recommendation | SumsPlan | None,
+    plan: ReleasePlan,
     failure: str | None = None,
 ) -> RunReport:
     """SENSITIVE: writes what a run found out below `sensitive/`, and returns it."""
-    if plan is not None:
-        values, rows = {**values, "plan": plan.to_dict()}, [*rows, ("how chosen", plan.reason)]
+    if plan.reason is not None:
+        values, rows = {**values, "plan": plan.values}, [*rows, ("how chosen", plan.reason)]
     artifacts.write_json(directory.sensitive / REPORT, values, private=True)
     return RunReport(values=values, rows=rows, failure=failure)
 
 
-def warn_of_raw_pixels(asked: StudentRun, dataset: Dataset, reporting: Reporting) -> None:
-    """Says in one line that a recipe which lives on changed images has none to learn from."""
-    request = asked.request
-    strategy = request.strategy if isinstance(request, TargetRequest) else request.queries.strategy
+def warn_of_raw_pixels(
+    settings: StudentSettings, plan: ReleasePlan, dataset: Dataset, reporting: Reporting
+) -> None:
+    """Says in one line that no augmentation is known where what was asked for needs one."""
+    strategy = plan.queries.strategy
     needing = [
         name
         for name, is_asked in (
-            ("student consistency", asked.settings.student == "consistency"),
+            ("student consistency", settings.student == "consistency"),
             (f"strategy {strategy}", strategy in ("diverse", "medoids")),
         )
         if is_asked

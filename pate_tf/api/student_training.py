@@ -12,7 +12,8 @@ import numpy as np
 from pate_tf.accounting import moments
 from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.aggregation.labeller import paid_counts
-from pate_tf.api.label_requests import LabelRequest, ask, check_request
+from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.api.labelling import ReleasePlan, release_labels
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.student_publishing import PAGE, STATEMENT, Published, publish
 from pate_tf.core import artifacts
@@ -112,7 +113,7 @@ def warn_of_noise(labels: QueriedLabels, reporting: Reporting) -> None:
         )
 
 
-# A student is made: labels are bought, it learns from them, it is evaluated and published.
+# A student is made: labels are released, it learns from them, it is evaluated and published.
 #
 # Each step is a function of its own; `make_student` is all of them. What crosses from the sensitive
 # half is `ReleasedLabels`, which only the labeller makes.
@@ -234,20 +235,22 @@ def make_student(
     config: StudentConfig,
     public: PublicSplit,
     *,
-    request: LabelRequest,
+    plan: ReleasePlan,
     teachers: Voter,
     ledger: Ledger,
+    noise: NoiseSource,
     output: Output,
     reporting: Reporting = QUIET,
 ) -> StudentReport:
-    """Buys labels, trains a student on them, publishes it and evaluates what was published.
+    """Releases labels, trains a student on them, publishes it and evaluates what was published.
 
     Args:
       config: how the student is trained.
       public: the pool, and the samples that evaluate the student.
-      request: which labels are bought.
+      plan: which labels are released; of `plan_release` for this pool and these teachers.
       teachers: the ensemble.
-      ledger: the ensemble's ledger, open; see `labels.open_ledger`.
+      ledger: the ensemble's ledger, open; see `labelling.open_ledger`.
+      noise: where privacy noise comes from.
       output: where everything goes.
       reporting: how progress is shown.
 
@@ -256,15 +259,16 @@ def make_student(
       NothingAnsweredError: if all was paid and no label left.
       LedgerError: if the budget does not suffice or the ledger can't be used.
     """
-    check_request(request, public.pool, teachers)
     check_student(config, public, output)
     artifacts.remove_abandoned(output.directory.root)
-    labels = ask(request, public.pool, teachers=teachers, ledger=ledger, reporting=reporting)
+    labels = release_labels(
+        plan, public.pool, teachers=teachers, ledger=ledger, noise=noise, reporting=reporting
+    )
     released = output.directory.released
     if output.save_labels:
         labels.save(released)
     if not labels.released.num_answered:
-        raise NothingAnsweredError(labels, request.mechanism.unanswered_advice)
+        raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
     warn_of_noise(labels, reporting)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     published = publish(

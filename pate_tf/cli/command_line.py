@@ -37,8 +37,6 @@ def hint(error: Exception) -> str:
 
 # The help of a command: its flags by groups, in the order of use.
 
-# The flag that gives an argument of the library, where they have different names.
-FLAG_OF_ARGUMENT: dict[str, str] = {}
 _HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
 _WIDTH = 96
 
@@ -82,10 +80,12 @@ def _value_of(flag: Any) -> str:
 
 def _with_default(flag: Any) -> str:
     """Returns a flag's help with its default, where it has one and does not say so itself."""
-    if flag.default in (None, "", [], False) or "Default:" in flag.help:
-        return str(flag.help)
+    # absl puts an enum's values in front of its help; they stand behind the name here.
+    help_text = re.sub(r"^<[^>]*>: ", "", flag.help)
+    if flag.default in (None, "", [], False) or "Default:" in help_text:
+        return help_text
     default = ",".join(flag.default) if isinstance(flag.default, list) else flag.default
-    return f"{flag.help} Default: {default}."
+    return f"{help_text} Default: {default}."
 
 
 # What a terminal shows while a command works: bars and a clock.
@@ -186,6 +186,10 @@ def path(text: str | None) -> pathlib.Path | None:
     return pathlib.Path(text) if text else None
 
 
+class FlagValueError(ValueError):
+    """A flag has a value that its setting can't have; ends a command with exit code 2."""
+
+
 def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
     """Returns an error's message in the words of who typed flags.
 
@@ -194,7 +198,6 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
         arguments in backticks.
       flag_of_argument: the flag that sets an argument, where they have different names.
     """
-    flag_of_argument = {**FLAG_OF_ARGUMENT, **flag_of_argument}
     argument, colon, rest = message.partition(":")
     for name, flag in flag_of_argument.items():
         rest = rest.replace(f"`{name}`", f"--{flag}")
@@ -223,6 +226,8 @@ def guarded(
                 main()
         except KeyboardInterrupt:
             _fail("stopped; the same command goes on from here", INTERRUPTED)
+        except FlagValueError as error:
+            _fail(in_flags(str(error), flag_of_argument), FLAG_ERROR)
         except (ValueError, OSError, LedgerError) as error:
             if error.__cause__ is not None and flag_values.verbosity > 0:
                 traceback.print_exception(error.__cause__)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from absl import flags
@@ -34,7 +34,6 @@ def define(kind: type, *, group: str, without: Iterable[str] = (), **defaults: A
     for name, each in described(kind).items():
         flag = each.flag or name
         command_line.shown_in_help(flag, each.group or group, advanced=each.advanced)
-        command_line.FLAG_OF_ARGUMENT.setdefault(name, flag)
         if name in without or flag in FLAGS:
             continue
         default = defaults.get(name, values[name])
@@ -65,21 +64,28 @@ def read(kind: type[Kind], **values: Any) -> Kind:
         **values: of fields that no flag gives, or that the command worked out.
 
     Raises:
-        ValueError: if a value is none that the setting may have.
+        FlagValueError: if a value is none that the setting may have.
     """
+    try:
+        return kind(**{**values_of(kind), **values})
+    except ValueError as error:
+        raise command_line.FlagValueError(str(error)) from None
+
+
+def values_of(kind: type) -> dict[str, Any]:
+    """Returns the values that flags give the settings of a dataclass, by field."""
+    values: dict[str, Any] = {}
     for name, each in described(kind).items():
         flag = each.flag or name
-        if name in values or flag not in FLAGS:
+        if flag not in FLAGS:
             continue
         is_of, is_list = value_type(kind, name)
         value = FLAGS[flag].value
-        if value is None:
-            values[name] = None
-        elif is_list:
+        if is_list and value is not None:
             values[name] = tuple(_converted(name, is_of, one) for one in value)
         else:
-            values[name] = is_of(value) if value != "" else None
-    return kind(**values)
+            values[name] = None if value is None or value == "" else is_of(value)
+    return values
 
 
 def _converted(name: str, is_of: type, text: str) -> Any:
@@ -89,10 +95,21 @@ def _converted(name: str, is_of: type, text: str) -> Any:
         raise ValueError(f"{name}: expected numbers with commas between, got {text!r}") from None
 
 
-def given_settings(kind: type) -> Mapping[str, Any]:
-    """Returns the settings of a dataclass that were typed, by field."""
-    typed = {name: FLAGS[each.flag or name] for name, each in described(kind).items()}
-    return {name: flag.value for name, flag in typed.items() if flag.present}
+def flag_of_argument(*kinds: type) -> dict[str, str]:
+    """Returns the flag that gives an argument of the library, where the names differ.
+
+    Of arguments that several dataclasses have, the first one's counts.
+    """
+    table: dict[str, str] = {}
+    for kind in kinds:
+        for name, each in described(kind).items():
+            table.setdefault(name, each.flag or name)
+    return {name: flag for name, flag in table.items() if name != flag}
+
+
+def names_of(kind: type) -> list[str]:
+    """Returns the names of the flags of a dataclass."""
+    return [each.flag or name for name, each in described(kind).items()]
 
 
 # The flags that name a user's own data: two tables with a schema, or two folders of images.
@@ -120,6 +137,9 @@ def define_data_flags(*, with_private: bool) -> None:
             "Column that says whose a private record is: all records of one owner go to one "
             "teacher. Default: what the schema says, if anything.",
         )
+    for name in ("private", "owner", "public", "schema", "label"):
+        if with_private or name not in ("private", "owner"):
+            command_line.shown_in_help(name, "data", advanced=name in ("owner", "label"))
     flags.DEFINE_string(
         "public",
         None,
@@ -177,8 +197,12 @@ def define_mechanism_flags(
     """
     known = [*base.offered(), *([] if in_analysis else base.adders())]
     flags.DEFINE_enum("mechanism", default, known, help_text)
+    command_line.shown_in_help("mechanism", "privacy")
     end = ", or what the ledger says" if in_analysis else ""
     for flag in _distinct(in_analysis):
+        if flag.name in FLAGS:  # --epsilon is what a release costs, of a gate too
+            continue
+        command_line.shown_in_help(flag.name, "mechanisms", advanced=True)
         help_of_flag = f"{flag.help} Default: {default_in_words(flag)}{end}."
         if flag.is_whole:
             flags.DEFINE_integer(flag.name, None, help_of_flag, lower_bound=0)

@@ -51,11 +51,11 @@ class Setting:
                 raise ValueError(f"{name}: expected {_either(self.choices)}, got {value!r}")
             return
         limits = self._limits()
-        if not limits:
+        if limits == "":
             return
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(float(value)) or not self._contains(float(value)):  # type: ignore[arg-type]
-            raise ValueError(f"{name}: expected a finite number {limits}, got {value!r}")
+            raise ValueError(f"{name}: expected {limits}, got {value!r}")
 
     def _contains(self, value: float) -> bool:
         return (
@@ -66,13 +66,16 @@ class Setting:
         )
 
     def _limits(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"from {self.least:.15g} to {self.most:.15g}"
         limits = (
-            ("of at least", self.least),
+            ("at least", self.least),
             ("above", self.above),
-            ("up to", self.most),
+            ("at most", self.most),
             ("below", self.below),
         )
-        return " and ".join(f"{words} {limit:.15g}" for words, limit in limits if limit is not None)
+        found = [f"{words} {limit:.15g}" for words, limit in limits if limit is not None]
+        return " and ".join(found + ["finite"] * (len(found) == 1))
 
 
 def setting(default: Any = MISSING, **facts: Any) -> Any:

@@ -184,7 +184,7 @@ def _check_consistency(config: StudentConfig, dataset: Dataset) -> None:
     if not consistency.learns_by_augmentation(dataset):
         raise ValueError(
             f"student consistency: expected images whose augmentation says what keeps a label, got "
-            f"none for {dataset.name}; take --student=supervised"
+            f"none for {dataset.name}; take student supervised"
         )
     model = models.build(config.model, dataset)
     consistency.check_model(model)

@@ -183,7 +183,7 @@ def test_a_large_delta_is_warned_of(teachers):
     assert statement(teachers / "run")["is_delta_large"] is True
 
 
-def test_a_budget_alone_is_enough(teachers):
+def test_an_epsilon_alone_is_enough(teachers):
     """The gate may stay shut for seven small teachers: a mechanism that always answers is named."""
     asked = (*FEW_STEPS, "--teachers_dir=run", "--target_epsilon=40", "--query_strategy=first")
     ended = run_script(
@@ -206,15 +206,14 @@ def test_a_budget_alone_is_enough(teachers):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--target_epsilon=1", "--sigma=3"], "sigma: expected without --target_epsilon"),
-        (["--target_epsilon=1", "--lap_scale=3"], "lap_scale: expected without --target_epsilon"),
-        (["--target_epsilon=1", "--epsilon=1"], "epsilon: expected without --target_epsilon"),
-        (["--margin=0.5"], "margin: expected with --target_epsilon alone"),
-        (["--exceptions=1"], "exceptions: expected with --target_epsilon alone"),
-        (["--target_epsilon=0.01"], "target_epsilon: expected one that labels at least half"),
+        (["--target_epsilon=1", "--sigma=3"], "sigma: expected without --epsilon"),
+        (["--target_epsilon=1", "--lap_scale=3"], "lap_scale: expected without --epsilon"),
+        (["--margin=0.5"], "margin: expected with --epsilon alone"),
+        (["--exceptions=1"], "exceptions: expected with --epsilon alone"),
+        (["--target_epsilon=0.01"], "epsilon: expected one that labels at least half"),
         (
             ["--target_epsilon=1", "--student=distillation", "--non_private_comparison"],
-            "target_epsilon: expected without --student=distillation",
+            "epsilon: expected without --student=distillation",
         ),
     ],
 )

@@ -14,13 +14,13 @@ from image_builders import SPLITS, prepare
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.api import teacher_training as run
-from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.labelling import open_ledger, plan_release
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_source import SVHN
-from pate_tf.queries.config import QueryConfig
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import catalogue as students
 from pate_tf.students.config import StudentSettings
@@ -203,11 +203,13 @@ def test_a_colour_teacher_learns_and_a_student_is_exported(
                 StudentSettings(student=student, max_steps=5, batch_size=10), public.dataset
             ),
             public.split(30),
-            request=LabelRequest(
-                queries=QueryConfig(num_queries=20),
-                mechanism=LaplaceNoisyMax(1.0),
-                noise=SeededNoise(0),
+            plan=plan_release(
+                LabelSettings(mechanism=LaplaceNoisyMax(1.0), num_queries=20),
+                teachers,
+                public.split(30).pool,
+                delta=1e-5,
             ),
+            noise=SeededNoise(0),
             teachers=teachers,
             ledger=ledger,
             output=Output(directory=directory),

@@ -1,12 +1,10 @@
-"""A budget by the front door is planned as `train_student.py --target_epsilon` plans it."""
+"""A labeller with an epsilon plans as `train_student.py --epsilon` does."""
 
 import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram
-from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram, LaplaceNoisyMax
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 
@@ -30,49 +28,56 @@ def ridge(tmp_path_factory):
     return teachers.fit(DATA.private, DATA.pool)
 
 
-def planned(teachers, epsilon, mechanism=None):
-    asked = TargetRequest(target_epsilon=epsilon, noise=SystemNoise(), mechanism=mechanism)
-    plan = asked.plan_for(teachers.known.voter(DATA.pool), DATA.pool, delta=1e-5)
-    return plan, asked.planned(plan)
+@pytest.mark.parametrize(
+    ("epsilon", "asked", "kind", "strategy"),
+    [
+        (20.0, {"mechanism": GaussianHistogram}, GaussianHistogram, "diverse"),
+        (8.0, {"method": "feature_sums"}, ClassSums, "first"),
+    ],
+)
+def test_ridge_teachers_release_what_is_learnt_from_together(ridge, epsilon, asked, kind, strategy):
+    with pate_tf.Labeller(ridge, epsilon=epsilon, delta=1e-5, **asked) as labeller:
+        plan = labeller.plan(DATA.pool)
+        labels = labeller.label(DATA.pool)
+    assert isinstance(plan.mechanism, kind)
+    assert labels.queried.strategy == plan.queries.strategy == strategy
+    assert len(labels.query_indices) == plan.queries.num_queries
+    assert labels.cost.epsilon <= epsilon
 
 
 @pytest.mark.parametrize(
-    ("target", "named", "kind", "strategy"),
+    ("asked", "message"),
     [
-        (20.0, GaussianHistogram, GaussianHistogram, "diverse"),
-        (8.0, None, ClassSums, "first"),
-        (0.3, ClassSums, ClassSums, "first"),
+        ({}, "epsilon: expected a number, or a mechanism with its noise, got neither"),
+        (
+            {"epsilon": 1.0, "mechanism": LaplaceNoisyMax(0.1)},
+            "epsilon: expected a number, or a mechanism with its noise, got both",
+        ),
+        ({"method": "feature_sums"}, "epsilon: expected a number with method feature_sums"),
+        ({"epsilon": 1.0, "method": "sums"}, "method: expected pate or feature_sums, got 'sums'"),
     ],
 )
-def test_ridge_teachers_sell_what_is_learnt_from_together(ridge, target, named, kind, strategy):
-    plan, asked = planned(ridge, target, named)
-    with pate_tf.Labeller.for_target(
-        ridge, DATA.pool, target_epsilon=target, delta=1e-5, mechanism=named
-    ) as labeller:
-        assert labeller.plan == plan and isinstance(labeller.mechanism, kind)
-        labels = labeller.label(DATA.pool)
-        assert labels.queried.strategy == asked.queries.strategy == strategy
-        assert len(labels.query_indices) == plan.num_queries
-        assert labels.cost.epsilon <= target
+def test_settings_that_do_not_fit_are_refused_before_a_ledger_is_opened(tmp_path, asked, message):
+    teachers = pate_tf.Teachers.from_votes(np.zeros((30, 400), int), directory=tmp_path / "run")
+    with pytest.raises(ValueError, match=message):
+        pate_tf.Labeller(teachers, delta=1e-5, **asked)
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_are_no_teachers_and_no_pool_is_one_line(ridge):
-    for teachers, pool, said in (
-        (3, DATA.pool, "teachers: expected pate_tf.Teachers, got int"),
-        (ridge, DATA.pool.inputs, "pool: expected data.pool, got ndarray"),
+    with pytest.raises(ValueError, match=r"teachers: expected pate_tf\.Teachers, got int"):
+        pate_tf.Labeller(3, epsilon=8.0, delta=1e-5)
+    with (
+        pate_tf.Labeller(ridge, epsilon=8.0, delta=1e-5) as labeller,
+        pytest.raises(ValueError, match=r"pool: expected data\.pool, got ndarray"),
     ):
-        with pytest.raises(ValueError, match=said):
-            pate_tf.Labeller.for_target(teachers, pool, target_epsilon=8.0, delta=1e-5)
+        labeller.label(DATA.pool.inputs)
 
 
-def test_others_answer_typical_queries(tmp_path):
+def test_others_answer_medoids(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((300, 400), 3), directory=tmp_path)
-    plan, asked = planned(teachers, 1.0)
-    with pate_tf.Labeller.for_target(
-        teachers, DATA.pool, target_epsilon=1.0, delta=1e-5
-    ) as labeller:
-        assert labeller.plan == plan
-        labels = labeller.label(DATA.pool)
-        assert labels.queried.strategy == asked.queries.strategy == "medoids"
+    with pate_tf.Labeller(teachers, epsilon=1.0, delta=1e-5) as labeller:
+        assert labeller.plan(DATA.pool).queries.strategy == "medoids"
+        assert labeller.label(DATA.pool).queried.strategy == "medoids"
         first = labeller.label(DATA.pool, strategy="first")
         assert first.queried.strategy == "first"

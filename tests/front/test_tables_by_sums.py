@@ -1,4 +1,4 @@
-"""Labels of a table's pool from noisy sums of records: one time, from its own features."""
+"""Labels of a table's pool from feature sums."""
 
 import numpy as np
 import pytest
@@ -26,11 +26,11 @@ def data():
     )
 
 
-def test_a_budget_buys_sums_of_a_table(tmp_path, data):
+def test_feature_sums_of_a_table(tmp_path, data):
     teachers = pate_tf.Teachers("ridge", num_teachers=100, directory=tmp_path / "run")
     teachers.fit(data.private, data.pool)
-    with pate_tf.Labeller.for_target(teachers, data.pool, target_epsilon=0.5, delta=1e-5) as found:
-        assert isinstance(found.mechanism, ClassSums)
+    with pate_tf.Labeller(teachers, epsilon=0.5, delta=1e-5, method="feature_sums") as found:
+        assert isinstance(found.plan(data.pool).mechanism, ClassSums)
         labels = found.label(data.pool)
         assert found.spent().epsilon <= 0.5
     truth = (data.pool.inputs[:, 0] + 0.5 * data.pool.inputs[:, 1] > 1.0).astype(np.int64)

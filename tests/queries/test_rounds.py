@@ -186,8 +186,8 @@ def test_a_representation_that_nothing_looks_at_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_queries": 0}, "num_queries: expected a finite number of at least 1, got 0"),
-        ({"rounds": 0}, "rounds: expected a finite number of at least 1, got 0"),
+        ({"num_queries": 0}, "num_queries: expected at least 1 and finite, got 0"),
+        ({"rounds": 0}, "rounds: expected at least 1 and finite, got 0"),
         ({"rounds": 41}, "rounds: expected from 1 to the 40 queries, got 41"),
         ({"seed": -1}, "seed: expected"),
         ({"seed": 2**31}, "seed: expected"),

@@ -102,7 +102,7 @@ OF_NUMBERS = [
         flags=("--teachers_dir=run", "--mechanism=gaussian_noisy_max", "--lap_scale=50"),
         told="lap_scale: expected --sigma",
     ),
-    teach("--learning_rate=5", told="learning_rate: expected a finite number above 0 and up to 1"),
+    teach("--learning_rate=5", told="learning_rate: expected above 0 and at most 1"),
     ask("--learning_rate=5", told="learning_rate: expected above 0 and at most 1, of Adam"),
     *(
         teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")

@@ -8,12 +8,13 @@ import numpy as np
 
 from pate_tf.accounting import mechanisms
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.labelling import ReleasePlan, open_ledger, plan_release, release_labels
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.queried import QueriedLabels
 from pate_tf.students.config import StudentConfig
 
 NUM_TEACHERS = 100
@@ -51,6 +52,22 @@ def table(agreement: int, seed: int = 0) -> np.ndarray:
     return np.where(agree, labels, random.integers(0, 10, labels.shape))
 
 
+def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> ReleasePlan:
+    """The plan of a mechanism with its noise."""
+    settings = LabelSettings(
+        mechanism=mechanism or mechanisms.LaplaceNoisyMax(0.1), num_queries=num_queries, **choices
+    )
+    return plan_release(settings, teachers, pool, delta=1e-5)
+
+
+def released(ledger, teachers, pool, *, noise=None, **choices) -> QueriedLabels:
+    """Labels of such a plan."""
+    plan = planned(teachers, pool, **choices)
+    return release_labels(
+        plan, pool, teachers=teachers, ledger=ledger, noise=noise or SystemNoise()
+    )
+
+
 def run(
     folder: pathlib.Path,
     ensemble: FakeEnsemble,
@@ -76,16 +93,19 @@ def run(
         teachers=ensemble,
         budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
     ) as ledger:
+        split = public.split(pool_size)
         return make_student(
             StudentConfig(model=model, max_steps=20, batch_size=16, learning_rate=0.003, seed=seed),
-            public.split(pool_size),
-            request=LabelRequest(
-                queries=QueryConfig(
-                    strategy=query_strategy, num_queries=num_queries, rounds=query_rounds
-                ),
-                mechanism=mechanism or mechanisms.LaplaceNoisyMax(0.1),
-                noise=noise or SystemNoise(),
+            split,
+            plan=planned(
+                ensemble,
+                split.pool,
+                mechanism=mechanism,
+                num_queries=num_queries,
+                strategy=query_strategy,
+                rounds=query_rounds,
             ),
+            noise=noise or SystemNoise(),
             teachers=ensemble,
             ledger=ledger,
             output=Output(directory=directory, save_labels=save_labels, evaluate_on=evaluate_on),

@@ -22,13 +22,11 @@ from sklearn.naive_bayes import MultinomialNB
 
 import pate_tf
 from pate_tf.accounting.divergences import LATTICE
-from pate_tf.accounting.target import Target
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import teacher_run as train_teachers
 from pate_tf.api import teacher_training
-from pate_tf.api.feature_sums import sums_plan, with_sums, worthwhile_sums_plan
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.labelling import plan_release
 from pate_tf.api.reporting import Reporting
+from pate_tf.api.settings import LabelSettings
 from pate_tf.api.sources import DataSource
 from pate_tf.api.teacher_settings import PartitionSource
 from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
@@ -172,11 +170,11 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
         )
     ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(run)))
     by_teacher, _ = read_all_finished(run / "sensitive/teachers")
-    kept = with_sums(ensemble)
+    sums = getattr(ensemble, "class_sums", None)
     return Traces(
         teachers=[by_teacher[teacher] for teacher in range(num_teachers)],
         votes=ensemble.votes(POOL.inputs).labels,
-        sums=None if kept is None else kept[1].values,
+        sums=None if sums is None else sums.values,
         files={
             re.sub(r"events\.out.*", "events", str(path.relative_to(run)))
             for path in run.rglob("*")
@@ -198,16 +196,11 @@ def ensemble_folder_of(run: pathlib.Path) -> pathlib.Path:
 
 
 def plans(ensemble) -> list[object]:
-    """What a budget buys, as far as anything is asked of the ensemble for it."""
-    target = Target(epsilon=8.0, delta=1e-5, num_queries=1, unit=ensemble.unit)
-    request = TargetRequest(target_epsilon=50.0, noise=SystemNoise())
-    found: list[object] = [
-        request.plan_for(ensemble, POOL, delta=1e-5).to_dict(),
-        worthwhile_sums_plan(target, teachers=ensemble, pool=POOL),
-    ]
-    if with_sums(ensemble) is not None:
-        found.append(sums_plan(target, teachers=ensemble, pool=POOL).to_dict())
-    return found
+    """Plans of both methods, as far as anything is asked of the ensemble for them."""
+    settings = [LabelSettings(epsilon=50.0)]
+    if getattr(ensemble, "class_sums", None) is not None:
+        settings.append(LabelSettings(epsilon=8.0, method="feature_sums"))
+    return [plan_release(one, ensemble, POOL, delta=1e-5).values for one in settings]
 
 
 def changed(before: Traces, after: Traces) -> set[int]:

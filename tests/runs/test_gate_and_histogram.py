@@ -6,12 +6,11 @@ import pathlib
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
 
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     GaussianHistogram,
-    Mechanism,
     StabilityGate,
     StabilityGateOrHistogram,
 )
@@ -21,23 +20,18 @@ from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.api import analysis as analysis_run
 from pate_tf.api import student_run as student_report
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import NothingAnsweredError, Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentConfig
 
 SPLIT = PUBLIC.split(POOL)
 GATE = StabilityGate(epsilon=1.0, delta=1e-5)
-
-
-def request(mechanism: Mechanism, strategy: str = "first") -> LabelRequest:
-    queries = QueryConfig(strategy=strategy, num_queries=NUM_QUERIES)
-    return LabelRequest(queries=queries, mechanism=mechanism, noise=SystemNoise())
 
 
 def opened(folder: pathlib.Path, teachers: FakeEnsemble) -> Ledger:
@@ -49,7 +43,8 @@ def run(folder, teachers, *, mechanism, query_strategy="first"):
         return make_student(
             StudentConfig(model="mlp", max_steps=20, batch_size=16, learning_rate=0.003, seed=0),
             SPLIT,
-            request=request(mechanism, query_strategy),
+            plan=planned(teachers, SPLIT.pool, mechanism=mechanism, strategy=query_strategy),
+            noise=SystemNoise(),
             teachers=teachers,
             ledger=ledger,
             output=Output(directory=artifacts.RunDirectory(folder)),
@@ -102,7 +97,7 @@ def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
 def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(95))
     with opened(tmp_path, teachers) as ledger:
-        labels = ask(request(GaussianHistogram(20.0)), SPLIT.pool, teachers=teachers, ledger=ledger)
+        labels = released(ledger, teachers, SPLIT.pool, mechanism=GaussianHistogram(20.0))
     np.testing.assert_array_equal(labels.labels.weights, shares(labels.released.noisy_counts))
     assert 0.3 < labels.labels.weights.max(axis=1).mean() < 0.9
     labels.save(tmp_path / "kept")

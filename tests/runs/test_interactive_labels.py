@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
-from pate_tf.api.labelling import open_ledger
-from pate_tf.api.settings import Budget
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.aggregation.labeller import paid_counts
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import student_run as student_report
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger

@@ -1,29 +1,30 @@
-"""When noisy counts are bought to be learnt from together: by public values alone."""
+"""When noisy counts are released to be learnt from together: by public values alone."""
 
+import numpy as np
 import pytest
-from chosen_votes import PUBLIC
+from chosen_votes import PUBLIC, FakeEnsemble
 
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     GaussianNoisyMax,
+    Mechanism,
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.target import Target
-from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api import planned_labels
-from pate_tf.api.planned_labels import TOGETHER, TargetRequest
+from pate_tf.api import labelling
+from pate_tf.api.labelling import TOGETHER, joint_plan, plan_release
+from pate_tf.api.settings import LabelSettings
 
 POOL = PUBLIC.split(250).pool
 
 
 def asked(epsilon, num_teachers=2_000, pool_size=9_000, num_queries=None, strategy=None):
-    return planned_labels.joint_plan(
+    return joint_plan(
+        LabelSettings(epsilon=epsilon, num_queries=num_queries, strategy=strategy),
         Target(epsilon=epsilon, delta=1e-5, num_queries=1),
         num_teachers=num_teachers,
         num_classes=10,
         pool_size=pool_size,
-        num_queries=num_queries,
-        strategy=strategy,
     )
 
 
@@ -35,7 +36,7 @@ def number(epsilon, **changes):
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [(0.02, None), (0.1, 200), (1.0, 200)])
-def test_twenty_of_each_class_are_asked_unless_noise_drowns_them(epsilon, expected):
+def test_twenty_of_each_class_are_asked_unless_noise_is_too_large(epsilon, expected):
     assert number(epsilon) == expected
 
 
@@ -56,11 +57,11 @@ def test_where_noise_is_heavy_labels_without_it_have_a_chance_first(
     found = asked(epsilon, num_teachers)
     if is_gated:
         assert (found.mechanism, found.num_queries) == (StabilityGateOrHistogram, 100)
-        assert found.strategy == "medoids" and "leave without noise if" in found.purpose
+        assert found.strategy == "medoids" and "released without noise if" in found.purpose
     else:
         assert (found.mechanism, found.num_queries) == (GaussianHistogram, 200)
         assert found.strategy == "diverse" and "without noise" not in found.purpose
-    assert planned_labels.TOGETHER in found.purpose
+    assert TOGETHER in found.purpose
 
 
 def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_diverse_queries():
@@ -68,7 +69,7 @@ def test_too_few_teachers_for_labels_without_noise_are_too_few_for_counts_of_div
     assert asked(0.05, num_queries=100).mechanism is GaussianHistogram
 
 
-def test_a_strategy_that_somebody_named_decides():
+def test_a_strategy_that_was_named_decides():
     assert asked(0.1, strategy="medoids").mechanism is StabilityGateOrHistogram
     assert asked(0.25, strategy="medoids") is None
     assert asked(0.1, strategy="first") is None
@@ -79,7 +80,8 @@ def test_never_more_than_the_pool_has():
 
 
 def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
-    found = planned_labels.joint_plan(
+    found = joint_plan(
+        LabelSettings(epsilon=8.0),
         Target(epsilon=8.0, delta=1e-5, num_queries=1),
         num_teachers=2_000,
         num_classes=80,
@@ -88,11 +90,11 @@ def test_very_many_classes_are_asked_about_as_often_as_can_be_learnt_from():
     assert found.num_queries == 1_000
 
 
-def test_few_teachers_are_drowned():
+def test_noise_is_too_large_for_few_teachers():
     assert number(0.1, num_teachers=250) is None
 
 
-def test_a_number_that_somebody_asked_for_must_not_be_drowned_or_too_large_either():
+def test_a_number_that_was_given_is_checked_too():
     assert number(0.1, num_queries=100) == 100
     assert asked(0.1, num_queries=60).num_queries == 60
     assert number(0.02, num_queries=200) is None
@@ -100,69 +102,68 @@ def test_a_number_that_somebody_asked_for_must_not_be_drowned_or_too_large_eithe
     assert number(8.0, num_queries=1_001) is None
 
 
-def request(**changes):
-    return TargetRequest(**{"target_epsilon": 0.1, "noise": SystemNoise(), **changes})
-
-
-def planned(asked, joined=True):
-    plan = asked.plan(num_teachers=2_000, unit="record", pool=POOL, delta=1e-5, joined=joined)
-    return plan, asked.planned(plan)
+def planned(epsilon=0.1, joined=True, **choices):
+    """The plan of 2,000 teachers whose counts may be learnt from together."""
+    teachers = FakeEnsemble(np.zeros((2_000, 250), int))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labelling, "are_joined", lambda *_: joined)
+        settings = LabelSettings(epsilon=epsilon, **choices)
+        return plan_release(settings, teachers, POOL, delta=1e-5)
 
 
 @pytest.mark.parametrize(
     ("epsilon", "kind", "strategy", "num_queries"),
     [(0.1, StabilityGateOrHistogram, "medoids", 100), (1.0, GaussianHistogram, "diverse", 200)],
 )
-def test_the_plan_buys_what_is_learnt_from_together_and_says_why(
+def test_the_plan_releases_what_is_learnt_from_together_and_says_why(
     epsilon, kind, strategy, num_queries
 ):
-    plan, asked = planned(request(target_epsilon=epsilon))
-    assert isinstance(asked.mechanism, kind)
-    assert (asked.queries.strategy, asked.queries.num_queries) == (strategy, num_queries)
-    assert 0.999 * epsilon < plan.target.epsilon_of(asked.mechanism) <= epsilon
-    assert plan.is_num_queries_planned
-    assert TOGETHER in asked.choice and plan.purpose in plan.sentences()
-    assert plan.to_dict()["reason"] == asked.choice
+    plan = planned(epsilon)
+    assert isinstance(plan.mechanism, kind)
+    assert (plan.queries.strategy, plan.queries.num_queries) == (strategy, num_queries)
+    first = plan.values["candidates"][0]
+    assert first["mechanism"] == plan.mechanism.to_dict()
+    assert 0.999 * epsilon < first["epsilon"] <= epsilon
+    assert plan.values["queries_were_planned"]
+    assert TOGETHER in plan.reason == plan.values["reason"]
     # What to type leads to the same queries, and to the same plan.
+    flags = plan.values["flags"]
     if kind is GaussianHistogram:
-        assert "--query_strategy=diverse" in plan.flags
-        assert "--mechanism=gaussian_histogram" in plan.flags
-    if kind is StabilityGateOrHistogram:
-        assert "--target_epsilon=0.1" in plan.flags and "--queries=100" in plan.flags
-        assert not any(one.startswith("--mechanism") for one in plan.flags)
-        assert planned(request(num_queries=100))[1].mechanism == asked.mechanism
+        assert {"--query_strategy=diverse", "--mechanism=gaussian_histogram"} <= {*flags}
+    else:
+        assert {"--target_epsilon=0.1", "--queries=100"} <= {*flags}
+        assert not any(one.startswith("--mechanism") for one in flags)
+        assert planned(num_queries=100).mechanism == plan.mechanism
 
 
-def test_what_the_user_says_goes_first():
-    _, asked = planned(request(num_queries=50))
-    assert isinstance(asked.mechanism, StabilityGateOrHistogram)
-    assert asked.queries.num_queries == asked.mechanism.most_queries == 50
-    _, asked = planned(request(strategy="diverse"))
-    assert isinstance(asked.mechanism, GaussianHistogram)
-    assert asked.queries.strategy == "diverse"
-    with pytest.raises(ValueError, match="target_epsilon: expected one that labels at least half"):
-        planned(request(num_queries=200, target_epsilon=0.001))
-    _, asked = planned(request(mechanism=GaussianNoisyMax))
-    assert isinstance(asked.mechanism, GaussianNoisyMax) and TOGETHER not in asked.choice
-    _, asked = planned(request(strategy="first"))
-    assert asked.queries.strategy == "first" and TOGETHER not in asked.choice
+@pytest.mark.parametrize(
+    ("choices", "kind", "strategy", "is_together"),
+    [
+        ({"num_queries": 50}, StabilityGateOrHistogram, "medoids", True),
+        ({"strategy": "diverse"}, GaussianHistogram, "diverse", True),
+        ({"mechanism": GaussianNoisyMax}, GaussianNoisyMax, None, False),
+        ({"strategy": "first"}, Mechanism, "first", False),
+        ({"mechanism": GaussianHistogram}, GaussianHistogram, "diverse", True),
+        ({"mechanism": GaussianHistogram, "epsilon": 1.0}, GaussianHistogram, "diverse", True),
+        (
+            {"mechanism": GaussianHistogram, "strategy": "medoids"},
+            GaussianHistogram,
+            "medoids",
+            False,
+        ),
+        ({"mechanism": GaussianHistogram, "epsilon": 0.02}, GaussianHistogram, None, False),
+        ({"joined": False}, Mechanism, "medoids", False),
+    ],
+)
+def test_what_is_named_is_taken(choices, kind, strategy, is_together):
+    plan = planned(**choices)
+    assert isinstance(plan.mechanism, kind)
+    assert strategy in (None, plan.queries.strategy)
+    assert (TOGETHER in plan.reason) is is_together
+    if "num_queries" in choices:
+        assert plan.queries.num_queries == plan.mechanism.most_queries == choices["num_queries"]
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_counts_by_name_are_many_and_of_diverse_inputs_at_every_epsilon(epsilon):
-    plan, asked = planned(request(mechanism=GaussianHistogram, target_epsilon=epsilon))
-    assert isinstance(asked.mechanism, GaussianHistogram)
-    assert (asked.queries.strategy, asked.queries.num_queries) == ("diverse", 200)
-    assert plan.is_num_queries_planned and TOGETHER in asked.choice
-    _, typical = planned(request(mechanism=GaussianHistogram, strategy="medoids"))
-    assert typical.queries.strategy == "medoids" and TOGETHER not in typical.choice
-
-
-def test_counts_by_name_that_noise_would_drown_are_few():
-    plan, asked = planned(request(mechanism=GaussianHistogram, target_epsilon=0.02))
-    assert plan.target.num_queries < 200 and TOGETHER not in asked.choice
-
-
-def test_other_teachers_are_asked_as_before():
-    _, asked = planned(request(), joined=False)
-    assert asked.queries.strategy == "medoids" and TOGETHER not in asked.choice
+def test_too_little_is_refused():
+    with pytest.raises(ValueError, match="epsilon: expected one that labels at least half"):
+        planned(0.001, num_queries=200)

@@ -1,20 +1,20 @@
-"""Labels are bought, kept, taken up again, and published only if the ledger paid for them."""
+"""Labels are released, stored, read again, and published only as the ledger knows them."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, table
+from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.noise import SeededNoise, SystemNoise
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.aggregation.noise import SeededNoise
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import learn
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.students.catalogue import complete
 from pate_tf.students.config import StudentSettings
@@ -27,17 +27,9 @@ def opened(folder, teachers, *, delta=1e-5):
     return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=delta))
 
 
-def request(*, num_queries=NUM_QUERIES, noise=None, **queries) -> LabelRequest:
-    return LabelRequest(
-        queries=QueryConfig(num_queries=num_queries, **queries),
-        mechanism=LaplaceNoisyMax(0.1),
-        noise=noise or SystemNoise(),
-    )
-
-
-def bought(folder, teachers, **changes) -> QueriedLabels:
+def labels_of(folder, teachers, **changes) -> QueriedLabels:
     with opened(folder, teachers) as ledger:
-        return ask(request(**changes), SPLIT.pool, teachers=teachers, ledger=ledger)
+        return released(ledger, teachers, SPLIT.pool, **changes)
 
 
 def as_arrays(labels: QueriedLabels) -> list[np.ndarray]:
@@ -52,8 +44,8 @@ def as_arrays(labels: QueriedLabels) -> list[np.ndarray]:
 
 @pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("strategy", ["random", "diverse"])
-def test_labels_are_bought_without_a_student_and_survive_a_folder(tmp_path, strategy):
-    labels = bought(tmp_path, FakeEnsemble(table(95)), strategy=strategy)
+def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
+    labels = labels_of(tmp_path, FakeEnsemble(table(95)), strategy=strategy)
     assert not (tmp_path / "released").exists()
     folder = tmp_path / "kept"
     labels.save(folder)
@@ -71,9 +63,9 @@ def test_labels_are_bought_without_a_student_and_survive_a_folder(tmp_path, stra
     assert {path.stat().st_mode & 0o044 for path in folder.iterdir()} == {0o044}
 
 
-def test_labels_bought_before_are_learnt_from_and_published(tmp_path):
+def test_stored_labels_are_learnt_from_and_published(tmp_path):
     teachers = FakeEnsemble(table(95))
-    bought(tmp_path, teachers).save(tmp_path / "kept")
+    labels_of(tmp_path, teachers).save(tmp_path / "kept")
     labels = QueriedLabels.load(tmp_path / "kept")
     model = learn(CONFIG, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
@@ -87,7 +79,7 @@ def test_labels_bought_before_are_learnt_from_and_published(tmp_path):
 
 
 def test_labels_of_another_pool_are_refused(tmp_path):
-    labels = bought(tmp_path, FakeEnsemble(table(95)))
+    labels = labels_of(tmp_path, FakeEnsemble(table(95)))
     other = PUBLIC.split(POOL + 1)
     with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
         learn(CONFIG, other, labels)
@@ -120,9 +112,9 @@ def costing(released, **changes) -> dict:
         (lambda it: costing(it, delta=1e-3), "labels: expected epsilon"),
     ],
 )
-def test_nothing_is_published_that_the_ledger_did_not_pay_for(tmp_path, change, message):
+def test_nothing_is_published_that_the_ledger_does_not_know(tmp_path, change, message):
     teachers = FakeEnsemble(table(95))
-    labels = bought(tmp_path, teachers)
+    labels = labels_of(tmp_path, teachers)
     with opened(tmp_path, teachers) as ledger, pytest.raises(ValueError, match=message):
         publish(
             None,
@@ -139,10 +131,10 @@ def test_nothing_is_published_that_the_ledger_did_not_pay_for(tmp_path, change, 
     ("field", "said"),
     [("strategy", "first"), ("choice", "Chosen from a plan."), ("secure_noise", True)],
 )
-def test_how_kept_labels_were_chosen_is_held_against_the_ledger(tmp_path, field, said):
+def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, field, said):
     teachers = FakeEnsemble(table(95))
     noise = SeededNoise(1) if field == "secure_noise" else None
-    bought(tmp_path, teachers, strategy="random", noise=noise).save(tmp_path / "kept")
+    labels_of(tmp_path, teachers, strategy="random", noise=noise).save(tmp_path / "kept")
     path = tmp_path / "kept" / "labels.json"
     fields = json.loads(path.read_text())
     assert fields[field] != said
@@ -163,7 +155,7 @@ def test_how_kept_labels_were_chosen_is_held_against_the_ledger(tmp_path, field,
 
 
 def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
-    labels = bought(tmp_path / "one", FakeEnsemble(table(95)))
+    labels = labels_of(tmp_path / "one", FakeEnsemble(table(95)))
     other = FakeEnsemble(table(95), "cd" * 32)
     with (
         opened(tmp_path / "two", other) as ledger,
@@ -172,11 +164,11 @@ def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
         publish(None, labels, SPLIT.pool, teachers=other, ledger=ledger, folder=tmp_path)
 
 
-def test_predictable_noise_spoils_labels_bought_before(tmp_path):
+def test_predictable_noise_spoils_earlier_labels(tmp_path):
     teachers = FakeEnsemble(table(95))
-    labels = bought(tmp_path, teachers)
+    labels = labels_of(tmp_path, teachers)
     assert labels.released.secure_noise
-    bought(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
+    labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
     model = learn(CONFIG, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
         published = publish(
@@ -208,19 +200,16 @@ def spoil_archive(folder):
 
 @pytest.mark.parametrize("spoil", [spoil_digest, spoil_json, spoil_field, spoil_archive])
 def test_spoilt_files_are_one_line(tmp_path, spoil):
-    bought(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
+    labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
     spoil(tmp_path / "kept")
     with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
         QueriedLabels.load(tmp_path / "kept")
     assert "\n" not in str(caught.value)
 
 
-def test_what_will_be_asked_is_checked_before_anything_is_chosen(tmp_path):
+def test_a_plan_is_checked_against_the_pool():
     teachers = FakeEnsemble(table(95))
     other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
-    with (
-        opened(tmp_path, teachers) as ledger,
-        pytest.raises(ValueError, match="for digits, got one for digits: pool_size is 400, not 7"),
-    ):
-        ask(request(), other, teachers=teachers, ledger=ledger)
+    with pytest.raises(ValueError, match="for digits, got one for digits: pool_size is 400, not 7"):
+        planned(teachers, other)
     assert teachers.asked == 0

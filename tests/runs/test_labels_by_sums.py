@@ -14,15 +14,13 @@ from pate_tf.analysis.guarantees import AnalysisConfig
 from pate_tf.api import analysis as analysis_run
 from pate_tf.api import student_run as student_report
 from pate_tf.api import teacher_run as teachers_run
-from pate_tf.api.feature_sums import SumsPlan
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.labelling import open_ledger, plan_release, release_labels
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import Output, certainty, make_student
 from pate_tf.core import artifacts
 from pate_tf.data import catalogue as data
 from pate_tf.ledger import Ledger
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE
@@ -31,7 +29,6 @@ from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.teachers.settings import TeacherSettings
 
 SPLIT = PUBLIC.split(POOL)
-WHOLE = QueryConfig(strategy="first", num_queries=POOL)
 
 
 @pytest.fixture(scope="module")
@@ -56,57 +53,51 @@ def ensemble(trained):
     return trained[1]
 
 
-def asked(epsilon, noise=None, **changes):
-    return TargetRequest(target_epsilon=epsilon, noise=noise or SystemNoise(), **changes)
-
-
-def planned(ensemble, epsilon, **changes):
-    return asked(epsilon, **changes).plan_for(ensemble, SPLIT.pool, delta=1e-5)
+def planned(ensemble, epsilon=8.0, **changes):
+    settings = LabelSettings(epsilon=epsilon, **{"method": "feature_sums", **changes})
+    return plan_release(settings, ensemble, SPLIT.pool, delta=1e-5)
 
 
 def opened(folder, ensemble):
     return open_ledger(folder / "sensitive", teachers=ensemble, budget=Budget(delta=1e-5))
 
 
-def test_sums_are_planned_where_records_are_many_beside_the_noise(ensemble):
+def test_the_plan_has_the_least_noise_and_says_how_many_records_there_are(ensemble):
     plan = planned(ensemble, 5.0)
-    assert isinstance(plan, SumsPlan) and plan.num_queries == POOL
-    assert plan.num_of_class == len(data.load_private("digits").labels) / 10
+    assert plan.is_of_sums and plan.queries.num_queries == POOL
+    assert plan.values["records_of_a_class"] == len(data.load_private("digits").labels) / 10
     assert plan.mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)[0] <= 5.0
-    assert "no teacher is asked" in plan.in_words() and "epsilon 5 " in plan.reason
-    assert json.loads(json.dumps(plan.to_dict()))["queries"] == POOL
-    for epsilon, changes in ((5.0, {"num_queries": 20}), (5.0, {"mechanism": GaussianHistogram})):
-        assert not isinstance(planned(ensemble, epsilon, **changes), SumsPlan)
-    # 144 records of a class would drown: teachers are asked, or the run refused.
-    with pytest.raises(ValueError, match="at least half of the queries right"):
-        planned(ensemble, 0.3)
+    assert "No teacher was asked" in plan.reason and "epsilon 5 " in plan.reason
+    assert json.loads(json.dumps(plan.values))["queries"] == POOL
 
 
-def test_who_names_them_gets_them(ensemble):
-    assert isinstance(planned(ensemble, 0.3, mechanism=ClassSums), SumsPlan)
+def test_a_method_is_never_switched(ensemble):
+    for epsilon, changes in ((5.0, {}), (5.0, {"mechanism": GaussianHistogram})):
+        assert not planned(ensemble, epsilon, method="pate", margin=0.95, **changes).is_of_sums
+    assert planned(ensemble, 0.3).is_of_sums
     for changes in ({"num_queries": 5}, {"strategy": "diverse"}, {"num_neighbours": 2}):
-        with pytest.raises(ValueError, match="expected no queries, strategy, rounds"):
-            planned(ensemble, 5.0, mechanism=ClassSums, **changes)
+        with pytest.raises(ValueError, match="expected none with method feature_sums"):
+            planned(ensemble, 5.0, **changes)
     with pytest.raises(ValueError, match="teachers on features"):
-        planned(FakeEnsemble(table(95)), 5.0, mechanism=ClassSums)
+        planned(FakeEnsemble(table(95)), 5.0)
+    with pytest.raises(ValueError, match="belongs to method feature_sums"):
+        planned(ensemble, None, method="pate", mechanism=ClassSums(3.0))
 
 
-def test_owners_get_them_only_by_name(ensemble, monkeypatch):
+def test_the_number_of_an_owners_records_is_not_stated(ensemble, monkeypatch):
     """Neither the number of owners nor that of their records is a public value."""
     monkeypatch.setattr(type(ensemble), "unit", "owner")
-    plan = planned(ensemble, 5.0, mechanism=ClassSums)
-    assert plan.num_of_class is None and "records of a class" not in plan.reason
-    assert not isinstance(planned(ensemble, 5.0, margin=0.95), SumsPlan)
+    plan = planned(ensemble, 5.0)
+    assert plan.values["records_of_a_class"] is None and "records of a class" not in plan.reason
 
 
 def run(folder, ensemble, epsilon=8.0):
-    request = asked(epsilon)
-    plan = request.plan_for(ensemble, SPLIT.pool, delta=1e-5)
     with opened(folder, ensemble) as ledger:
         return make_student(
             StudentConfig(model="mlp", max_steps=40, batch_size=32, learning_rate=0.003, seed=0),
             SPLIT,
-            request=request.planned(plan),
+            plan=planned(ensemble, epsilon),
+            noise=SystemNoise(),
             teachers=ensemble,
             ledger=ledger,
             output=Output(directory=artifacts.RunDirectory(folder)),
@@ -142,7 +133,9 @@ def test_a_student_is_published_with_what_the_sums_cost(tmp_path, ensemble):
     assert found.publishable["epsilon_worst_case"] == pytest.approx(values["epsilon_worst_case"])
 
 
-@pytest.mark.parametrize(("changes", "is_whole"), [({}, True), ({"num_queries": 20}, False)])
+@pytest.mark.parametrize(
+    ("changes", "is_whole"), [({"method": "feature_sums"}, True), ({"epsilon": 50.0}, False)]
+)
 def test_a_student_is_set_up_for_labels_of_the_whole_pool_or_a_few(
     tmp_path, ensemble, monkeypatch, changes, is_whole
 ):
@@ -171,21 +164,27 @@ def test_a_student_is_set_up_for_labels_of_the_whole_pool_or_a_few(
             student_report.StudentRun(
                 sources=Sources(),
                 settings=StudentSettings(model="mlp"),
-                request=asked(8.0, **changes),
+                labels=LabelSettings(**{"epsilon": 8.0, **changes}),
                 budget=Budget(delta=1e-5),
             )
         )
     assert set_up[-1] is is_whole
 
 
-def request(ensemble, epsilon=8.0, noise=None):
-    return asked(epsilon, noise).planned(planned(ensemble, epsilon))
+def released(ensemble, ledger, noise=None):
+    return release_labels(
+        planned(ensemble),
+        SPLIT.pool,
+        teachers=ensemble,
+        ledger=ledger,
+        noise=noise or SystemNoise(),
+    )
 
 
 def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble):
     with opened(tmp_path, ensemble) as ledger:
-        labels = ask(request(ensemble), SPLIT.pool, teachers=ensemble, ledger=ledger)
-        again = ask(request(ensemble), SPLIT.pool, teachers=ensemble, ledger=ledger)
+        labels = released(ensemble, ledger)
+        again = released(ensemble, ledger)
         assert (labels.released.noisy_sums == again.released.noisy_sums).all()
         assert sum(ledger.paid().values()) == 1
     labels.save(tmp_path / "kept")
@@ -217,28 +216,17 @@ def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble
             )
 
 
-def test_nothing_is_paid_for_a_part_of_the_pool_or_without_sums(tmp_path, trained, ensemble):
-    part = LabelRequest(
-        queries=dataclasses.replace(WHOLE, num_queries=10),
-        mechanism=ClassSums(3.0),
-        noise=SystemNoise(),
-    )
-    with opened(tmp_path, ensemble) as ledger:
-        with pytest.raises(ValueError, match="queries: expected all 400 of the pool"):
-            ask(part, SPLIT.pool, teachers=ensemble, ledger=ledger)
-        assert ledger.paid() == {}
+def test_an_ensemble_without_sums_is_refused(tmp_path, trained, ensemble):
     folder = tmp_path / "earlier"
     shutil.copytree(trained[0] / "sensitive" / "teachers", folder)
     (folder / "ensemble" / "class_sums.npz").unlink()
     earlier = type(ensemble)(folder / "ensemble")
     assert earlier.digest != ensemble.digest
     with pytest.raises(ValueError, match="teachers on features"):
-        planned(earlier, 5.0, mechanism=ClassSums)
+        planned(earlier, 5.0)
 
 
 def test_seeded_noise_is_told(tmp_path, ensemble):
     with opened(tmp_path, ensemble) as ledger:
-        found = ask(
-            request(ensemble, noise=SeededNoise(1)), SPLIT.pool, teachers=ensemble, ledger=ledger
-        )
+        found = released(ensemble, ledger, SeededNoise(1))
     assert not found.released.secure_noise

@@ -1,20 +1,19 @@
-"""Queries that are asked together with their look-alikes: paid, kept, published, refused."""
+"""Queries that are asked together with their nearest neighbours."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
-from chosen_votes import POOL, PUBLIC, FakeEnsemble, table
+from chosen_votes import POOL, PUBLIC, FakeEnsemble, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
-from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api.label_requests import Budget, LabelRequest, ask, open_ledger
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 from pate_tf.api.student_publishing import PAGE, publish
 from pate_tf.api.student_training import learn
 from pate_tf.core.sensitive import Votes
 from pate_tf.queries import neighbours, strategies
-from pate_tf.queries.config import QueryConfig
 from pate_tf.queries.queried import QueriedLabels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
@@ -42,24 +41,20 @@ def features(monkeypatch):
         monkeypatch.setitem(strategies.STRATEGIES, name, as_released)
 
 
-def bought(folder, teachers, *, mechanism=GATE, strategy="medoids", **queries):
-    request = LabelRequest(
-        queries=QueryConfig(num_queries=QUERIES, strategy=strategy, **queries),
-        mechanism=mechanism,
-        noise=SystemNoise(),
-    )
+def labels_of(folder, teachers, *, mechanism=GATE, strategy="medoids", **queries):
+    choices = {"mechanism": mechanism, "num_queries": QUERIES, "strategy": strategy, **queries}
     with open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
-        return ask(request, SPLIT.pool, teachers=teachers, ledger=ledger)
+        return released(ledger, teachers, SPLIT.pool, **choices)
 
 
 def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
     tmp_path, monkeypatch
 ):
     teachers = FakeEnsemble(table(60))  # three of five votes on single inputs are right
-    alone = bought(tmp_path / "alone", teachers, num_neighbours=0)
+    alone = labels_of(tmp_path / "alone", teachers, num_neighbours=0)
     assert alone.neighbours is None
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
-    together = bought(tmp_path / "together", teachers)
+    together = labels_of(tmp_path / "together", teachers)
     assert together.num_neighbours == min(neighbours.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
     released = together.released
     assert released.num_answered == QUERIES
@@ -70,18 +65,18 @@ def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
 
 def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
     teachers = FakeEnsemble(table(90))
-    first = bought(tmp_path, teachers)
+    first = labels_of(tmp_path, teachers)
     asked = teachers.asked
     assert asked == QUERIES * 11
-    again = bought(tmp_path, teachers)
+    again = labels_of(tmp_path, teachers)
     assert teachers.asked == asked and again.released.ledger_rows == first.released.ledger_rows
-    bought(tmp_path, teachers, num_neighbours=3)
+    labels_of(tmp_path, teachers, num_neighbours=3)
     assert teachers.asked == asked + QUERIES * 4
 
 
 def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(90))
-    bought(tmp_path, teachers).save(tmp_path / "kept")
+    labels_of(tmp_path, teachers).save(tmp_path / "kept")
     labels = QueriedLabels.load(tmp_path / "kept")
     assert labels.neighbours.shape == (QUERIES, 10)
     model = learn(CONFIG, SPLIT, labels)
@@ -116,18 +111,18 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
 
 def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, monkeypatch):
     teachers = FakeEnsemble(table(90))
-    assert bought(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(0.1)).neighbours is None
-    found = bought(tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(0.1), num_neighbours=2)
+    assert labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(0.1)).neighbours is None
+    found = labels_of(tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(0.1), num_neighbours=2)
     assert found.num_neighbours == 2
     monkeypatch.setattr(trust, "doubts", lambda *asked: "they separate nothing")
-    assert bought(tmp_path / "c", teachers).neighbours is None
+    assert labels_of(tmp_path / "c", teachers).neighbours is None
 
 
 def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     votes = table(100)[:, : POOL - 1]
     teachers = KeptVotes(Votes(votes, 10), SPLIT.pool)
     with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
-        bought(tmp_path, teachers, num_neighbours=2)
+        labels_of(tmp_path, teachers, num_neighbours=2)
     assert not (tmp_path / "sensitive" / "votes").exists()
 
 
@@ -136,11 +131,11 @@ def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     [
         ({"strategy": "first", "num_neighbours": 2}, "expected none for strategy first"),
         ({"num_neighbours": POOL}, "expected fewer than the pool's 400 inputs, got 400"),
-        ({"num_neighbours": -1}, "expected a finite number of at least 0, got -1"),
+        ({"num_neighbours": -1}, "expected at least 0 and finite, got -1"),
     ],
 )
 def test_what_can_not_be_asked_is_refused_before_it_is_paid(tmp_path, changes, message):
     teachers = FakeEnsemble(table(90))
     with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
-        bought(tmp_path, teachers, **changes)
+        labels_of(tmp_path, teachers, **changes)
     assert "\n" not in str(caught.value) and teachers.asked == 0

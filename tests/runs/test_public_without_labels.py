@@ -9,16 +9,14 @@ import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, run, statement, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import sources
 from pate_tf.api import student_run as student_report
 from pate_tf.api import teacher_run as train_teachers
-from pate_tf.api.label_requests import Budget, LabelRequest
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.student_run import compare_distillation
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.queries.config import QueryConfig
 from pate_tf.students.config import StudentConfig, StudentSettings
 from pate_tf.teachers.settings import TeacherSettings
 
@@ -159,11 +157,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
                 data=sources.DataSource(), teachers=sources.TeacherSource(folder=tmp_path)
             ),
             settings=StudentSettings(model="mlp", max_steps=4, batch_size=4),
-            request=LabelRequest(
-                queries=QueryConfig(num_queries=5),
-                mechanism=LaplaceNoisyMax(1.0),
-                noise=SystemNoise(),
-            ),
+            labels=LabelSettings(mechanism=LaplaceNoisyMax(1.0), num_queries=5),
             budget=Budget(delta=1e-5),
         )
     )

@@ -1,4 +1,4 @@
-"""A budget is named and nothing else: the plan is made, told, kept and stated, and no vote read."""
+"""An epsilon is given: the plan is made, printed, stored and stated, and no vote is read."""
 
 import dataclasses
 import json
@@ -8,11 +8,10 @@ import pytest
 from chosen_votes import PUBLIC, FakeEnsemble, table
 
 from pate_tf.accounting.mechanisms import GaussianHistogram, StabilityGate
-from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import student_run as train_student
-from pate_tf.api.label_requests import Budget
-from pate_tf.api.planned_labels import TargetRequest
+from pate_tf.api.labelling import plan_release
 from pate_tf.api.reporting import Reporting
+from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.queried import QueriedLabels
@@ -33,17 +32,20 @@ class Given:
         return SPLIT, self.teachers, self.directory, self.directory
 
 
-def request(**changes) -> TargetRequest:
-    return TargetRequest(
-        **{"target_epsilon": 1.0, "noise": SystemNoise(), "strategy": "first", **changes}
-    )
+def settings(**changes) -> LabelSettings:
+    return LabelSettings(**{"epsilon": 1.0, "strategy": "first", **changes})
+
+
+def planned(teachers=None, pool=SPLIT.pool, **changes):
+    teachers = teachers or FakeEnsemble(table(100))
+    return plan_release(settings(**changes), teachers, pool, delta=1e-5)
 
 
 def run(folder, teachers, told=None, **changes):
     asked = train_student.StudentRun(
         sources=Given(teachers, artifacts.RunDirectory(folder)),
         settings=StudentSettings(student="supervised", model="mlp", max_steps=20),
-        request=request(**changes),
+        labels=settings(**changes),
         budget=Budget(delta=1e-5),
     )
     note = [].append if told is None else told.append
@@ -74,57 +76,48 @@ def test_the_plan_is_told_before_anything_is_paid_and_kept_and_stated(tmp_path):
 
 
 def test_the_plan_reads_no_votes(tmp_path):
-    plans = []
-    for votes in (table(100), np.zeros_like(table(100))):
-        teachers = FakeEnsemble(votes)
-        plans.append(request().plan_for(teachers, SPLIT.pool, delta=1e-5))
-        del teachers
-    assert plans[0] == plans[1]
+    others = FakeEnsemble(np.zeros_like(table(100)))
+    assert planned() == planned(others)
+    assert others.asked == 0
 
 
-def test_a_plan_for_owners_leaves_a_guarantee_against_replacement(tmp_path):
-    plan = request().plan(num_teachers=100, unit="owner", pool=SPLIT.pool, delta=1e-5)
-    assert plan.mechanism.delta < 1e-5 / (1 + np.e)
+def test_a_plan_for_owners_leaves_a_guarantee_against_replacement():
+    teachers = FakeEnsemble(table(100))
+    teachers.unit = "owner"
+    assert planned(teachers).mechanism.delta < 1e-5 / (1 + np.e)
 
 
-def test_a_named_mechanism_gets_its_noise_and_nothing_else_is_compared(tmp_path):
-    plan = request(mechanism=GaussianHistogram, num_queries=30).plan_for(
-        FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5
-    )
-    assert [type(one.mechanism) for one in plan.candidates] == [GaussianHistogram]
-    assert plan.num_queries == 30 and not plan.is_num_queries_planned
-    assert 0.99 < plan.target.epsilon_of(plan.mechanism) <= 1.0
+def test_a_named_mechanism_gets_its_noise_and_nothing_else_is_compared():
+    plan = planned(mechanism=GaussianHistogram, num_queries=30)
+    (candidate,) = plan.values["candidates"]
+    assert candidate["mechanism"] == plan.mechanism.to_dict()
+    assert isinstance(plan.mechanism, GaussianHistogram) and 0.99 < candidate["epsilon"] <= 1.0
+    assert plan.queries.num_queries == 30 and not plan.values["queries_were_planned"]
 
 
 def test_a_plan_never_asks_more_than_the_pool_has():
-    small = PUBLIC.split(15)
-    plan = request(target_epsilon=50.0).plan_for(FakeEnsemble(table(100)), small.pool, delta=1e-5)
-    assert plan.num_queries == 10
+    assert planned(pool=PUBLIC.split(15).pool, epsilon=50.0).queries.num_queries == 10
 
 
 def test_a_strategy_that_learns_from_answers_gets_no_gate():
-    plan = request(strategy="uncertain", target_epsilon=3.0).plan_for(
-        FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5
-    )
-    assert not any(one.mechanism.is_paid_once for one in plan.candidates)
+    plan = planned(strategy="uncertain", epsilon=3.0)
+    names = {one["mechanism"]["name"] for one in plan.values["candidates"]}
+    assert names and not any("gate" in name for name in names)
 
 
-def test_the_strategy_goes_with_the_mechanism_unless_one_is_named():
-    teachers = FakeEnsemble(table(100))
-    for strategy, expected in ((None, "medoids"), ("diverse", "diverse")):
-        asked = request(strategy=strategy)
-        found = asked.planned(asked.plan_for(teachers, SPLIT.pool, delta=1e-5))
-        assert found.queries.strategy == expected
+@pytest.mark.parametrize(("strategy", "expected"), [(None, "medoids"), ("diverse", "diverse")])
+def test_the_strategy_goes_with_the_mechanism_unless_one_is_named(strategy, expected):
+    assert planned(strategy=strategy).queries.strategy == expected
 
 
-def test_a_target_that_buys_nothing_is_refused_before_it_is_paid(tmp_path):
-    with pytest.raises(ValueError, match="target_epsilon: expected one that labels") as refusal:
-        run(tmp_path, FakeEnsemble(table(100)), target_epsilon=0.01)
+def test_an_epsilon_that_is_too_small_is_refused_before_anything_is_charged(tmp_path):
+    with pytest.raises(ValueError, match="epsilon: expected one that labels") as refusal:
+        run(tmp_path, FakeEnsemble(table(100)), epsilon=0.01)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "sensitive").exists()
-    named = request(target_epsilon=0.01, mechanism=GaussianHistogram)
-    plan = named.plan_for(FakeEnsemble(table(100)), SPLIT.pool, delta=1e-5)
-    assert plan.expected_share < 0.5
+    assert isinstance(
+        planned(epsilon=0.01, mechanism=GaussianHistogram).mechanism, GaussianHistogram
+    )
 
 
 def test_a_gate_that_stays_shut_keeps_the_plan_too(tmp_path):

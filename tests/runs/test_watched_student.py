@@ -5,14 +5,14 @@ import pathlib
 import event_files
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble
+from chosen_votes import PUBLIC, FakeEnsemble, planned
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
-from pate_tf.api.label_requests import Budget, LabelRequest, open_ledger
+from pate_tf.api.labelling import open_ledger
+from pate_tf.api.settings import Budget
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
-from pate_tf.queries.config import QueryConfig
 from pate_tf.students.config import StudentConfig
 
 POOL, QUERIES, TEACHERS = 400, 40, 100
@@ -26,11 +26,13 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
         return make_student(
             StudentConfig(model=model, max_steps=150, batch_size=16, learning_rate=0.003, seed=0),
             public.split(POOL),
-            request=LabelRequest(
-                queries=QueryConfig(num_queries=QUERIES, seed=0),
+            plan=planned(
+                ensemble,
+                public.split(POOL).pool,
                 mechanism=LaplaceNoisyMax(5.0),
-                noise=SeededNoise(3),
+                num_queries=QUERIES,
             ),
+            noise=SeededNoise(3),
             teachers=ensemble,
             ledger=ledger,
             output=Output(directory=directory),
