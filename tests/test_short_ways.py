@@ -58,3 +58,22 @@ def test_opening_a_ledger(tmp_path):
     ledger.close()
     new.check("opening a new ledger", files=8, functions=86)  # goal: 6, 30
     again.check("opening a ledger again", files=8, functions=86)
+
+
+def test_a_recommendation():
+    from pate_tf.accounting.planning import recommend
+
+    with Way() as way:
+        recommend(target_epsilon=1.0, num_teachers=250, num_classes=10)
+    way.check("recommend", files=15, functions=145)  # goal: 12, 60
+
+
+def test_releasing_a_hundred_labels_of_loaded_teachers(tmp_path):
+    data = pate_tf.datasets.load("digits")
+    trained = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path / "run", steps=2)
+    trained.fit(data.private)
+    teachers = pate_tf.Teachers.load(tmp_path / "run")
+    mechanism = pate_tf.LaplaceNoisyMax.of_scale(20.0)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller, Way() as way:
+        labeller.label(data.pool, 100)
+    way.check("releasing 100 labels", files=37, functions=217)  # goal: 15, 60
