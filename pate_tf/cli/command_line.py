@@ -56,7 +56,7 @@ def print_help(description: str, *, full: bool) -> None:
     """
     print(description.strip())
     hidden = 0
-    for group, names in _HELP.items():
+    for group, names in sorted(_HELP.items(), key=lambda item: item[0] != "flags"):
         shown = [name for name, advanced in names.items() if full or not advanced]
         hidden += len(names) - len(shown)
         if shown:
@@ -150,9 +150,11 @@ def run(
     """
     known = set(flags.FLAGS)
     define_flags()
-    for name in set(flags.FLAGS) - known:
-        # `--help` shows the flags of the program that was started, whatever file defines them.
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+    for name in flags.FLAGS:
+        if name not in known:
+            shown_in_help(name, "flags")
+            # `--helpxml` tells the flags of the program that was started, whatever file has them.
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     sys.modules["__main__"].__doc__ = description
     app.run(main, flags_parser=parse_flags(flags.FLAGS, flags.Error))
 
@@ -167,7 +169,7 @@ def parse_flags(parse: Callable[[list[str]], list[str]], error: type[Exception])
 
     def parser(arguments: list[str]) -> list[str]:
         asked = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
-        if _HELP and asked & {"help", "h", "helpfull", "helpshort"}:
+        if asked & {"help", "h", "helpfull", "helpshort"}:
             print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in asked)
             sys.exit(0)
         try:

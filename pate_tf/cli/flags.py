@@ -64,16 +64,18 @@ def read(kind: type[Kind], **values: Any) -> Kind:
         **values: of fields that no flag gives, or that the command worked out.
 
     Raises:
-        FlagValueError: if a value is none that the setting may have.
+        FlagValueError: if a value is none that its setting may have.
+        ValueError: if values do not fit each other.
     """
-    try:
-        return kind(**{**values_of(kind), **values})
-    except ValueError as error:
-        raise command_line.FlagValueError(str(error)) from None
+    return kind(**{**values_of(kind), **values})
 
 
 def values_of(kind: type) -> dict[str, Any]:
-    """Returns the values that flags give the settings of a dataclass, by field."""
+    """Returns the values that flags give the settings of a dataclass, by field.
+
+    Raises:
+        FlagValueError: if a value is none that its setting may have.
+    """
     values: dict[str, Any] = {}
     for name, each in described(kind).items():
         flag = each.flag or name
@@ -84,7 +86,12 @@ def values_of(kind: type) -> dict[str, Any]:
         if is_list and value is not None:
             values[name] = tuple(_converted(name, is_of, one) for one in value)
         else:
-            values[name] = None if value is None or value == "" else is_of(value)
+            is_none = value is None or (value == "" and is_of is pathlib.Path)
+            values[name] = None if is_none else is_of(value)
+        try:
+            each.check(name, values[name])
+        except ValueError as error:
+            raise command_line.FlagValueError(str(error)) from None
     return values
 
 
@@ -185,6 +192,9 @@ def own_files(*, with_private: bool) -> FileSource | None:
 LEAST, MOST = 1e-9, 1e9  # of a parameter that must be positive; `noise.check_drawable` has 2**30
 
 
+_SHARED: set[str] = set()  # parameters of mechanisms that are settings of the command, too
+
+
 def define_mechanism_flags(
     *, default: str | None, help_text: str, in_analysis: bool = False
 ) -> None:
@@ -201,6 +211,7 @@ def define_mechanism_flags(
     end = ", or what the ledger says" if in_analysis else ""
     for flag in _distinct(in_analysis):
         if flag.name in FLAGS:  # --epsilon is what a release costs, of a gate too
+            _SHARED.add(flag.name)
             continue
         command_line.shown_in_help(flag.name, "mechanisms", advanced=True)
         help_of_flag = f"{flag.help} Default: {default_in_words(flag)}{end}."
@@ -237,7 +248,8 @@ def names(*, in_analysis: bool = False) -> list[str]:
 
 def given(*, in_analysis: bool = False) -> list[str]:
     """Returns the names of the parameters' flags that were given."""
-    return [name for name in names(in_analysis=in_analysis) if FLAGS[name].value is not None]
+    own = [name for name in names(in_analysis=in_analysis) if name not in _SHARED]
+    return [name for name in own if FLAGS[name].value is not None]
 
 
 def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:

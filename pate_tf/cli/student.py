@@ -130,6 +130,7 @@ def check_comparison() -> bool:
     Raises:
         ValueError: if flags of a comparison stand without it, or others with it.
     """
+    own_flags.read(ComparisonSettings)
     if FLAGS.student != DISTILLATION:
         for name in ("non_private_comparison", "temperature"):
             if FLAGS[name].present:
@@ -159,7 +160,7 @@ def label_settings() -> LabelSettings:
     """
     mechanism: Mechanism | type[Mechanism] | None = None
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
-    parameters = [name for name in own_flags.given() if name != "epsilon"]
+    parameters = own_flags.given()
     has_epsilon = kind is not None and any(one.flag.name == "epsilon" for one in kind.parameters)
     epsilon = FLAGS.epsilon
     if (epsilon is None and FLAGS.method == "pate") or (has_epsilon and parameters):

@@ -127,7 +127,7 @@ def test_a_toy_is_calibrated_and_offered(tmp_path):
     assert 0.99 < report["epsilon_data_independent"] <= 1.0
     assert 0.0 < report["mechanism"]["epsilon"] - report["toy_eps"] < 1e-8
     assert f"toy_eps (epsilon)          {report['toy_eps']}" in ended.out
-    offered = run_script("analysis.py", "--help", folder=tmp_path, setup=register_toys)
+    offered = run_script("analysis.py", "--helpfull", folder=tmp_path, setup=register_toys)
     assert "toy_noisy_max" in offered.out and "--toy_eps" in offered.out
     assert "toy_gate" not in offered.out
 
@@ -205,9 +205,9 @@ def test_a_gate_takes_a_third_of_delta_unless_told_otherwise():
 
 
 def test_every_parameter_of_every_mechanism_is_in_help(tmp_path):
-    shown = run_script("train_student.py", "--help", folder=tmp_path).out
+    shown = run_script("train_student.py", "--helpfull", folder=tmp_path).out
     without_breaks = "".join(shown.split())
     for name, kind in base.offered().items():
         assert name in without_breaks
-        assert all(f"--{flag.name}:" in shown for one in kind.parameters for flag in one.flags[:1])
+        assert all(f"--{flag.name}=" in shown for one in kind.parameters for flag in one.flags[:1])
     assert "athirdof--delta" in without_breaks

@@ -1,6 +1,8 @@
 """What the pages name exists, and what there is to choose from they name."""
 
 import ast
+import dataclasses
+import importlib
 import pathlib
 import re
 
@@ -8,8 +10,11 @@ import pytest
 from script_processes import REPOSITORY
 
 from pate_tf.accounting.mechanisms import base
+from pate_tf.cli import flags
 from pate_tf.cli.flags import names
+from pate_tf.core.settings import described
 from pate_tf.queries.strategies import STRATEGIES
+from pate_tf.students.config import StudentSettings
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name != "results.md")
@@ -49,14 +54,21 @@ OF_OTHERS = {
 def flags_of(command: pathlib.Path) -> set[str]:
     of_mechanisms = {"mechanism", *names(in_analysis=False), *names(in_analysis=True)}
     calls = ast.walk(ast.parse(command.read_text()))
-    return of_mechanisms | {
-        call.args[0].value
-        for call in calls
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr.startswith("DEFINE_")
-        and isinstance(call.args[0], ast.Constant)
-    }
+    module = importlib.import_module(f"pate_tf.cli.{command.stem}")
+    kinds = [one for one in vars(module).values() if dataclasses.is_dataclass(one)]
+    of_settings = {name for kind in kinds for name in flags.names_of(kind)}
+    return (
+        of_mechanisms
+        | of_settings
+        | {
+            call.args[0].value
+            for call in calls
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr.startswith("DEFINE_")
+            and isinstance(call.args[0], ast.Constant)
+        }
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -66,19 +78,12 @@ def test_flags_exist(page):
     assert named - known == set()
 
 
-def choices_of(command: pathlib.Path, flag: str) -> list[str]:
-    """The names that a flag's definition lists, also by way of a table of the library."""
+def choices_of(flag: str) -> list[str]:
     if flag == "mechanism":
         return list(base.offered())
-    calls = [
-        node
-        for node in ast.walk(ast.parse(command.read_text()))
-        if isinstance(node, ast.Call) and len(node.args) > 2
-    ]
-    found = next(call.args[2] for call in calls if getattr(call.args[0], "value", 0) == flag)
-    if ast.unparse(found) == "list(strategies.STRATEGIES)":
+    if flag == "query_strategy":
         return list(STRATEGIES)
-    return ast.literal_eval(found)
+    return list(described(StudentSettings)["student"].choices)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def choices_of(command: pathlib.Path, flag: str) -> list[str]:
 )
 def test_every_choice_is_named(page, flag):
     text = (DOCS / page).read_text()
-    for choice in choices_of(CLI / "student.py", flag):
+    for choice in choices_of(flag):
         assert re.search(rf"(`|--{flag}=){choice}\b", text), choice
 
 

@@ -49,7 +49,7 @@ class Case:
     flags: Sequence[str]
     told: str = ""
     prepare: Prepare | None = None
-    code: int | None = 1
+    code: int | None = None
     environment: Sequence[tuple[str, str]] = ()
 
     @property

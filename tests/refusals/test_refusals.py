@@ -103,7 +103,7 @@ OF_NUMBERS = [
         told="lap_scale: expected --sigma",
     ),
     teach("--learning_rate=5", told="learning_rate: expected above 0 and at most 1"),
-    ask("--learning_rate=5", told="learning_rate: expected above 0 and at most 1, of Adam"),
+    ask("--learning_rate=5", told="learning_rate: expected above 0 and at most 1"),
     *(
         teach(f"--nb_teachers={number}", told="at most one teacher a record (1200 records)")
         for number in (10**9, 2**63, 2**64 + 1)
