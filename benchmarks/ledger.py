@@ -18,7 +18,7 @@ from pate_tf.aggregation.labeller import Labeller
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 NUM_CLASSES = 10
 NUM_TEACHERS = 250

@@ -21,7 +21,7 @@ import numpy as np
 from pate_tf.api.party import party_keys
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.net.credentials import TlsFiles
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo

@@ -201,7 +201,7 @@ class StoreContract:
             found.append((STORES[self.kind].witnessed(store), store))
         (one, _), (other, _) = found
         assert not other.holds_witness(one.witness())
-        assert one.chain.head.digest not in one.witness().hex()
+        assert one.head.digest not in one.witness().hex()
         for _, store in found:
             store.close()
 

@@ -32,10 +32,10 @@ class LedgerStore:
         return store.num_queries
 
     def paid(self, store):
-        return store.paid()
+        return store.charges
 
     def witnessed(self, store):
-        return store._account
+        return store
 
     def answers(self, store, numbers):
         asked = {query(number): number for number in numbers}
@@ -58,7 +58,7 @@ class AccountStore:
         return store.num_queries
 
     def paid(self, store):
-        return store.paid()
+        return store.charges
 
     def witnessed(self, store):
         return store

@@ -65,9 +65,8 @@ PUBLIC = {
     "analysis.release_planning._Candidate",
     *("analysis.release_results.SanitisedEpsilon", "analysis.release_results.GateDecision"),
     *(
-        "ledger.chain._End",
         "ledger.chain.Head",
-        "ledger.chain.Spending",
+        "ledger.ledger.Spending",
         "ledger.chain.StoredAnswer",
     ),
     *("ledger.rollback_guard.AllEnsembles", "ledger.rollback_guard.Missing"),

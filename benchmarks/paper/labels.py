@@ -26,7 +26,7 @@ from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.queries.strategies import find_strategy
 
 

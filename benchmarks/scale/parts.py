@@ -47,7 +47,7 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
     from pate_tf.core.sensitive import PrivateExamples
-    from pate_tf.ledger.registry import STATE_VARIABLE
+    from pate_tf.ledger.rollback_guard import STATE_VARIABLE
     from pate_tf.teachers.settings import TeacherSettings
 
     os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user

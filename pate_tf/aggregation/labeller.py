@@ -23,8 +23,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
-from pate_tf.ledger.chain import canonical_json, fault_point
-from pate_tf.ledger.registry import batches_before, charge_fields
+from pate_tf.ledger.chain import batches_before, canonical_json, charge_fields, fault_point
 
 # The votes behind paid answers, kept beside the ledger.
 #
@@ -216,7 +215,7 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str
     Raises:
       ValueError: if what has a delta of its own would use up so much that there is none.
     """
-    paid = Counter(ledger.paid()) + Counter({mechanism: number})
+    paid = Counter(ledger.charges) + Counter({mechanism: number})
     if unit != "owner" or all(one.approximate is None for one in paid):
         return
     if np.isinf(replaced_owner_epsilon(paid, ledger.delta)):

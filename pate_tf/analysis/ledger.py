@@ -13,7 +13,7 @@ from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.analysis import release
 from pate_tf.analysis.votes import ledger_folder
 from pate_tf.ledger import Ledger, LedgerRow
-from pate_tf.ledger.registry import PAYMENTS, payment
+from pate_tf.ledger.chain import DEBITS, charge_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def opened(paths: Sequence[pathlib.Path]) -> Iterator[list[Ledger]]:
 def summarise(ledger: Ledger) -> LedgerSummary:
     """Returns what one ledger says."""
     rows, spent = ledger.history(), ledger.spent()
-    charges = [payment(row)[0] for row in rows if row.kind in PAYMENTS]
+    charges = [charge_of(row)[0] for row in rows if row.kind in DEBITS]
     together = ledger.all_ensembles()
     last = next((charge for charge in reversed(charges) if charge.answers), None)
     return LedgerSummary(
@@ -115,8 +115,8 @@ def _line(row: LedgerRow) -> str:
         }
         verb = "RAISED" if details["raised"] else "set"
         text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
-    elif row.kind in PAYMENTS:
-        charge, number = payment(row)
+    elif row.kind in DEBITS:
+        charge, number = charge_of(row)
         if "carried_from" in details:
             past = "; by a row that is gone, or of another ledger"
         else:

@@ -240,7 +240,7 @@ class LedgerDraws:
 
     def __init__(self, ledger: Ledger) -> None:
         self.place = f"the ledger in {ledger.folder}"
-        self.kept = ledger.kept_release()
+        self.kept = ledger.stored_release()
         self._ledger = ledger
 
     def keep(
@@ -355,7 +355,7 @@ def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
             debit = ledger.debit(
                 plan_from_dict(unpaid["key"]["plan"]),
                 secure_noise=unpaid.get("secure_noise", True),
-                has_left=True,
+                was_released=True,
             )
             ledger.store_release(debit, unpaid)
         yield LedgerDraws(ledger)
@@ -376,7 +376,7 @@ def identity_of(votes: str) -> str:
 
 
 def _unpaid(ledger: Ledger, identity: str) -> Mapping[str, Any] | None:
-    if ledger.kept_release() is not None:
+    if ledger.stored_release() is not None:
         return None
     return FileDraws(ledger.folder / FOLDER, identity).kept
 

@@ -195,7 +195,7 @@ def sanitised_epsilon(
     """Returns the epsilon that a kept draw gives.
 
     Args:
-      kept: as `Ledger.kept_release` returns it.
+      kept: as `Ledger.stored_release` returns it.
       delta: what it is to hold at; a draw by smooth sensitivity has its own and holds at that.
       paid_epsilon: data-independent, at `delta`, of all that the ledger paid for; 0 without one.
     """

@@ -21,10 +21,10 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import (
     Ledger,
     LedgerError,
-    num_answered_together,
-    num_queries_together,
-    paid_together,
+    compose,
+    distinct_rows,
 )
+from pate_tf.ledger.chain import charges_of
 
 LEDGER_FILE = "ledger.sqlite3"
 MOST_CLASSES = 100_000  # of a file of labels: its counts have a column for each
@@ -231,7 +231,9 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     digests = [ledger.ensemble_digest for ledger in ledgers]
     if len({ledger.head for ledger in ledgers}) < len(ledgers):
         raise ValueError("ledger: expected different ledgers, got one of them twice")
-    together = paid_together(ledgers)
+    rows = distinct_rows(ledgers)
+    together = charges_of(rows)
+    spent = compose(ledgers, delta=ledgers[0].delta)
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len(set(digests)) < len(digests)
     groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
@@ -247,11 +249,11 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     return VoteSource(
         groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
         num_paid={charge: number for charge, number in together.items() if charge.answers},
-        num_asked=num_queries_together(ledgers),
-        num_answered=num_answered_together(ledgers),
+        num_asked=spent.num_queries,
+        num_answered=spent.num_answered,
         releases={charge: number for charge, number in together.items() if not charge.answers},
         planned_release=ledgers[0].planned_release if len(ledgers) == 1 else None,
-        has_release=len(ledgers) == 1 and ledgers[0].kept_release() is not None,
+        has_release=len(ledgers) == 1 and ledgers[0].stored_release() is not None,
         identity=lambda: " ".join(sorted(digests)),
         is_secure=all(ledger.is_secure for ledger in ledgers),
         labels_left=True,

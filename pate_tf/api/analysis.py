@@ -210,7 +210,7 @@ def _releases(source: VoteSource, released: Released) -> Mapping[Charge, int]:
     if source.folder is None:
         return {released.plan: 1}
     with Ledger.read(source.folder) as ledger:
-        return {charge: number for charge, number in ledger.paid().items() if not charge.answers}
+        return {charge: number for charge, number in ledger.charges.items() if not charge.answers}
 
 
 def _release(

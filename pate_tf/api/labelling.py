@@ -539,7 +539,7 @@ def release_labels(
             plan, pool, teachers, ledger, noise, reporting, is_doubted=doubts is not None
         )
     labels = dataclasses.replace(labels, choice=plan.reason)
-    return dataclasses.replace(labels, seal=ledger.seal(labels.record()))
+    return dataclasses.replace(labels, seal=ledger.recognise(labels.record()))
 
 
 def _labels_of_votes(

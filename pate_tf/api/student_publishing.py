@@ -57,7 +57,7 @@ def check_paid(labels: QueriedLabels, pool: Pool, ledger: Ledger) -> None:
             f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: ask again, what was paid "
             f"for is free"
         )
-    if not hmac.compare_digest(labels.seal or "", ledger.seal(labels.record())):
+    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
         raise ValueError(
             "labels: expected what this ledger gave out, and how it was chosen, got something that "
             "was changed since: ask again, what was paid for is free"
@@ -198,7 +198,7 @@ def publish(
 
 def _kept_release(ledger: Ledger) -> Sanitised | None:
     """Returns what was released of all labels of an ensemble, if it was and none came since."""
-    kept = ledger.kept_release()
+    kept = ledger.stored_release()
     if kept is None or not kept.get("secure_noise", True):
         return None
     # Answers are only ever added, so that as many as then are the same as then. What withheld all

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from pate_tf.ledger.registry import STATE_VARIABLE
+from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
 NUM_SILOS, NUM_PARTIES = 5, 4
 SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0

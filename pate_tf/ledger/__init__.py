@@ -1,4 +1,4 @@
-"""The ledger: no label leaves before it is paid for, whatever happens."""
+"""The ledger: no label is released before it is charged, whatever happens."""
 
 from pate_tf.ledger.chain import (
     BudgetExceeded,
@@ -7,15 +7,13 @@ from pate_tf.ledger.chain import (
     Head,
     LedgerError,
     LedgerRow,
-    Spending,
     StoredAnswer,
 )
 from pate_tf.ledger.ledger import (
     Ledger,
+    Spending,
     compose,
-    num_answered_together,
-    num_queries_together,
-    paid_together,
+    distinct_rows,
 )
 from pate_tf.ledger.rollback_guard import AllEnsembles, LedgerWarning
 
@@ -32,7 +30,5 @@ __all__ = [
     "Spending",
     "StoredAnswer",
     "compose",
-    "num_answered_together",
-    "num_queries_together",
-    "paid_together",
+    "distinct_rows",
 ]

@@ -1,45 +1,160 @@
 """What is known of a store beyond its own rows: whether it goes on where it was seen last.
 
-The registry noted its rows, and statements and votes beside it tell of it. A store that lacks a row
-it should hold is refused, unless its user acknowledges that. Then a row "acknowledged" says for
-ever what was missing. What missing rows and other stores of the same subject charged is charged
-here, too, as what has left.
+A ledger alone can't tell that its folder was copied, put back from a copy, or deleted, nor that
+other ensembles learnt from the same records. The registry can, for what it has seen: it notes every
+row of every ledger and silo account that is opened to be written, whom it is about (its subject: an
+ensemble, or a silo by its name), every folder that it was seen in, and the records that the
+subject learnt from where they are known. Statements and votes in the folders around a store tell of
+it, too.
+
+A store that lacks a row it should hold is refused, unless its user acknowledges that. Then a row
+"acknowledged" says for ever what was missing. What missing rows and other stores of the same
+subject charged is charged here, too, as released before.
+
+The registry lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else
+`~/.local/state/pate_tf`, with mode 0700 and its file 0600. Subjects, record sets and ledgers are
+known in it by digests under a random key of its own, so that it confirms no guess at private data
+without that key. What it can't see: other machines, other users, and runs while it was missing.
 """
 
 import dataclasses
+import hashlib
+import json
 import math
+import os
 import pathlib
+import secrets
+import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.core import artifacts
 from pate_tf.core.record_set import RecordSet
-from pate_tf.ledger.chain import Head, LedgerRow
-from pate_tf.ledger.registry import Registry, RegistryError, SeenRow, Subject
+from pate_tf.ledger.chain import DEBITS, Head, LedgerRow, canonical_json, charge_fields, first_debit
 
-# What lies beside a ledger and outlives it: votes it paid for, and statements that quote it.
+STATE_VARIABLE: Final = "PATE_TF_STATE"
+REGISTRY: Final = "registry.sqlite3"
+WAIT_SECONDS: Final = 60.0
+ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
+
+# What a store is about: "ensemble" and its digest, or "silo" and its name.
+Subject = tuple[str, str]
+Result = TypeVar("Result")
+
+# One script for each version, applied in turn; a released script never changes.
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE key (value BLOB NOT NULL) STRICT;
+    CREATE TABLE ledgers (
+      ledger BLOB PRIMARY KEY, ensemble BLOB NOT NULL, folder TEXT NOT NULL, records BLOB) STRICT;
+    CREATE TABLE sketches (
+      ledger BLOB NOT NULL, record BLOB NOT NULL, UNIQUE (ledger, record)) STRICT;
+    CREATE INDEX sketched ON sketches (record);
+    CREATE TABLE rows (
+      ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, payment TEXT,
+      UNIQUE (ledger, digest)) STRICT;
+    CREATE INDEX noted ON rows (ledger);
+    """,
+    # A ledger that was copied or moved lies in several folders, and is about more than ensembles.
+    """
+    CREATE TABLE folders (
+      ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
+    INSERT INTO folders SELECT ledger, folder FROM ledgers;
+    ALTER TABLE ledgers DROP COLUMN folder;
+    ALTER TABLE ledgers RENAME COLUMN ensemble TO subject;
+    CREATE INDEX about ON ledgers (subject);
+    """,
+)
+
+
+class LedgerWarning(UserWarning):
+    """Something about a ledger that its user should know, in one line."""
+
+
+def warn(message: str) -> None:
+    """Tells the user in one line."""
+    warnings.warn(message, LedgerWarning, stacklevel=2)
+
+
+class RegistryError(Exception):
+    """The registry can't be used; what it would notice goes unnoticed."""
+
+
+def state_folder() -> pathlib.Path:
+    """Returns the folder that the registry lies in, which need not exist.
+
+    Raises:
+        RegistryError: if the environment names none.
+    """
+    for variable, below in ((STATE_VARIABLE, "."), ("XDG_STATE_HOME", "pate_tf")):
+        if named := os.environ.get(variable):
+            return pathlib.Path(named) / below
+    if home := os.environ.get("HOME"):
+        return pathlib.Path(home) / ".local" / "state" / "pate_tf"
+    raise RegistryError(f"expected {STATE_VARIABLE}, XDG_STATE_HOME or HOME, none is set")
+
+
+def open_registry(folder: pathlib.Path) -> tuple[sqlite3.Connection, bytes]:
+    """Returns a connection to the registry in a folder, which it makes, and the registry's key.
+
+    Raises:
+        RegistryError: if it is of a newer version.
+        OSError, sqlite3.Error: if it can't be made, read or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chmod(folder, 0o700)
+    path = folder.resolve() / REGISTRY
+    # SQLite would give it the umask's mode.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.chmod(path, 0o600)
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")  # another process may be faster
+        with connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > len(MIGRATIONS):
+                raise RegistryError(
+                    f"{folder}: expected version {len(MIGRATIONS)} or older, got {version}"
+                )
+            for statement in ";".join(MIGRATIONS[version:]).split(";"):
+                connection.execute(statement)
+            if version < len(MIGRATIONS):
+                connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            connection.execute(
+                "INSERT INTO key SELECT ? WHERE NOT EXISTS (SELECT * FROM key)",
+                (secrets.token_bytes(32),),
+            )
+        (key,) = connection.execute("SELECT value FROM key").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection, bytes(key)
+
+
+# What lies in the folders around a ledger and outlives it: statements that quote it.
 
 
 VOTES: Final = "votes"
 STATEMENT: Final = "privacy_statement.json"
 
 
-def has_votes(folder: pathlib.Path) -> bool:
-    """Whether votes of paid queries lie in a ledger's folder."""
-    return any((folder / VOTES).glob("*.npz"))
-
-
-def quoted_heads(runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
-    """Returns the statements of run folders, each with the head of the ledger that it quotes.
+def quoted_heads(folder: pathlib.Path, runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
+    """Returns the statements of runs, each with the head that it quotes; the store's run is one.
 
     A file that is no statement quotes nothing.
     """
+    folder = folder.resolve()
+    own = (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
     found = {}
-    for run in runs:
+    for run in (*own, *runs):
         path = run / artifacts.RELEASED / STATEMENT
         if path.exists():
             try:
@@ -50,30 +165,15 @@ def quoted_heads(runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
     return found
 
 
-def own_run(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """Returns the run folder of a ledger's folder; none where that is no `sensitive/`."""
-    folder = folder.resolve()
-    return (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
-
-
-Result = TypeVar("Result")
-
-ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
-
-
-class LedgerWarning(UserWarning):
-    """Something about a ledger that its user should know, in one line."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Missing:
     """Rows that a store should hold and doesn't.
 
     Attributes:
-      reason: one line: what is missing, and what to do.
-      digests: of the missing rows.
-      left_nothing: whether nothing lies here that they paid for, neither votes nor a statement: a
-        run was deleted as a whole, and the registry alone tells of it.
+        reason: one line: what is missing, and what to do.
+        digests: of the missing rows.
+        left_nothing: whether nothing lies here that they charged for, neither votes nor a
+            statement: a run was deleted as a whole, and the registry alone tells of it.
     """
 
     reason: str
@@ -83,18 +183,18 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllEnsembles:
-    """What all ensembles paid that are known to have learnt from the same private records.
+    """What all ensembles spent that are known to have learnt from the same private records.
 
     Attributes:
-      paid: the charges, and how often each was paid; a ledger that went on in several copies with
-        every branch, and what these have in common once.
-      num_ledgers: how many ledgers they have.
-      records_are_known: whether the records of this ensemble are known, so that others could be
-        recognised by them.
-      num_unknown: how many of the ledgers paid for something that is unknown here.
+        charges: what was charged, and how often; a ledger that went on in several copies with every
+            branch, and what these have in common once.
+        num_ledgers: how many ledgers they have.
+        records_are_known: whether the records of this ensemble are known, so that others could be
+            recognised by them.
+        num_unknown: how many of the ledgers charged something that is unknown here.
     """
 
-    paid: Mapping[Charge, int]
+    charges: Mapping[Charge, int]
     num_ledgers: int
     records_are_known: bool
     num_unknown: int = 0
@@ -103,20 +203,29 @@ class AllEnsembles:
         """Returns what all of it cost at a delta; infinite where that is not known."""
         if self.num_unknown:
             return math.inf
-        return composition.smallest_epsilon(self.paid, delta)[0]
+        return composition.smallest_epsilon(self.charges, delta)[0]
+
+
+class SeenRow(NamedTuple):
+    """A row that the registry saw in a ledger; `debit` is what it charged, None if nothing."""
+
+    ledger: bytes
+    digest: str
+    sequence: int
+    debit: Mapping[str, Any] | None
 
 
 class RollbackGuard:
-    """What the registry and the folders around a store know of it.
+    """What the registry of this user and the folders around a store know of it.
 
-    Without a registry it warns once and knows what lies beside the store alone.
+    Without a registry it warns once and knows what lies around the store alone.
 
     Args:
-      folder: the store's.
-      subject: whom the store is about; None for one that is only read.
-      records: what the subject learnt from; None if that is not known.
-      is_single: whether a subject has one store alone, wherever it lies: what another one holds
-        is missing here. Else several may go on, each charged what the others spent.
+        folder: the store's.
+        subject: whom the store is about; None for one that is only read.
+        records: what the subject learnt from; None if that is not known.
+        is_single: whether a subject has one store alone, wherever it lies: what another one holds
+            is missing here. Else several may go on, each charged what the others spent.
     """
 
     def __init__(
@@ -131,10 +240,10 @@ class RollbackGuard:
         self._is_single = is_single
         self._rows: dict[str, SeenRow] = {}
         self._position = 0
-        self._registry: Registry | None = None
+        self._registry: sqlite3.Connection | None = None
         try:
-            self._registry = Registry()
-        except RegistryError as error:
+            self._registry, self._key = open_registry(state_folder())
+        except (RegistryError, sqlite3.Error, OSError, ValueError, TypeError) as error:
             self._go_on_without(error)
 
     @property
@@ -147,22 +256,58 @@ class RollbackGuard:
         if self._registry is not None:
             self._registry.close()
 
+    def keyed(self, kind: str, value: str) -> bytes:
+        """Returns what a value is known by in the registry; it can't be guessed without its key."""
+        return hashlib.blake2b(f"{kind}\0{value}".encode(), key=self._key, digest_size=32).digest()
+
     def note(self, opened: LedgerRow, rows: Sequence[LedgerRow]) -> None:
-        """Notes rows that are durable in the store."""
-        subject = self._subject
-        if subject is not None:
-            self._ask(
-                lambda registry: registry.note(
-                    opened, rows, subject=subject, folder=self._folder, records=self._records
-                ),
-                None,
-            )
+        """Notes rows that are durable in the store; those known already stay as they are."""
+        subject, records = self._subject, self._records
+
+        def write(registry: sqlite3.Connection) -> None:
+            ledger = self.keyed("ledger", opened.digest)
+            known_by = None if records is None else self.keyed("records", records.digest)
+            about = None if subject is None else self.keyed(*subject)
+            sketch = () if records is None else records.sketch
+            noted = []
+            for row in rows:
+                debit = None
+                if row.kind in DEBITS:
+                    fields, number = charge_fields(row)
+                    debit = canonical_json(
+                        {
+                            "charge": dict(fields),
+                            "number": number,
+                            "num_queries": int(row.details.get("num_queries", 0)),
+                            "secure_noise": bool(row.details.get("secure_noise", True)),
+                            "carried_from": first_debit(row),
+                        }
+                    )
+                noted.append((ledger, row.sequence, row.digest, debit))
+            registry.execute("BEGIN IMMEDIATE")
+            with registry:
+                registry.execute(
+                    "INSERT INTO ledgers VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
+                    "records = coalesce(excluded.records, records)",
+                    (ledger, about, known_by),
+                )
+                registry.execute(
+                    "INSERT OR IGNORE INTO folders VALUES (?, ?)",
+                    (ledger, str(self._folder.resolve())),
+                )
+                registry.executemany(
+                    "INSERT OR IGNORE INTO sketches VALUES (?, ?)",
+                    [(ledger, self.keyed("record", one)) for one in sketch],
+                )
+                registry.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)", noted)
+
+        self._ask(write, None)
 
     def missing_before(self, runs: Iterable[pathlib.Path]) -> Missing | None:
         """Returns what a store that is about to be opened for the first time should have held.
 
         Args:
-          runs: folders of runs whose statements may quote an earlier ledger.
+            runs: folders of runs whose statements may quote an earlier ledger.
         """
         self._look()
         own, folders, reasons = str(self._folder.resolve()), self._folders(), []
@@ -172,19 +317,19 @@ class RollbackGuard:
         if seen:
             where = "here" if here else f"in {self._places(gone)}"
             reasons.append(f"one of {max(seen.values())} rows was seen {where}")
-        if has_votes(self._folder):
-            reasons.append(f"votes that one paid for lie in {self._folder / VOTES}")
+        if any((self._folder / VOTES).glob("*.npz")):
+            reasons.append(f"votes that one charged for lie in {self._folder / VOTES}")
         quoted = {}
-        for path, head in quoted_heads([*own_run(self._folder), *runs]).items():
-            others = self._subjects_of(head)
-            if not others or self._is_known(others):
+        for path, head in quoted_heads(self._folder, runs).items():
+            subjects = self._subjects_of(head)
+            if not subjects or (self._subject and self.keyed(*self._subject) in subjects):
                 reasons.append(f"{path} quotes row {head.sequence} of one")
                 quoted[head.digest] = head.sequence
         if not reasons:
             return None
         return Missing(
             reason=(
-                f"{self._folder}: expected the ledger that was kept before, got none, but "
+                f"{self._folder}: expected the ledger that was stored before, got none, but "
                 f"{' and '.join(reasons)}; put it back with all of its files, or go on where it "
                 f"lies; {ACKNOWLEDGE}"
             ),
@@ -198,12 +343,12 @@ class RollbackGuard:
         """Returns what was seen of a store and is not in it.
 
         Args:
-          opened: the row that opened it.
-          held: its rows: the sequence of each, by digest.
-          acknowledged: digests of rows that are known to be missing.
+            opened: the row that opened it.
+            held: its rows: the sequence of each, by digest.
+            acknowledged: digests of rows that are known to be missing.
         """
         self._look()
-        own = self._ask(lambda registry: registry.ledger_key(opened), b"")
+        own = b"" if self._registry is None else self.keyed("ledger", opened.digest)
         gone = [
             row
             for row in self._rows.values()
@@ -212,7 +357,7 @@ class RollbackGuard:
         ]
         seen = {row.digest: row.sequence for row in gone}
         quoted = {}
-        for head in quoted_heads(own_run(self._folder)).values():
+        for head in quoted_heads(self._folder, ()).values():
             # A student of other teachers may lie here, too.
             is_known = head.digest in held or head.digest in acknowledged
             if not is_known and (head.digest in seen or not self._subjects_of(head)):
@@ -238,46 +383,69 @@ class RollbackGuard:
             )
         return Missing(reason=f"{self._folder}: {reason}; {ACKNOWLEDGE}", digests=tuple(lost))
 
-    def payments_elsewhere(self, charged: Container[str]) -> list[Mapping[str, Any]]:
-        """Returns what rows of the same subject charged that is not charged here.
+    def charged_elsewhere(self, charged: Container[str]) -> list[Mapping[str, Any]]:
+        """Returns what rows of the same subject charged that is not charged here, each once.
 
         Call it after `missing_from` or `missing_before`, once what is missing is acknowledged.
 
         Args:
-          charged: what is charged here, by `payment_identity`.
-
-        Returns:
-          As `Registry.note` noted them, each once.
+            charged: what is charged here, by `first_debit`.
         """
         # Rows are only ever added, here and there: what is settled once stays so.
         self._rows = {
             digest: row
             for digest, row in self._rows.items()
-            if row.payment is not None and row.payment["carried_from"] not in charged
+            if row.debit is not None and row.debit["carried_from"] not in charged
         }
-        found = [row.payment for row in self._rows.values() if row.payment is not None]
-        return list({payment["carried_from"]: payment for payment in found}.values())
+        debits = [row.debit for row in self._rows.values() if row.debit is not None]
+        return list({debit["carried_from"]: debit for debit in debits}.values())
 
     def all_ensembles(
         self, opened: LedgerRow, own: Mapping[str, tuple[Charge, int]]
     ) -> AllEnsembles | None:
-        """Returns what all known ensembles of the same records paid; None without a registry.
+        """Returns what all known ensembles of the same records charged; None without a registry.
+
+        Ensembles whose records are not known share them with equal ensembles alone.
 
         Args:
-          opened: the row that opened the ledger.
-          own: what the ledger itself paid for, by `payment_identity`.
+            opened: the row that opened the ledger.
+            own: what the ledger itself charged, by `first_debit`.
         """
 
-        def ask(registry: Registry) -> AllEnsembles:
-            ledgers = registry.related(opened)
-            paid: Counter[Charge] = Counter()
-            theirs, unknown = registry.paid(ledgers)
-            for charge, number in {**theirs, **own}.values():
-                paid[charge] += number
+        def ask(registry: sqlite3.Connection) -> AllEnsembles:
+            names = {"ledger": self.keyed("ledger", opened.digest)}
+            related = registry.execute(
+                "WITH own AS (SELECT * FROM ledgers WHERE ledger = :ledger) "
+                "SELECT ledger FROM ledgers WHERE ledger = :ledger "
+                "OR subject = (SELECT subject FROM own) "
+                "OR records = (SELECT records FROM own) "
+                "OR ledger IN (SELECT ledger FROM sketches WHERE record IN "
+                "(SELECT record FROM sketches WHERE ledger = :ledger))",
+                names,
+            ).fetchall()
+            known = registry.execute(
+                "SELECT records FROM ledgers WHERE ledger = :ledger", names
+            ).fetchone()
+            debits: dict[str, tuple[Charge, int]] = {}
+            unknown: set[bytes] = set()
+            for (ledger,) in related:
+                for (text,) in registry.execute(
+                    "SELECT payment FROM rows WHERE ledger = ? AND payment IS NOT NULL", (ledger,)
+                ):
+                    debit = json.loads(text)
+                    try:
+                        charge = charge_from_dict(debit["charge"])
+                    except (ValueError, TypeError):
+                        unknown.add(ledger)
+                        continue
+                    debits[debit["carried_from"]] = (charge, int(debit["number"]))
+            charges: Counter[Charge] = Counter()
+            for charge, number in {**debits, **own}.values():
+                charges[charge] += number
             return AllEnsembles(
-                paid=dict(paid),
-                num_ledgers=max(1, len(ledgers)),
-                records_are_known=registry.knows_records(opened),
+                charges=dict(charges),
+                num_ledgers=max(1, len(related)),
+                records_are_known=known is not None and known[0] is not None,
                 num_unknown=len(unknown),
             )
 
@@ -286,16 +454,42 @@ class RollbackGuard:
     def _look(self) -> None:
         """Takes up what the registry noted of the subject since."""
         subject, position = self._subject, self._position
-        if subject is not None:
-            nothing: tuple[list[SeenRow], int] = ([], position)
-            rows, self._position = self._ask(
-                lambda registry: registry.seen(subject, position), nothing
+        if subject is None:
+            return
+
+        def seen(registry: sqlite3.Connection) -> list[tuple[int, SeenRow]]:
+            found = registry.execute(
+                "SELECT rows.rowid, ledger, digest, sequence, payment FROM rows "
+                "JOIN ledgers USING (ledger) WHERE subject = ? AND rows.rowid > ? "
+                "ORDER BY rows.rowid",
+                (self.keyed(*subject), position),
             )
-            self._rows |= {row.digest: row for row in rows}
+            return [
+                (
+                    place,
+                    SeenRow(ledger, digest, sequence, None if text is None else json.loads(text)),
+                )
+                for place, ledger, digest, sequence, text in found
+            ]
+
+        for place, row in self._ask(seen, list[tuple[int, SeenRow]]()):
+            self._position, self._rows[row.digest] = place, row
 
     def _folders(self) -> dict[bytes, list[str]]:
+        """Returns the folders that each ledger of the subject was seen in, oldest first."""
         subject = self._subject
-        return {} if subject is None else self._ask(lambda registry: registry.folders(subject), {})
+        folders: dict[bytes, list[str]] = {}
+        if subject is not None:
+            for ledger, folder in self._ask(
+                lambda registry: registry.execute(
+                    "SELECT ledger, folder FROM folders JOIN ledgers USING (ledger) "
+                    "WHERE subject = ? ORDER BY folders.rowid",
+                    (self.keyed(*subject),),
+                ).fetchall(),
+                list[tuple[bytes, str]](),
+            ):
+                folders.setdefault(ledger, []).append(folder)
+        return folders
 
     def _places(self, rows: Iterable[SeenRow]) -> str:
         """Names the folders that the ledgers of rows were seen in."""
@@ -304,31 +498,35 @@ class RollbackGuard:
         return " and ".join(sorted(places))
 
     def _subjects_of(self, head: Head) -> list[bytes]:
-        return self._ask(lambda registry: registry.subjects_of(head.digest), [])
+        """Returns the subjects, as the registry knows them, whose ledgers hold a row."""
+        return [
+            subject
+            for (subject,) in self._ask(
+                lambda registry: registry.execute(
+                    "SELECT DISTINCT subject FROM rows JOIN ledgers USING (ledger) "
+                    "WHERE digest = ?",
+                    (head.digest,),
+                ).fetchall(),
+                list[tuple[bytes]](),
+            )
+        ]
 
-    def _is_known(self, others: Sequence[bytes]) -> bool:
-        subject = self._subject
-        return subject is not None and (
-            self._ask(lambda registry: registry.subject_key(subject), b"") in others
-        )
-
-    def _ask(self, question: Callable[[Registry], Result], otherwise: Result) -> Result:
+    def _ask(self, question: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
+        """Returns what the registry answers; without one, or once it can't be used, `otherwise`."""
         if self._registry is None:
             return otherwise
         try:
             return question(self._registry)
-        except RegistryError as error:
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
             self._go_on_without(error)
             return otherwise
 
-    def _go_on_without(self, error: RegistryError) -> None:
+    def _go_on_without(self, error: Exception) -> None:
         self._registry = None
+        place = os.environ.get(STATE_VARIABLE, "")
+        reason = " ".join(str(error).split())
         warn(
             "no registry of ledgers can be kept, so that copied or restored ledgers and other "
-            f"ensembles of the same records go unnoticed, which statements say: {error}"
+            f"ensembles of the same records go unnoticed, which statements say: "
+            f"{reason if isinstance(error, RegistryError) else f'{place}: {reason}'}"
         )
-
-
-def warn(message: str) -> None:
-    """Tells the user in one line."""
-    warnings.warn(message, LedgerWarning, stacklevel=2)

@@ -1,46 +1,69 @@
 """A durable store: rows that are only ever added, by one writer at a time, and never taken back.
 
-`Ledger` is made of one, and so is the account of a silo.
+`Ledger` is one, and so are the account of a silo and the journals of coordinator and parties.
 """
 
 import contextlib
+import dataclasses
+import datetime
+import fcntl
 import hashlib
 import hmac
+import json
+import math
+import os
 import pathlib
-from abc import ABC, abstractmethod
+import sqlite3
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.core import artifacts
 from pate_tf.core.record_set import RecordSet
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger.chain import DATABASE, HEAD, Chain, LedgerError, LedgerRow, fault_point
-from pate_tf.ledger.registry import PAYMENTS, Subject, payment, payment_identity
-from pate_tf.ledger.rollback_guard import AllEnsembles, Missing, RollbackGuard, warn
+from pate_tf.ledger import chain
+from pate_tf.ledger.chain import DEBITS, Head, LedgerError, LedgerRow, StoredAnswer, fault_point
+from pate_tf.ledger.rollback_guard import AllEnsembles, Missing, RollbackGuard, Subject, warn
+
+TOGETHER: Final = 500  # queries looked up at once; every SQLite takes 999
 
 
-class Store(ABC):
+class Store:
     """Rows about one subject, kept on disk across runs, processes and crashes.
 
     Guarantees. What is appended in one `transaction` is durable, all of it or nothing, before it
-    counts (`_record`). Rows are never changed or deleted, by whichever processes write at once. A
-    store that was restored from an older copy, deleted, or copied while the copy went on is
-    refused where the registry (`pate_tf.ledger.registry`) or a witness tells of it, until somebody
-    acknowledges that. What other stores of the same subject spent is charged here, too.
+    counts (`_record`). Rows are never changed or deleted, by whichever processes and threads write
+    at once. A store with a subject that was restored from an older copy, deleted, or copied while
+    the copy went on is refused where the registry (`RollbackGuard`) or a witness tells of it, until
+    its user acknowledges that. What other stores of the same subject charged is charged here, too.
 
     Assumptions. Who may write to the folder is trusted not to rewrite it (see
     `pate_tf.ledger.chain`). The file system honours fsync and file locks. The registry knows this
     user on this machine, and a witness what its keeper was sent.
 
-    Use one object per process, in the thread that made it.
+    A subclass says by `_record` what its rows add up to, and by `name` what its files are called.
+    Attributes are for reading.
 
     Attributes:
-      chain: the rows.
-      guard: what notes them elsewhere; None for a store that is only read, or in memory.
-      opened: the row that opened the store; None before there is one.
-      was_reset: True for ever once somebody went on although rows or an earlier store were gone.
+        folder: of the files, mode 0700; None for a store in memory.
+        guard: what notes the rows elsewhere; None for a store that is only read, without a subject
+            or in memory.
+        head: the last row that counts.
+        opened: the row that opened the store; None before there is one.
+        was_reset: True for ever once its user went on although rows or an earlier store were gone.
+        charges: what was charged, and how often.
+        epsilon_budget: the budget in force; None if there is none.
+        delta: the delta in force; NaN if there is none.
+        was_raised: True for ever once the budget or its delta was raised.
     """
+
+    name: ClassVar[str] = "ledger"
 
     def __init__(
         self,
@@ -49,59 +72,92 @@ class Store(ABC):
         subject: Subject | None = None,
         records: RecordSet | None = None,
         is_single: bool = False,
+        read_only: bool = False,
         acknowledge_reset: bool = False,
     ) -> None:
         """Opens the files; call `open_or_verify` next, or `catch_up` to read.
 
         Args:
-          folder: gets mode 0700. None for a store in memory that nothing guards, for a simulation.
-          subject: what the store is about; None to read alone.
-          records: what the subject learnt from; None if that is not known.
-          is_single: see `RollbackGuard`.
-          acknowledge_reset: whether to go on although the file is gone that should be there.
+            folder: gets mode 0700. None for a store in memory that nothing guards, for a
+                simulation.
+            subject: what the store is about, ("ensemble", digest) or ("silo", name); None for one
+                that no registry notes.
+            records: what the subject learnt from; None if that is not known.
+            is_single: see `RollbackGuard`.
+            read_only: whether nothing will be written.
+            acknowledge_reset: whether to go on although the file is gone that should be there.
 
         Raises:
-          LedgerError: if it is damaged, was changed, or can't be used.
+            LedgerError: if it is damaged, was changed, or can't be used.
         """
-        is_read = folder is not None and subject is None
-        if folder is not None and acknowledge_reset and not (folder / DATABASE).exists():
-            (folder / HEAD).unlink(missing_ok=True)
-        self.chain = Chain(folder, read_only=is_read, must_exist=is_read)
+        self.folder = folder
         self.guard: RollbackGuard | None = None
-        if folder is not None and subject is not None:
-            self.guard = RollbackGuard(folder, subject, records, is_single=is_single)
+        self.head = Head()
         self.opened: LedgerRow | None = None
         self.was_reset = False
-        self._acknowledge_reset = acknowledge_reset
-        self._held: dict[str, int] = {}
+        self.charges: Counter[Charge] = Counter()
+        self.epsilon_budget: float | None = None
+        self.delta = math.nan
+        self.was_raised = False
+        self._read_only, self._acknowledge_reset = read_only, acknowledge_reset
+        self._sequences: dict[str, int] = {}  # of rows, by their digests
         self._charged: set[str] = set()
         self._acknowledged: set[str] = set()
-        self._pending: list[LedgerRow] = []
+        self._num_answers = 0
+        self._noted: Head | None = None
+        self._tail: tuple[LedgerRow | None, str, int, int] = (None, "", 0, 0)
+        self._threads = threading.RLock()
+        self._path = None if folder is None else folder.resolve() / f"{self.name}.sqlite3"
+        with self._reporting(), contextlib.ExitStack() as stack:
+            must_exist = read_only
+            if folder is not None and self._path is not None:
+                note = folder / f"{self.name}.head.json"
+                if acknowledge_reset and not self._path.exists():
+                    note.unlink(missing_ok=True)
+                must_exist |= note.exists()
+                if must_exist and not self._path.exists():
+                    raise LedgerError(f"{self._path}: expected a ledger, got no such file")
+                if not read_only:
+                    artifacts.make_sensitive_folder(folder)
+                    stack.enter_context(self._locked())
+            self._connection, version = chain.open_database(
+                self._path, read_only=read_only, must_exist=must_exist
+            )
+        # An older ledger that is only read has no such column.
+        self._noisy_counts = "noisy_counts" if version >= 3 else "NULL"
+        if folder is not None and subject is not None and not read_only:
+            self.guard = RollbackGuard(folder, subject, records, is_single=is_single)
 
-    @abstractmethod
     def _record(self, row: LedgerRow) -> None:
         """Takes up a row that is durable, in order."""
 
-    @property
-    def folder(self) -> pathlib.Path | None:
-        """The folder that the store lies in; None for one in memory."""
-        return self.chain.folder
-
     def close(self) -> None:
         """Closes the files; the object can't be used afterwards."""
-        self.chain.close()
+        self._connection.close()
         if self.guard is not None:
             self.guard.close()
 
     def history(self) -> tuple[LedgerRow, ...]:
-        """Returns all rows in the order they were written."""
-        return tuple(self.chain.rows())
+        """Returns all rows that count in the order they were written."""
+        with self._reporting():
+            return tuple(
+                LedgerRow(
+                    sequence=sequence,
+                    time=moment,
+                    kind=kind,
+                    details=json.loads(text),
+                    digest=digest.hex(),
+                )
+                for sequence, moment, kind, text, digest in self._connection.execute(
+                    "SELECT sequence, time, kind, details, digest FROM rows WHERE sequence <= ? "
+                    "ORDER BY sequence",
+                    (self.head.sequence,),
+                )
+            )
 
-    def catch_up(self) -> None:
-        """Reads the rows that were written since."""
-        with self.chain.transaction():
-            rows = self.chain.catch_up()
-        self._take(rows)
+    def holds(self, head: Head) -> bool:
+        """Whether this store contains the row that a statement quoted."""
+        return self._sequences.get(head.digest) == head.sequence
 
     def open_or_verify(
         self,
@@ -112,54 +168,68 @@ class Store(ABC):
     ) -> None:
         """Opens a store that is new, else checks that it goes on where it was seen last.
 
+        Warns if other stores of the same records are known to have spent more than this one.
+
         Args:
-          opening: gives the details of the first row, with a secret `salt`; told whether an earlier
-            store of the subject is missing.
-          verify: checks what the store was opened with.
-          runs: see `RollbackGuard.missing_before`.
+            opening: gives the details of the first row, with a secret `salt`; its argument is
+                whether an earlier store of the subject is missing.
+            verify: checks what the store was opened with.
+            runs: see `RollbackGuard.missing_before`.
 
         Raises:
-          LedgerError: if it was changed, or rows are missing and that was not acknowledged.
+            LedgerError: if it was changed, or rows are missing and that was not acknowledged.
         """
-        with self.chain.exclusive():
-            self.catch_up()
+        with self._locked():
+            rows, missing = self.catch_up(), None
             is_new = self.opened is None
-            missing = None
-            if self.opened is None:
+            if is_new:
                 missing = None if self.guard is None else self.guard.missing_before(runs)
                 if missing is not None and not self._acknowledge_reset:
                     if not missing.left_nothing:
                         raise LedgerError(missing.reason)
                     warn(
                         f"{self.folder}: there was a ledger here, which was deleted with all that "
-                        f"it paid for; what is known of it is charged again, and every statement "
-                        f"says so"
+                        f"it charged for; what is known of it is charged again, and every "
+                        f"statement says so"
                     )
                 with self.transaction():
                     self.append("opened", opening(missing is not None))
-                    self._charge_elsewhere(missing)
+                    self._append_missing(missing)
             verify()
-            self._go_on(acknowledge_reset=self._acknowledge_reset)
-            if self.guard is not None and self.opened is not None:
-                # A process that died after its last row left it unnoted.
-                self.guard.note(self.opened, self.history())
+            if not is_new:
+                self._check_complete(acknowledge_reset=self._acknowledge_reset)
+            self._note(rows)  # a process that died after its last row left it unnoted
             if is_new and missing is None and self._charged:
                 warn(
                     f"{self.folder}: what other ledgers of the same subject spent is charged here, "
                     f"too"
                 )
+        found = self.all_ensembles() if self.charges or self.guard is not None else None
+        if found is not None and found.num_unknown:
+            warn(
+                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
+                f"records are known; {found.num_unknown} of them charged something that is unknown "
+                f"here, so that what they have spent together is not known; import what defines it"
+            )
+        elif found is not None and self.charges != found.charges:
+            warn(
+                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
+                f"records are known; together they have spent epsilon "
+                f"{found.epsilon(self.delta):.4g} at delta {self.delta:g}"
+            )
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps other processes from writing; brings this object up to date.
+        """Keeps other processes and threads from writing; brings this object up to date.
 
         Raises:
-          LedgerError: if another process holds the store for two minutes, it was changed, or a copy
-            of it went on.
+            LedgerError: if another process holds the store for two minutes, it was changed, or a
+                copy of it went on.
         """
-        with self.chain.exclusive():
-            self.catch_up()
-            self._go_on(acknowledge_reset=False)
+        with self._locked():
+            rows = self.catch_up()
+            self._check_complete(acknowledge_reset=False)
+            self._note(rows)
             yield
 
     @contextlib.contextmanager
@@ -168,20 +238,18 @@ class Store(ABC):
 
         Call it inside `exclusive`.
         """
-        try:
-            with self.chain.transaction():
+        if self._read_only:
+            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+        self._tail = (None, self.head.digest, self.head.sequence, self._num_answers)
+        with self._reporting():
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
                 yield
-                kind = self._pending[-1].kind
+                last = self._tail[0]
+                kind = "nothing" if last is None else last.kind
                 fault_point(f"{kind}_written")
-        except BaseException:
-            self._pending.clear()
-            raise
-        rows, self._pending = self._pending, []
-        self._take(rows)
         fault_point(f"{kind}_committed")
-        self.chain.note_head()
-        if self.guard is not None and self.opened is not None:
-            self.guard.note(self.opened, rows)
+        self._note(self.catch_up(is_own=True))
         fault_point(f"{kind}_noted")
 
     def write(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
@@ -191,8 +259,16 @@ class Store(ABC):
 
     def append(self, kind: str, details: Mapping[str, Any]) -> LedgerRow:
         """Appends a row; call it inside `transaction`, after which it counts."""
-        self._pending.append(self.chain.append(kind, details))
-        return self._pending[-1]
+        _, before, sequence, num_answers = self._tail
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        text = chain.canonical_json(dict(details))
+        row = chain.link(before, sequence + 1, now, kind, text)
+        self._connection.execute(
+            "INSERT INTO rows VALUES (?, ?, ?, ?, ?)",
+            (row.sequence, now, kind, text, bytes.fromhex(row.digest)),
+        )
+        self._tail = (row, row.digest, row.sequence, num_answers)
+        return row
 
     def append_answers(
         self,
@@ -201,9 +277,150 @@ class Store(ABC):
         labels: Sequence[int | None],
         noisy_counts: IntArray | None = None,
     ) -> LedgerRow:
-        """Appends the answers that `debit` charged; see `Chain.append_answers` and `append`."""
-        self._pending.append(self.chain.append_answers(debit, queries, labels, noisy_counts))
-        return self._pending[-1]
+        """Appends the answers that row `debit` charged, and the row that fixes them; see `append`.
+
+        Noisy counts `[num_queries, num_classes]` are stored where there is a label.
+
+        Raises:
+            LedgerError: if one of the queries has an answer already.
+        """
+        row, before, sequence, num_answers = self._tail
+        released: list[bytes | None] = [None] * len(queries)
+        if noisy_counts is not None:
+            released = [
+                None if label is None else counts.astype("<i8").tobytes()
+                for label, counts in zip(labels, noisy_counts, strict=True)
+            ]
+        answers = [
+            (num_answers + place, debit, *answer)
+            for place, answer in enumerate(zip(queries, labels, released, strict=True), 1)
+        ]
+        with self._reporting():
+            self._connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", answers)
+        self._tail = (row, before, sequence, num_answers + len(answers))
+        details = {
+            "debit": debit,
+            "num_queries": len(answers),
+            "num_answered": sum(label is not None for label in labels),
+            "answers_digest": chain.digest_answers(answers),
+        }
+        return self.append("answers", details)
+
+    def stored_answers(self, queries: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
+        """Returns the answers that exist already, by query digest."""
+        found = {}
+        with self._reporting():
+            for start in range(0, len(queries), TOGETHER):
+                some = queries[start : start + TOGETHER]
+                places = ", ".join("?" * len(some))
+                for query, label, debit, counts in self._connection.execute(
+                    f"SELECT query, label, debit, {self._noisy_counts} FROM answers "
+                    f"WHERE query IN ({places})",
+                    some,
+                ):
+                    if counts is not None:
+                        counts = tuple(np.frombuffer(counts, "<i8").tolist())
+                    found[query] = StoredAnswer(label=label, debit=debit, noisy_counts=counts)
+        return found
+
+    def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
+        """Verifies the rows that were written since the last call, takes them up, and returns them.
+
+        Args:
+            is_own: whether this object wrote them just now, and has not noted them yet.
+
+        Raises:
+            LedgerError: if a row or answer was changed, or rows are missing.
+        """
+        refused = f"{self._path}: the ledger is refused:"
+        rows, head, num_answers = [], self.head, self._num_answers
+        with self._reporting():
+            self._connection.execute("BEGIN")  # what is read is of one moment
+            with self._connection:
+                noted = self._noted if is_own else self._noted_head()
+                for sequence, moment, kind, text, digest in self._connection.execute(
+                    "SELECT sequence, time, kind, details, digest FROM rows WHERE sequence > ? "
+                    "ORDER BY sequence",
+                    (head.sequence,),
+                ):
+                    try:
+                        row = chain.link(head.digest, sequence, moment, kind, text)
+                    except json.JSONDecodeError as error:
+                        raise LedgerError(f"{refused} row {sequence} was changed") from error
+                    if sequence != head.sequence + 1 or row.digest != digest.hex():
+                        raise LedgerError(
+                            f"{refused} row {sequence} was changed, or one before it is missing"
+                        )
+                    head = Head(sequence=sequence, digest=row.digest)
+                    if kind == "answers":
+                        answers = self._connection.execute(
+                            f"SELECT position, debit, query, label, {self._noisy_counts} "
+                            f"FROM answers WHERE position BETWEEN ? AND ? ORDER BY position",
+                            (num_answers + 1, num_answers + int(row.details["num_queries"])),
+                        ).fetchall()
+                        if chain.digest_answers(answers) != row.details["answers_digest"]:
+                            raise LedgerError(f"{refused} answers of row {sequence} were changed")
+                        num_answers += int(row.details["num_queries"])
+                    if noted is not None and noted.sequence == sequence and noted != head:
+                        raise LedgerError(
+                            f"{refused} row {sequence} is not the one noted in "
+                            f"{self.name}.head.json"
+                        )
+                    rows.append(row)
+                first, last = self._connection.execute(
+                    "SELECT (SELECT min(position) FROM answers), "
+                    "(SELECT max(position) FROM answers)"
+                ).fetchone()
+            if (first or 1, last or 0) != (1, num_answers):
+                raise LedgerError(f"{refused} answers were added or removed")
+            if noted is None and head.sequence > 1 and not is_own:
+                raise LedgerError(
+                    f"{refused} expected {self.name}.head.json in its folder, there is none"
+                )
+            # A process may die between committing a row and noting it, so there may be more rows.
+            if noted is not None and noted.sequence > head.sequence:
+                raise LedgerError(
+                    f"{refused} expected at least {noted.sequence} rows as noted in "
+                    f"{self.name}.head.json, got {head.sequence}: rows were removed"
+                )
+        self.head, self._num_answers, self._noted = head, num_answers, noted
+        for row in rows:
+            details = row.details
+            if row.kind == "opened":
+                self.opened = row
+            elif row.kind == "acknowledged":
+                self.was_reset = True
+                self._acknowledged.update(details["missing"])
+            elif row.kind in DEBITS:
+                charge, number = chain.charge_of(row)
+                self.charges[charge] += number
+                self._charged.add(chain.first_debit(row))
+            if row.kind in ("opened", "budget") and "delta" in details:
+                budget, delta = details["epsilon_budget"], details["delta"]
+                is_higher = row.kind == "budget" and (
+                    delta > self.delta or budget > (self.epsilon_budget or math.inf)
+                )
+                # The limit of a store that is gone is not known any more.
+                self.was_raised |= details.get("raised", is_higher)
+                self.was_raised |= row.kind == "opened" and details.get("acknowledged", False)
+                self.epsilon_budget, self.delta = budget, delta
+            self._sequences[row.digest] = row.sequence
+            self._record(row)
+        return rows
+
+    def replace_budget(self, epsilon_budget: float, delta: float) -> LedgerRow:
+        """Puts a budget and delta in force, on record for ever; call it inside `exclusive`."""
+        old = math.inf if self.epsilon_budget is None else self.epsilon_budget
+        return self.write(
+            "budget",
+            {
+                "epsilon_budget": epsilon_budget,
+                "delta": delta,
+                "previous_epsilon_budget": self.epsilon_budget,
+                "previous_delta": self.delta,
+                "raised": epsilon_budget > old or delta > self.delta,
+            },
+        )
 
     def seal(self, content: bytes) -> bytes:
         """Returns a digest of 32 bytes that can be made and checked with this store alone.
@@ -214,11 +431,11 @@ class Store(ABC):
         return hmac.new(salt.encode(), content, hashlib.sha256).digest()
 
     def witness(self) -> bytes:
-        """Returns what somebody else can keep of the last row: 32 bytes that tell nothing of it.
+        """Returns what another party can keep of the last row: 32 bytes that tell nothing of it.
 
         Given back later it finds out a store that lost the row; see `holds_witness`.
         """
-        return self._witness_of(self.chain.head.digest)
+        return self.seal(f"witness {self.head.digest}".encode())
 
     def holds_witness(self, witness: bytes) -> bool:
         """Whether the store holds the row that a witness is of, or may go on without it.
@@ -229,8 +446,8 @@ class Store(ABC):
         if witness.hex() in self._acknowledged:
             return True
         return any(
-            hmac.compare_digest(self._witness_of(digest), witness)
-            for digest in reversed(self._held)
+            hmac.compare_digest(self.seal(f"witness {digest}".encode()), witness)
+            for digest in reversed(self._sequences)
         )
 
     def acknowledge_witness(self, witness: bytes) -> bool:
@@ -240,7 +457,7 @@ class Store(ABC):
         row that is here.
 
         Returns:
-          Whether it was, so that the store may go on without the row.
+            Whether it was, so that the store may go on without the row.
         """
         is_acknowledged, self._acknowledge_reset = self._acknowledge_reset, False
         if is_acknowledged:
@@ -248,74 +465,116 @@ class Store(ABC):
         return is_acknowledged
 
     def all_ensembles(self) -> AllEnsembles | None:
-        """Returns what all known ensembles of the same records spent; None without a registry."""
+        """Returns what all known ensembles of the same private records charged, this one included.
+
+        As far as this user's registry knows. None without one.
+        """
         if self.opened is None or self.folder is None:
             return None
         own = {
-            payment_identity(row): payment(row) for row in self.chain.rows() if row.kind in PAYMENTS
+            chain.first_debit(row): chain.charge_of(row)
+            for row in (self.history() if self.charges else ())
+            if row.kind in DEBITS
         }
-        guard = RollbackGuard(self.folder, None) if self.guard is None else self.guard
-        try:
+        if self.guard is not None:
+            return self.guard.all_ensembles(self.opened, own)
+        with contextlib.closing(RollbackGuard(self.folder, None)) as guard:
             return guard.all_ensembles(self.opened, own)
-        finally:
-            if guard is not self.guard:
-                guard.close()
 
-    def warn_of_others(self, paid: Mapping[Charge, int], delta: float) -> None:
-        """Warns if other stores of the same records are known to have spent more than this."""
-        found = self.all_ensembles()
-        if found is not None and found.num_unknown:
-            warn(
-                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
-                f"records are known; {found.num_unknown} of them paid for something that is "
-                f"unknown here, so that nobody can say what they have spent together; import what "
-                f"defines it"
-            )
-        elif found is not None and dict(paid) != dict(found.paid):
-            warn(
-                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
-                f"records are known; together they have spent epsilon {found.epsilon(delta):.4g} "
-                f"at delta {delta:g}"
-            )
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps every other process, thread and object out; a process that dies frees it."""
+        if self._read_only:
+            raise LedgerError(f"{self._path}: expected a writable ledger, got one opened to read")
+        with self._threads:
+            if self.folder is None:
+                yield
+                return
+            with self._reporting():
+                lock = os.open(
+                    self.folder / f"{self.name}.lock",
+                    os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                    0o600,
+                )
+            try:
+                until = time.monotonic() + chain.WAIT_SECONDS
+                while True:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if time.monotonic() > until:
+                            raise LedgerError(
+                                f"{self._path}: expected to get the ledger within "
+                                f"{chain.WAIT_SECONDS:.0f} seconds, another process holds it"
+                            ) from None
+                        time.sleep(0.002)
+                yield
+            finally:
+                os.close(lock)
 
-    def _take(self, rows: Sequence[LedgerRow]) -> None:
-        for row in rows:
-            if row.kind == "opened":
-                self.opened = row
-            elif row.kind == "acknowledged":
-                self.was_reset = True
-                self._acknowledged.update(row.details["missing"])
-            elif row.kind in PAYMENTS:
-                self._charged.add(payment_identity(row))
-            self._held[row.digest] = row.sequence
-            self._record(row)
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Turns what SQLite and the system raise into a LedgerError of one line."""
+        with self._threads:
+            try:
+                yield
+            except sqlite3.IntegrityError as error:
+                raise LedgerError(
+                    f"{self._path}: expected one answer for a query, got two"
+                ) from error
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+                # SQLite quotes damaged text in its messages, which then fail to decode.
+                reason = " ".join(str(error).split())
+                raise LedgerError(f"{self._path}: the ledger can't be used: {reason}") from error
 
-    def _go_on(self, *, acknowledge_reset: bool) -> None:
+    def _noted_head(self) -> Head | None:
+        """Returns the last row as noted in the folder; None where nothing is noted."""
+        if self.folder is None:
+            return self.head
+        path = self.folder / f"{self.name}.head.json"
+        try:
+            fields = json.loads(path.read_text())
+            return Head(sequence=int(fields["sequence"]), digest=str(fields["digest"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LedgerError(f"{path}: expected the last row's sequence and digest") from error
+
+    def _note(self, rows: Sequence[LedgerRow]) -> None:
+        """Notes durable rows outside of the database, so that losing them is noticed."""
+        if self.folder is not None and self._noted != self.head:
+            with (
+                self._reporting(),
+                artifacts.atomic_file(self.folder / f"{self.name}.head.json", private=True) as file,
+            ):
+                file.write(json.dumps(dataclasses.asdict(self.head)).encode())
+            self._noted = self.head
+        if self.guard is not None and self.opened is not None and rows:
+            self.guard.note(self.opened, rows)
+
+    def _check_complete(self, *, acknowledge_reset: bool) -> None:
         """Checks that nothing is missing, and charges what was spent elsewhere."""
-        self.chain.note_head()
         if self.guard is None or self.opened is None:
             return
-        missing = self.guard.missing_from(self.opened, self._held, self._acknowledged)
+        missing = self.guard.missing_from(self.opened, self._sequences, self._acknowledged)
         if missing is not None and not acknowledge_reset:
             raise LedgerError(missing.reason)
-        if missing is not None or self.guard.payments_elsewhere(self._charged):
+        if missing is not None or self.guard.charged_elsewhere(self._charged):
             with self.transaction():
-                self._charge_elsewhere(missing)
+                self._append_missing(missing)
 
-    def _charge_elsewhere(self, missing: Missing | None) -> None:
+    def _append_missing(self, missing: Missing | None) -> None:
         """Appends what is missing, and charges what rows that are not here charged."""
         if missing is not None:
             self.append("acknowledged", {"missing": list(missing.digests)})
-        for one in [] if self.guard is None else self.guard.payments_elsewhere(self._charged):
+        for debit in [] if self.guard is None else self.guard.charged_elsewhere(self._charged):
             try:
-                charge_from_dict(one["charge"])
+                charge_from_dict(debit["charge"])
             except (ValueError, TypeError) as error:
                 raise LedgerError(
                     f"{self.folder}: another ledger of the same subject charged something that is "
                     f"unknown here; import what defines it: {error}"
                 ) from error
             queries_digest = hashlib.sha256().hexdigest()  # of none
-            self.append("debit", {**one, "queries_digest": queries_digest, "past": True})
-
-    def _witness_of(self, digest: str) -> bytes:
-        return self.seal(f"witness {digest}".encode())
+            self.append("debit", {**debit, "queries_digest": queries_digest, "past": True})

@@ -32,11 +32,9 @@ class SiloAccount(Store):
 
     Attributes:
       silo: name of the silo.
-      epsilon_budget: the budget in force.
-      delta: the delta in force.
-      was_raised: True for ever once the budget or its delta was raised, or may have been in an
-        account that is gone.
     """
+
+    epsilon_budget: float  # every account has one
 
     def __init__(
         self,
@@ -73,14 +71,11 @@ class SiloAccount(Store):
             is_single=True,
             acknowledge_reset=acknowledge_reset,
         )
-        self.silo, self.epsilon_budget, self.delta = silo, epsilon_budget, delta
-        self.was_raised = False
-        self._paid: Counter[Charge] = Counter()
+        self.silo = silo
         self._charges: dict[bytes, tuple[int, Charge]] = {}
         self._debits: list[tuple[float, int]] = []
         self._sealing: dict[str, int] = {}
         self._sealed: dict[str, tuple[bytes, ...]] = {}
-        self._numbers = (epsilon_budget, delta)
         numbers = {"epsilon_budget": epsilon_budget, "delta": delta}
         try:
             self.open_or_verify(
@@ -90,10 +85,8 @@ class SiloAccount(Store):
                 },
             )
             with self.exclusive():
-                if self._numbers != (epsilon_budget, delta):
+                if (self.epsilon_budget, self.delta) != (epsilon_budget, delta):
                     self.write("budget", numbers)
-            if records is not None:
-                self.warn_of_others(self._paid, delta)
         except BaseException:
             self.close()
             raise
@@ -103,21 +96,16 @@ class SiloAccount(Store):
 
     @property
     def num_queries(self) -> int:
-        """How many queries were paid for."""
-        return self._paid.total()
-
-    def paid(self) -> dict[Charge, int]:
-        """Returns what was paid for, and how often."""
-        return dict(self._paid)
+        """How many queries were charged."""
+        return self.charges.total()
 
     def epsilon(self) -> float:
         """Returns what all debits cost together, at delta, for the whole silo."""
-        return smallest_epsilon(self._paid, self.delta)[0]
+        return smallest_epsilon(self.charges, self.delta)[0]
 
     def can_pay(self, charge: Charge, number: int) -> bool:
         """Whether so many more of a charge fit into the budget."""
-        with_them = Counter(self._paid)
-        with_them[charge] += number
+        with_them = self.charges + Counter({charge: number})
         return fits(with_them, self.delta, self.epsilon_budget)
 
     def num_paid_within_a_day(self) -> int:
@@ -158,7 +146,7 @@ class SiloAccount(Store):
 
     def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
         """Returns the stored answers, randomised, by query."""
-        stored = self.chain.stored_answers(queries)
+        stored = self.stored_answers(queries)
         return {query: one.label for query, one in stored.items() if one.label is not None}
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
@@ -196,16 +184,8 @@ class SiloAccount(Store):
         details = row.details
         if row.kind == "opened" and details.get("silo") != self.silo:
             raise LedgerError(f"account: expected that of {self.silo}, got another silo's")
-        if row.kind in ("opened", "budget"):
-            numbers = float(details["epsilon_budget"]), float(details["delta"])
-            if row.kind == "budget":
-                self.was_raised |= numbers[0] > self._numbers[0] or numbers[1] > self._numbers[1]
-            else:
-                self.was_raised |= details.get("acknowledged", False)
-            self._numbers = numbers
-        elif row.kind == "debit":
+        if row.kind == "debit":
             charge = silo_charge_from_dict(details["charge"])
-            self._paid[charge] += int(details["number"])
             when = datetime.datetime.fromisoformat(row.time).timestamp()
             self._debits.append((when, int(details["number"])))
             for query in details.get("queries", ()):  # none where it was charged elsewhere

@@ -12,8 +12,8 @@ from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.analysis.release_results import SanitisedEpsilon, sanitised_epsilon
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger, LedgerRow
+from pate_tf.ledger.chain import DEBITS, batches_before, charge_of, charges_of
 from pate_tf.ledger.ledger import facts_beyond_the_ledger
-from pate_tf.ledger.registry import PAYMENTS, batches_before, paid_by, payment
 from pate_tf.statement import page as statement_page
 from pate_tf.statement.privacy_statement import PrivacyStatement, Sanitised
 
@@ -113,7 +113,7 @@ def _check_student(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> No
     named = set(statement.ledger_rows)
     if not named:
         raise ValueError("statement: expected the ledger rows that paid, got none")
-    debits = {row.sequence: payment(row) for row in rows if row.kind in PAYMENTS}
+    debits = {row.sequence: charge_of(row) for row in rows if row.kind in DEBITS}
     answers = {row.details["debit"]: row.details for row in rows if row.kind == "answers"}
     for sequence in sorted(named):
         if sequence not in debits:
@@ -160,7 +160,7 @@ def _check_before(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> Non
 
 
 def _check_ensemble(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
-    spent, _ = smallest_epsilon(paid_by(rows), statement.delta)
+    spent, _ = smallest_epsilon(charges_of(rows), statement.delta)
     if not statement.epsilon_ensemble >= spent * (1.0 - ROUNDING):
         raise ValueError(
             f"statement: expected at least epsilon {spent:.6g} for all that the ensemble had "
@@ -173,13 +173,13 @@ def _check_ensemble(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> N
             f"got {statement.epsilon}"
         )
     together = statement.epsilon_all_ensembles
-    there, _ = smallest_epsilon(paid_by(rows), statement.delta_all_ensembles or statement.delta)
+    there, _ = smallest_epsilon(charges_of(rows), statement.delta_all_ensembles or statement.delta)
     if together is not None and not together >= there * (1.0 - ROUNDING):
         raise ValueError(
             f"statement: expected at least epsilon {there:.6g} for all ensembles of the records, "
             f"got {together}"
         )
-    is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in PAYMENTS)
+    is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
     if statement.secure_noise and not is_secure:
         raise ValueError("statement: it claims secure noise, the ledger records seeded noise")
 
@@ -188,7 +188,7 @@ def _check_replaced(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> N
     said = statement.epsilon_ensemble_replaced
     if said is None:
         return
-    known = replaced_owner_epsilon(paid_by(rows), statement.delta)
+    known = replaced_owner_epsilon(charges_of(rows), statement.delta)
     if not said >= known * (1.0 - ROUNDING):
         raise ValueError(
             f"statement: expected at least epsilon {known:.6g} against replacing an owner, for all "
@@ -201,7 +201,7 @@ def _check_sanitised(said: Sanitised, rows: Sequence[LedgerRow]) -> None:
     if not draws:
         raise ValueError("statement: expected no sanitised epsilon, the ledger kept no release")
     last = draws[-1]
-    paid = paid_by(row for row in rows if row.sequence <= last.sequence)
+    paid = charges_of(row for row in rows if row.sequence <= last.sequence)
     found = sanitised_epsilon(
         last.details["kept"],
         delta=said.delta,
@@ -283,7 +283,7 @@ def add_release(run: artifacts.RunDirectory, released: SanitisedEpsilon) -> path
             statement,
             sanitised=Sanitised.of(
                 released,
-                plan_was_fixed=(ledger.kept_release() or {}).get("plan_was_fixed", False),
+                plan_was_fixed=(ledger.stored_release() or {}).get("plan_was_fixed", False),
             ),
             **_kept_facts(statement, ledger),
             epsilon_ensemble=ledger.spent().epsilon,

@@ -97,7 +97,7 @@ def test_a_seeded_release_can_not_be_hidden(tmp_path):
     run = make_run(tmp_path)
     released = release(run)
     with Ledger.open(run.sensitive, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
-        (plan,) = (charge for charge in ledger.paid() if not charge.answers)
+        (plan,) = (charge for charge in ledger.charges if not charge.answers)
         with ledger.exclusive():
             ledger.debit(plan, secure_noise=False)
     add_release(run, released)

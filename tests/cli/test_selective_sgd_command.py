@@ -62,7 +62,7 @@ def test_a_private_run_is_charged_once_and_goes_on(tmp_path):
     assert statement.epsilon == report["epsilon"]
     ((sequence, digest),) = statement.ledger_heads
     with Ledger.read(tmp_path / "run" / "sensitive" / "ledger") as ledger:
-        assert list(ledger.paid().values()) == [1]  # although the run was stopped
+        assert list(ledger.charges.values()) == [1]  # although the run was stopped
         assert ledger.holds(Head(sequence=sequence, digest=digest))
     # Another run on the same records, as they are.
     again = run_script(

@@ -111,7 +111,7 @@ def test_a_type_checker_sees_real_types(tmp_path):
     revealed = re.findall(r'Revealed type is "(.*?)"', ended.stdout)
     assert [name.removeprefix("builtins.") for name in revealed] == [
         "float",
-        "pate_tf.ledger.chain.Spending",
+        "pate_tf.ledger.ledger.Spending",
         "pate_tf.api.student.Student",
         "pate_tf.statement.privacy_statement.PrivacyStatement",
     ], ended.stdout

@@ -32,17 +32,17 @@ def release(ledger, mechanism=MECHANISM, sums=SUMS, noise=None):
 def test_what_was_released_once_is_released_again_for_nothing(tmp_path):
     with opened(tmp_path) as ledger:
         first = release(ledger)
-        assert ledger.paid() == {MECHANISM: 1}
+        assert ledger.charges == {MECHANISM: 1}
     with opened(tmp_path) as ledger:
         again = release(ledger)
-        assert ledger.paid() == {MECHANISM: 1}
+        assert ledger.charges == {MECHANISM: 1}
         assert (again.values == first.values).all() and (again.values != SUMS.values).any()
         assert again.cost == first.cost and again.ledger_rows == first.ledger_rows
         assert first.cost.epsilon == smallest_epsilon({MECHANISM: 1}, DELTA)[0]
         assert first.secure_noise
         other = release(ledger, ClassSums(50.0))
         assert (other.values != first.values).any()
-        assert ledger.paid() == {MECHANISM: 1, ClassSums(50.0): 1}
+        assert ledger.charges == {MECHANISM: 1, ClassSums(50.0): 1}
         assert list(paid_counts(ledger)) == []  # of votes there are none
 
 
@@ -58,9 +58,9 @@ def test_it_is_paid_before_it_is_drawn(tmp_path):
     with opened(tmp_path) as ledger:
         with pytest.raises(KeyboardInterrupt):
             release(ledger, noise=Refusing())
-        assert ledger.paid() == {MECHANISM: 1}
+        assert ledger.charges == {MECHANISM: 1}
         release(ledger)  # nothing was drawn, so that it is paid again
-        assert ledger.paid() == {MECHANISM: 2}
+        assert ledger.charges == {MECHANISM: 2}
 
 
 def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
     with opened(tmp_path, epsilon_budget=0.9 * epsilon) as ledger:
         with pytest.raises(BudgetExceeded):
             release(ledger, noise=Refusing())
-        assert ledger.paid() == {}
+        assert ledger.charges == {}
 
 
 def test_refusals_come_before_any_charge(tmp_path):
@@ -77,7 +77,7 @@ def test_refusals_come_before_any_charge(tmp_path):
             release(ledger, GaussianHistogram(3.0))
         with pytest.raises(ValueError, match="sigma"):
             release(ledger, ClassSums(2.0**40))
-        assert ledger.paid() == {}
+        assert ledger.charges == {}
 
 
 def test_seeded_noise_marks_the_ledger_for_good(tmp_path):

@@ -105,7 +105,7 @@ def test_a_superset_pays_for_the_new_queries_alone(ledger, voter):
     first = labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
     second = labeller.label(pool(9, 4, 3, 8, 2, 1), mechanism=MECHANISMS[0])
     assert second.labels[[5, 4, 2, 1]].tolist() == first.labels.tolist()
-    assert ledger.paid() == {MECHANISMS[0]: 6}
+    assert ledger.charges == {MECHANISMS[0]: 6}
     assert second.ledger_rows == (2, 4)
     assert voter.asked == [1, 2, 3, 4, 9, 8]
 
@@ -113,7 +113,7 @@ def test_a_superset_pays_for_the_new_queries_alone(ledger, voter):
 def test_a_query_repeated_in_a_batch_is_answered_once(ledger, voter):
     released = make(ledger, voter).label(pool(*[7] * 30, 8), mechanism=MECHANISMS[0])
     assert len(set(released.labels[:30])) == 1 and released.num_queries == 31
-    assert ledger.paid() == {MECHANISMS[0]: 2}
+    assert ledger.charges == {MECHANISMS[0]: 2}
     assert released.cost.epsilon == ledger.spent().epsilon
 
 
@@ -124,7 +124,7 @@ def test_another_mechanism_or_type_or_shape_is_another_query(ledger, voter):
     labeller.label(inputs, mechanism=LaplaceNoisyMax(0.06))
     labeller.label(inputs.astype(np.float64), mechanism=MECHANISMS[0])
     labeller.label(inputs[:, :, np.newaxis], mechanism=MECHANISMS[0])
-    assert ledger.paid() == {MECHANISMS[0]: 6, LaplaceNoisyMax(0.06): 2}
+    assert ledger.charges == {MECHANISMS[0]: 6, LaplaceNoisyMax(0.06): 2}
     digests = query_digests(inputs, MECHANISMS[0])
     assert len(set(digests)) == 2 and {len(digest) for digest in digests} == {16}
 
@@ -135,7 +135,7 @@ def test_a_batch_that_does_not_fit_is_neither_charged_nor_voted_on(tmp_path, vot
         affordable = ledger.affordable(MECHANISMS[0])
         with pytest.raises(BudgetExceeded, match=f"at most {affordable} new"):
             labeller.label(pool(*range(affordable + 1)), mechanism=MECHANISMS[0])
-        assert not voter.asked and not ledger.paid()
+        assert not voter.asked and not ledger.charges
         labeller.label(pool(*range(affordable)), mechanism=MECHANISMS[0])
         # What is stored stays free when nothing is left.
         labeller.label(pool(*range(affordable)), mechanism=MECHANISMS[0])
@@ -149,7 +149,7 @@ def test_a_voter_that_fails_costs_nothing(ledger):
 
     with pytest.raises(ValueError, match="teachers"):
         make(ledger, broken).label(pool(1), mechanism=MECHANISMS[0])
-    assert not ledger.paid()
+    assert not ledger.charges
 
 
 @pytest.mark.parametrize("shape", [(1, NUM_CLASSES), (2, NUM_CLASSES - 1), (2, NUM_CLASSES + 1)])
@@ -158,7 +158,7 @@ def test_counts_of_another_shape_are_refused_before_paying(ledger, shape):
         make(ledger, lambda inputs: VoteCounts(np.ones(shape, np.int64))).label(
             pool(1, 2), mechanism=MECHANISMS[0]
         )
-    assert not ledger.paid()
+    assert not ledger.charges
 
 
 @pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(1e-10)])
@@ -207,7 +207,7 @@ def test_withheld_queries_are_charged_and_stay_withheld(ledger):
     worst_case, _ = mechanism.data_independent_epsilon(num_queries=20, delta=DELTA)
     assert released.cost.epsilon == ledger.spent().epsilon == worst_case
     assert labeller.label(pool(1, 3), mechanism=mechanism).num_answered == 0
-    assert ledger.paid() == {mechanism: 20}
+    assert ledger.charges == {mechanism: 20}
 
 
 def test_counts_of_paid_queries_are_kept_for_analysis(ledger):
@@ -235,7 +235,7 @@ def test_counts_of_lost_answers_are_left_out(ledger, voter, monkeypatch):
         labeller.label(pool(2), mechanism=MECHANISMS[0])
     monkeypatch.undo()
     assert [paid.debit for paid in paid_counts(ledger)] == [2]
-    assert ledger.paid() == {MECHANISMS[0]: 2} and ledger.num_answered == 1
+    assert ledger.charges == {MECHANISMS[0]: 2} and ledger.num_answered == 1
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "swapped", "foreign"])
@@ -296,7 +296,7 @@ def test_noise_is_drawn_only_after_the_debit_is_on_disk(ledger, voter):
     class Spy(SeededNoise):
         def laplace_integers(self, scale, size):
             with Ledger.read(ledger.folder) as reader:
-                seen.append(reader.paid())
+                seen.append(reader.charges)
             return super().laplace_integers(scale, size)
 
     make(ledger, voter, Spy(1)).label(pool(1, 2, 3), mechanism=MECHANISMS[0])

@@ -67,7 +67,7 @@ def test_a_toy_is_drawn_paid_kept_and_stated(ledger):
     epsilon, _ = toy.data_independent_epsilon(num_queries=30, delta=DELTA)
     assert released.cost == Cost(charge=toy, number=30, epsilon=epsilon, delta=DELTA)
     assert (released.labels == 0).all() and released.num_answered == 30
-    assert ledger.paid() == {toy: 30} and ledger.spent().epsilon == epsilon
+    assert ledger.charges == {toy: 30} and ledger.spent().epsilon == epsilon
     assert [batch.mechanism for batch in paid_counts(ledger)] == [toy]
     statement = stated(ledger, released)
     check_statement(statement.to_dict(), ledger)
@@ -84,9 +84,9 @@ def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     assert 0 < np.abs(votes - UNDECIDED).mean() < 100
     again = labeller.label(pool(5, 20)[::-1], mechanism=toy)
     np.testing.assert_array_equal(again.noisy_counts[::-1], released.noisy_counts[5:])
-    assert ledger.paid() == {toy: 20}
+    assert ledger.charges == {toy: 20}
     with Ledger.read(ledger.folder) as reader:
-        assert reader.paid() == {toy: 20}
+        assert reader.charges == {toy: 20}
     assert labeller.label(pool(0, 2), mechanism=LaplaceNoisyMax(0.05)).noisy_counts is None
 
 
@@ -115,7 +115,7 @@ def test_a_batch_is_paid_once_whatever_its_number(ledger, num_queries):
     spent = ledger.spent()
     assert released.cost == Cost(charge=gate, number=1, epsilon=spent.epsilon, delta=DELTA)
     assert 0.249 < spent.epsilon <= 0.25 and spent.num_queries == num_queries
-    assert ledger.paid() == {gate: 1}
+    assert ledger.charges == {gate: 1}
     check_statement(stated(ledger, released).to_dict(), ledger)
 
 
@@ -139,7 +139,7 @@ def test_another_batch_is_another_payment_and_all_count(ledger):
     assert both.ledger_rows == (2, 4)
     assert (both.cost.charge, both.cost.number) == (gate, 2)
     assert 0.49 < both.cost.epsilon == ledger.spent().epsilon <= 0.5
-    assert ledger.paid() == {gate: 2}
+    assert ledger.charges == {gate: 2}
     statement = stated(ledger, both).to_dict()
     check_statement(statement, ledger)
     with pytest.raises(ValueError, match=r"expected at least epsilon 0\.49"):
@@ -150,7 +150,7 @@ def test_batches_of_a_gate_are_fixed_beforehand(ledger):
     for chosen in ({"adaptive": True}, {"num_later": 5}):
         with pytest.raises(ValueError, match="all queries of toy_gate in one batch"):
             labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(0.25, 1e-6), **chosen)
-    assert not ledger.paid()
+    assert not ledger.charges
 
 
 def test_the_budget_counts_batches_and_says_so(tmp_path):
@@ -169,7 +169,7 @@ def test_the_budget_counts_batches_and_says_so(tmp_path):
 def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
     with pytest.raises(LedgerError, match="expected a finite guarantee at delta 1e-05"):
         labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(0.25, 1.1e-5))
-    assert not ledger.paid()
+    assert not ledger.charges
 
 
 def test_what_could_not_be_read_back_is_not_paid_for(ledger, monkeypatch):
@@ -182,5 +182,5 @@ def test_what_could_not_be_read_back_is_not_paid_for(ledger, monkeypatch):
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):
     labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
-    with pytest.raises(LedgerError, match=r"row 2 paid for something unknown.*toy_noisy_max"):
+    with pytest.raises(LedgerError, match=r"row 2 charged something unknown.*toy_noisy_max"):
         Ledger.read(ledger.folder)

@@ -83,7 +83,7 @@ def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
     released = labeller_on(ledger).label(pool(*range(num_queries)), mechanism=GATE)
     assert released.labels.tolist() == [number % 3 for number in range(num_queries)]
     assert released.cost == Cost(charge=GATE, number=1, epsilon=0.25, delta=DELTA)
-    assert (ledger.paid(), ledger.spent().epsilon) == ({GATE: 1}, 0.25)
+    assert (ledger.charges, ledger.spent().epsilon) == ({GATE: 1}, 0.25)
     statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
     assert "left together and without noise" in statement.to_dict()["mechanism_in_words"]
@@ -108,7 +108,7 @@ def test_the_new_queries_are_the_gates_batch(ledger):
     # The tie shuts the gate on 40 and 41; 28 and 29 had their answers.
     assert both.query_indices.tolist() == [0, 1] and both.cost.number == 2
     assert both.cost.epsilon == smallest_epsilon({HALF: 2}, DELTA)[0]
-    assert ledger.paid() == {HALF: 2}
+    assert ledger.charges == {HALF: 2}
 
 
 def test_a_gate_that_stays_shut_was_paid_and_stays_shut(ledger):
@@ -140,7 +140,7 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
     statement = stated(released, ledger)
     paid = {gate: 1, shut: 2}
-    assert ledger.paid() == statement.paid == paid
+    assert ledger.charges == statement.paid == paid
     assert statement.several == {
         number: several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
         for number in (2, 5)
@@ -193,7 +193,7 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
     class Spy(SystemNoise):
         def words(self, size):
             with Ledger.read(ledger.folder) as reader:
-                seen.append(reader.paid())
+                seen.append(reader.charges)
             return super().words(size)
 
     labeller = labeller_on(ledger)
@@ -228,7 +228,7 @@ def test_half_of_delta_leaves_room_for_noisy_labels(ledger):
     labeller.label(pool(1, 2), mechanism=HALF)
     labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(0.05))
     paid = {HALF: 1, LaplaceNoisyMax(0.05): 2}
-    assert ledger.paid() == paid
+    assert ledger.charges == paid
     assert ledger.spent().epsilon == smallest_epsilon(paid, DELTA)[0] < 0.45
 
 
@@ -247,7 +247,7 @@ def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
     labeller = labeller_on(ledger, unit="owner")
     with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
         labeller.label(pool(1, 2), mechanism=GATE)
-    assert not ledger.paid()
+    assert not ledger.charges
     labeller.label(pool(1, 2), mechanism=StabilityGate(epsilon=0.25, delta=4e-6))
     assert 0.4999 < ledger.replaced_owner_epsilon() < 0.5
 
@@ -258,13 +258,13 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
     slow, fast = labeller_on(ledger, unit="owner"), labeller_on(ledger, unit="owner")
 
     def voter(inputs):
-        if len(ledger.paid()) == 0:
+        if len(ledger.charges) == 0:
             fast.label(pool(5), mechanism=gate)
         return fast.voter(inputs)
 
     with pytest.raises(ValueError, match=r"against replacing an owner.*smaller delta"):
         dataclasses.replace(slow, voter=voter).label(pool(1, 2), mechanism=gate)
-    assert ledger.paid() == {gate: 1}
+    assert ledger.charges == {gate: 1}
     assert np.isfinite(ledger.replaced_owner_epsilon())
 
 
@@ -295,7 +295,7 @@ def test_a_batch_that_cannot_be_drawn_for_is_not_paid(ledger, gate, voter, messa
     with pytest.raises(ValueError, match=message) as refusal:
         labeller.label(pool(1, 2), mechanism=gate)
     assert "98765" not in str(refusal.value)
-    assert not ledger.paid()
+    assert not ledger.charges
 
 
 def test_nothing_of_the_draw_is_shown_or_kept(ledger, monkeypatch, capsys, caplog):
@@ -335,10 +335,10 @@ def test_an_opened_and_a_shut_batch_of_one_mechanism_are_given_together_as_label
     mixed = labeller.label(pool(3, 8, 7), mechanism=both)
     assert mixed.noisy_counts is None and mixed.weights is None
     assert mixed.labels.tolist() == [0, shut.labels[1], shut.labels[0]]
-    assert ledger.paid() == {both: 2} and mixed.cost.number == 2
+    assert ledger.charges == {both: 2} and mixed.cost.number == 2
     with pytest.raises(ValueError, match="most_queries: expected a batch of at most 3 new queries"):
         labeller.label(pool(10, 11, 12, 13), mechanism=both)
-    assert ledger.paid() == {both: 2}
+    assert ledger.charges == {both: 2}
     # A part of what was answered is free, whatever the batch.
     assert labeller.label(pool(2, 1), mechanism=both).labels.tolist() == [2, 1]
-    assert ledger.paid() == {both: 2}
+    assert ledger.charges == {both: 2}

@@ -31,8 +31,8 @@ from pate_tf.ledger import (
     Head,
     Ledger,
     LedgerError,
-    chain,
     compose,
+    store,
 )
 
 MECHANISMS = [
@@ -66,18 +66,18 @@ def test_without_a_budget_everything_is_recorded_and_nothing_refused(tmp_path):
         assert ledger.affordable(MECHANISM) is None
         assert ledger.spent().epsilon > 100
     with Ledger.read(tmp_path) as ledger:
-        assert ledger.paid() == {MECHANISM: 100_000}
+        assert ledger.charges == {MECHANISM: 100_000}
 
 
 def test_what_was_recorded_comes_back(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=20.0) as ledger:
         for number, mechanism in enumerate(MECHANISMS):
             debit(ledger, mechanism, number + 1)
-        written = (ledger.history(), ledger.paid(), ledger.spent(), ledger.head)
+        written = (ledger.history(), ledger.charges, ledger.spent(), ledger.head)
     for reopened in (Ledger.read(tmp_path), open_ledger(tmp_path, epsilon_budget=20.0)):
         with reopened as ledger:
-            assert (ledger.history(), ledger.paid(), ledger.spent(), ledger.head) == written
-            assert ledger.paid() == {mechanism: n + 1 for n, mechanism in enumerate(MECHANISMS)}
+            assert (ledger.history(), ledger.charges, ledger.spent(), ledger.head) == written
+            assert ledger.charges == {mechanism: n + 1 for n, mechanism in enumerate(MECHANISMS)}
             assert [row.sequence for row in ledger.history()] == [1, 2, 3, 4, 5, 6]
 
 
@@ -145,7 +145,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             moments, _ = epsilon_from_alphas(
                 sum(
                     m.data_independent_alpha(DEFAULT_MOMENTS, num_queries=n)
-                    for m, n in ledger.paid().items()
+                    for m, n in ledger.charges.items()
                 )
                 + np.zeros_like(DEFAULT_MOMENTS),
                 DEFAULT_MOMENTS,
@@ -305,7 +305,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path, monkeypatch):
             return cls(2026, 1, 1, next(cls.hours), tzinfo=tz)
 
     module = types.SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
-    monkeypatch.setattr(chain, "datetime", module)
+    monkeypatch.setattr(store, "datetime", module)
     with open_ledger(tmp_path) as ledger:
         for tag in range(4):
             debit(ledger, MECHANISM, 1, tag=tag)
@@ -403,21 +403,20 @@ def test_a_loose_mode_is_tightened_on_opening(tmp_path):
     assert stat.S_IMODE((folder / "ledger.sqlite3").stat().st_mode) == 0o600
 
 
-def test_use_in_another_thread_is_one_clear_error(tmp_path):
-    errors = []
-
-    def work(ledger):
-        try:
-            label(ledger, 0, 5)
-        except LedgerError as error:
-            errors.append(str(error))
-
+def test_threads_keep_apart(tmp_path):
+    """One ledger in four threads: each query has one answer and is charged once."""
+    found = []
     with open_ledger(tmp_path) as ledger:
-        thread = threading.Thread(target=work, args=(ledger,))
-        thread.start()
-        thread.join()
-        assert "thread" in errors[0]
-        assert label(ledger, 0, 5).num_answered == 5
+        threads = [
+            threading.Thread(target=lambda: found.append(answers_of(label(ledger, 0, 20))))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [found[0]] * 4
+        assert ledger.charges == {MECHANISM: 20} and ledger.num_answered == 20
 
 
 def test_importing_the_ledger_is_cheap():

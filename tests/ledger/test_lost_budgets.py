@@ -16,7 +16,8 @@ from pate_tf.accounting.mechanisms import StabilityGate
 from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
 from pate_tf.ledger.ledger import facts_beyond_the_ledger
-from pate_tf.ledger.registry import DATABASE, Registry, RegistryError, state_folder
+from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
+from pate_tf.ledger.rollback_guard import RegistryError, RollbackGuard, state_folder
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_ledger_deleted_beside_votes_is_missed(folder, tmp_path, monkeypatch):
 def test_a_run_deleted_as_a_whole_is_missed_by_the_registry_and_charged_again(folder):
     spend(folder, 0, 5)
     shutil.rmtree(folder)
-    with pytest.warns(LedgerWarning, match="deleted with all that it paid for"):
+    with pytest.warns(LedgerWarning, match="deleted with all that it charged for"):
         ledger = open_ledger(folder)
     with ledger:
         assert ledger.history()[0].details["acknowledged"] is True
@@ -117,7 +118,7 @@ def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
         assert ledger.spent().epsilon == epsilon_of(10)
         found = ledger.all_ensembles()
         # What was charged again is what the earlier ledger paid: counted once.
-        assert found.paid == {MECHANISM: 10}
+        assert found.charges == {MECHANISM: 10}
     assert not Ledger.read(folder).is_registered
 
 
@@ -173,7 +174,7 @@ def test_forks_add_up_with_what_they_share_once(folder, tmp_path, monkeypatch):
         open_ledger(copy)
     with open_ledger(copy, acknowledge_reset=True) as ledger:
         assert ledger.spent().epsilon == epsilon_of(15)
-        assert ledger.all_ensembles().paid == {MECHANISM: 15}
+        assert ledger.all_ensembles().charges == {MECHANISM: 15}
 
 
 def records(start, stop, *, seed=0):
@@ -205,7 +206,7 @@ def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder)
     with pytest.warns(LedgerWarning, match="charged again"):
         ledger = open_ledger(folder, delta=DELTA / 10)
     with ledger:
-        assert ledger.paid() == {gate: 1}
+        assert ledger.charges == {gate: 1}
         assert ledger.spent().epsilon == np.inf
 
 
@@ -219,14 +220,14 @@ def test_ensembles_of_the_same_records_add_up(tmp_path):
     with ledger:
         label(ledger, 0, 7)
         found = ledger.all_ensembles()
-        assert found.paid == {MECHANISM: 12}
+        assert found.charges == {MECHANISM: 12}
         assert (found.num_ledgers, found.records_are_known) == (2, True)
         assert ledger.spent().epsilon == epsilon_of(7)
     # Half of them, too, and to who only reads.
     with pytest.warns(LedgerWarning):
         open_ledger(third, ensemble_digest="ef" * 32, records=records(0, 1000)).close()
     with Ledger.read(third) as ledger:
-        assert ledger.all_ensembles().paid == {MECHANISM: 12}
+        assert ledger.all_ensembles().charges == {MECHANISM: 12}
 
 
 def test_ensembles_of_other_records_do_not(tmp_path):
@@ -235,7 +236,7 @@ def test_ensembles_of_other_records_do_not(tmp_path):
         warnings.simplefilter("error", LedgerWarning)
         for name, own in (("two", records(1000, 2000)), ("three", records(0, 2000, seed=1))):
             with open_ledger(tmp_path / name, ensemble_digest=name * 16, records=own) as ledger:
-                assert ledger.all_ensembles().paid == {}
+                assert ledger.all_ensembles().charges == {}
 
 
 def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
@@ -249,12 +250,12 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
             "UPDATE rows SET payment = replace(payment, 'permute_and_flip', 'of_a_users_own')"
         )
     connection.close()
-    with pytest.warns(LedgerWarning, match="1 of them paid for something that is unknown here"):
+    with pytest.warns(LedgerWarning, match="1 of them charged something that is unknown here"):
         ledger = open_ledger(second, ensemble_digest="cd" * 32, records=own)
     with ledger:
         label(ledger, 0, 7)
         found = ledger.all_ensembles()
-        assert (found.paid, found.num_ledgers, found.num_unknown) == ({MECHANISM: 7}, 2, 1)
+        assert (found.charges, found.num_ledgers, found.num_unknown) == ({MECHANISM: 7}, 2, 1)
         assert found.epsilon(DELTA) == np.inf
         assert ledger.is_registered
         facts = facts_beyond_the_ledger(ledger)
@@ -290,7 +291,7 @@ def test_equal_teachers_in_another_folder_add_up(tmp_path):
         for ledger in (one, two):
             with ledger.exclusive():
                 assert ledger.spent().epsilon == epsilon_of(11)
-                assert ledger.paid() == ledger.all_ensembles().paid == {MECHANISM: 11}
+                assert ledger.charges == ledger.all_ensembles().charges == {MECHANISM: 11}
             with pytest.raises(BudgetExceeded):
                 label(ledger, 40, 42)
         assert compose([one, two], delta=DELTA).epsilon == epsilon_of(11)
@@ -305,7 +306,7 @@ def test_what_a_copy_spent_is_not_forgotten_with_the_original(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     spend(tmp_path / "copy", 10, 13)
     shutil.rmtree(folder)
-    with pytest.warns(LedgerWarning, match="deleted with all that it paid for"):
+    with pytest.warns(LedgerWarning, match="deleted with all that it charged for"):
         ledger = open_ledger(folder)
     with ledger:
         assert ledger.was_reset
@@ -357,7 +358,7 @@ def test_a_registry_of_the_first_version_still_tells(folder):
     old.close()
     (state_folder() / "old").rename(state_folder() / DATABASE)
     shutil.rmtree(folder)
-    with pytest.warns(LedgerWarning, match="deleted with all that it paid for"):
+    with pytest.warns(LedgerWarning, match="deleted with all that it charged for"):
         ledger = open_ledger(folder)
     with ledger:
         assert ledger.spent().epsilon == epsilon_of(5)
@@ -384,12 +385,16 @@ def test_the_registry_is_private_and_confirms_no_guess(tmp_path):
     assert str(own.num_records) not in repr(own)
 
 
-def test_two_registries_know_the_same_by_different_keys(tmp_path):
+def test_two_registries_know_the_same_by_different_keys(tmp_path, monkeypatch):
     subject = ("ensemble", ENSEMBLE)
-    one, two = Registry(tmp_path / "one"), Registry(tmp_path / "two")
-    assert one.subject_key(subject) != two.subject_key(subject)
-    assert one.subject_key(subject) == Registry(tmp_path / "one").subject_key(subject)
-    assert one.subject_key(subject) != one.subject_key(("silo", ENSEMBLE))
+
+    def known_as(place, *subject):
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / place))
+        return RollbackGuard(tmp_path, None).keyed(*subject)
+
+    assert known_as("one", *subject) != known_as("two", *subject)
+    assert known_as("one", *subject) == known_as("one", *subject)
+    assert known_as("one", *subject) != known_as("one", "silo", ENSEMBLE)
 
 
 def test_where_the_registry_lies(monkeypatch, tmp_path):
@@ -432,7 +437,7 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
     without_registry(monkeypatch, tmp_path)
     with open_ledger(folder) as ledger:
         assert ledger.is_registered
-        assert ledger.all_ensembles().paid == {MECHANISM: 5}
+        assert ledger.all_ensembles().charges == {MECHANISM: 5}
 
 
 def test_a_record_set_comes_back_from_json():

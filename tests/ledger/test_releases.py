@@ -88,25 +88,25 @@ def test_labels_and_draws_add_up_moment_by_moment(tmp_path, plan):
         assert (
             row.details["epsilon_after"] == ledger.spent().epsilon > row.details["epsilon_before"]
         )
-        written = (ledger.spent(), ledger.paid(), ledger.history(), ledger.head)
+        written = (ledger.spent(), ledger.charges, ledger.history(), ledger.head)
     for reopen in (Ledger.read, open_ledger):
         with reopen(tmp_path) as again:
-            assert (again.spent(), again.paid(), again.history(), again.head) == written
-            assert again.kept_release() == KEPT
+            assert (again.spent(), again.charges, again.history(), again.head) == written
+            assert again.stored_release() == KEPT
 
 
 def test_every_draw_costs_and_the_last_is_kept(tmp_path):
     with open_ledger(tmp_path) as ledger:
-        assert ledger.kept_release() is None
+        assert ledger.stored_release() is None
         release(ledger)
         one = ledger.spent().epsilon
         with ledger.exclusive():
             debit = ledger.debit(PLAN, secure_noise=True)
-            assert ledger.kept_release() == KEPT
+            assert ledger.stored_release() == KEPT
             ledger.store_release(debit, {"drawn": 9})
-        assert ledger.kept_release() == {"drawn": 9}
+        assert ledger.stored_release() == {"drawn": 9}
         assert ledger.spent().epsilon > one
-        assert ledger.paid() == {PLAN: 2}
+        assert ledger.charges == {PLAN: 2}
 
 
 def test_a_draw_that_does_not_fit_is_refused_and_not_charged(tmp_path):
@@ -152,10 +152,10 @@ def test_a_draw_that_has_left_is_recorded_above_the_budget(tmp_path):
     with open_ledger(tmp_path, epsilon_budget=4.0) as ledger:
         label(ledger, 0, ledger.affordable(MECHANISM))
         with ledger.exclusive():
-            debit = ledger.debit(PLAN, secure_noise=True, has_left=True)
+            debit = ledger.debit(PLAN, secure_noise=True, was_released=True)
             ledger.store_release(debit, KEPT)
-        assert ledger.kept_release() == KEPT
-        assert ledger.paid()[PLAN] == 1
+        assert ledger.stored_release() == KEPT
+        assert ledger.charges[PLAN] == 1
         assert ledger.spent().epsilon > 4.0
         assert (ledger.remaining(), ledger.affordable(MECHANISM)) == (0.0, 0)
         assert [row.details["past"] for row in ledger.history() if row.kind == "debit"] == [
@@ -177,7 +177,7 @@ def test_a_draw_without_a_finite_cost_is_refused_also_without_a_budget(tmp_path)
             with pytest.raises(LedgerError, match="expected a finite guarantee"):
                 ledger.debit(worst, secure_noise=True)
             with pytest.raises(LedgerError, match="expected a finite guarantee"):
-                ledger.debit(worst, secure_noise=True, has_left=True)
+                ledger.debit(worst, secure_noise=True, was_released=True)
         assert ledger.history() == before
 
 

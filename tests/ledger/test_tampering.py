@@ -33,10 +33,10 @@ def truth(original):
 def observe(folder):
     """Everything that a ledger says, by both ways of opening it."""
     with Ledger.read(folder) as ledger:
-        read = (ledger.history(), ledger.paid(), ledger.num_answered, ledger.head)
+        read = (ledger.history(), ledger.charges, ledger.num_answered, ledger.head)
     with open_ledger(folder) as ledger:
         answers = {q: answers_of(label(ledger, q, q + 10)) for q in range(0, 60, 10)}
-        opened = (ledger.history(), ledger.paid(), ledger.num_answered, ledger.head)
+        opened = (ledger.history(), ledger.charges, ledger.num_answered, ledger.head)
         return (read, opened, answers, ledger.epsilon_budget, ledger.delta, ledger.ensemble_digest)
 
 

@@ -74,7 +74,7 @@ def paid_before(version) -> dict[Charge, int]:
 
 
 def check(ledger, version, expected):
-    assert ledger.paid() == paid_before(version)
+    assert ledger.charges == paid_before(version)
     spent = ledger.spent()
     # A sharper worst case makes it smaller, never larger.
     assert 0.5 * expected["epsilon"] < spent.epsilon <= expected["epsilon"] * (1 + 1e-9)
@@ -83,7 +83,7 @@ def check(ledger, version, expected):
     assert (ledger.epsilon_budget, ledger.was_raised, ledger.is_secure) == (25.0, True, True)
     assert [batch.mechanism for batch in paid_counts(ledger)] == MECHANISMS
     kept = {"drawn": {"steps": -3}, "key": {"votes": "ab"}} if version == 2 else None
-    assert ledger.kept_release() == kept
+    assert ledger.stored_release() == kept
 
 
 def test_it_is_read_without_being_touched(folder, version, expected):
@@ -122,8 +122,8 @@ def test_it_goes_on_being_paid(folder, version, expected):
         due = paid_before(version)
         due[MECHANISMS[0]] += 3
         due[PLANS[0]] = due.get(PLANS[0], 0) + 1
-        assert ledger.paid() == due
-        assert ledger.kept_release() == {"drawn": 1}
+        assert ledger.charges == due
+        assert ledger.stored_release() == {"drawn": 1}
         assert ledger.history()[-2].details["charge"] == PLANS[0].to_dict()
 
 

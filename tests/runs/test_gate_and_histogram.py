@@ -154,7 +154,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
     with Ledger.read(tmp_path / "sensitive") as ledger:
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)
-        assert ledger.paid() == {mechanism: 1}
+        assert ledger.charges == {mechanism: 1}
     # Asked again, the same is answered, and nothing is paid or drawn.
     again = run(tmp_path, teachers, mechanism=mechanism).queried
     assert again.seal == queried.seal and again.released.cost == queried.released.cost

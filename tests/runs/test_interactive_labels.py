@@ -55,7 +55,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
     teachers = FakeEnsemble(table(100))
     with opened(tmp_path) as ledger:
         labels = released(ledger, teachers, SPLIT.pool, **ASKED)
-        assert ledger.paid() == {MECHANISM: NUM_QUERIES}
+        assert ledger.charges == {MECHANISM: NUM_QUERIES}
         assert labels.released.cost.epsilon == ledger.spent().epsilon
         rows = [row for row in ledger.history() if row.kind == "debit"]
         assert [row.details["num_queries"] for row in rows] == [NUM_QUERIES // ROUNDS] * ROUNDS
@@ -66,7 +66,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
         answered = labels.released.num_answered
         assert answered >= 6 + 30 * 0.9
         again = released(ledger, teachers, SPLIT.pool, **ASKED)
-        assert ledger.paid() == {MECHANISM: NUM_QUERIES}
+        assert ledger.charges == {MECHANISM: NUM_QUERIES}
         np.testing.assert_array_equal(again.released.labels, labels.released.labels)
     assert len(students) == 2 * (ROUNDS - 1)
 

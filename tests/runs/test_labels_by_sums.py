@@ -124,7 +124,7 @@ def test_a_student_is_published_with_what_the_sums_cost(tmp_path, ensemble):
     assert "sums" in page and "No teacher was asked" in page
     with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(stated, ledger)
-        assert list(ledger.paid().values()) == [1]
+        assert list(ledger.charges.values()) == [1]
         with pytest.raises(ValueError, match="statement: expected at least epsilon"):
             check_statement({**stated, "epsilon": stated["epsilon"] / 2}, ledger)
     paid = analysis_run.read_run(tmp_path)
@@ -186,7 +186,7 @@ def test_the_same_is_free_and_kept_labels_must_be_the_ledgers(tmp_path, ensemble
         labels = released(ensemble, ledger)
         again = released(ensemble, ledger)
         assert (labels.released.noisy_sums == again.released.noisy_sums).all()
-        assert sum(ledger.paid().values()) == 1
+        assert sum(ledger.charges.values()) == 1
     labels.save(tmp_path / "kept")
     kept = QueriedLabels.load(tmp_path / "kept")
     assert (kept.released.noisy_sums == labels.released.noisy_sums).all()

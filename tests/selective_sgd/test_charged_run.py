@@ -35,7 +35,7 @@ def begun(folder, round_number=0, variant=0, nonce=NONCE, record_set=RECORDS) ->
 
 def charges(folder) -> list[int]:
     with Ledger.read(folder / "ledger") as ledger:
-        return list(ledger.paid().values())
+        return list(ledger.charges.values())
 
 
 def rounds_noted(folder) -> list[int]:

@@ -85,7 +85,7 @@ def test_a_round_is_drawn_once_wherever_the_run_was_stopped(tmp_path, monkeypatc
     state.write_bytes(second)
     found = run(folder)
     with Ledger.read(folder / "sensitive" / "ledger") as ledger:
-        assert list(ledger.paid().values()) == [1]
+        assert list(ledger.charges.values()) == [1]
         rows = [row for row in ledger.history() if row.kind == "released"]
         assert [row.details["kept"]["round"] for row in rows] == [1, 2, 3]
         assert found["ledger_heads"] == [[ledger.head.sequence, ledger.head.digest]]

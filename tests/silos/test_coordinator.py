@@ -52,7 +52,7 @@ def test_labels_cost_and_counts_are_those_of_the_silos_accounts():
     assert released.cost.charge == charge
     assert released.cost.epsilon == smallest_epsilon({charge: 50}, 1e-6)[0]
     for one, spent in zip(silos, spending, strict=True):
-        assert one.account.paid() == spent.paid == {charge: 50}
+        assert one.account.charges == spent.paid == {charge: 50}
         assert spent.epsilon == one.account.epsilon()
 
 

@@ -224,7 +224,7 @@ class Interleavings(RuleBasedStateMachine):
         for name, one in self.silos.items():
             released = len(self.left[name]) + len(self.sealed_in[name])
             assert released <= one.account.num_queries <= A_DAY
-            assert smallest_epsilon(one.account.paid(), 1e-6)[0] <= BUDGET
+            assert smallest_epsilon(one.account.charges, 1e-6)[0] <= BUDGET
 
 
 TestInterleavings = Interleavings.TestCase

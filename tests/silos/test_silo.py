@@ -1,6 +1,7 @@
 """A silo: pays before it answers, answers a query once, refuses without a word about its data."""
 
 import math
+import sqlite3
 import warnings
 
 import numpy as np
@@ -264,8 +265,6 @@ def test_an_account_is_of_one_silo_and_remembers_that_its_budget_was_raised(tmp_
 
 
 def test_a_changed_account_is_refused(tmp_path):
-    import sqlite3
-
     with silo(tmp_path) as one:
         one.answer(batch(0, 3))
     connection = sqlite3.connect(tmp_path / "ledger.sqlite3")
@@ -280,23 +279,28 @@ def test_a_debit_that_fails_counts_as_nothing(tmp_path):
     """Nothing is answered on the strength of a row that never became durable."""
     with silo(tmp_path) as one:
         one.answer(batch(0, 2))
-        connection = one.account.chain._connection
+        connection = one.account._connection
 
         class Failing:
-            def execute(self, statement, *rest):
-                if statement == "COMMIT":
-                    import sqlite3
+            writes = False
 
-                    raise sqlite3.OperationalError("disk full")
+            def execute(self, statement, *rest):
+                self.writes |= statement == "BEGIN IMMEDIATE"
                 return connection.execute(statement, *rest)
 
-            def __getattr__(self, name):
-                return getattr(connection, name)
+            def __enter__(self):
+                return self
 
-        one.account.chain._database.connection = Failing()
+            def __exit__(self, *exception):
+                if self.writes:
+                    connection.rollback()
+                    raise sqlite3.OperationalError("disk full")
+                return connection.__exit__(*exception)
+
+        one.account._connection = Failing()
         with pytest.raises(LedgerError, match="disk full"):
             one.answer(batch(2, 5, batch_id="c"))
-        one.account.chain._database.connection = connection
+        one.account._connection = connection
         assert one.account.num_queries == 2
         assert isinstance(one.answer(batch(2, 5, batch_id="c")), RandomisedVotes)
         assert one.account.num_queries == 5

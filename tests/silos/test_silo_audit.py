@@ -40,7 +40,7 @@ def histogram(vote, number):
         )
         assert isinstance(reply, RandomisedVotes)
         found += np.bincount(reply.labels, minlength=NUM_CLASSES)
-    assert one.account.paid() == {RandomisedResponse(NUM_CLASSES, EPSILON): number}
+    assert one.account.charges == {RandomisedResponse(NUM_CLASSES, EPSILON): number}
     return found
 
 

@@ -160,7 +160,7 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
         first = one.answer(batch(0, 5, mechanism=mechanism))
         rows = one.account.history()
         made_up = [bytes(32), secrets.token_bytes(32), foreign]
-        made_up.append(bytes.fromhex(one.account.chain.head.digest))
+        made_up.append(bytes.fromhex(one.account.head.digest))
         made_up.append(bytes([first.witness[0] ^ 1]) + first.witness[1:])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LedgerWarning)

@@ -110,7 +110,7 @@ def test_participants_pay_their_own_ledgers_before_they_upload(tmp_path):
     for name, (sequence, digest) in zip(names, statement["ledger_heads"], strict=True):
         with Ledger.read(tmp_path / name / "sensitive" / "ledger") as ledger:
             # One charge, although a participant was killed, and each round noted before it left.
-            assert list(ledger.paid().values()) == [1]
+            assert list(ledger.charges.values()) == [1]
             rows = [row for row in ledger.history() if row.kind == "released"]
             assert [row.details["kept"]["round"] for row in rows] == [1, 2, 3]
             assert ledger.holds(Head(sequence=sequence, digest=digest))

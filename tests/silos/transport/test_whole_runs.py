@@ -138,7 +138,7 @@ def test_a_batch_for_other_parties_is_refused_before_it_is_paid(tmp_path, change
     with silo(tmp_path, sealer=sealer, least_sigma=0.1) as one:
         reply = one.answer(batch(0, 5, mechanism={**SECURE, **changes}))
         assert isinstance(reply, Refusal) and reply.reason is Reason.MECHANISM_NOT_ALLOWED
-        assert one.account.paid() == {}
+        assert one.account.charges == {}
         assert isinstance(one.answer(batch(0, 5, mechanism=SECURE)), SealedShares)
 
 
