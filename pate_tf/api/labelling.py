@@ -108,7 +108,7 @@ def plan_release(
     if isinstance(mechanism, Mechanism):
         queries = _queries(
             settings,
-            settings.num_queries or DEFAULT_NUM_QUERIES,
+            DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries,
             settings.strategy or mechanism.query_strategy,
         )
         plan = ReleasePlan(mechanism=mechanism, queries=queries)
@@ -321,7 +321,7 @@ def joint_plan(
 
     def number(of_a_class: int) -> int:
         most = min(of_a_class * num_classes, pool_size, MOST_QUERIES)
-        return settings.num_queries or most
+        return most if settings.num_queries is None else settings.num_queries
 
     def relative_noise(kind: type[Mechanism], of_a_class: int) -> float:
         planned = dataclasses.replace(target, num_queries=number(of_a_class))

@@ -31,6 +31,7 @@ from pate_tf.ledger import LedgerError
 from pate_tf.queries.strategies import siamese
 from pate_tf.statement.check import check_statement
 from pate_tf.statement.privacy_statement import Sanitised
+from pate_tf.students.config import StudentSettings
 
 
 def labels(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -258,7 +259,7 @@ def test_raising_the_budget_is_stated_for_ever(tmp_path):
     ("change", "message"),
     [
         ({"num_queries": 0}, "num_queries: expected at least 1"),
-        ({"query_strategy": "nosuch"}, "strategy: expected one of"),
+        ({"query_strategy": "nosuch"}, "strategy: expected first, random"),
         ({"query_strategy": "random", "query_rounds": 2}, "rounds: expected 1"),
         ({"evaluate_on": "everything"}, "evaluate_on: expected one of"),
         ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400"),
@@ -392,7 +393,7 @@ def test_a_round_is_paid_for_only_if_all_later_ones_can_be(tmp_path):
 
 @pytest.mark.usefixtures("few_steps")
 def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(siamese, "SURE", 1e-9)  # everything matches something
+    monkeypatch.setattr(siamese, "CONFIDENT", 1e-9)  # everything matches something
     options = {"mechanism": mechanisms.LaplaceNoisyMax(5.0), "query_rounds": 1}
     result = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="siamese", **options)
     assert result.queried.num_inferred == POOL - NUM_QUERIES
@@ -433,12 +434,10 @@ def test_it_warns_of_raw_pixels_where_the_recipe_needs_changed_images(
     augmentation, student, strategy, named
 ):
     dataset = dataclasses.replace(PUBLIC.dataset, augmentation=augmentation)
-    asked = types.SimpleNamespace(
-        request=types.SimpleNamespace(queries=types.SimpleNamespace(strategy=strategy)),
-        settings=types.SimpleNamespace(student=student),
-    )
+    plan = types.SimpleNamespace(queries=types.SimpleNamespace(strategy=strategy))
     heard = []
-    warn_of_raw_pixels(asked, dataset, Reporting(warn=heard.append))
+    settings = StudentSettings(student=student)
+    warn_of_raw_pixels(settings, plan, dataset, Reporting(warn=heard.append))
     assert len(heard) == bool(named)
     for what in named:
         assert what in heard[0]
