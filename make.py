@@ -5,7 +5,6 @@ what the job needs.
 """
 
 import argparse
-import ast
 import hashlib
 import os
 import pathlib
@@ -17,9 +16,6 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
-
-# What uv calls pip's settings of an index; it reads none of pip's own.
-UV_NAMES = {"index-url": "default-index", "extra-index-url": "index", "find-links": "find-links"}
 
 # Each line is a step: commands that run side by side.
 DEMO = [("-m pate_tf.cli.demo",)]
@@ -54,44 +50,11 @@ def install(extras: str) -> None:
     print(f"setting up {VENV} (a few minutes the first time)", flush=True)
     if not PYTHON.exists():
         venv.create(VENV, with_pip=True)
-    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
+    # Of 14,000 modules those are compiled that are imported, when they are: it saves a minute.
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
     needs = ["--quiet", "--constraint", "constraints.txt", "--editable", f".{extras}"]
-    if not install_with_uv(pip, needs):
-        # Of 14,000 modules those are compiled that are imported, when they are: it saves a minute.
-        subprocess.run([*pip, "install", "--no-compile", *needs], cwd=HERE, check=True)
+    subprocess.run([*pip, *needs], cwd=HERE, check=True)
     stamp.touch()
-
-
-def install_with_uv(pip: list[str], needs: list[str]) -> bool:
-    """Installs as pip does, in a third of its time; returns whether that worked."""
-    got_uv = subprocess.run([*pip, "install", "--quiet", "uv"], cwd=HERE, stderr=subprocess.DEVNULL)
-    said = subprocess.run([*pip, "config", "list"], capture_output=True, text=True)
-    settings = {}
-    for line in said.stdout.splitlines():  # the environment's come first, and go first
-        name, is_setting, value = line.partition("=")
-        if not is_setting:
-            continue
-        settings.setdefault(name.rpartition(".")[2], str(ast.literal_eval(value)))
-    flags = [
-        f"--{name}={place}"
-        for one, name in UV_NAMES.items()
-        for place in settings.get(one, "").split()
-    ]
-    uv = [str(PYTHON), "-m", "uv", "pip", "install", "--python", str(PYTHON)]
-    surroundings = dict(os.environ)
-    if "cert" in settings:
-        surroundings.setdefault("SSL_CERT_FILE", settings["cert"])
-    worked = (
-        got_uv.returncode == 0
-        and "no-index" not in settings  # pip knows what is meant
-        and subprocess.run(
-            [*uv, "--index-strategy=unsafe-best-match", *flags, *needs], cwd=HERE, env=surroundings
-        ).returncode
-        == 0
-    )
-    if not worked:
-        print("uv can't be had or did not do it; pip does it", flush=True)
-    return worked
 
 
 def run_together(commands: tuple[str, ...]) -> int:

@@ -1,0 +1,26 @@
+"""Files that hosts and tools read are well formed and name what exists."""
+
+import re
+
+import pytest
+import yaml
+from script_processes import REPOSITORY
+
+FILES = [".github/workflows/ci.yml", ".pre-commit-config.yaml"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_yaml_is_read(name):
+    assert isinstance(yaml.safe_load((REPOSITORY / name).read_text()), dict)
+
+
+def test_hosted_checks_are_those_of_a_commit():
+    (job,) = yaml.safe_load((REPOSITORY / FILES[0]).read_text())["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert "make.py test" in (REPOSITORY / ".ci" / "run").read_text()
+
+
+def test_templates_name_commands_that_exist():
+    text = (REPOSITORY / ".github" / "pull_request_template.md").read_text()
+    for script in re.findall(r"python3 ([\w.]+)", text):
+        assert (REPOSITORY / script).is_file()
