@@ -68,12 +68,14 @@ class Ledger(Store):
     What other ledgers of the same ensemble charged, copies of this one too, is charged here, as far
     as the registry knows, at opening and whenever `exclusive` is entered.
 
+    Attributes are for reading; `Store` has more.
+
     Assumptions. Those of `Store`. Mechanisms and numbers of queries are chosen without looking at
     earlier noisy answers. If answers choose them, the budget holds all the same where all debits
     name one mechanism, else at a larger delta; what was spent at a time that answers chose does not
     (docs/theory.md, Proposition S4).
 
-    Attributes (for reading, besides those of `Store`):
+    Attributes:
         ensemble_digest: digest of the ensemble that this ledger was opened for.
         num_queries: how many queries were charged, answered or not.
         num_answered: how many queries have a label as their answer.
