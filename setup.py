@@ -82,6 +82,7 @@ setuptools.setup(
             "onnxruntime>=1.23",
             "pytest>=8",
             "pytest-xdist>=3.6",
+            "pyyaml>=6",
             "ruff>=0.9",
             "tf2onnx>=1.17,<2",
         ],
