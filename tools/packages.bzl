@@ -34,6 +34,7 @@ TEST_PYPI = [
     "@pypi//onnxruntime",
     "@pypi//pytest",
     "@pypi//pytest_xdist",
+    "@pypi//pyyaml",
     "@pypi//ruff",
     "@pypi//tf2onnx",
 ]

@@ -218,7 +218,7 @@ class Labeller:
             charge: of what mechanism; default this labeller's own, if it was given with its noise.
         """
         wanted = charge or self._settings.mechanism
-        if not isinstance(wanted, Charge):
+        if wanted is None or isinstance(wanted, type):
             raise ValueError("charge: expected a mechanism with its noise, got none")
         with self.ledger() as ledger:
             return ledger.affordable(wanted)
@@ -237,5 +237,7 @@ class Labeller:
 
     def __repr__(self) -> str:
         mechanism, epsilon = self._settings.mechanism, self._settings.epsilon
-        what = mechanism.summary() if isinstance(mechanism, Mechanism) else f"epsilon {epsilon:g}"
+        what = f"epsilon {epsilon}"
+        if mechanism is not None and not isinstance(mechanism, type):
+            what = mechanism.summary()
         return f"Labeller(<{len(self.teachers)} teachers, {what}>)"

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Self
 
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms.base import check_mechanism
 from pate_tf.accounting.planning import DEFAULT_MARGIN, DEFAULT_PROFILE, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.core.settings import Settings, setting
@@ -73,7 +74,9 @@ class LabelSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        has_noise = isinstance(self.mechanism, Mechanism)
+        has_noise = self.mechanism is not None and not isinstance(self.mechanism, type)
+        if has_noise:
+            check_mechanism(self.mechanism)
         if self.method == "pate" and (self.epsilon is None) != has_noise:
             got = "both" if has_noise else "neither"
             raise ValueError(

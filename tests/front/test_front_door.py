@@ -258,7 +258,7 @@ WRONG = {
         lambda data, folder: pate_tf.Labeller(
             pate_tf.Teachers.from_votes([[1]], directory=folder), 5.0, delta=1e-5
         ),
-        "epsilon: expected a number, or a mechanism with its noise",
+        "mechanism: expected one such as",
     ),
     "a delta of one": (
         lambda data, folder: pate_tf.Labeller(

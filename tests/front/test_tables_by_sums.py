@@ -35,5 +35,7 @@ def test_feature_sums_of_a_table(tmp_path, data):
         assert found.spent().epsilon <= 0.5
     truth = (data.pool.inputs[:, 0] + 0.5 * data.pool.inputs[:, 1] > 1.0).astype(np.int64)
     right = labels.labels == truth[labels.query_indices]
-    assert len(right) == 1_500 and right.mean() > 0.9
+    assert (
+        len(right) == 1_500 and right.mean() > 0.86
+    )  # .931 +- .011 over seeds of the noise; the constant answer has .81
     assert right[truth[labels.query_indices] == 1].mean() > 0.5  # which a constant answer has not

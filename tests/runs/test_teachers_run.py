@@ -78,7 +78,7 @@ def test_a_students_settings_are_its_own_where_nobody_says_otherwise():
             assert found.model == student.default_model(PUBLIC.dataset)
     said = complete(StudentSettings(model="mlp", max_steps=3, seed=4), PUBLIC.dataset)
     assert (said.model, said.max_steps, said.seed) == ("mlp", 3, 4)
-    with pytest.raises(ValueError, match="student: expected one of"):
+    with pytest.raises(ValueError, match="student: expected supervised, gan"):
         complete(StudentSettings(student="nosuch"), PUBLIC.dataset)
 
 
