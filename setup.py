@@ -24,20 +24,7 @@ setuptools.setup(
         "pate_tf.silos": ["silos.proto"],
         "pate_tf.net": ["array.proto"],
     },
-    entry_points={
-        "console_scripts": [
-            "pate-teachers = pate_tf.cli.teachers:run",
-            "pate-student = pate_tf.cli.student:run",
-            "pate-analysis = pate_tf.cli.analysis:run",
-            "pate-schema = pate_tf.cli.schema:run",
-            "pate-dssgd = pate_tf.cli.selective_sgd:run",
-            "pate-demo = pate_tf.cli.demo:run",
-            "pate-silo = pate_tf.cli.silo:run",
-            "pate-party = pate_tf.cli.party:run",
-            "pate-coordinator = pate_tf.cli.coordinator:run",
-            "pate-demo-silos = pate_tf.cli.demo_silos:run",
-        ]
-    },
+    entry_points={"console_scripts": ["pate = pate_tf.cli.main:run"]},
     install_requires=[
         "absl-py>=2.1",
         "dp-accounting>=0.6,<0.7",

@@ -1,4 +1,4 @@
-"""Trains a student; the same as the command `pate-student`."""
+"""Trains a student; the same as the command `pate student`."""
 
 from pate_tf.cli import student
 

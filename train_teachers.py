@@ -1,4 +1,4 @@
-"""Trains the teachers; the same as the command `pate-teachers`."""
+"""Trains the teachers; the same as the command `pate teachers`."""
 
 from pate_tf.cli import teachers
 

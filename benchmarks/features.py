@@ -27,12 +27,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from pate_tf.accounting.mechanisms import GaussianHistogram, Mechanism, StabilityGate
 from pate_tf.accounting.planning import least_noise
-from pate_tf.api import sources
+from pate_tf.api import run_folder
 from pate_tf.api import student_run as train_student
-from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api import teacher_training as train_teachers
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.teachers.settings import RunSettings, TeacherSettings
 
 DELTA = 1e-5
 
@@ -109,20 +109,20 @@ SETTINGS = (
 
 def measured(one: Setting, data_dir: pathlib.Path | None, folder: pathlib.Path) -> dict[str, float]:
     """Runs a setting once in a folder of its own."""
-    data = sources.DataSource(dataset=one.dataset, data_dir=data_dir)
+    data = run_folder.DataSource(dataset=one.dataset, data_dir=data_dir)
     began = time.monotonic()
     teachers = train_teachers.run(
-        train_teachers.TeachersRun(
-            data=data,
-            num_teachers=one.num_teachers,
-            settings=TeacherSettings(model="ridge"),
-            folder=folder,
-        )
+        TeacherSettings(model="ridge"),
+        RunSettings(
+            dataset=one.dataset, data_dir=data_dir, num_teachers=one.num_teachers, folder=folder
+        ),
     )
     trained = time.monotonic()
     student = train_student.run(
         train_student.StudentRun(
-            sources=train_student.Sources(data=data, teachers=sources.TeacherSource(folder=folder)),
+            sources=train_student.Sources(
+                data=data, labels_from=run_folder.TeacherSource(folder=folder)
+            ),
             settings=StudentSettings(student=one.student),
             labels=LabelSettings(
                 mechanism=one.drawn_by(), strategy=one.strategy, num_queries=one.num_queries

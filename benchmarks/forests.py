@@ -30,8 +30,10 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.data import catalogue
 from pate_tf.models.forest import NUM_TREES, RANDOM_FOREST
-from pate_tf.teachers import classifiers
+from pate_tf.teachers.kinds import Engine, Work, find_kind, load_ensemble, save_ensemble
+from pate_tf.teachers.processes import num_cores
 from pate_tf.teachers.settings import TeacherConfig
+from pate_tf.teachers.store import Finished, TeacherStore
 
 NUM_TEACHERS, NUM_QUERIES, SCALE, DELTA = 250, 500, 20.0, 1e-5
 DATA_DEPENDENT = {
@@ -62,20 +64,20 @@ def votes_of_teachers(private: PrivateExamples, public: PublicExamples) -> Votes
     )
     shares = random_partition(num_records=len(private), num_teachers=NUM_TEACHERS, seed=0)
     began = time.monotonic()
-    fitted = [
-        state.weights
-        for _, state in classifiers.train(config, private, shares, range(NUM_TEACHERS))
-    ]
-    trained = time.monotonic()
+    kind = find_kind(config.model, config.dataset)
+    work = Work(config=config, examples=private, partition=shares, encoder=None, engine=Engine())
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "ensemble"
-        classifiers.save(path, config, fitted)
+        store = TeacherStore(pathlib.Path(folder) / "sensitive", {})
+        store.save_all(kind.train(work, range(NUM_TEACHERS), store), lambda done: None)
+        trained = time.monotonic()
+        path = pathlib.Path(folder) / "sensitive" / "ensemble"
+        save_ensemble(kind, path, config, Finished(path.parent, NUM_TEACHERS), None)
         size = sum(file.stat().st_size for file in path.iterdir())
-        ensemble = classifiers.ClassifierEnsemble(path)
+        ensemble = load_ensemble(path)
         loaded = time.monotonic()
         votes = ensemble.votes(public.inputs)
     asked = time.monotonic()
-    show("cores, and load before", f"{classifiers.num_cores()}, {os.getloadavg()[0]:.1f}")
+    show("cores, and load before", f"{num_cores()}, {os.getloadavg()[0]:.1f}")
     show(f"train {NUM_TEACHERS} forests", f"{trained - began:.1f} s")
     show("save and load them", f"{loaded - trained:.2f} s, {size / 1e6:.0f} MB")
     show(f"votes on {len(public):,} inputs", f"{asked - loaded:.1f} s")

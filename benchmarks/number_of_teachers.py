@@ -17,11 +17,11 @@ from benchmarks.instead.on_features import means_head
 from benchmarks.instead.problem import DELTA, Problem, data_dir_of
 from benchmarks.semi_supervised import ridge_votes
 from pate_tf.accounting.mechanisms import GaussianHistogram
+from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts
-from pate_tf.accounting.target import Target
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api.labelling import QUERIES_A_CLASS
-from pate_tf.api.sources import DataSource
+from pate_tf.api.run_folder import DataSource
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import Votes
 from pate_tf.queries.strategies import clusters

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.messages import PartyMessage, PartyTask
 from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.protocol import PartyMessage, PartyTask
 from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms, total_sigma
 

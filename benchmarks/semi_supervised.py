@@ -17,13 +17,13 @@ import scipy.sparse
 import sklearn.neighbors
 
 from benchmarks.instead.problem import Problem, data_dir_of
-from pate_tf.accounting.optimal_thresholding import stability_distances
-from pate_tf.api.sources import DataSource
+from pate_tf.accounting.mechanisms.stability_gate import stability_distances
+from pate_tf.api.run_folder import DataSource
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import Votes
 from pate_tf.core.validation import IntArray
 from pate_tf.models import closed_form
-from pate_tf.queries import neighbours
+from pate_tf.queries import propagation
 from pate_tf.queries.strategies import clusters
 from pate_tf.representations.label_propagation import (
     NEIGHBOURS,
@@ -127,8 +127,8 @@ def rows(problem: Problem, *, num_teachers: int, num_queries: int, num_seeds: in
         clusters.choose_of_dense_clusters(pool, num_queries, seed) for seed in range(num_seeds)
     ]
     asked = np.unique(np.concatenate(batches))
-    number = neighbours.default_number(pool, num_queries)
-    alike = neighbours.nearest(pool, asked, number, problem.seed)
+    number = propagation.default_number(pool, num_queries)
+    alike = propagation.nearest(pool, asked, number, problem.seed)
     views = encoder.views(encoder.features(pool.inputs))
     joined = joined_to_pool(encoder.views(encoder.features(problem.private.inputs)), views)
     reach = joined @ influence(neighbour_graph(views), asked)

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.serving.digest import student_digest
 from pate_tf.serving.export import export_student
+from pate_tf.serving.signatures import student_digest
 
 BATCHES = (1, 64)
 WARM_UP = 20  # requests that do not count

@@ -1,6 +1,6 @@
 """How much memory a silo takes: `python -m benchmarks.silo_memory [--queries=1000]`.
 
-Starts `pate-silo serve` as its own process with teachers of several kinds, has it answer a round of
+Starts `pate silo serve` as its own process with teachers of several kinds, has it answer a round of
 images over TLS, and reads what the kernel says: resident memory while it serves, and the most it
 ever took. Above them stands what Python, NumPy and gRPC take alone.
 """
@@ -24,7 +24,7 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster
 from pate_tf.silos.secure.keys import read_parties
-from pate_tf.silos.server import PartyLine, serve_coordinator
+from pate_tf.silos.server import PartyService, serve_coordinator
 
 SILO = "silo-1"
 PARTIES = ("party-1", "party-2", "party-3", "party-4")
@@ -82,7 +82,7 @@ def serving(
         run_id="r", delta=1e-6, members=(Member(name=SILO, epsilon=1.0, queries=10**6),)
     )
     inputs = np.random.default_rng(0).integers(0, 256, (num_queries, 28, 28, 1), np.uint8)
-    line = PartyLine(read_parties(folder / "parties.toml"))
+    line = PartyService(read_parties(folder / "parties.toml"))
     with (
         Coordinator(
             roster,

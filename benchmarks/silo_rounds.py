@@ -25,10 +25,10 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.net.certificates import write_demo_certificates
 from pate_tf.net.credentials import TlsFiles
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
+from pate_tf.silos.clients import SiloConnection
 from pate_tf.silos.secure.keys import read_parties
 from pate_tf.silos.secure.opening import PartySealer, simulated_parties
-from pate_tf.silos.server import PartyLine, serve_coordinator
-from pate_tf.silos.silo_connection import SiloConnection
+from pate_tf.silos.server import PartyService, serve_coordinator
 
 NUM_CLASSES = 10
 SHAPE = (28, 28, 1)
@@ -154,7 +154,7 @@ def main() -> None:
                 secure=sums,
             ) as coordinator:
                 _, alone = timed_rounds(coordinator, queries, flags.queries, 2 * place)
-            line = PartyLine(read_parties(folder / "parties.toml"))
+            line = PartyService(read_parties(folder / "parties.toml"))
             with (
                 Coordinator(
                     made_up_roster(names),

@@ -12,17 +12,17 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from pate_tf.accounting.optimal_thresholding import stability_distances
-from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
+from pate_tf.accounting.mechanisms.stability_gate import stability_distances
+from pate_tf.api.run_folder import ensemble_folder
 from pate_tf.core.artifacts import RunDirectory
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import Named
-from pate_tf.queries import neighbours
-from pate_tf.queries.queried import asked_inputs
+from pate_tf.queries import propagation
+from pate_tf.queries.labels import asked_inputs
 from pate_tf.queries.strategies import clusters
-from pate_tf.teachers import voters
-from pate_tf.teachers.voters import KeptVotes, Voter
+from pate_tf.teachers.kinds import load_ensemble
+from pate_tf.teachers.voters import StoredVotes, Voter
 
 CHOOSE = {"medoids": clusters.choose_of_dense_clusters, "diverse": clusters.choose}
 
@@ -40,8 +40,8 @@ def fewest_to_change(
     """SENSITIVE: returns how many teachers the label of the least stable query takes to change."""
     likeness = {"representation": representation}
     queries = CHOOSE[strategy](pool, num_queries, seed, **likeness)
-    nearest = neighbours.nearest(pool, queries, num_neighbours, seed, **likeness)
-    counts = voters.counts_of_groups(teachers, asked_inputs(pool, queries, nearest))
+    nearest = propagation.nearest(pool, queries, num_neighbours, seed, **likeness)
+    counts = teachers.group_counts(asked_inputs(pool, queries, nearest))
     return int(stability_distances(counts.values).min())
 
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", default="mnist")
     parser.add_argument("--data_dir", type=pathlib.Path)
     parser.add_argument("--queries", type=int, nargs="+", default=[50, 100])
-    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, neighbours.NEIGHBOURS])
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, propagation.NEIGHBOURS])
     parser.add_argument("--strategies", nargs="+", choices=CHOOSE, default=list(CHOOSE))
     parser.add_argument("--seeds", type=int, default=3)
     asked = parser.parse_args(arguments)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pool = public.split(public.dataset.pool_size).pool
     ensemble = load_ensemble(ensemble_folder(RunDirectory(asked.teachers_dir)))
     named = ensemble.config.representation
-    teachers = KeptVotes(ensemble.votes(pool.inputs), pool)
+    teachers = StoredVotes(ensemble.votes(pool.inputs), pool)
     print(f"SENSITIVE: {ensemble.num_teachers} teachers of {asked.dataset}")
     print("| queries | look-alikes | fewest teachers to change, a seed each |")
     print("|---|---|---|")

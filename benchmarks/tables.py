@@ -22,7 +22,7 @@ from pate_tf.accounting.mechanisms import GaussianHistogram
 from pate_tf.accounting.planning import least_noise
 from pate_tf.core.partition import random_partition
 from pate_tf.core.public import Pool
-from pate_tf.data import adult, catalogue
+from pate_tf.data import catalogue, uci
 from pate_tf.models import closed_form
 from pate_tf.representations.catalogue import encoder_of
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--data_dir", type=pathlib.Path)
     asked = parser.parse_args()
     inputs = catalogue.load_public("adult", data_dir=asked.data_dir).inputs
-    pool = Pool(adult.ADULT, inputs[: adult.ADULT.pool_size])
+    pool = Pool(uci.ADULT, inputs[: uci.ADULT.pool_size])
     random = np.random.default_rng(SEED)
     raw = encoder_of(pool).features(inputs)
     trees = RandomTreesEmbedding(50, max_depth=3, random_state=0, sparse_output=False)

@@ -37,7 +37,7 @@ from pate_tf.core.partition import Partition, random_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
 from pate_tf.teachers import cluster
-from pate_tf.teachers.ensemble import Ensemble
+from pate_tf.teachers.kinds import load_ensemble
 from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData, TrainingLoop
 
@@ -112,11 +112,10 @@ def main_row(data_dir: pathlib.Path, num_teachers: int) -> dict[str, float]:
             partition=partition,
             teachers=range(num_teachers),
             run_directory=directory,
-            devices=cluster.choose_strategy(),
             progress=lambda done: None,
         )
         trained = time.monotonic()
-        ensemble = Ensemble(run.ensemble_folder(directory))
+        ensemble = load_ensemble(run.ensemble_folder(directory))
         votes = ensemble.votes(public.inputs[:NUM_QUERIES])
         asked = time.monotonic()
         rest = ensemble.votes(public.inputs[NUM_QUERIES:])

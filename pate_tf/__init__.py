@@ -1,123 +1,124 @@
 """PATE for TensorFlow and Keras: learn a public classifier from private data.
 
-    data = pate_tf.datasets.load("digits")
-    teachers = pate_tf.Teachers(num_teachers=20, directory="runs/mine").fit(data.private)
-    mechanism = pate_tf.LaplaceNoisyMax.of_scale(5.0)
-    with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as labeller:
-        labels = labeller.label(data.pool, num_queries=100)
-    student = pate_tf.Student("consistency").fit(data.pool, labels)
-    pate_tf.publish(student, labels, labeller, "released")
+In one call, for epsilon 0.5 at delta 1e-6:
 
-Data flows one way: private data, disjoint partition, teachers, votes, paid and noisy labels,
-student, served model. See `CONTRIBUTING.md` for the rooms of the house and its laws. Nothing is
-imported before a name needs it: `import pate_tf` is quick, and the accounting never needs
-TensorFlow.
+    import pate_tf
+
+    data = pate_tf.Data.from_arrays(x_private, y_private, x_public, num_classes=10)
+    fitted = pate_tf.fit(
+        data, method="feature_sums", epsilon=0.5, delta=1e-6, directory="runs/mine"
+    )
+    fitted.student.predict(x)
+    fitted.cost.epsilon
+    fitted.publish("released")
+
+The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`:
+
+    sums = pate_tf.FeatureSums(directory="runs/mine").fit(data.private, data.pool)
+    with pate_tf.Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
+        labels = labeller.label(data.pool)
+    student = pate_tf.Student().fit(data.pool, labels)
+    pate_tf.publish(student, "released")
+
+`compare_methods` says from public values alone which method and mechanism suit an epsilon;
+`recommend` compares mechanisms alone. `PateClassifier` is an estimator for scikit-learn.
+
+Data flow one way: private data, disjoint shares, teachers, votes, charged noisy labels, student,
+served model; with feature sums, per-class sums stand for teachers and votes. A release is charged
+to a ledger before its noise is drawn. Nothing is imported before a name needs it: `import pate_tf`
+is quick, and the accounting never needs TensorFlow.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pate_tf import accounting
-    from pate_tf.accounting.charge import Cost
+    from pate_tf import accounting as accounting
+    from pate_tf.accounting.charge import Cost as Cost
+    from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
+    from pate_tf.accounting.mechanisms import ExponentialMechanism as ExponentialMechanism
+    from pate_tf.accounting.mechanisms import GaussianFeatureSums as GaussianFeatureSums
+    from pate_tf.accounting.mechanisms import GaussianHistogram as GaussianHistogram
+    from pate_tf.accounting.mechanisms import GaussianNoisyMax as GaussianNoisyMax
     from pate_tf.accounting.mechanisms import (
-        ClassSums,
-        ConfidentGaussianNoisyMax,
-        ExponentialMechanism,
-        GaussianHistogram,
-        GaussianNoisyMax,
-        InteractiveGaussianNoisyMax,
-        LaplaceNoisyMax,
-        PermuteAndFlip,
-        StabilityGate,
+        InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
     )
-    from pate_tf.accounting.planning import PlannedRelease, Recommendation, recommend
-    from pate_tf.api import datasets
-    from pate_tf.api.data import Data
-    from pate_tf.api.labeller import Labeller
-    from pate_tf.api.labels import Labels, load_labels
-    from pate_tf.api.publishing import publish
-    from pate_tf.api.student import Student
-    from pate_tf.api.student_publishing import Published
-    from pate_tf.api.teachers import Teachers
-    from pate_tf.core.dataset import Dataset
-    from pate_tf.ledger import BudgetExceeded, LedgerError, Spending
-    from pate_tf.statement.privacy_statement import PrivacyStatement
+    from pate_tf.accounting.mechanisms import LaplaceNoisyMax as LaplaceNoisyMax
+    from pate_tf.accounting.mechanisms import PermuteAndFlip as PermuteAndFlip
+    from pate_tf.accounting.mechanisms import StabilityGate as StabilityGate
+    from pate_tf.accounting.mechanisms import StabilityGateOrHistogram as StabilityGateOrHistogram
+    from pate_tf.accounting.planning import PlannedRelease as PlannedRelease
+    from pate_tf.accounting.planning import Recommendation as Recommendation
+    from pate_tf.accounting.planning import recommend as recommend
+    from pate_tf.api import datasets as datasets
+    from pate_tf.api.classifier import PateClassifier as PateClassifier
+    from pate_tf.api.data import Data as Data
+    from pate_tf.api.feature_sums import FeatureSums as FeatureSums
+    from pate_tf.api.fit import Fitted as Fitted
+    from pate_tf.api.fit import fit as fit
+    from pate_tf.api.labeller import Labeller as Labeller
+    from pate_tf.api.planning import MethodComparison as MethodComparison
+    from pate_tf.api.planning import PlanSettings as PlanSettings
+    from pate_tf.api.planning import compare_methods as compare_methods
+    from pate_tf.api.publishing import Published as Published
+    from pate_tf.api.student import Student as Student
+    from pate_tf.api.student import publish as publish
+    from pate_tf.api.teachers import Teachers as Teachers
+    from pate_tf.core.dataset import Dataset as Dataset
+    from pate_tf.ledger import BudgetExceeded as BudgetExceeded
+    from pate_tf.ledger import LedgerError as LedgerError
+    from pate_tf.ledger import Spending as Spending
+    from pate_tf.queries.labels import Labels as Labels
+    from pate_tf.queries.labels import load_labels as load_labels
+    from pate_tf.representations.catalogue import Representation as Representation
+    from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
 
 __version__ = "0.1.0"
 
-# Where each public name is defined.
-_HOMES = {
-    "BudgetExceeded": "ledger",
-    "ClassSums": "accounting.mechanisms",
-    "ConfidentGaussianNoisyMax": "accounting.mechanisms",
-    "Cost": "accounting.charge",
-    "Data": "api.data",
-    "ExponentialMechanism": "accounting.mechanisms",
-    "Dataset": "core.dataset",
-    "GaussianHistogram": "accounting.mechanisms",
-    "GaussianNoisyMax": "accounting.mechanisms",
-    "Labeller": "api.labeller",
-    "Labels": "api.labels",
-    "InteractiveGaussianNoisyMax": "accounting.mechanisms",
-    "LaplaceNoisyMax": "accounting.mechanisms",
-    "LedgerError": "ledger",
-    "PermuteAndFlip": "accounting.mechanisms",
-    "PlannedRelease": "accounting.planning",
-    "PrivacyStatement": "statement.privacy_statement",
-    "Published": "api.student_publishing",
-    "Recommendation": "accounting.planning",
-    "Spending": "ledger",
-    "StabilityGate": "accounting.mechanisms",
-    "Student": "api.student",
-    "Teachers": "api.teachers",
-    "load_labels": "api.labels",
-    "publish": "api.publishing",
-    "recommend": "accounting.planning",
+# The public names of each module; those that are modules themselves stand in `_MODULES`.
+_NAMES = {
+    "accounting.charge": ["Cost"],
+    "accounting.mechanisms": [
+        *(
+            "GaussianFeatureSums",
+            "ConfidentGaussianNoisyMax",
+            "ExponentialMechanism",
+            "GaussianHistogram",
+        ),
+        *("GaussianNoisyMax", "InteractiveGaussianNoisyMax", "LaplaceNoisyMax", "PermuteAndFlip"),
+        *("StabilityGate", "StabilityGateOrHistogram"),
+    ],
+    "accounting.planning": ["PlannedRelease", "Recommendation", "recommend"],
+    "api.classifier": ["PateClassifier"],
+    "api.data": ["Data"],
+    "api.feature_sums": ["FeatureSums"],
+    "api.fit": ["Fitted", "fit"],
+    "api.labeller": ["Labeller"],
+    "api.planning": ["MethodComparison", "PlanSettings", "compare_methods"],
+    "api.publishing": ["Published"],
+    "api.student": ["Student", "publish"],
+    "api.teachers": ["Teachers"],
+    "core.dataset": ["Dataset"],
+    "ledger": ["BudgetExceeded", "LedgerError", "Spending"],
+    "queries.labels": ["Labels", "load_labels"],
+    "representations.catalogue": ["Representation"],
+    "statement.privacy_statement": ["PrivacyStatement"],
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {"accounting": "accounting", "datasets": "api.datasets"}
 
-__all__ = [
-    "BudgetExceeded",
-    "ClassSums",
-    "ConfidentGaussianNoisyMax",
-    "Cost",
-    "Data",
-    "Dataset",
-    "ExponentialMechanism",
-    "GaussianHistogram",
-    "GaussianNoisyMax",
-    "InteractiveGaussianNoisyMax",
-    "Labeller",
-    "Labels",
-    "LaplaceNoisyMax",
-    "LedgerError",
-    "PermuteAndFlip",
-    "PlannedRelease",
-    "PrivacyStatement",
-    "Published",
-    "Recommendation",
-    "Spending",
-    "StabilityGate",
-    "Student",
-    "Teachers",
-    "accounting",
-    "datasets",
-    "load_labels",
-    "publish",
-    "recommend",
-]
+__all__ = sorted([*_HOMES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        found: Any = importlib.import_module(f"pate_tf.{_MODULES[name]}")
+        value: Any = importlib.import_module(f"pate_tf.{_MODULES[name]}")
     elif name in _HOMES:
-        found = getattr(importlib.import_module(f"pate_tf.{_HOMES[name]}"), name)
+        value = getattr(importlib.import_module(f"pate_tf.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module 'pate_tf' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,10 @@ import numpy as np
 from pate_tf.accounting.mechanisms import LATTICE, PermuteAndFlip
 from pate_tf.aggregation.labeller import Labeller
 from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.analysis.release import release
+from pate_tf.api.analysis import AnalysisRun, SourceSettings, account, read_votes
 from pate_tf.cli import analysis, command_line
+from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger
 
@@ -54,6 +57,28 @@ def pay(folder, counts, *, mechanism=MECHANISM, ensemble="ab" * 32, budget=None,
         )
         queries = np.arange(start, start + len(table), dtype=np.float64)[:, np.newaxis]
         return labeller.label(queries, mechanism=mechanism)
+
+
+def read_run(folder):
+    """The votes of a run folder, with its ledger."""
+    return read_votes(SourceSettings(run=pathlib.Path(folder)))
+
+
+def read_ledger(folder):
+    """The votes of one ledger."""
+    return read_votes(SourceSettings(ledgers=(pathlib.Path(folder),)))
+
+
+def analysed(folder, request=None, *, noise=None, **asked):
+    """The analysis of a run folder."""
+    run = AnalysisRun(source=SourceSettings(run=pathlib.Path(folder)), **asked)
+    place = artifacts.RunDirectory(folder)
+    return account(run, read_run(folder).source, request, folder=place, noise=noise)
+
+
+def release_of(source, request, noise, folder, **options):
+    """What is released of votes; `folder` is where ledgers of files lie."""
+    return release(source, request, noise, folder=pathlib.Path(folder), **options)
 
 
 @dataclasses.dataclass(frozen=True)

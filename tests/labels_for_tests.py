@@ -1,8 +1,7 @@
 """Released labels as the labeller gives them, for tests that need no labeller."""
 
-from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core.validation import IntArray
 
 

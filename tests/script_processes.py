@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
     # Of pate_tf what the scripts need as well: importing starts nothing.
     [
         *("tensorflow", "keras", "sklearn.datasets", "tqdm", "opendp.prelude"),
-        *("pate_tf.api.teacher_run", "pate_tf.api.student_run", "pate_tf.api.analysis"),
+        *("pate_tf.api.teacher_training", "pate_tf.api.student_run", "pate_tf.api.analysis"),
     ]
 )
 _numbers = itertools.count()
@@ -138,7 +138,7 @@ def limit_file_size(num_bytes: int) -> None:
 
 def save_all_the_time() -> None:
     """Teachers in training are saved after every call of the loop, not every ten seconds."""
-    from pate_tf.api import teacher_training as run
+    from pate_tf.teachers import store as run
 
     assert run.SECONDS_BETWEEN_SAVES > 0
     run.SECONDS_BETWEEN_SAVES = 0.0
@@ -167,6 +167,6 @@ def forbid_private_data() -> None:
     def load_private(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("private data were opened")
 
-    for module in (catalogue, digits, tfds_source):
-        assert callable(module.load_private)
-        module.load_private = load_private
+    for owner in (catalogue, digits, tfds_source.Source):
+        assert callable(owner.load_private)
+        owner.load_private = load_private

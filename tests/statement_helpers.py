@@ -3,28 +3,15 @@
 import dataclasses
 
 from pate_tf.ledger import Ledger
-from pate_tf.ledger.ledger import facts_beyond_the_ledger
 from pate_tf.statement.check import check_statement
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.labels import LabelsStatement
 
 
 def state(folder, released, unit="record"):
+    released = dataclasses.replace(released, cost=dataclasses.replace(released.cost, unit=unit))
+    facts = {"dataset": "digits", "num_teachers": 250, "student_digest": "cd" * 32}
     with Ledger.read(folder) as ledger:
-        return PrivacyStatement.of(
-            dataclasses.replace(released, cost=dataclasses.replace(released.cost, unit=unit)),
-            dataset="digits",
-            num_teachers=250,
-            epsilon_ensemble=ledger.spent().epsilon,
-            epsilon_ensemble_replaced=(
-                ledger.replaced_owner_epsilon() if unit == "owner" else None
-            ),
-            epsilon_budget=ledger.epsilon_budget,
-            budget_was_raised=ledger.was_raised,
-            **facts_beyond_the_ledger(ledger),
-            ledger_head=(ledger.head.sequence, ledger.head.digest),
-            student_digest="cd" * 32,
-            versions={"python": "3"},
-        ).to_dict()
+        return LabelsStatement.of(released, ledger, **facts).to_dict()
 
 
 def check(folder, statement):

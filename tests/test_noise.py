@@ -203,6 +203,9 @@ def test_every_subset_is_as_likely(source):
 
 def test_orders_with_equal_keys_are_redrawn():
     assert FixedWords([7, 7, 9, 8]).random_orders(1, 2).tolist() == [[1, 0]]
+    # Of several orders those with equal keys alone.
+    some = FixedWords([1, 2, 7, 7, 9, 8]).random_orders(2, 2)
+    assert some.tolist() == [[0, 1], [1, 0]]
 
 
 def test_seeded_noise_repeats_and_says_that_it_is_not_secure():

@@ -22,7 +22,7 @@ from benchmarks.paper.bench import Bench
 from benchmarks.paper.ensembles import Workshop
 from benchmarks.paper.runner import versions
 from benchmarks.paper.setting import FULL, QUICK
-from pate_tf.api.sources import DataSource
+from pate_tf.api.run_folder import DataSource
 from pate_tf.core import artifacts
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 

@@ -16,12 +16,13 @@ from benchmarks.paper.labels import registry_in
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api import student_run as train_student
-from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api import teacher_training as train_teachers
+from pate_tf.api.feature_sums import SumsSource
+from pate_tf.api.run_folder import TeacherSource
 from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.api.sources import TeacherSource
-from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.teachers.settings import RunSettings, TeacherSettings
 
-WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default network
+WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default
 NUM_STRONG = 250
 
 
@@ -31,14 +32,13 @@ def train(problem: Problem, folder: pathlib.Path, model: str | None) -> dict[str
     quick = problem.quick and model is None
     with registry_in(folder.parent / "state"):
         report = train_teachers.run(
-            train_teachers.TeachersRun(
-                data=problem.source,
+            TeacherSettings(model=model, seed=problem.seed, max_steps=5 if quick else None),
+            RunSettings(
+                dataset=problem.source.dataset,
+                data_dir=problem.source.data_dir,
                 num_teachers=None if model == WEAK else num_strong,
-                settings=TeacherSettings(
-                    model=model, seed=problem.seed, max_steps=5 if quick else None
-                ),
                 folder=folder,
-            )
+            ),
         )
     return {
         "teachers": report.values["nb_teachers"],
@@ -73,17 +73,17 @@ def run(
       noise: where it comes from.
       repetition: which one.
       folder: of trained teachers.
-      mechanism: the only one to find the noise of, by votes; None for feature sums of teachers that
-        have them, else for the recommended one.
+      mechanism: the only one to find the noise of, by votes; None for feature sums.
     """
+    by_sums = mechanism is None
     with copied(folder) as copy:
-        has_sums = (copy / "sensitive" / "teachers" / "ensemble" / "class_sums.npz").exists()
-        by_sums = mechanism is None and has_sums
+        teachers = TeacherSource(folder=copy)
+        sums = SumsSource(data=problem.source, folder=copy.parent / "sums")
         began = time.monotonic()
         report = train_student.run(
             train_student.StudentRun(
                 sources=train_student.Sources(
-                    data=problem.source, teachers=TeacherSource(folder=copy)
+                    data=problem.source, labels_from=sums if by_sums else teachers
                 ),
                 settings=problem.student_settings(repetition),
                 labels=LabelSettings(

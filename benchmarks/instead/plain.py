@@ -7,8 +7,8 @@ import numpy as np
 from benchmarks.instead.problem import Problem
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.students.batches import outputs
-from pate_tf.students.catalogue import STUDENTS, complete
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.kinds import kind_of
 
 STEPS, BATCH = 4_000, 128
 
@@ -28,7 +28,7 @@ def run(problem: Problem, repetition: int) -> dict[str, object]:
         settings = StudentSettings(student="random_forest", seed=problem.seed + repetition)
     config = complete(settings, dataset)
     labels = problem.private.labels
-    model = STUDENTS[config.student].train(
+    model = kind_of(config.student).train(
         config,
         PoolLabels(
             query_indices=np.arange(len(labels)), labels=labels, num_classes=dataset.num_classes

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from benchmarks.instead.scattering import scattering
 from pate_tf.api.reporting import QUIET
-from pate_tf.api.sources import DataSource
+from pate_tf.api.run_folder import DataSource
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
@@ -17,8 +17,8 @@ from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_teachers, encoder_of
 from pate_tf.students.batches import outputs
-from pate_tf.students.catalogue import STUDENTS, complete
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.kinds import kind_of
 
 DELTA = 1e-5
 LEAST_DEVIATION = 1e-3  # of a feature in the pool, as a share of the largest one
@@ -155,7 +155,7 @@ class Problem:
             self.dataset,
             labels_whole_pool=len(labels.labels) == len(self.pool),
         )
-        student = STUDENTS[config.student].train(config, labels, self.pool)
+        student = kind_of(config.student).train(config, labels, self.pool)
         return self.accuracy(outputs(student, self.test[0]).argmax(axis=1))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.instead import dp_sgd, on_features
 from benchmarks.instead.problem import Problem, data_dir_of
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.api.sources import DataSource
+from pate_tf.api.run_folder import DataSource
 from pate_tf.students.batches import outputs
 
 

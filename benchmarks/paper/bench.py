@@ -21,7 +21,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import Votes
 from pate_tf.data.tfds_source import SOURCES
-from pate_tf.teachers.voters import KeptVotes, Voter
+from pate_tf.teachers.voters import StoredVotes, Voter
 
 Report = Callable[[str], None]
 
@@ -141,7 +141,7 @@ class Bench:
     def voter(self, name: EnsembleName) -> Voter:
         """Returns an ensemble that answers from its kept votes. Sensitive for private data."""
         public = self.workshop.public(name.dataset)
-        return KeptVotes(self.votes(name), Pool(public.dataset, public.inputs))
+        return StoredVotes(self.votes(name), Pool(public.dataset, public.inputs))
 
 
 def _leaves(values: Mapping[str, Any]) -> Iterator[str]:

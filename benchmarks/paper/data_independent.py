@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from benchmarks.paper.bench import Bench
 from benchmarks.paper.rows import OURS, PAPER, Experiment, Row, number
 from pate_tf.accounting.mechanisms import ExponentialMechanism, LaplaceNoisyMax, PermuteAndFlip
-from pate_tf.analysis.accounting import data_independent_guarantees
-from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.accounting import AnalysisConfig, data_independent_guarantees
 
 GAMMA = 0.05
 SETTINGS = (

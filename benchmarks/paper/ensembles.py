@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.api import teacher_training as run
-from pate_tf.api.teacher_settings import complete_settings
 from pate_tf.core import artifacts
 from pate_tf.core.partition import random_partition
 from pate_tf.core.public import PublicExamples, PublicSplit
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
+from pate_tf.models.catalogue import default_model
 from pate_tf.models.forest import RANDOM_FOREST
-from pate_tf.teachers import cluster, voters
+from pate_tf.teachers.kinds import load_ensemble
 from pate_tf.teachers.settings import TeacherSettings
 from pate_tf.teachers.voters import Voter
 
@@ -91,18 +91,19 @@ class Workshop:
         shares = random_partition(
             num_records=len(examples), num_teachers=num_teachers, seed=self.seed
         )
-        settings = TeacherSettings(model=RANDOM_FOREST if name.forests else None, seed=self.seed)
+        model = RANDOM_FOREST if name.forests else default_model(examples.dataset)
+        settings = TeacherSettings(model=model, seed=self.seed)
+        _, config = run.complete_settings(settings, examples.dataset, shares)
         directory = self.run_directory(name)
         run.train(
-            config=complete_settings(settings, examples, shares),
+            config=config,
             examples=examples,
             partition=shares,
             teachers=range(num_teachers),
             run_directory=directory,
-            devices=cluster.choose_strategy(),
             progress=lambda done: None,
         )
-        return run.load_ensemble(run.ensemble_folder(directory))
+        return load_ensemble(run.ensemble_folder(directory))
 
     def votes(self, name: EnsembleName) -> Votes:
         """Returns every teacher's vote on every public sample, asked for once. Sensitive."""
@@ -122,6 +123,6 @@ class Workshop:
         path = folder / f"probabilities-{temperature:g}.npz"
         if not path.exists():
             pool = self.split(name.dataset).pool
-            found = voters.probabilities(self.ensemble(name), pool.inputs, temperature)
+            found = self.ensemble(name).probabilities(pool.inputs, temperature)
             artifacts.write_arrays(path, {"probabilities": found}, private=True)
         return artifacts.read_arrays(path)["probabilities"]

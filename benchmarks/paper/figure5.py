@@ -14,7 +14,8 @@ from benchmarks.paper.training import config_of, held_out
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.public import PoolLabels
 from pate_tf.students.batches import outputs
-from pate_tf.students.supervised import train_distilled, train_supervised
+from pate_tf.students.kinds import kind_of
+from pate_tf.students.training import train_distilled
 
 PLURALITY = "plurality"
 TEMPERATURES = {"T = 1": 1.0, "T = 5": 5.0}
@@ -37,7 +38,7 @@ def _train(
                 labels=counts.argmax(axis=1),
                 num_classes=public.dataset.num_classes,
             )
-            model = train_supervised(config, labels, pool)
+            model = kind_of("supervised").train(config, labels, pool)
         else:
             temperature = TEMPERATURES[targets]
             probabilities = bench.workshop.probabilities(ensemble, temperature)
@@ -58,7 +59,7 @@ def _train(
             "ensemble": dataclasses.asdict(ensemble),
             "num_queries": num_queries,
             "targets": targets,
-            "student": dataclasses.asdict(config),
+            "student": config.to_dict(),
         },
         measure,
     )

@@ -24,7 +24,7 @@ from benchmarks.paper.setting import delta_of
 from benchmarks.paper.trade_off import scale_of, trade_off
 from benchmarks.paper.training import held_out, train, unqueried
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, Mechanism, StabilityGate
-from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.accounting.mechanisms.stability_gate import stability_distances
 from pate_tf.accounting.planning import recommend
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.queries.strategies import clusters
@@ -123,7 +123,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
 def _student_row(bench: Bench, dataset: str, point: Point) -> Row:
     num_classes = bench.workshop.split(dataset).dataset.num_classes
     mechanism = point.planned(num_classes, delta_of(dataset))
-    strategy = mechanism.query_strategy if mechanism.is_paid_once else "diverse"
+    strategy = mechanism.query_strategy if mechanism.charged_per_batch else "diverse"
     askings = Asking(
         ensemble=EnsembleName(dataset=dataset, num_teachers=point.num_teachers),
         mechanism=mechanism,
@@ -162,7 +162,7 @@ def _student_row(bench: Bench, dataset: str, point: Point) -> Row:
                 [unqueried(measured).value for measured in trained]
             ),
             "labels right": median_and_range([labels.accuracy for labels in given])
-            + f", left {len(given)}/{len(drawn)}" * mechanism.is_paid_once,
+            + f", left {len(given)}/{len(drawn)}" * mechanism.charged_per_batch,
             "smaller of both kinds": spread(epsilons),
             **_sanitised_cells(found),
         },

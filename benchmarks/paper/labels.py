@@ -16,8 +16,7 @@ from benchmarks.paper.ensembles import EnsembleName
 from benchmarks.paper.setting import delta_of
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.accounting import AnalysisConfig, analyse
 from pate_tf.analysis.release import release_log_cost
 from pate_tf.analysis.release_planning import GATE, SANITISED, ReleaseRequest
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
@@ -195,7 +194,7 @@ def costs_of_counts(
     """Returns what `costs` describes for counts `[num_queries, num_classes]`."""
     source = VoteSource(
         groups=(AnsweredVotes(mechanism, VoteCounts(counts)),),
-        num_paid={mechanism: mechanism.number_charged(len(counts))},
+        num_charged={mechanism: mechanism.number_charged(len(counts))},
         identity=lambda: order_free_digest(counts),
     )
     independent = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent

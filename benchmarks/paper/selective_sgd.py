@@ -169,7 +169,7 @@ EXPERIMENT = Experiment(
     about=(
         "Participants times records of each; the networks of public code of the same lineage; "
         "accuracy on all public samples. `centralised` trains on the records of all participants, "
-        "`alone` on those of one. Rates are `pate-dssgd`'s defaults, and none was chosen here. The "
+        "`alone` on those of one. Rates are `pate dssgd`'s defaults, and none was chosen here. The "
         "paper's tables are not in our text of it. Numbers of participants: 600 records, 5 rounds. "
         "Orders: 30 participants of 600 records, 6 rounds, theta_u 0.1."
     ),

@@ -15,6 +15,7 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     PermuteAndFlip,
 )
+from pate_tf.accounting.mechanisms.base import numbers
 from pate_tf.accounting.planning import least_noise
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.release import release_log_cost
@@ -84,5 +85,5 @@ def scale_of(mechanism: Mechanism) -> float:
     """
     if "calibration" in mechanism.lacks:
         raise ValueError(f"mechanism: expected one of a single scale, got {mechanism.name}")
-    numbers = mechanism.numbers()
-    return numbers["scale"] if "scale" in numbers else numbers["sigma"]
+    fields = numbers(mechanism)
+    return fields["scale"] if "scale" in fields else fields["sigma"]

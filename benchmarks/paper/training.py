@@ -1,6 +1,5 @@
 """Students trained on kept labels, and evaluated on what was not asked for."""
 
-import dataclasses
 import pathlib
 import resource
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from benchmarks.paper.labels import Asking, draw
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.dataset import Dataset
 from pate_tf.students.batches import outputs
-from pate_tf.students.catalogue import complete, find_student
-from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.evaluation import Accuracy
+from pate_tf.students.kinds import StudentConfig
 
 
 class ResidentMemory(keras.callbacks.Callback):
@@ -83,9 +82,7 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
             "mebibytes": memory.mebibytes,
         }
 
-    return bench.unit(
-        "student", {"asking": asking.to_dict(), "student": dataclasses.asdict(config)}, measure
-    )
+    return bench.unit("student", {"asking": asking.to_dict(), "student": config.to_dict()}, measure)
 
 
 def held_out(measured: Measured) -> Accuracy:

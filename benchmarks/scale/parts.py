@@ -41,13 +41,14 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Trains so many, and buys labels of `QUERIES` queries: all of it by the library."""
     from pate_tf.accounting.mechanisms import GaussianHistogram
     from pate_tf.aggregation.noise import SystemNoise
-    from pate_tf.api import teacher_run as train_teachers
     from pate_tf.api.labelling import open_ledger, plan_release, release_labels
     from pate_tf.api.settings import Budget, LabelSettings
+    from pate_tf.api.teacher_training import shares_of, train_teachers
     from pate_tf.core.dataset import Dataset
     from pate_tf.core.public import Pool
     from pate_tf.core.sensitive import PrivateExamples
     from pate_tf.ledger.rollback_guard import STATE_VARIABLE
+    from pate_tf.teachers.kinds import Engine
     from pate_tf.teachers.settings import TeacherSettings
 
     os.environ[STATE_VARIABLE] = str(folder / "state")  # not the registry of the user
@@ -65,14 +66,15 @@ def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
         dataset, *synthetic(number * RECORDS, seed=2, path=folder / "records.npy")
     )
     began = time.process_time()
-    run, ensemble = train_teachers.fit(
+    done = train_teachers(
         TeacherSettings(model="ridge"),
         examples,
-        num_teachers=number,
+        shares_of(examples, num_teachers=number, seed=0),
         pool=pool,
         folder=folder / "run",
-        engine=train_teachers.Engine(),
+        engine=Engine(),
     )
+    run, ensemble = done.directory.root, done.load()
     trained = time.process_time()
     settings = LabelSettings(mechanism=GaussianHistogram(sigma=number / 50), num_queries=QUERIES)
     budget = Budget(delta=1e-7)
@@ -100,7 +102,8 @@ def pool(number: int, folder: pathlib.Path) -> dict[str, float]:
     images = np.random.default_rng(0).integers(0, 256, (number, 28, 28, 1), np.uint8)
     public = Pool(MNIST, images)
     began = time.process_time()
-    parts = contrastive.learn(public, seed=0, folder=folder)
+    parts = contrastive.parts(public, 0)
+    contrastive.train(parts, public, 0, folder=folder)
     learnt = time.process_time()
     encoder = Encoder(MNIST, parts, {})
     views = encoder.views(encoder.features(public.inputs))
@@ -179,7 +182,7 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Prepares so many networks to be sent to workers, and trains the first two here."""
     import tensorflow as tf
 
-    from pate_tf.api.teacher_settings import complete_settings
+    from pate_tf.api.teacher_training import complete_settings
     from pate_tf.core.partition import random_partition
     from pate_tf.core.sensitive import PrivateExamples
     from pate_tf.data.tfds_source import MNIST
@@ -192,7 +195,8 @@ def hosts(number: int, folder: pathlib.Path) -> dict[str, float]:
     images = random.integers(0, 256, (records, 28, 28, 1), np.uint8)
     examples = PrivateExamples(MNIST, images, random.integers(0, 10, records))
     shares = random_partition(num_records=records, num_teachers=number, seed=0)
-    data = TeacherData(complete_settings(TeacherSettings(), examples, shares), examples, shares)
+    _, config = complete_settings(TeacherSettings(model="cnn"), MNIST, shares)
+    data = TeacherData(config, examples, shares)
     began, sent = time.process_time(), 0
     for teacher in range(number):
         sent += sum(

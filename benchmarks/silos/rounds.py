@@ -8,7 +8,7 @@ from typing import Any
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
-from pate_tf.queries.queried import QueriedLabels
+from pate_tf.queries.labels import Labels
 from pate_tf.silos import Asking, Coordinator, Member, Policy, Roster, Silo
 from pate_tf.silos.coordinator import answers_of
 from pate_tf.silos.secure.opening import simulated_parties
@@ -21,19 +21,14 @@ class Answered:
     """What came of a round. Public.
 
     Attributes:
-      queried: labels with their cost.
+      labels: released, with their cost.
       epsilon: of each silo, at `DELTA`.
       answers: randomised, `[num_silos, num_queries]`; None under secure aggregation.
     """
 
-    queried: QueriedLabels
+    labels: Labels
     epsilon: float
     answers: IntArray | None
-
-    @property
-    def labels(self) -> IntArray:
-        """A label of each query."""
-        return self.queried.released.labels
 
     def right(self, truth: IntArray) -> float:
         """Returns the share of right labels.
@@ -41,7 +36,7 @@ class Answered:
         Args:
           truth: of all of the pool.
         """
-        return float((self.labels == truth[self.queried.released.query_indices]).mean())
+        return float((self.labels.labels == truth[self.labels.query_indices]).mean())
 
 
 def answered(
@@ -93,13 +88,13 @@ def answered(
     with Coordinator(
         roster, folder=None, silos=silos, asking=Asking(mechanism=mechanism), secure=sums
     ) as coordinator:
-        queried = coordinator.label(pool, num_queries=num_queries, strategy=strategy)
+        labels = coordinator.label(pool, num_queries=num_queries, strategy=strategy)
         (one,) = coordinator.queue.rounds()
         answers = None
         if sums is None:
             answers = answers_of(one, coordinator.queue.replies(one), roster)
         charge = one.charge_of(names[0])
     epsilon, _ = smallest_epsilon({charge: num_queries}, DELTA)
-    if len(queried.released.labels) != num_queries:
+    if len(labels.labels) != num_queries:
         raise ValueError("queries: expected a label of each, got fewer")
-    return Answered(queried=queried, epsilon=epsilon, answers=answers)
+    return Answered(labels=labels, epsilon=epsilon, answers=answers)

@@ -9,7 +9,7 @@ from benchmarks.silos.kept import Bench, Row
 from benchmarks.silos.rounds import answered
 from benchmarks.silos.setting import BALANCED, EVEN, FOREST, SKEWED
 from benchmarks.silos.survival import counts_of
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.local.estimates import debiased_counts
 from pate_tf.core.validation import IntArray
@@ -74,7 +74,7 @@ def _measured(bench: Bench, kind: str, teacher: str, epsilon: float, sigma: floa
         local.answers, [RandomisedResponse(num_classes, epsilon)] * len(votes)
     )
     central = secure(votes, pool, sigma, num_queries=number)
-    histograms = central.queried.released.noisy_counts
+    histograms = central.labels.released.noisy_counts
     if histograms is None:
         raise ValueError("labels: expected noisy counts, got none")
 

@@ -45,7 +45,7 @@ def _measured(bench: Bench, config: Mapping[str, Any]) -> Row:
         found = answered(votes, split.pool, mechanism, **asked)
     else:
         found = secure(votes, split.pool, amount, **asked)
-    labels = pate_tf.Labels(found.queried, split.pool)
+    labels = found.labels
     student = pate_tf.Student("supervised", steps=bench.setting.student_steps)
     student.fit(split.pool, labels)
     return {

@@ -72,7 +72,7 @@ def kept_votes(
 
 
 def _forests(teacher: str, private: PrivateExamples, queries: npt.NDArray[Any]) -> Votes:
-    """Forests of each silo's own records, as `pate-silo serve` trains them."""
+    """Forests of each silo's own records, as `pate silo serve` trains them."""
     model = {FOREST: FOREST, BALANCED: balanced_forest}[teacher]
 
     def vote(silo: int, records: IntArray) -> IntArray:

@@ -1,7 +1,7 @@
 """What can be paid for, and what was paid: `Charge` and `Cost`.
 
 A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
-data-dependent cost is another one (`pate_tf.accounting.release_plan`). Whatever composes costs, the
+data-dependent cost is another one (`pate_tf.accounting.planning`). Whatever composes costs, the
 ledger first of all, asks a charge alone and never what kind it is.
 """
 
@@ -12,10 +12,14 @@ import decimal
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pate_tf.accounting.conversions import pure_composition_epsilon
-from pate_tf.accounting.divergences import FloatArray
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.conversions import FloatArray, pure_composition_epsilon
+from pate_tf.core.public import PoolLabels
+from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
 
 class Charge(ABC):
@@ -28,8 +32,10 @@ class Charge(ABC):
     Attributes:
         name: in records.
         answers: whether it pays for answers to queries, rather than for something else.
-        is_paid_once: whether a whole batch is charged once, instead of each of its queries.
-        adds_records: whether it adds up what is known of records, and asks no teacher.
+        releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
+            deviation `noise_scales["sigma"]`, in votes.
+        charged_per_batch: whether a whole batch is charged once, instead of each of its queries.
+        releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
         counted: what one and several of them are called.
         labels_in_words: what the labels are called that it pays for.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
@@ -38,8 +44,9 @@ class Charge(ABC):
 
     name: ClassVar[str]
     answers: ClassVar[bool] = False
-    is_paid_once: ClassVar[bool] = False
-    adds_records: ClassVar[bool] = False
+    charged_per_batch: ClassVar[bool] = False
+    releases_counts: ClassVar[bool] = False
+    releases_feature_sums: ClassVar[bool] = False
     counted: ClassVar[tuple[str, str]]
     labels_in_words: ClassVar[str] = "noisy labels"
     lacks: ClassVar[Mapping[str, str]] = {}
@@ -76,12 +83,9 @@ class Charge(ABC):
         return ()
 
     @property
-    def gaussian_noise_on_counts(self) -> float | None:
-        """Standard deviation of the Gaussian noise on counts that leave with labels, in votes.
-
-        None where no counts leave, or noise of another law.
-        """
-        return None
+    def noise_scales(self) -> Mapping[str, float]:
+        """Scales of the noise that it draws, in votes, by what they are called."""
+        return {}
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon of `number` of these alone, by another theorem than moments.
@@ -113,38 +117,17 @@ class Charge(ABC):
     def in_words(self) -> str:
         """Returns what is done with the votes, in sentences for a privacy statement."""
 
-    def to_dp_event(self) -> Any:
-        """Returns a `dp_accounting` event that costs no less than one of this.
 
-        Gaussian mechanisms of `noise_multipliers`; or zCDP with rho = epsilon^2 / 8 of a bounded
-        range (docs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and Steinke
-        2016, Proposition 1.4). That library has none for `approximate`.
+def lacking(one: Charge | type[Charge], expected: str, what: str) -> ValueError:
+    """Returns the refusal of something that a charge can't do.
 
-        Raises:
-            ImportError: if the optional package dp-accounting is missing.
-            ValueError: if there is no such event.
-        """
-        import dp_accounting
-
-        parts = [dp_accounting.GaussianDpEvent(one) for one in self.noise_multipliers]
-        if not parts and self.bounded_range is not None:
-            parts = [dp_accounting.ZCDpEvent(rho=self.bounded_range**2 / 8.0)]
-        elif not parts and self.pure_epsilon is not None:
-            parts = [dp_accounting.ZCDpEvent(rho=self.pure_epsilon**2 / 2.0)]
-        if not parts or self.approximate is not None:
-            raise self.lacking("an event of dp-accounting", "dp event")
-        return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
-
-    @classmethod
-    def lacking(cls, expected: str, what: str) -> ValueError:
-        """Returns the refusal of something that this can't do.
-
-        Args:
-            expected: what was asked for, after "one with".
-            what: the key of `lacks`.
-        """
-        reason = cls.lacks.get(what, f"it defines no {what}")
-        return ValueError(f"expected one with {expected}, got {cls.name}: {reason}")
+    Args:
+        one: the charge, or its class.
+        expected: what was asked for, after "one with".
+        what: the key of `lacks`.
+    """
+    reason = one.lacks.get(what, f"it defines no {what}")
+    return ValueError(f"expected one with {expected}, got {one.name}: {reason}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,3 +181,91 @@ def rounded_up(value: float) -> str:
     """Returns four significant digits of a number, never less than it."""
     context = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
     return f"{context.create_decimal_from_float(value):f}"
+
+
+def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
+    """Returns estimated shares of the votes, each row with a sum of 1: a weight for each class.
+
+    Negative entries count as 0 and each row is divided by its sum; where nothing is above 0 every
+    class gets the same. It is post-processing, which costs nothing.
+
+    Args:
+      values: noisy counts, or means of them, `[num_labels, num_classes]`.
+    """
+    positive = np.maximum(values, 0).astype(np.float64)
+    total = positive.sum(axis=1, keepdims=True)
+    even = np.full_like(positive, 1.0 / max(values.shape[1], 1))
+    return np.asarray(np.divide(positive, total, out=even, where=total > 0), np.float32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleasedLabels(PoolLabels):
+    """Public: noisy labels that were paid for, with their cost.
+
+    Only the labeller makes them (`pate_tf.aggregation.labeller`).
+
+    Attributes:
+      query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
+      labels: int64 `[num_answered]`, the noisy winners.
+      num_classes: number of classes.
+      num_queries: how many queries were asked; a mechanism with a threshold may answer fewer.
+      cost: of these queries alone, data-independent, with the mechanism that was charged.
+      ledger_rows: sequence numbers of the ledger rows that paid for them.
+      secure_noise: False if the noise came from a seed; then nothing is private.
+      weights: `shares` of the noisy counts; None without them.
+      noisy_counts: what the mechanism released with the labels, int64 `[num_answered, num_classes]`
+        in units of 1 / LATTICE votes; None if it releases labels alone.
+      noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
+        of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
+        1 / LATTICE; None if labels were drawn.
+    """
+
+    num_queries: int
+    cost: Cost
+    ledger_rows: tuple[int, ...]
+    secure_noise: bool
+    noisy_counts: IntArray | None = dataclasses.field(default=None, repr=False)
+    noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        # Never anybody's own: they are what the counts that were paid for say.
+        object.__setattr__(self, "weights", None)
+        super().__post_init__()
+        if len(self.labels) > self.num_queries:
+            raise ValueError(
+                f"released labels: expected at most {self.num_queries} answers, got "
+                f"{len(self.labels)}"
+            )
+        if self.noisy_counts is not None:
+            counts = whole_numbers(self.noisy_counts, "noisy counts")
+            if counts.shape != (self.num_answered, self.num_classes):
+                raise ValueError(
+                    f"released labels: expected noisy counts [{self.num_answered}, "
+                    f"{self.num_classes}], got {list(counts.shape)}"
+                )
+            object.__setattr__(self, "noisy_counts", frozen_view(counts))
+            object.__setattr__(self, "weights", frozen_view(shares(counts)))
+        if self.noisy_sums is not None:
+            sums = whole_numbers(self.noisy_sums, "noisy sums")
+            if sums.ndim != 2 or sums.shape[1] != self.num_classes:
+                raise ValueError(
+                    f"released labels: expected noisy sums [num_features + 1, {self.num_classes}], "
+                    f"got {list(sums.shape)}"
+                )
+            object.__setattr__(self, "noisy_sums", frozen_view(sums))
+
+    @property
+    def have_no_noise(self) -> bool:
+        """Whether all left as they are: of a mechanism that releases a batch so, or not at all.
+
+        Of several batches some may have had noise, where counts leave otherwise.
+        """
+        charge = self.cost.charge
+        is_sure = not charge.releases_counts or self.cost.number == 1
+        has_noise = self.noisy_counts is not None or self.noisy_sums is not None
+        return not has_noise and charge.charged_per_batch and is_sure
+
+    @property
+    def num_answered(self) -> int:
+        """How many of the queries got a label."""
+        return len(self.labels)

@@ -7,7 +7,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import SILO_CHARGES, silo_charge_from_dict
 from pate_tf.accounting.mechanisms import mechanism_from_dict
 from pate_tf.accounting.noisy_training import training_from_dict
-from pate_tf.accounting.release_plan import plan_from_dict
+from pate_tf.accounting.planning import plan_from_dict
 
 
 def charge_from_dict(fields: Mapping[str, Any]) -> Charge:

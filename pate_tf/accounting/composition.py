@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
+    FloatArray,
+    betaln,
     check_delta,
     check_moments,
     epsilon_from_alphas,
     least,
 )
-from pate_tf.accounting.divergences import FloatArray, betaln
 
 # Composition of (epsilon, delta) guarantees with each other and with moments.
 #
@@ -389,6 +390,29 @@ def delta_of_chosen_kinds(paid: Paid, delta: float) -> float:
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
 
 
+def dp_event(charge: Charge) -> Any:
+    """Returns a `dp_accounting` event that costs no less than one charge.
+
+    Gaussian mechanisms of `noise_multipliers`; or zCDP with rho = epsilon^2 / 8 of a bounded
+    range (docs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and Steinke
+    2016, Proposition 1.4). That library has none for `approximate`.
+
+    Raises:
+        ImportError: if the optional package dp-accounting is missing.
+        ValueError: if there is no such event.
+    """
+    import dp_accounting
+
+    parts = [dp_accounting.GaussianDpEvent(one) for one in charge.noise_multipliers]
+    if not parts and charge.bounded_range is not None:
+        parts = [dp_accounting.ZCDpEvent(rho=charge.bounded_range**2 / 8.0)]
+    elif not parts and charge.pure_epsilon is not None:
+        parts = [dp_accounting.ZCDpEvent(rho=charge.pure_epsilon**2 / 2.0)]
+    if not parts or charge.approximate is not None:
+        raise lacking(charge, "an event of dp-accounting", "dp event")
+    return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
+
+
 def to_dp_event(paid: Paid) -> Any:
     """Returns one `dp_accounting` event for everything paid, a part for each charge.
 
@@ -400,7 +424,7 @@ def to_dp_event(paid: Paid) -> Any:
 
     return dp_accounting.ComposedDpEvent(
         [
-            dp_accounting.SelfComposedDpEvent(charge.to_dp_event(), number)
+            dp_accounting.SelfComposedDpEvent(dp_event(charge), number)
             for charge, number in paid.items()
         ]
     )

@@ -40,14 +40,17 @@ from pate_tf.accounting.composition import (
 )
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
+    LATTICE,
     SAFETY_MARGIN,
+    FloatArray,
     check_delta,
     check_num_queries,
     epsilon_from_alphas,
     gaussian_dp_epsilon,
+    logsumexp,
+    pure_alpha,
     pure_composition_epsilon,
 )
-from pate_tf.accounting.divergences import LATTICE, FloatArray, logsumexp, pure_alpha
 
 
 def several_teachers_alpha(

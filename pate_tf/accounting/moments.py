@@ -20,24 +20,26 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pate_tf.accounting.charge import lacking
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
+    FloatArray,
     check_moments,
     epsilon_from_alphas,
+    excess,
 )
-from pate_tf.accounting.divergences import FloatArray, excess
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.base import Tail
+from pate_tf.accounting.mechanisms.base import DataDependent, Tail
 from pate_tf.accounting.noisy_max_costs import paper_alpha
-from pate_tf.accounting.quadrature import IntArray, NeighbourOutcomes
+from pate_tf.accounting.outcomes import IntArray, NeighbourOutcomes
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbour.
 #
 # docs/theory.md, Proposition X1, says what is exact, and what a margin covers.
 
 
-def exact_costs(row: IntArray, mechanism: Mechanism, moments: FloatArray) -> FloatArray:
+def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:
     """Returns the two-sided cost of one query, [num_moments]: the worst neighbour at each moment.
 
     Capped at the data-independent cost, also where a probability is too small to compare.
@@ -113,12 +115,24 @@ def is_two_sided(bound: str) -> bool:
     return bound in ("two_sided", "class_aware", "exact")
 
 
-def check_bound(bound: str, mechanism: Mechanism) -> None:
-    """Raises ValueError if the mechanism has no such bound."""
+def data_dependent(mechanism: Mechanism) -> DataDependent:
+    """Returns the mechanism.
+
+    Raises:
+        ValueError: if it has no bounds on what a query costs at the true votes.
+    """
+    if not isinstance(mechanism, DataDependent):
+        raise lacking(mechanism, "a cost at the true votes", "bounds")
+    return mechanism
+
+
+def check_bound(bound: str, mechanism: Mechanism) -> DataDependent:
+    """Returns the mechanism; raises ValueError if it has no such bound."""
     if bound not in mechanism.bounds:
         raise ValueError(
             f"expected a bound of {list(mechanism.bounds)} for {mechanism.name}, got {bound!r}"
         )
+    return data_dependent(mechanism)
 
 
 def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
@@ -127,8 +141,7 @@ def bound_tail(bound: str, mechanism: Mechanism) -> Tail:
     The mechanism's own, but for `paper` on `LaplaceNoisyMax`: the paper's, of continuous noise,
     which holds because ties go by random priority (Proposition D1, d).
     """
-    check_bound(bound, mechanism)
-    return mechanism.bound_tail(bound)
+    return check_bound(bound, mechanism).bound(bound, DEFAULT_MOMENTS).tail
 
 
 def vote_reach(bound: str, mechanism: Mechanism) -> int:
@@ -139,8 +152,7 @@ def vote_reach(bound: str, mechanism: Mechanism) -> int:
     formula at qmax_1(n) (Proposition D5). A cost that must hold k votes away (K_k of Theorem B2)
     is `query_costs` of the union bound with moved_votes = k + vote_reach.
     """
-    check_bound(bound, mechanism)
-    return mechanism.vote_reach(bound)
+    return check_bound(bound, mechanism).bound(bound, DEFAULT_MOMENTS).reach
 
 
 def query_costs(
@@ -168,14 +180,14 @@ def query_costs(
         ValueError: if the mechanism has no such bound, or the bound is "exact", which is no
             function of q and u.
     """
-    check_bound(bound, mechanism)
+    known = check_bound(bound, mechanism).bound(bound, moments)
     if bound == "exact":
         raise ValueError("expected a bound in q and u, got 'exact'")
     reached = np.maximum(q, SMALLEST_PROBABILITY)
     largest = np.minimum(np.maximum(u, SMALLEST_PROBABILITY), reached)
     with np.errstate(over="ignore", invalid="ignore"):
-        costs = mechanism.answering.bound_costs(bound, reached, largest, moments)
-    return np.asarray(np.fmin(costs, mechanism.answering.bound_cap(bound, moments)))
+        costs = known.costs(reached, largest)
+    return np.asarray(np.fmin(costs, known.cap))
 
 
 def union_bound(
@@ -230,24 +242,24 @@ def data_dependent_alphas(
     Raises:
         ValueError: if the mechanism has no such bound, or no query can go unanswered.
     """
-    check_bound(bound, mechanism)
+    asked = check_bound(bound, mechanism)
     orders = check_moments(moments)
     if num_unanswered and not mechanism.withholds:
         raise ValueError(f"expected 0 unanswered queries of {mechanism.name}")
-    tests = (len(counts) + num_unanswered) * mechanism.test_alphas(orders)
-    mechanism = mechanism.answering
+    tests = (len(counts) + num_unanswered) * asked.test_alphas(orders)
+    answering = asked.answering
     descending = -np.sort(-counts, axis=1)
     if counts.shape[1] < 2:
         return tests
     if bound == "exact":
-        total = _exact_alphas(descending, mechanism, orders, progress)
+        total = _exact_alphas(descending, answering, orders, progress)
     else:
-        total = _bounded_alphas(descending, mechanism, orders, bound)
+        total = _bounded_alphas(descending, answering, orders, bound)
     return (tests + total) * (1.0 + SAFETY_MARGIN)
 
 
 def _bounded_alphas(
-    descending: IntArray, mechanism: Mechanism, moments: FloatArray, bound: str
+    descending: IntArray, mechanism: DataDependent, moments: FloatArray, bound: str
 ) -> FloatArray:
     tail = bound_tail(bound, mechanism)
     reach = vote_reach(bound, mechanism)
@@ -273,7 +285,7 @@ def _bounded_alphas(
 
 def _exact_alphas(
     descending: IntArray,
-    mechanism: Mechanism,
+    mechanism: DataDependent,
     moments: FloatArray,
     progress: Callable[[int, int], None] | None,
 ) -> FloatArray:

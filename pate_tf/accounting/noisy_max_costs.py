@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.divergences import FloatArray, excess, exp_remainder, ndtr, pure_alpha
+from pate_tf.accounting.conversions import FloatArray, excess, exp_remainder, ndtr, pure_alpha
 
 # Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
 #

@@ -19,10 +19,12 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
+    FloatArray,
     check_delta,
     epsilon_from_alphas,
+    logsumexp,
+    pure_alpha,
 )
-from pate_tf.accounting.divergences import FloatArray, logsumexp, pure_alpha
 
 UNITS = ("record", "participant")
 FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite

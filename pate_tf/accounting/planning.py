@@ -6,13 +6,13 @@ import dataclasses
 import html
 import textwrap
 from collections.abc import Mapping, Sequence
-from math import inf
-from typing import Any, Final
+from math import ceil, expm1, inf
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
-from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.conversions import check_delta, least
+from pate_tf.accounting.charge import Charge, lacking, rounded_up
+from pate_tf.accounting.conversions import FloatArray, check_delta, least, ndtri
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -23,8 +23,9 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
     base,
 )
-from pate_tf.accounting.quadrature import IntArray
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.moments import check_bound, is_two_sided
+from pate_tf.accounting.outcomes import IntArray
 
 # The least noise, or the most queries, that a data-independent budget allows.
 #
@@ -52,6 +53,8 @@ def least_noise(
         ValueError: if the class has no single scale of noise, num_queries is below 1, or no noise
             between 2^-30 and 2^60 votes meets the target.
     """
+    if not issubclass(mechanism_class, base.OneScale):
+        raise lacking(mechanism_class, "a single scale of noise", "calibration")
     target = Target(epsilon=epsilon, delta=delta, num_queries=num_queries)
     return target.least_noise(mechanism_class.of_scale)
 
@@ -224,9 +227,9 @@ class AssumedVotes:
         counts[: self.num_exceptions, 1] = self.num_teachers - self.num_teachers // 2
         return counts
 
-    def with_half_the_margin(self) -> AssumedVotes:
-        """Returns the same with teachers that agree half as well."""
-        return dataclasses.replace(self, margin=self.margin / 2.0)
+    def with_share_of_margin(self, share: float) -> AssumedVotes:
+        """Returns the same with teachers that agree less well."""
+        return dataclasses.replace(self, margin=self.margin * share)
 
     def in_words(self) -> str:
         """Returns the assumption as one sentence."""
@@ -240,6 +243,8 @@ class AssumedVotes:
 # How many queries to ask, from public values alone.
 
 
+# Shares of the assumed margin that a plan is judged at; the last is the worst reasonable case.
+MARGINS: Final = (1.0, 0.5, 0.25)
 NUMBERS: Final = (10, 20, 50, 100, 200, 500, 1000)
 LEAST_LARGE_BATCH: Final = 50
 QUERIES_A_CLASS: Final = 5
@@ -263,9 +268,10 @@ def planned_num_queries(
     """Returns the number of queries with most right labels, of which nearly all are right.
 
     Of 10, 20, 50 and so on up to 1,000: the one with most expected right labels among those of
-    which some mechanism labels 95 % right even if teachers agree half as well as assumed; else
-    among those of which it does as assumed; else the one with the largest share. A mechanism that
-    labels whole batches is asked for `largest_batch` at most.
+    which some mechanism labels 95 % right even in the worst case of `MARGINS`; else among those of
+    which it does at half the margin, then as assumed; else the one with the largest share. A
+    mechanism that labels whole batches is asked for `largest_batch` at most, and counts only where
+    nearly all labels arrive in the worst case.
 
     Args:
         target: what the labels may cost; its own number of queries is not read.
@@ -280,13 +286,13 @@ def planned_num_queries(
     limit = NUMBERS[-1] if at_most is None else min(at_most, NUMBERS[-1])
     numbers = [one for one in NUMBERS if assumed.num_exceptions < one <= limit] or [limit]
     batch = max(largest_batch(assumed), numbers[0])
-    best, most = numbers[0], (False, False, 0.0)
+    best, most = numbers[0], (0, 0.0)
     for kind in kinds or _QUICK:
         quick = _STANDS_FOR.get(kind, kind)
-        if adaptive and quick.is_paid_once:
+        if adaptive and quick.charged_per_batch:
             continue
         for number in numbers:
-            if not (quick.is_paid_once and number > batch):
+            if not (quick.charged_per_batch and number > batch):
                 worth = _worth(quick, dataclasses.replace(target, num_queries=number), assumed)
                 best, most = (number, worth) if worth > most else (best, most)
     return best
@@ -301,20 +307,25 @@ def largest_batch(assumed: AssumedVotes) -> int:
     return max(LEAST_LARGE_BATCH, QUERIES_A_CLASS * assumed.num_classes)
 
 
-def _worth(
-    kind: type[Mechanism], target: Target, assumed: AssumedVotes
-) -> tuple[bool, bool, float]:
+def _planned(kind: type[Mechanism], target: Target, assumed: AssumedVotes) -> Mechanism:
+    if not issubclass(kind, base.Planned):
+        raise lacking(kind, "parameters that follow from a target", "calibration")
+    return kind.for_target(target, assumed.counts(target.num_queries))
+
+
+def _worth(kind: type[Mechanism], target: Target, assumed: AssumedVotes) -> tuple[int, float]:
+    """Returns at how many margins nearly all labels are right, and how many or what share are."""
     number = target.num_queries
-    counts = assumed.counts(number)
     try:
-        planned = kind.for_target(target, counts)
-        right = planned.expected_right(counts)
-        at_half = planned.expected_right(assumed.with_half_the_margin().counts(number))
+        outlooks = _outlooks(_planned(kind, target, assumed), assumed, number)
     except ValueError:  # it can't be planned for; who compares them says why
-        return False, False, 0.0
-    if right < GOOD_SHARE * number:
-        return False, False, right / number
-    return at_half >= GOOD_SHARE * number, True, right
+        return 0, 0.0
+    if kind.charged_per_batch and not _arrives(outlooks, number):
+        return 0, 0.0
+    good = [one.expected_right >= GOOD_SHARE * number for one in outlooks]
+    num_good = (*good, False).index(False)
+    right = outlooks[0].expected_right
+    return num_good, right if num_good else right / number
 
 
 # Which mechanism, with how much noise: what came of comparing all of them, before any vote.
@@ -328,20 +339,85 @@ WIDTH: Final = 96
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What is expected of a batch of queries at one margin. Public.
+
+    Attributes:
+        margin: by how many of the teachers, as a share, the first class leads the second.
+        expected_labels: expected number of queries that get a label at all.
+        expected_right: expected number of queries that get the right one.
+    """
+
+    margin: float
+    expected_labels: float
+    expected_right: float
+
+
+def outlook(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> Outlook:
+    """Returns what a mechanism is expected to label, for votes that are assumed.
+
+    Raises:
+        ValueError: if the mechanism has no known outcome law, or there are fewer queries than
+            exceptions.
+    """
+    if not isinstance(mechanism, base.Expected):
+        raise lacking(mechanism, "an outcome law", "outcome law")
+    counts = assumed.counts(num_queries)
+    right, labels = mechanism.expected_right(counts), float(num_queries)
+    if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
+        _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
+        each = (mechanism.expected_right(np.roll(counts, -one, axis=1)) for one in first)
+        labels = float(sum(share * one for share, one in zip(number, each, strict=True)))
+    return Outlook(
+        margin=assumed.margin,
+        expected_labels=max(right, min(labels, float(num_queries))),
+        expected_right=right,
+    )
+
+
+def _outlooks(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> tuple[Outlook, ...]:
+    return tuple(
+        outlook(mechanism, assumed.with_share_of_margin(share), num_queries) for share in MARGINS
+    )
+
+
+def _arrives(outlooks: Sequence[Outlook], num_queries: int) -> bool:
+    """Whether nearly all labels arrive in the worst case."""
+    return outlooks[-1].expected_labels >= GOOD_SHARE * num_queries
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One mechanism, with the least noise that keeps to the target. Public.
 
     Attributes:
         mechanism: with its noise.
         epsilon: what the labels cost, whatever the votes; never above the target.
-        expected_right: expected number of right labels, if the assumption holds.
-        expected_right_at_half: the same if teachers agree half as well.
+        outlooks: at the assumed margin, and at the lower ones of `MARGINS`.
     """
 
     mechanism: Mechanism
     epsilon: float
-    expected_right: float
-    expected_right_at_half: float
+    outlooks: tuple[Outlook, ...]
+
+    @property
+    def expected_right(self) -> float:
+        """Expected number of right labels, if the assumption holds."""
+        return self.outlooks[0].expected_right
+
+    @property
+    def mean_right(self) -> float:
+        """Mean over all margins of the expected number of right labels."""
+        return sum(one.expected_right for one in self.outlooks) / len(self.outlooks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return {
+            "mechanism": self.mechanism.to_dict(),
+            "epsilon": self.epsilon,
+            "expected_right": self.expected_right,
+            "outlooks": [dataclasses.asdict(one) for one in self.outlooks],
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -404,34 +480,40 @@ class Recommendation:
             f"Mechanism{number} were chosen from a plan, not from votes: for epsilon "
             f"{self.target.epsilon:g} at delta {self.target.delta:g} and {self.num_queries:,} "
             f"queries, assuming that {self.assumed.in_words()}. Under that assumption "
-            f"{self.mechanism.name} labels {_share(self.expected_share)} of the queries right. The "
-            f"assumption is from public values; what the labels cost does not depend on it."
+            f"{self.mechanism.name} labels {_share(self.expected_share)} of the queries right, and "
+            f"{_share(self.candidates[0].outlooks[-1].expected_right / self.num_queries)} if "
+            f"teachers agree a quarter as well. The assumption is from public values; what the "
+            f"labels cost does not depend on it."
             f"{' ' if self.purpose else ''}{self.purpose}"
         )
 
-    def in_words(self) -> str:
-        """Returns the comparison as a table in text, with what it rests on and what to type."""
+    def in_words(self, *, with_flags: bool = True) -> str:
+        """Returns the comparison as a table in text, with what it rests on and what to type.
+
+        Args:
+            with_flags: whether the flags of the recommended mechanism are printed, too.
+        """
         names = [one.mechanism.name for one in self.candidates]
         width = max(map(len, names))
+        margins = [100.0 * one.margin for one in self.candidates[0].outlooks]
         lines = [
             f"Plan for epsilon {self.target.epsilon:g} at delta {self.target.delta:g}, "
             f"{self._protected()}, and {self.num_queries:,} queries",
             "",
-            f"  {'mechanism'.ljust(width)}  epsilon  right labels  at half the margin",
+            "Expected labels that arrive, and the share of them that noise leaves right, by margin",
+            "",
+            f"  {'mechanism'.ljust(width)}  epsilon"
+            + "".join(f"  {f'margin {margin:g} %':>16}" for margin in margins),
         ]
         for name, one in zip(names, self.candidates, strict=True):
-            lines.append(
-                f"  {name.ljust(width)}  {self._epsilon(one.epsilon):>7}  "
-                f"{self._right(one.expected_right):>12}  "
-                f"{self._right(one.expected_right_at_half):>18}"
-            )
+            cells = "".join(f"  {outlook_in_words(each):>16}" for each in one.outlooks)
+            lines.append(f"  {name.ljust(width)}  {self._epsilon(one.epsilon):>7}{cells}")
+        typed = (f"Recommended: {self.mechanism.name}", f"  {' '.join(self.flags)}", "")
         return "\n".join(
             [
                 *lines,
                 "",
-                f"Recommended: {self.mechanism.name}",
-                f"  {' '.join(self.flags)}",
-                "",
+                *(typed if with_flags else ()),
                 *(textwrap.fill(sentence, WIDTH) for sentence in self.sentences()),
             ]
         )
@@ -445,7 +527,7 @@ class Recommendation:
             f"values, and an optimistic one where people disagree. If teachers agree less, fewer "
             f"labels are right; epsilon holds whatever the votes."
         ]
-        if self.mechanism.is_paid_once and not self.purpose:
+        if self.mechanism.charged_per_batch and not self.purpose:
             found.append(
                 f"Labels of {self.mechanism.name} leave together or not at all, and the query that "
                 f"teachers agree on least decides: ask typical ones."
@@ -469,9 +551,7 @@ class Recommendation:
             "queries": self.num_queries,
             "queries_were_planned": self.is_num_queries_planned,
             "assumed": {**dataclasses.asdict(self.assumed), "in_words": self.assumed.in_words()},
-            "candidates": [
-                {**vars(one), "mechanism": one.mechanism.to_dict()} for one in self.candidates
-            ],
+            "candidates": [one.to_dict() for one in self.candidates],
             "flags": list(self.flags),
             "reason": self.reason,
         }
@@ -490,9 +570,6 @@ class Recommendation:
         # Rounding up must not make a number that keeps to the target look as if it did not.
         shown = rounded_up(epsilon)
         return shown if float(shown) <= self.target.epsilon else f"{self.target.epsilon:.12g}"
-
-    def _right(self, expected: float) -> str:
-        return f"{expected:,.1f} {_share(expected / self.num_queries):>8}"
 
 
 def mechanism_flags(mechanism: Mechanism, *, delta: float) -> tuple[str, ...]:
@@ -518,6 +595,13 @@ def mechanism_flags(mechanism: Mechanism, *, delta: float) -> tuple[str, ...]:
 def _by_default(parameter: Parameter, delta: float) -> float:
     # Flags that are not about delta are left out at 0, where they do nothing.
     return parameter.flag.by_default({"delta": delta}) if parameter.flag.same_as else 0.0
+
+
+def outlook_in_words(one: Outlook) -> str:
+    """Returns labels that arrive, and the share of these that is right."""
+    if one.expected_labels < 0.05:
+        return "none"
+    return f"{one.expected_labels:,.1f} {_share(one.expected_right / one.expected_labels):>8}"
 
 
 def _share(value: float) -> str:
@@ -551,16 +635,16 @@ def recommend(
     """Compares all mechanisms within a budget, and recommends one. Reads no votes.
 
     Each gets the least noise whose worst-case epsilon, over all data, keeps to the target. Compared
-    are the expected numbers of right labels, right as most teachers see it, under a public
-    assumption about votes. Those that give as many, but for half a hundredth of the queries, are
-    ranked by what is left if teachers agree half as well. A gate, which labels all of a batch or
-    none of it, is recommended only where nothing else labels 95 % of the queries right: it pays for
-    nothing if the assumption fails on a single query.
+    are the expected numbers of right labels that arrive, in the mean over the margin that is
+    assumed of the votes, half and a quarter of it (`MARGINS`). Those that give as many, but for
+    half a hundredth of the queries, are ranked by the worst case. A gate, which labels all of a
+    batch or none of it, is recommended only where nearly all labels arrive in the worst case too,
+    and nothing else labels 95 % of the queries right.
 
     >>> import pate_tf
-    >>> plan = pate_tf.recommend(target_epsilon=0.25, num_teachers=250, num_classes=10)
+    >>> plan = pate_tf.recommend(target_epsilon=2.0, num_teachers=250, num_classes=10)
     >>> plan.mechanism.name, plan.num_queries
-    ('stability_gate', 50)
+    ('gaussian_noisy_max', 50)
     >>> print(plan)  # the comparison, and what to type
 
     Args:
@@ -627,12 +711,12 @@ def recommend(
 def _kinds(mechanism: type[Mechanism] | str | None, *, adaptive: bool) -> list[type[Mechanism]]:
     offered = base.offered()
     if mechanism is None:
-        return [kind for kind in offered.values() if not (adaptive and kind.is_paid_once)]
+        return [kind for kind in offered.values() if not (adaptive and kind.charged_per_batch)]
     if isinstance(mechanism, str):
         if mechanism not in offered:
             raise ValueError(f"mechanism: expected one of {', '.join(offered)}, got {mechanism!r}")
         mechanism = offered[mechanism]
-    if adaptive and mechanism.is_paid_once:
+    if adaptive and mechanism.charged_per_batch:
         raise ValueError(
             f"mechanism: expected one that answers queries chosen by earlier labels, got "
             f"{mechanism.name}, whose batch is fixed beforehand"
@@ -643,18 +727,15 @@ def _kinds(mechanism: type[Mechanism] | str | None, *, adaptive: bool) -> list[t
 def _candidates(
     kinds: Sequence[type[Mechanism]], target: Target, assumed: AssumedVotes
 ) -> list[Candidate]:
-    counts = assumed.counts(target.num_queries)
-    at_half = assumed.with_half_the_margin().counts(target.num_queries)
     found, refused = [], ""
     for kind in kinds:
         try:
-            planned = kind.for_target(target, counts)
+            planned = _planned(kind, target, assumed)
             found.append(
                 Candidate(
                     mechanism=planned,
                     epsilon=target.epsilon_of(planned),
-                    expected_right=planned.expected_right(counts),
-                    expected_right_at_half=planned.expected_right(at_half),
+                    outlooks=_outlooks(planned, assumed, target.num_queries),
                 )
             )
         except ValueError as error:  # it says what it lacks
@@ -668,18 +749,262 @@ def _ranked(
     candidates: Sequence[Candidate], num_queries: int, *, num_in_batch: int
 ) -> tuple[Candidate, ...]:
     def is_suited(one: Candidate) -> bool:
-        return num_queries <= num_in_batch or not one.mechanism.is_paid_once
+        is_small = num_queries <= num_in_batch and _arrives(one.outlooks, num_queries)
+        return is_small or not one.mechanism.charged_per_batch
 
-    def is_sure(one: Candidate) -> bool:
-        is_good = one.expected_right >= GOOD_SHARE * num_queries
-        return is_good and not one.mechanism.is_paid_once
+    def is_good(one: Candidate) -> bool:
+        return (
+            not one.mechanism.charged_per_batch and one.expected_right >= GOOD_SHARE * num_queries
+        )
 
     suited = [one for one in candidates if is_suited(one)] or candidates
-    compared = [one for one in suited if is_sure(one)] or suited
-    enough = max(one.expected_right for one in compared) - EQUALLY_GOOD * num_queries
+    compared = [one for one in suited if is_good(one)] or suited
+    enough = max(one.mean_right for one in compared) - EQUALLY_GOOD * num_queries
 
     def rank(one: Candidate) -> tuple[bool, float]:
-        is_best = one in compared and one.expected_right >= enough
-        return not is_best, -(one.expected_right_at_half if is_best else one.expected_right)
+        is_best = one in compared and one.mean_right >= enough
+        return not is_best, -(one.outlooks[-1].expected_right if is_best else one.mean_right)
 
     return tuple(sorted(candidates, key=rank))
+
+
+RELEASES = ("log_cost", "gate", "smooth_sensitivity")
+BOUNDS = ("paper", "tight", "two_sided", "class_aware")
+SMOOTH_BOUNDS = ("paper", "tight", "two_sided")
+LEAST_SIGMA, LARGEST_SIGMA = 1e-3, 1e4
+
+Smoothness = TypeVar("Smoothness", float, FloatArray)
+
+_RELATIVE_SLACK = 1e-6
+_ABSOLUTE_SLACK = 1e-8
+
+
+def integer_step(smoothness: Smoothness) -> Smoothness:
+    """Returns eta', the size of one integer step of ln Cbar: a little more than eta.
+
+    The excess covers that the computed ln Cbar of neighbours may differ by eta and rounding errors.
+    """
+    return smoothness * (1.0 + _RELATIVE_SLACK) + _ABSOLUTE_SLACK
+
+
+def steps_above(sigma: float, failure: float) -> int:
+    """Returns the least s with Pr[discrete Gaussian of scale sigma > s] <= failure.
+
+    By summing the probabilities, rounded up: sharper than ceil(b sigma) of the continuous Gaussian
+    by one step or so.
+    """
+    steps = np.arange(ceil(39.0 * sigma) + 2, dtype=np.float64)
+    weights = np.exp(-0.5 * (steps / sigma) ** 2)
+    above = np.cumsum(weights[:0:-1])[::-1]
+    allowed = failure * (weights[0] + 2.0 * above[0]) * (1.0 - 1e-9)
+    return int(np.argmax(above <= allowed)) if above[-1] <= allowed else len(above)
+
+
+def gaussian_smooth_sensitivity_rdp(
+    order: float, *, beta: float, sigma: float, b: float = 0.0
+) -> float:
+    """Returns the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
+
+    U is e^beta-smooth and at least the local sensitivity of R (docs/theory.md, Theorem B1; exact
+    for b = 0). Infinite where the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
+
+    Raises:
+        ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
+    """
+    if not (order > 1.0 and beta > 0.0 and sigma > 0.0 and b >= 0.0):
+        raise ValueError(
+            "expected order > 1, beta > 0, sigma > 0 and b >= 0, "
+            f"got {order}, {beta}, {sigma} and {b}"
+        )
+    spread = (order - 1.0) * expm1(2.0 * min(beta, 300.0))
+    if not spread < 1.0:
+        return inf
+    shift = 1.0 + b * sigma * expm1(beta)
+    return float(
+        order * shift**2 / (2.0 * sigma**2 * (1.0 - spread))
+        - beta
+        - np.log1p(-spread) / (2.0 * (order - 1.0))
+    )
+
+
+def check_smooth_sensitivity(bound: str, mechanism: Mechanism) -> float:
+    """Returns the mechanism's pure epsilon 2 gamma if Theorem A holds for its bound.
+
+    The theorem needs a cost that is convex in ln q up to where it is flat (Lemma 3), and Lemma 1's
+    q(n') <= E q(n).
+
+    Raises:
+        ValueError: for `class_aware`, for which no smooth sensitivity was derived, for Gaussian
+            mechanisms, whose q grows by more than E, and for bounds the mechanism does not have.
+    """
+    if mechanism.pure_epsilon is None or bound not in SMOOTH_BOUNDS:
+        raise ValueError(
+            f"expected a bound of {list(SMOOTH_BOUNDS)} on a mechanism with a gamma for smooth "
+            f"sensitivity, got {bound!r} on {mechanism.name}"
+        )
+    check_bound(bound, mechanism)
+    return mechanism.pure_epsilon
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleasePlan(Charge):
+    """The public numbers of a release; part of the statement that is published with it.
+
+    Attributes:
+        release: "log_cost" (Theorem B2), "gate" (B3) or "smooth_sensitivity" (B1).
+        bound: the cost of a query: "paper", "tight", "two_sided" or "class_aware".
+        moment: l, the Renyi order less one.
+        smoothness: eta of B2 and B3 (how much ln Cbar may change with one teacher), beta of B1.
+        sigma: standard deviation of the noise, in sensitivities: steps of ln Cbar, or U.
+        failure: tau, the probability that the published cost is below the true one; at a gate it
+            is a part of delta.
+        num_queries: number of labelled queries.
+        budget: largest cost at the moment that a gate lets pass, in natural logarithms; None
+            without a gate.
+        profile: the hypothetical votes that the numbers were chosen for.
+
+    Raises:
+        ValueError: if a value is out of its range, or a gate has a bound that covers one direction
+            only.
+    """
+
+    release: str
+    bound: str
+    moment: float
+    smoothness: float
+    sigma: float
+    failure: float
+    num_queries: int
+    budget: float | None = None
+    profile: str = "set by hand"
+    name: ClassVar[str] = "release"
+    counted: ClassVar[tuple[str, str]] = ("release", "releases")
+    lacks: ClassVar[Mapping[str, str]] = {"dp event": "that library has no smooth sensitivity"}
+
+    def __post_init__(self) -> None:
+        if self.release not in RELEASES:
+            raise ValueError(f"expected a release of {list(RELEASES)}, got {self.release!r}")
+        if self.bound not in BOUNDS:
+            raise ValueError(f"expected a bound of {list(BOUNDS)}, got {self.bound!r}")
+        for name in ("moment", "smoothness"):
+            if not 0.0 < getattr(self, name) < inf:
+                raise ValueError(f"expected {name} > 0 and finite, got {getattr(self, name)}")
+        if not LEAST_SIGMA <= self.sigma <= LARGEST_SIGMA:
+            raise ValueError(
+                f"expected sigma in [{LEAST_SIGMA:g}, {LARGEST_SIGMA:g}], got {self.sigma}"
+            )
+        if not 0.0 < self.failure < 0.5:
+            raise ValueError(f"expected failure in (0, 0.5), got {self.failure}")
+        if self.num_queries != int(self.num_queries) or self.num_queries < 1:
+            raise ValueError(f"expected num_queries >= 1, got {self.num_queries}")
+        if self.release == "gate":
+            if self.budget is None or not 0.0 < self.budget < inf:
+                raise ValueError(f"expected budget > 0 and finite for a gate, got {self.budget}")
+            if not is_two_sided(self.bound):
+                raise ValueError(
+                    f"expected a two-sided bound for a gate, got {self.bound!r}: it covers the "
+                    "loss under the true data alone"
+                )
+        elif self.budget is not None:
+            raise ValueError(f"expected no budget without a gate, got {self.budget}")
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether what is claimed covers both directions of every neighbouring pair."""
+        return is_two_sided(self.bound)
+
+    @property
+    def step(self) -> float:
+        """Size of one integer step of ln Cbar, see `integer_step`."""
+        return integer_step(self.smoothness)
+
+    @property
+    def shift(self) -> float:
+        """Of B1, b there: standard deviations added, so that the true cost is seldom undercut."""
+        return -float(ndtri(self.failure))
+
+    def alpha(self, moment: float) -> float:
+        """Returns what one draw costs at a moment, whatever the data: data-independent.
+
+        B2 and the gate draw Y + discrete Gaussian of scale sigma, Y = ceil(ln Cbar / step) a whole
+        number. Replacing one record changes one teacher's votes, ln Cbar by at most eta < step
+        (Theorem B2), hence Y by at most 1, on all data sets and in both directions. Then the Renyi
+        divergence at order l + 1 is at most (l + 1) / (2 sigma^2) (Proposition D4), and alpha is l
+        times that. Everything read from the draw, the sanitised epsilon and a gate's decision, is
+        post-processing. B1 costs what Theorem B1 says. Either adds to the alphas of the labels,
+        also where the plan was made when they were known.
+        """
+        if self.release == "smooth_sensitivity":
+            return moment * gaussian_smooth_sensitivity_rdp(
+                moment + 1.0, beta=self.smoothness, sigma=self.sigma, b=self.shift
+            )
+        return moment * (moment + 1.0) / (2.0 * self.sigma**2)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns `alpha` at each moment, [num_moments]."""
+        return np.array([self.alpha(float(moment)) for moment in moments])
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """Of a draw of the noisy log cost, whose sensitivity is 1; none by smooth sensitivity."""
+        return () if self.release == "smooth_sensitivity" else (self.sigma,)
+
+    def summary(self) -> str:
+        """Returns what is released, its kind and its noise."""
+        return f"the data-dependent cost ({self.release}, sigma {self.sigma:.4g})"
+
+    def in_words(self) -> str:
+        """Returns what a draw under the plan publishes."""
+        return (
+            "A number about what all labels cost for the votes at hand is published, with random "
+            f"noise of standard deviation {self.sigma:.4g} times what one record can change it by."
+        )
+
+    @property
+    def cost_floor(self) -> float:
+        """c_0 of Theorem B2, a public constant that keeps ln 0 out."""
+        return 1e-9 * self.num_queries
+
+    @property
+    def gate_budget(self) -> float:
+        """The budget.
+
+        Raises:
+            ValueError: if the plan is not for a gate.
+        """
+        if self.budget is None:
+            raise ValueError(f"expected a plan for a gate, got one for {self.release!r}")
+        return self.budget
+
+    def check_mechanism(self, mechanism: Mechanism) -> None:
+        """Checks that the plan can release the cost of a mechanism.
+
+        Raises:
+            ValueError: if the mechanism lacks the bound; for smooth sensitivity, if Theorem A does
+                not hold for it; and for `ConfidentGaussianNoisyMax`, whose answered queries depend
+                on the votes, so that their cost is not that of queries chosen in advance.
+        """
+        if mechanism.withholds or not mechanism.bounds:
+            raise ValueError(
+                "expected a mechanism with noise that answers every query, got "
+                f"{mechanism.name}; account for it data-independently"
+            )
+        check_bound(self.bound, mechanism)
+        if self.release == "smooth_sensitivity":
+            check_smooth_sensitivity(self.bound, mechanism)
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields; see `plan_from_dict`."""
+        return dataclasses.asdict(self)
+
+
+def plan_from_dict(fields: Mapping[str, Any]) -> ReleasePlan:
+    """Returns the plan that `ReleasePlan.to_dict` described.
+
+    Raises:
+        ValueError: if the fields are not exactly a plan's, or not valid.
+    """
+    names = {field.name for field in dataclasses.fields(ReleasePlan)}
+    if set(fields) != names:
+        raise ValueError(f"expected the fields {sorted(names)}, got {sorted(fields)}")
+    return ReleasePlan(**fields)

@@ -1,4 +1,4 @@
-"""Noisy sums of private records' features by class, charged before their noise is drawn.
+"""Feature sums: vectors of private records are summed by class, charged, released with noise.
 
 What was released once is returned again from the ledger and charged once, as by the labeller.
 """
@@ -7,15 +7,66 @@ import dataclasses
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 
-from pate_tf.accounting.charge import Cost
-from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.charge import Cost, lacking
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
 from pate_tf.aggregation.labeller import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 from pate_tf.aggregation.noise import NoiseSource, check_scales
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray, frozen_view
 from pate_tf.ledger import Ledger
 from pate_tf.ledger.chain import canonical_json, fault_point
+
+BELOW = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def sums_by_class(
+    vectors: npt.NDArray[np.float64],
+    labels: IntArray,
+    *,
+    num_classes: int,
+    owners: npt.NDArray[np.generic] | None = None,
+) -> IntArray:
+    """Returns sums of vectors by class, int64 `[num_features + 1, num_classes]`. SENSITIVE.
+
+    Each record adds its vector in the column of its class, or each owner adds vectors of an L2 norm
+    of at most 1 together: longer ones are shortened. All is truncated towards zero to whole steps
+    of 1 / LATTICE, so sums do not depend on the order of records. The norm is verified in whole
+    numbers: what is longer, or not finite, counts as zero.
+
+    Args:
+      vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an L2
+        norm of at most 1.
+      labels: `[num_records]`.
+      num_classes: number of classes.
+      owners: whose each record is, `[num_records]`; all records of an owner must be here. None
+        where single records are protected.
+
+    Returns:
+      In steps of 1 / LATTICE.
+    """
+    classes, found = labels, vectors
+    unit: IntArray = np.arange(len(labels))
+    if owners is not None:
+        _, owner = np.unique(owners, return_inverse=True)
+        pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
+        together = np.zeros((len(pairs), vectors.shape[1]))
+        np.add.at(together, place, vectors)
+        unit, classes = pairs // num_classes, pairs % num_classes
+        norms = np.sqrt(np.bincount(unit, np.square(together).sum(axis=1)))
+        found = together / np.maximum(norms, 1.0)[unit, None]
+    steps = np.trunc(found * (LATTICE * BELOW))
+    # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
+    is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
+    squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)
+    total = np.zeros(unit.max(initial=-1) + 1, np.int64)
+    np.add.at(total, unit, np.where(is_short, squares, LATTICE**2 + 1))
+    steps[total[unit] > LATTICE**2] = 0.0
+    # Sums of fewer than 2^33 records are whole numbers that float64 holds, in whatever order.
+    return (steps.T @ np.eye(num_classes)[classes]).astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +114,8 @@ def release_sums(
       LedgerError: if the ledger can't be used.
     """
     check_scales(mechanism)
-    if not mechanism.adds_records:
-        raise mechanism.lacking("sums of records", "sums")
+    if not isinstance(mechanism, ReleasesFeatureSums):
+        raise lacking(mechanism, "sums of records", "sums")
     digest = sums_digest(mechanism)
     with ledger.exclusive():
         if digest not in ledger.stored_answers([digest]):

@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge, Cost
+from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.mechanisms import Mechanism, NoisyWinners, mechanism_from_dict
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.mechanisms.base import UsesStudentPredictions
 from pate_tf.aggregation.noise import NoiseSource, check_drawable
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
@@ -98,7 +98,7 @@ def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
             mechanisms[row.sequence] = mechanism_from_dict(charge_fields(row)[0])
         elif row.kind == "answers":
             debit = int(row.details["debit"])
-            if mechanisms[debit].adds_records:  # of which no teacher voted
+            if mechanisms[debit].releases_feature_sums:  # of which no teacher voted
                 continue
             path = _counts_path(ledger.folder, debit)
             try:
@@ -136,7 +136,7 @@ def cost_of_labels(
       rows: sequences of the rows that paid for them.
       unit: what is protected, "record" or "owner".
     """
-    number = len(rows) if mechanism.is_paid_once else num_distinct
+    number = len(rows) if mechanism.charged_per_batch else num_distinct
     charged = _charged(ledger, mechanism, number=number, rows=rows)
     epsilon, _ = smallest_epsilon(charged, ledger.delta)
     return Cost(
@@ -171,7 +171,7 @@ def _charged(
       number: how often it was charged for them.
       rows: sequences of the rows that paid for them.
     """
-    own: Counter[Charge] = Counter({} if mechanism.is_paid_once else {mechanism: number})
+    own: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
     return own + batches_before(ledger.history(), mechanism, last=max(rows, default=0))
 
 
@@ -293,14 +293,14 @@ class Labeller:
           LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
         """
         check_drawable(mechanism)
-        if mechanism.is_paid_once and (adaptive or num_later):
+        if mechanism.charged_per_batch and (adaptive or num_later):
             raise ValueError(
                 f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
                 f"paid for, fixed beforehand; got queries chosen in rounds"
             )
-        if predictions is not None and not mechanism.heeds_predictions:
+        if predictions is not None and not isinstance(mechanism, UsesStudentPredictions):
             raise ValueError(
-                f"predictions: expected none for {mechanism.name}, which heeds none, got some"
+                f"predictions: expected none for {mechanism.name}, which uses none, got some"
             )
         queries = np.asarray(inputs)
         if queries.ndim < 1 or queries.dtype.hasobject:
@@ -393,13 +393,13 @@ class Labeller:
         check_owners(self.ledger, mechanism, number, unit=self.unit)
         fault_point("before_debit")
         debit = self.ledger.debit(mechanism, unpaid, secure_noise=self.noise.is_secure)
-        if predictions is None:
-            drawn = mechanism.draw(values, self.noise, noisy_winners=self.noisy_winners)
-        else:
+        if predictions is not None and isinstance(mechanism, UsesStudentPredictions):
             drawn = mechanism.draw_with(
                 predictions[places], values, self.noise, noisy_winners=self.noisy_winners
             )
             adaptive = True
+        else:
+            drawn = mechanism.draw(values, self.noise, noisy_winners=self.noisy_winners)
         fault_point("noise_drawn")
         keep_counts(self.ledger.folder, debit, values, labels=drawn.labels, adaptive=adaptive)
         fault_point("counts_kept")

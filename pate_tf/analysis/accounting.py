@@ -1,7 +1,4 @@
-"""What answered queries cost, by every kind of accounting.
-
-A roof room, without TensorFlow.
-"""
+"""What answered queries cost, by every kind of accounting. TensorFlow is not imported."""
 
 import dataclasses
 import math
@@ -11,24 +8,163 @@ from typing import Any
 import numpy as np
 
 from pate_tf.accounting import composition, conversions, moments
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.release_plan import SMOOTH_BOUNDS
-from pate_tf.analysis.guarantees import Analysis, AnalysisConfig, DataDependentGuarantee, Guarantee
+from pate_tf.accounting.charge import Charge, lacking
+from pate_tf.accounting.conversions import FloatArray
+from pate_tf.accounting.planning import DEFAULT_DELTA, SMOOTH_BOUNDS
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
+from pate_tf.core.settings import Settings, setting
+
+MOST_MOMENTS = 4096  # more change no digit, and take minutes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisConfig(Settings):
+    """How costs become an epsilon. Public."""
+
+    delta: float = setting(DEFAULT_DELTA, above=0.0, below=1.0, help="Delta of every epsilon.")
+    conversion: str = setting(
+        "improved",
+        choices=("improved", "classic"),
+        advanced=True,
+        help="From moments to epsilon, natural logarithm: improved (Balle et al. 2020) or classic "
+        "(Abadi et al. 2016).",
+    )
+    num_moments: int | None = setting(
+        None,
+        flag="moments",
+        least=1,
+        most=MOST_MOMENTS,
+        advanced=True,
+        help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
+        "moments, log-spaced from 0.05 to 1024. A moment is the Renyi order less one.",
+    )
+    bounds: tuple[str, ...] | None = setting(
+        None,
+        flag="bound",
+        help="Data-dependent bounds, of paper (forward), tight (forward), two_sided, class_aware "
+        "and exact (slow); every mechanism must have them. Default: those of paper, two_sided and "
+        "class_aware that it has. SENSITIVE.",
+    )
+    check_with_dp_accounting: bool = setting(
+        False,
+        advanced=True,
+        help="Also compute the data-independent epsilon with the package dp-accounting, by "
+        "privacy-loss distributions.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for bound in self.bounds or ():
+            if bound not in moments.BOUNDS:
+                raise ValueError(f"bounds: expected some of {list(moments.BOUNDS)}, got {bound!r}")
+
+    @property
+    def moments(self) -> FloatArray:
+        """The moments, `[num_moments]`."""
+        if self.num_moments is None:
+            return moments.DEFAULT_MOMENTS
+        return np.arange(1.0, self.num_moments + 1.0)
+
+    def guarantee(self, alphas: FloatArray) -> "Guarantee":
+        """Returns the least epsilon of costs `[num_moments]`."""
+        return self._guarantee(
+            *conversions.epsilon_from_alphas(
+                alphas, self.moments, self.delta, conversion=self.conversion
+            )
+        )
+
+    def composed(self, charges: Mapping[Charge, int]) -> "Guarantee":
+        """Returns the least data-independent epsilon of charges, by moments."""
+        return self._guarantee(
+            *composition.moments_epsilon(
+                charges, self.delta, conversion=self.conversion, moments=self.moments
+            )
+        )
+
+    def _guarantee(self, epsilon: float, moment: float | None) -> "Guarantee":
+        at_end = len(self.moments) > 1 and moment in (self.moments[0], self.moments[-1])
+        return Guarantee(epsilon, moment, at_end=at_end and 0.0 < epsilon < math.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """One epsilon.
+
+    Attributes:
+      epsilon: at the delta of the analysis.
+      moment: l, the Renyi order less one, that gave it; None where no moment did.
+      at_end: whether that moment is the first or the last of the grid, so that others might give
+        less.
+    """
+
+    epsilon: float
+    moment: float | None = None
+    at_end: bool = False
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DataDependentGuarantee(Guarantee):
+    """SENSITIVE: an epsilon that depends on the votes. Its `repr` does not show it."""
+
+    def __repr__(self) -> str:
+        return "DataDependentGuarantee(<sensitive>)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What the queries cost.
+
+    Attributes:
+      num_charged: public; what the queries were charged as, by mechanism.
+      num_queries: public; how many queries were asked.
+      num_answered: public; how many labels were released.
+      config: public.
+      data_independent: publishable; by kind of accounting: see `data_independent_guarantees`.
+      bounds: SENSITIVE; by bound. Empty where votes are missing.
+      smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm, or None
+        if it was not asked for.
+      smooth_bound: the bound whose cost it is about.
+    """
+
+    num_charged: Mapping[Charge, int]
+    num_queries: int
+    num_answered: int
+    config: AnalysisConfig
+    data_independent: Mapping[str, Guarantee]
+    bounds: Mapping[str, Guarantee] = dataclasses.field(repr=False)
+    smooth_sensitivity: Mapping[float, float] | None = dataclasses.field(default=None, repr=False)
+    smooth_bound: str | None = None
+
+    @property
+    def best_data_independent(self) -> Guarantee:
+        """The least rigorous one, releases included: the paper's strong composition is not."""
+        if "with_releases" in self.data_independent:
+            return self.data_independent["with_releases"]
+        rigorous = [
+            guarantee
+            for kind, guarantee in self.data_independent.items()
+            if kind not in ("strong_composition", "dp_accounting")
+        ]
+        return min(rigorous, key=lambda guarantee: guarantee.epsilon)
+
+    @property
+    def best_bound(self) -> Guarantee | None:
+        """SENSITIVE; the tightest of `bounds`."""
+        return min(self.bounds.values(), key=lambda found: found.epsilon, default=None)
+
 
 # The data-independent epsilon once more, by another library: Google's dp-accounting.
 
 
-def epsilon_by_dp_accounting(num_paid: Mapping[Charge, int], delta: float) -> float:
-    """Returns the epsilon of privacy-loss distributions that dominate what was paid for.
+def epsilon_by_dp_accounting(charges: Mapping[Charge, int], delta: float) -> float:
+    """Returns the epsilon of privacy-loss distributions that dominate charges.
 
     What is epsilon-private is dominated by randomised response with that epsilon (Kairouz, Oh and
     Viswanath 2015), what has `noise_multipliers` by those Gaussian mechanisms.
 
     Args:
-      num_paid: how many of each charge.
+      charges: how many of each.
       delta: in (0, 1).
 
     Raises:
@@ -52,11 +188,11 @@ def epsilon_by_dp_accounting(num_paid: Mapping[Charge, int], delta: float) -> fl
             parameters = common.DifferentialPrivacyParameters(*charge.approximate)
             found.append(distributions.from_privacy_parameters(parameters))
         if not found:
-            raise charge.lacking("noise that dp-accounting knows", "dp event")
+            raise lacking(charge, "noise that dp-accounting knows", "dp event")
         return found
 
     total = None
-    for charge, number in num_paid.items():
+    for charge, number in charges.items():
         if number:
             for single in of_one(charge):
                 several = single.self_compose(number)
@@ -71,7 +207,7 @@ Progress = Callable[[int, int], None]
 
 
 def data_independent_guarantees(
-    num_paid: Mapping[Charge, int],
+    charges: Mapping[Charge, int],
     config: AnalysisConfig,
     releases: Mapping[Charge, int] | None = None,
 ) -> dict[str, Guarantee]:
@@ -86,29 +222,29 @@ def data_independent_guarantees(
     `with_releases`: of queries and `releases` together, if there were any.
     """
     grid, found = config.moments, {}
-    paid = {mechanism: queries for mechanism, queries in num_paid.items() if queries}
-    pure = [mechanism.pure_epsilon for mechanism in paid]
+    charged = {mechanism: queries for mechanism, queries in charges.items() if queries}
+    pure = [mechanism.pure_epsilon for mechanism in charged]
     gammas = [epsilon / 2.0 for epsilon in pure if epsilon is not None]
-    if len(gammas) == len(paid):
+    if len(gammas) == len(charged):
         theorem_2 = sum(
             (
                 queries * moments.paper_alpha(gamma, grid)
-                for gamma, queries in zip(gammas, paid.values(), strict=True)
+                for gamma, queries in zip(gammas, charged.values(), strict=True)
             ),
             np.zeros_like(grid),
         )
         found["moments_theorem_2"] = config.guarantee(theorem_2)
-    found["tight_moments"] = config.composed(paid)
+    found["tight_moments"] = config.composed(charged)
     if releases:
-        found["with_releases"] = config.composed({**paid, **releases})
-    if len(paid) == 1 or any(one.approximate is not None for one in paid):
-        found["composition"] = Guarantee(*composition.smallest_epsilon(paid, config.delta))
-    if paid and len(gammas) == len(paid) and len(set(gammas)) == 1:
+        found["with_releases"] = config.composed({**charged, **releases})
+    if len(charged) == 1 or any(one.approximate is not None for one in charged):
+        found["composition"] = Guarantee(*composition.smallest_epsilon(charged, config.delta))
+    if charged and len(gammas) == len(charged) and len(set(gammas)) == 1:
         found["strong_composition"] = Guarantee(
-            conversions.strong_composition_epsilon(gammas[0], sum(paid.values()), config.delta)
+            conversions.strong_composition_epsilon(gammas[0], sum(charged.values()), config.delta)
         )
     if config.check_with_dp_accounting:
-        found["dp_accounting"] = Guarantee(epsilon_by_dp_accounting(paid, config.delta))
+        found["dp_accounting"] = Guarantee(epsilon_by_dp_accounting(charged, config.delta))
     return found
 
 
@@ -160,7 +296,7 @@ def analyse(
     """Returns what the queries of `source` cost.
 
     Args:
-      source: votes, and how many queries were paid for.
+      source: votes, and how many queries were charged.
       config: how costs become an epsilon.
       progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
@@ -169,11 +305,11 @@ def analyse(
     """
     groups = source.groups or ()
     return Analysis(
-        num_paid=source.num_paid,
+        num_charged=source.num_charged,
         num_queries=source.num_queries,
         num_answered=source.num_queries if source.num_answered is None else source.num_answered,
         config=config,
-        data_independent=data_independent_guarantees(source.num_paid, config, source.releases),
+        data_independent=data_independent_guarantees(source.num_charged, config, source.releases),
         bounds={
             bound: DataDependentGuarantee(
                 **vars(config.guarantee(bound_alphas(groups, bound, config.moments, progress)))

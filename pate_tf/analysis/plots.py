@@ -1,45 +1,39 @@
 """Plots of an analysis, as PNG files and for TensorBoard, publishable and sensitive apart.
 
-A roof room, without TensorFlow; Matplotlib is imported when the first plot is drawn.
+Matplotlib is imported when the first plot is drawn, TensorFlow never.
 """
 
 from __future__ import annotations
 
 import io
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pate_tf.accounting import moments
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.conversions import FloatArray
+from pate_tf.accounting.moments import data_dependent
+from pate_tf.accounting.planning import profile_counts
+from pate_tf.analysis.accounting import (
+    AnalysisConfig,
+    bound_alphas,
+    chosen_bounds,
+    data_independent_guarantees,
+)
+from pate_tf.analysis.report import KINDS
+from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core import artifacts
+from pate_tf.core.sensitive import Votes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.divergences import FloatArray
-from pate_tf.accounting.planning import profile_counts
-from pate_tf.analysis.accounting import bound_alphas, chosen_bounds, data_independent_guarantees
-from pate_tf.analysis.guarantees import AnalysisConfig
-from pate_tf.analysis.report import KINDS
-from pate_tf.analysis.votes import AnsweredVotes, VoteSource
-from pate_tf.core.sensitive import Votes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-# How the plots of an analysis look, and how they are kept.
-#
-# A roof room, without TensorFlow; Matplotlib is imported when the first plot is drawn.
+# How the plots of an analysis look, and how they are stored.
 
 
 EVENTS = "events.out.tfevents.0.analysis"
@@ -151,12 +145,12 @@ def draw(
       config: how costs become an epsilon.
 
     Returns:
-      The PNG files. Beside them lies an event file with the same pictures for TensorBoard.
+      The PNG files. With them lies an event file with the same pictures for TensorBoard.
 
     Raises:
       OSError: if a file can't be written; it is not there then.
     """
-    published = {"epsilon_data_independent": data_independent_figure(source.num_paid, config)}
+    published = {"epsilon_data_independent": data_independent_figure(source.num_charged, config)}
     private = {}
     if source.groups:
         private["epsilon_by_queries"] = bounds_figure(source, config)
@@ -171,16 +165,16 @@ def draw(
     ]
 
 
-def data_independent_figure(num_paid: Mapping[Charge, int], config: AnalysisConfig) -> Figure:
+def data_independent_figure(num_charged: Mapping[Charge, int], config: AnalysisConfig) -> Figure:
     """Epsilon against the number of queries, whatever the votes."""
     figure, axes = new_figure(
-        f"Data-independent epsilon at delta {config.delta:g}\n{_names(num_paid)}",
+        f"Data-independent epsilon at delta {config.delta:g}\n{_names(num_charged)}",
         "queries",
         "epsilon, natural logarithm",
         sensitive=False,
     )
-    prefixes = list(_prefixes(num_paid))
-    found = [data_independent_guarantees(paid, config) for _, paid in prefixes]
+    prefixes = list(_prefixes(num_charged))
+    found = [data_independent_guarantees(charged, config) for _, charged in prefixes]
     for (kind, label), style in zip(KINDS.items(), STYLES, strict=False):
         points = [
             (queries, by_kind[kind].epsilon)
@@ -197,15 +191,15 @@ def data_independent_figure(num_paid: Mapping[Charge, int], config: AnalysisConf
     return figure
 
 
-def _prefixes(num_paid: Mapping[Charge, int]) -> Iterator[tuple[int, dict[Charge, int]]]:
+def _prefixes(num_charged: Mapping[Charge, int]) -> Iterator[tuple[int, dict[Charge, int]]]:
     """Yields numbers of queries and what they consist of, mechanisms one after the other."""
-    total = sum(num_paid.values())
+    total = sum(num_charged.values())
     for queries in _sizes(total):
-        left, paid = queries, {}
-        for mechanism, number in num_paid.items():
-            paid[mechanism] = min(left, number)
-            left -= paid[mechanism]
-        yield queries, paid
+        left, charged = queries, {}
+        for mechanism, number in num_charged.items():
+            charged[mechanism] = min(left, number)
+            left -= charged[mechanism]
+        yield queries, charged
 
 
 def _sizes(total: int) -> list[int]:
@@ -218,7 +212,7 @@ def bounds_figure(source: VoteSource, config: AnalysisConfig) -> Figure:
     groups = source.groups or ()
     figure, axes = new_figure(
         f"Data-dependent epsilon at delta {config.delta:g}, {config.conversion} conversion\n"
-        f"{_names(source.num_paid)}",
+        f"{_names(source.num_charged)}",
         "queries, in the order they were asked",
         "epsilon, natural logarithm",
         sensitive=True,
@@ -280,7 +274,7 @@ def gap_figure(group: AnsweredVotes) -> Figure:
         ]
         axes.plot(gaps, costs, **bound_style(bound))
     axes.axhline(float(mechanism.alphas(grid)[0]), label="data-independent", **LIMIT_STYLE)
-    cap = float(mechanism.cost_cap(grid)[0])
+    cap = float(data_dependent(mechanism).cost_cap(grid)[0])
     axes.set_yscale("log")
     axes.set_ylim(bottom=cap * 1e-9, top=cap * 3.0)
     legend(axes)
@@ -331,5 +325,5 @@ def _normalised_gaps(votes: Votes, num_teachers: int) -> FloatArray:
     return np.asarray((ordered[:, -1] - ordered[:, -2]) / num_teachers)
 
 
-def _names(num_paid: Mapping[Charge, int]) -> str:
-    return "; ".join(mechanism.summary() for mechanism in num_paid)
+def _names(num_charged: Mapping[Charge, int]) -> str:
+    return "; ".join(mechanism.summary() for mechanism in num_charged)

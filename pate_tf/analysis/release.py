@@ -26,17 +26,16 @@ import hashlib
 import operator
 import pathlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, isfinite
-from typing import Any, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from pate_tf.accounting.conversions import SAFETY_MARGIN, check_delta
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.moments import data_dependent_alphas
-from pate_tf.accounting.planning import PlannedRelease
-from pate_tf.accounting.release_plan import ReleasePlan, plan_from_dict
+from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
+from pate_tf.accounting.planning import DEFAULT_DELTA, ReleasePlan, plan_from_dict
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.accounting import single_group
 from pate_tf.analysis.release_planning import GATE, Released, ReleaseRequest
@@ -53,6 +52,7 @@ from pate_tf.analysis.votes import VoteSource, order_free_digest
 from pate_tf.core import artifacts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.ledger.chain import DEBITS, charge_of
 
 DiscreteGaussian = Callable[[float], int]
 
@@ -177,7 +177,7 @@ def _prepare_by_smooth_sensitivity(
     does not count it.
     """
     moment = plan.moment
-    cap = plan.num_queries * float(mechanism.cost_cap(np.array([moment]))[0])
+    cap = plan.num_queries * float(data_dependent(mechanism).cost_cap(np.array([moment]))[0])
     cost = float(data_dependent_alphas(counts, mechanism, np.array([moment]), bound=plan.bound)[0])
     sensitivity = smooth_sensitivity(
         counts, mechanism, moment=moment, beta=plan.smoothness, bound=plan.bound
@@ -193,335 +193,187 @@ def _prepare_by_smooth_sensitivity(
     return draw
 
 
-# Where the one draw from some votes is kept: in the ledger that paid for their labels, or a file.
-#
-# A ledger charges for the draw before there is any. Votes of a file have no ledger; their draw lies
-# in the sensitive folder of the results. A roof room, without TensorFlow.
-
-
-FOLDER = "releases"
-
-Draw = Callable[[DiscreteGaussian], dict[str, Any]]
-
-
-class Draws(Protocol):
-    """Sensitive: the draws from one source of votes, while no other process may draw."""
-
-    place: str
-    kept: Mapping[str, Any] | None
-
-    def keep(
-        self,
-        plan: ReleasePlan,
-        num_queries: int,
-        facts: Mapping[str, Any],
-        draw: Draw,
-        noise: NoiseSource,
-    ) -> Mapping[str, Any]:
-        """Draws, makes it durable in place of an earlier one, and returns it."""
-
-    def fix(self, planned: PlannedRelease) -> bool:
-        """Fixes how it is drawn, for good where a ledger keeps it.
-
-        Returns whether that had been fixed before there were votes.
-        """
-
-    def epsilon(self, delta: float) -> float:
-        """Returns what is known to have been paid so far, data-independent; 0 for nothing."""
-
-
-class LedgerDraws:
-    """Draws kept in a ledger, paid for through it; every one of them, discarded or not.
-
-    Attributes:
-      place: where they are kept, in words that tell nothing of the votes.
-      kept: the last one; None if there is none.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.place = f"the ledger in {ledger.folder}"
-        self.kept = ledger.stored_release()
-        self._ledger = ledger
-
-    def keep(
-        self,
-        plan: ReleasePlan,
-        num_queries: int,
-        facts: Mapping[str, Any],
-        draw: Draw,
-        noise: NoiseSource,
-    ) -> Mapping[str, Any]:
-        """Pays, draws and keeps, if `num_queries` are still all that were answered.
-
-        Raises:
-          LedgerError: if more were answered since the votes were read, it does not fit the budget,
-            or can't be made durable.
-        """
-        if self._ledger.num_answered != num_queries:
-            raise LedgerError(
-                f"release: expected {num_queries} answered queries, got "
-                f"{self._ledger.num_answered}: others were answered meanwhile; run it again"
-            )
-        debit = self._ledger.debit(plan, secure_noise=noise.is_secure)
-        kept = {**facts, "drawn": draw(noise.discrete_gaussian)}
-        self._ledger.store_release(debit, kept)
-        return kept
-
-    def fix(self, planned: PlannedRelease) -> bool:
-        """Fixes how it is drawn in the ledger.
-
-        Raises:
-          BudgetMismatch: if something else was fixed.
-        """
-        self._ledger.plan_release(planned)
-        return not self._ledger.plan_is_late
-
-    def epsilon(self, delta: float) -> float:
-        """Returns what all labels and draws of the ledger cost, data-independent."""
-        return self._ledger.spent(delta).epsilon
-
-
-class FileDraws:
-    """Draws kept in a folder of files, one for each source of votes.
-
-    Attributes:
-      place: as of `LedgerDraws`; the file's name tells nothing of the votes either.
-      kept: the draw from this source; None if there is none.
-    """
-
-    def __init__(self, folder: pathlib.Path, identity: str) -> None:
-        self._path = folder / f"{secrets.token_hex(8)}.json"
-        self.kept: Mapping[str, Any] | None = None
-        self._identity = identity
-        for path in sorted(folder.glob("*.json")):
-            found = _read(path)
-            if found["source"] == identity:
-                self._path, self.kept = path, found
-        self.place = str(self._path)
-
-    def keep(
-        self,
-        plan: ReleasePlan,
-        num_queries: int,
-        facts: Mapping[str, Any],
-        draw: Draw,
-        noise: NoiseSource,
-    ) -> Mapping[str, Any]:
-        """Draws and writes the file.
-
-        Raises:
-          OSError: if it can't be written.
-        """
-        del plan, num_queries
-        drawn = draw(noise.discrete_gaussian)
-        kept = {"source": self._identity, **facts, "drawn": drawn}
-        artifacts.write_json(self._path, kept, private=True)
-        return kept
-
-    def fix(self, planned: PlannedRelease) -> bool:
-        """Returns False: files fix nothing before there are votes."""
-        del planned
-        return False
-
-    def epsilon(self, delta: float) -> float:
-        """Returns 0: nobody keeps accounts of files."""
-        del delta
-        return 0.0
-
-
-@contextlib.contextmanager
-def in_ledger(folder: pathlib.Path, identity: str) -> Iterator[LedgerDraws]:
-    """Opens the draws of a ledger's votes.
-
-    A draw kept in a file beside the ledger, as before ledgers charged for them, is paid for and
-    taken over, also above the budget: it has left.
-
-    Args:
-      folder: the ledger's.
-      identity: digest of the source.
-
-    Raises:
-      ValueError: if such a file is damaged.
-      LedgerError: if the ledger is damaged or can't be written.
-    """
-    with Ledger.read(folder) as known:
-        ensemble_digest, delta = known.ensemble_digest, known.delta
-    with (
-        Ledger.open(folder, ensemble_digest=ensemble_digest, delta=delta) as ledger,
-        ledger.exclusive(),
-    ):
-        unpaid = _unpaid(ledger, identity)
-        if unpaid is not None:
-            debit = ledger.debit(
-                plan_from_dict(unpaid["key"]["plan"]),
-                secure_noise=unpaid.get("secure_noise", True),
-                was_released=True,
-            )
-            ledger.store_release(debit, unpaid)
-        yield LedgerDraws(ledger)
-
-
-def is_unpaid(ledger: Ledger) -> bool:
-    """Whether a draw lies beside a ledger that was never charged for it.
-
-    Only versions before ledgers charged for draws left such; only in the ledger's own folder are
-    they found.
-    """
-    return _unpaid(ledger, identity_of(ledger.ensemble_digest)) is not None
-
-
-def identity_of(votes: str) -> str:
-    """Returns the digest that draws are kept by, from what `VoteSource.identity` gives."""
-    return hashlib.sha256(votes.encode()).hexdigest()
-
-
-def _unpaid(ledger: Ledger, identity: str) -> Mapping[str, Any] | None:
-    if ledger.stored_release() is not None:
-        return None
-    return FileDraws(ledger.folder / FOLDER, identity).kept
-
-
-@contextlib.contextmanager
-def in_files(folder: pathlib.Path, identity: str) -> Iterator[FileDraws]:
-    """Opens the draws from a source of votes that has no ledger.
-
-    Args:
-      folder: a sensitive folder; draws go to `releases/` in it.
-      identity: digest of the source.
-
-    Raises:
-      ValueError: if a kept draw is damaged.
-    """
-    folder = artifacts.make_sensitive_folder(folder / FOLDER)
-    with artifacts.one_at_a_time(folder):
-        yield FileDraws(folder, identity)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    kept = artifacts.read_json(path)
-    fields = {"source": str, "key": dict, "drawn": dict, "num_discarded": int, "failure": float}
-    if not all(isinstance(kept.get(name), kind) for name, kind in fields.items()):
-        raise ValueError(f"{path}: expected a kept release, got something else")
-    return kept
-
-
-# Releases of the data-dependent cost, drawn once for the same votes and kept.
+# Releases of the data-dependent cost, drawn once for the same votes and stored.
 #
 # Drawing twice and averaging would undo the noise, and choosing the smaller of two draws its
-# guarantee. So the first draw from some votes is kept (`draws.py`); the same plan gets the same
-# answer for ever, and another plan, mechanism or selection of the same votes is refused. A ledger
-# is
-# charged before it is drawn. A roof room, without TensorFlow.
+# guarantee. So the first draw from some votes is stored in a ledger; the same plan gets the same
+# answer for ever, and another plan, mechanism or selection of the same votes is refused. The ledger
+# is charged before it is drawn: that of the labels, else one of the votes' own.
 
 
-class ReleaseStore:
-    """The draws of the votes that an analysis is about, one for each source.
+FOLDER: Final = "releases"
 
-    Draws from a ledger's votes are paid for and kept in the ledger. Draws from a file of votes are
-    known in their own folder alone: whoever analyses them with another one, or another part of
-    them as a file of its own, draws anew, and all draws cost.
+
+def release(
+    source: VoteSource,
+    request: ReleaseRequest,
+    noise: NoiseSource,
+    *,
+    folder: pathlib.Path,
+    discard_earlier: bool = False,
+) -> Released:
+    """Returns what was drawn earlier under the same plan, or charges, draws and stores it.
+
+    Draws from a ledger's votes are stored there. A file of votes gets a ledger of its own below
+    `folder`; by the registry of this user it knows of draws from the same votes elsewhere.
 
     Args:
-      folder: a sensitive folder; draws from files go to `releases/` in it.
+      source: votes of one mechanism.
+      request: what is to be released.
+      noise: not drawn from if there is a draw already, nor before a ledger was charged for it and
+        for whether it is secure.
+      folder: a sensitive folder; ledgers of files lie in `releases/` in it.
+      discard_earlier: whether a draw under another plan, or in another folder, was never published,
+        so that a new one may take its place. How often that happened is stored and reported.
+
+    Raises:
+      ValueError: if the queries are adaptive, the source or mechanism has no such release, or an
+        earlier draw from the same votes exists.
+      BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
+      LedgerError: if the ledger can't be used; what was drawn is not returned either.
     """
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-
-    def release(
-        self,
-        source: VoteSource,
-        request: ReleaseRequest,
-        noise: NoiseSource,
-        *,
-        discard_earlier: bool = False,
-    ) -> Released:
-        """Returns what was drawn earlier under the same plan, or draws and keeps it.
-
-        Args:
-          source: votes of one mechanism.
-          request: what is to be released.
-          noise: not drawn from if there is a draw already, nor before a ledger was charged for it
-            and for whether it is secure.
-          discard_earlier: whether a draw under another plan was never published, so that a new one
-            may take its place. How often that happened is kept and reported.
-
-        Raises:
-          ValueError: if the queries are adaptive, the source or mechanism has no such release, or
-            an earlier draw from the same votes exists.
-          BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
-          LedgerError: if the ledger can't be used; what was drawn is not returned either.
-          OSError: if the draw can't be kept; then it is not returned either.
-        """
-        if request.adaptive:
-            raise ValueError(
-                "release: expected queries chosen without looking at noisy labels, got adaptive "
-                "ones; account for them data-independently"
-            )
-        if source.labels_left and GATE in request.kinds:
-            raise ValueError(
-                "release: expected labels that wait for the gate, got a ledger's, which have left "
-                "already; a gate after the fact promises nothing"
-            )
-        group = single_group(source)
-        counts, mechanism = group.counts.values, group.mechanism
-        plan = request.plan(
-            mechanism,
-            num_queries=len(counts),
-            num_teachers=int(counts[0].sum()),
-            num_classes=counts.shape[1],
+    if request.adaptive:
+        raise ValueError(
+            "release: expected queries chosen without looking at noisy labels, got adaptive ones; "
+            "account for them data-independently"
         )
-        # Everything that decides what is published, so that equal keys have equal answers.
-        key = {
-            "votes": order_free_digest(counts),
-            "mechanism": mechanism.to_dict(),
-            "plan": plan.to_dict(),
-            "delta": request.delta if plan.release == "smooth_sensitivity" else None,
-        }
+    if source.labels_left and GATE in request.kinds:
+        raise ValueError(
+            "release: expected labels that wait for the gate, got a ledger's, which were released "
+            "already; a gate after the fact promises nothing"
+        )
+    group = single_group(source)
+    counts, mechanism = group.counts.values, group.mechanism
+    plan = request.plan(
+        mechanism,
+        num_queries=len(counts),
+        num_teachers=int(counts[0].sum()),
+        num_classes=counts.shape[1],
+    )
+    # Everything that decides what is published, so that equal keys have equal answers.
+    key = {
+        "votes": order_free_digest(counts),
+        "mechanism": mechanism.to_dict(),
+        "plan": plan.to_dict(),
+        "delta": request.delta if plan.release == "smooth_sensitivity" else None,
+    }
+    digest = hashlib.sha256(source.identity().encode()).hexdigest()
 
-        def is_replaced(earlier: Mapping[str, Any], place: str) -> bool:
-            if earlier["key"] == key or not discard_earlier:
-                return False
+    def earlier(ledger: Ledger) -> Mapping[str, Any] | None:
+        """Returns the draw that stands: with this key, or None where a new one may be made."""
+        stored = ledger.stored_release()
+        if stored is None:
+            _check_elsewhere(ledger, plan, request, discard_earlier)
+        elif stored["key"] != key:
+            if not discard_earlier:
+                differing = [name for name in key if stored["key"].get(name) != key[name]]
+                raise ValueError(
+                    f"release: expected the {' and '.join(differing)} of the earlier release from "
+                    f"these votes, stored in {ledger.folder}, got another; if that one was never "
+                    f"published, `discard_earlier` puts this one in its place"
+                )
             if GATE in request.kinds:
                 raise ValueError(
-                    f"discard_earlier: expected no gate after an earlier draw ({place}): whoever "
-                    f"saw that one could choose between them"
+                    f"discard_earlier: expected no gate after an earlier draw ({ledger.folder}): "
+                    f"those who saw that one could choose between them"
                 )
-            return True
+            return None
+        return stored
 
-        with self._draws(source) as draws:
-            kept, paid_epsilon = draws.kept, draws.epsilon(request.delta)
-            if kept is None or kept["key"] != key:
-                draws.fix(request.planned)
-        if kept is None or is_replaced(kept, draws.place):
-            # Outside of the lock: the exact cost may take longer than others wait for a ledger.
-            draw = _prepared(counts, mechanism, plan, request.delta)
-            with self._draws(source) as draws:
-                kept = draws.kept
-                if kept is None or is_replaced(kept, draws.place):
-                    facts = {
-                        "key": key,
-                        "num_discarded": 0 if kept is None else kept["num_discarded"] + 1,
-                        "failure": plan.failure + (0.0 if kept is None else kept["failure"]),
-                        "secure_noise": noise.is_secure,
-                        "plan_was_fixed": draws.fix(request.planned),
-                    }
-                    kept = draws.keep(plan, len(counts), facts, draw, noise)
-                paid_epsilon = draws.epsilon(request.delta)
-        if kept["key"] != key:
-            differing = [name for name in key if kept["key"].get(name) != key[name]]
-            raise ValueError(
-                f"release: expected the {' and '.join(differing)} of the earlier release from "
-                f"these votes, kept in {draws.place}, got another; if that one was never "
-                f"published, `discard_earlier` puts this one in its place"
-            )
-        return _released(kept, request, paid_epsilon, is_charged=source.folder is not None)
+    def fix_plan(ledger: Ledger) -> bool:
+        """Fixes the plan of labels; returns whether it was fixed before there were votes."""
+        if source.folder is None:
+            return False
+        ledger.plan_release(request.planned)
+        return not ledger.plan_is_late
 
-    def _draws(self, source: VoteSource) -> contextlib.AbstractContextManager[Draws]:
-        identity = identity_of(source.identity())
-        if source.folder is not None:
-            return in_ledger(source.folder, identity)
-        return in_files(self._folder, identity)
+    with _opened(source, digest, folder) as ledger:
+        drawn = ledger.stored_release()
+        if drawn is None or drawn["key"] != key:
+            fix_plan(ledger)
+        stored, spent = earlier(ledger), ledger.spent(request.delta).epsilon
+    if stored is None:
+        # Outside of the lock: the exact cost may take longer than others wait for a ledger.
+        draw = _prepared(counts, mechanism, plan, request.delta)
+        with _opened(source, digest, folder) as ledger:
+            stored = earlier(ledger)
+            if stored is None:
+                if source.folder is not None and ledger.num_answered != len(counts):
+                    raise LedgerError(
+                        f"release: expected {len(counts)} answered queries, got "
+                        f"{ledger.num_answered}: others were answered meanwhile; run it again"
+                    )
+                replaced = ledger.stored_release()
+                failures = [one.failure for one in _drawn_elsewhere(ledger)]
+                if replaced is not None:
+                    failures = [replaced["failure"]] + [0.0] * replaced["num_discarded"]
+                facts = {
+                    "key": key,
+                    "num_discarded": len(failures),
+                    "failure": plan.failure + sum(failures),
+                    "secure_noise": noise.is_secure,
+                    "plan_was_fixed": fix_plan(ledger),
+                }
+                debit = ledger.debit(plan, secure_noise=noise.is_secure)
+                stored = {**facts, "drawn": draw(noise.discrete_gaussian)}
+                ledger.store_release(debit, stored)
+            spent = ledger.spent(request.delta).epsilon
+    return _released(stored, request, spent, is_charged=source.folder is not None)
+
+
+@contextlib.contextmanager
+def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[Ledger]:
+    """Opens the ledger that is charged for a draw, exclusively.
+
+    Args:
+      source: the votes.
+      digest: of what they are drawn from.
+      folder: of ledgers of files; a file's ledger has a random name, which tells nothing of votes.
+    """
+    with contextlib.ExitStack() as stack:
+        place = source.folder
+        if place is None:
+            releases = artifacts.make_sensitive_folder(folder / FOLDER)
+            stack.enter_context(artifacts.one_at_a_time(releases))
+            place = releases / secrets.token_hex(8)
+            for path in sorted(releases.glob("*/ledger.sqlite3")):
+                with Ledger.read(path.parent) as found:
+                    place = path.parent if found.ensemble_digest == digest else place
+        delta = DEFAULT_DELTA
+        if source.folder is not None or place.exists():
+            with Ledger.read(place) as found:
+                digest, delta = found.ensemble_digest, found.delta
+        ledger = stack.enter_context(Ledger.open(place, ensemble_digest=digest, delta=delta))
+        stack.enter_context(ledger.exclusive())
+        yield ledger
+
+
+def _drawn_elsewhere(ledger: Ledger) -> Sequence[ReleasePlan]:
+    """Returns the draws that other ledgers of the same votes were charged for."""
+    debits = [row for row in ledger.history() if row.kind in DEBITS]
+    charges = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
+    return [charge for charge in charges if isinstance(charge, ReleasePlan)]
+
+
+def _check_elsewhere(
+    ledger: Ledger, plan: ReleasePlan, request: ReleaseRequest, discard_earlier: bool
+) -> None:
+    """Checks that draws from the same votes elsewhere, or of a deleted ledger, allow another one.
+
+    Raises:
+      ValueError: if they don't: a gate may be tried as often as was stated beforehand, something
+        else drawn again once the user says that the earlier one was never published.
+    """
+    drawn = _drawn_elsewhere(ledger)
+    if not drawn or (discard_earlier and GATE not in request.kinds):
+        return
+    if GATE in request.kinds and set(drawn) == {plan} and len(drawn) < (request.attempts or 1):
+        return
+    raise ValueError(
+        f"release: expected no draw from the same votes elsewhere, got {len(drawn)}, of a ledger "
+        f"in another folder or of one that is gone; show that one again; `attempts` covers several "
+        f"tries of a gate, `discard_earlier` puts this in the place of what was never published"
+    )
 
 
 def _prepared(
@@ -533,11 +385,8 @@ def _prepared(
 
         def draw(noise: DiscreteGaussian) -> dict[str, Any]:
             found = draw_epsilon(noise)
-            return {
-                "epsilon": found.epsilon,
-                "confidence": found.confidence,
-                "worst_case_epsilon": found.worst_case_epsilon,
-            }
+            names = ("epsilon", "confidence", "worst_case_epsilon")
+            return {name: getattr(found, name) for name in names}
 
         return draw
     draw_log_cost = prepare_log_cost(counts, mechanism, plan, adaptive=False)
@@ -545,20 +394,20 @@ def _prepared(
 
 
 def _released(
-    kept: Mapping[str, Any], request: ReleaseRequest, paid_epsilon: float, *, is_charged: bool
+    stored: Mapping[str, Any], request: ReleaseRequest, spent: float, *, is_charged: bool
 ) -> Released:
-    plan, sanitised, gate = plan_from_dict(kept["key"]["plan"]), None, None
+    sanitised, gate = None, None
     if GATE in request.kinds:
-        gate = log_cost(kept).gate(request.delta, attempts=request.attempts or 1)
+        gate = log_cost(stored).gate(request.delta, attempts=request.attempts or 1)
     if set(request.kinds) != {GATE}:
-        sanitised = sanitised_epsilon(kept, delta=request.delta, paid_epsilon=paid_epsilon)
+        sanitised = sanitised_epsilon(stored, delta=request.delta, spent=spent)
     return Released(
-        plan=plan,
+        plan=plan_from_dict(stored["key"]["plan"]),
         sanitised=sanitised,
         gate=gate,
         attempts=request.attempts,
-        plan_was_fixed=kept.get("plan_was_fixed", False),
-        num_discarded=kept["num_discarded"],
+        plan_was_fixed=stored.get("plan_was_fixed", False),
+        num_discarded=stored["num_discarded"],
         is_charged=is_charged,
-        secure_noise=kept.get("secure_noise", True),
+        secure_noise=stored.get("secure_noise", True),
     )

@@ -7,22 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.conversions import check_delta, epsilon_from_alphas
-from pate_tf.accounting.divergences import FloatArray, ndtri
+from pate_tf.accounting.conversions import FloatArray, check_delta, epsilon_from_alphas, ndtri
 from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
-from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease, profile_counts
-from pate_tf.accounting.release_plan import (
+from pate_tf.accounting.planning import (
+    DEFAULT_PROFILE,
+    PlannedRelease,
     ReleasePlan,
     gaussian_smooth_sensitivity_rdp,
     integer_step,
+    profile_counts,
     steps_above,
 )
 from pate_tf.analysis.release_results import GateDecision, SanitisedEpsilon
 from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
 from pate_tf.core.validation import IntArray
 
-# Plans for votes that nobody has looked at: chosen for a stated hypothetical profile.
+# Plans for votes that have not been looked at: chosen for a stated hypothetical profile.
 #
 # A profile that the true votes do not resemble makes the released epsilon larger, never invalid:
 # no theorem on releases asks how a plan was chosen, but that no vote was read (docs/theory.md).
@@ -131,7 +133,7 @@ def _plan_log_cost(
     mechanism: Mechanism, plan: ReleasePlan, counts: IntArray, delta: float, attempts: int
 ) -> _Candidate:
     smooth = _smooth_steps(*_profile_totals(mechanism, plan, counts))
-    cap = mechanism.data_independent_alpha(_MOMENTS, num_queries=plan.num_queries)
+    cap = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
     gate = plan.release == "gate"
     candidates = []
     for sigma in _SIGMAS:
@@ -184,7 +186,7 @@ def _plan_smooth_sensitivity(
     """Searches shares of the largest beta that Theorem B1 allows at each moment."""
     q, u = union_bound(bound_tail(plan.bound, mechanism), counts)
     costs = plan.num_queries * query_costs(plan.bound, mechanism, q, u, _MOMENTS)[0]
-    caps = mechanism.data_independent_alpha(_MOMENTS, num_queries=plan.num_queries)
+    caps = data_independent_alpha(mechanism, _MOMENTS, num_queries=plan.num_queries)
     b = -float(ndtri(plan.failure))
     alphas = np.empty((len(_BETA_SHARES), len(_SIGMAS), len(_MOMENTS)))
     for at, (moment, cost, cap) in enumerate(zip(_MOMENTS, costs, caps, strict=True)):
@@ -211,8 +213,6 @@ def _largest_beta(moment: float) -> float:
 
 
 # What an analysis is asked to release, and what it released, as values.
-#
-# A roof room, without TensorFlow.
 
 
 SANITISED, SMOOTH_SENSITIVITY, GATE = "sanitised", "smooth_sensitivity", "gate"
@@ -227,15 +227,11 @@ class ReleaseRequest:
       kinds: some of `RELEASES`, at least one. `sanitised` and `gate` read one and the same draw;
         `smooth_sensitivity` is another draw and stands alone.
       delta: in total.
+      planned: how it is drawn; a gate has no confidence, its failures are half of delta.
       adaptive: whether queries were chosen by looking at earlier noisy labels; then refused.
-      profile: lead of the first class, as a share of the teachers, that the plan is made for.
-      moment: of the plan; this and the following default to what planning finds best.
-      smoothness: eta, or beta for `smooth_sensitivity`.
-      sigma: of the release's noise, in sensitivities.
-      budget: the gate's, a cost at the moment in natural logarithms.
-      confidence: that the sanitised epsilon is not too low.
-      attempts: how often a gate is tried on these votes in all, anywhere; its guarantee covers so
-        many. None if nobody says; then it covers one, and is no worst case.
+      budget: the gate's, a cost at the moment in natural logarithms. Default: planned.
+      attempts: how often a gate is tried on these votes in all, anywhere; its guarantee covers that
+        many. None where it is not stated; then it covers one, and is no worst case.
 
     Raises:
       ValueError: if kinds do not go together, or a value is for another kind.
@@ -243,13 +239,9 @@ class ReleaseRequest:
 
     kinds: tuple[str, ...]
     delta: float
+    planned: PlannedRelease = dataclasses.field(default_factory=PlannedRelease)
     adaptive: bool = False
-    profile: float = DEFAULT_PROFILE
-    moment: float | None = None
-    smoothness: float | None = None
-    sigma: float | None = None
     budget: float | None = None
-    confidence: float | None = None
     attempts: int | None = None
 
     def __post_init__(self) -> None:
@@ -267,25 +259,13 @@ class ReleaseRequest:
             raise ValueError(
                 f"attempts: expected at least 1, with a gate alone, got {self.attempts}"
             )
-        if self.confidence is not None and GATE in self.kinds:
+        if self.planned.confidence is not None and GATE in self.kinds:
             raise ValueError(
                 "confidence: expected none with a gate, whose failures are half of delta"
             )
-        if self.confidence is not None and not 0.5 < self.confidence < 1.0:
-            raise ValueError(f"confidence: expected in (0.5, 1), got {self.confidence}")
-
-    @property
-    def planned(self) -> PlannedRelease:
-        """What a ledger fixes of it beforehand."""
-        is_smooth = SMOOTH_SENSITIVITY in self.kinds
-        return PlannedRelease(
-            release="smooth_sensitivity" if is_smooth else "log_cost",
-            profile=self.profile,
-            moment=self.moment,
-            smoothness=self.smoothness,
-            sigma=self.sigma,
-            confidence=self.confidence,
-        )
+        # One draw gives a sanitised epsilon and a gate.
+        release = "smooth_sensitivity" if SMOOTH_SENSITIVITY in self.kinds else "log_cost"
+        object.__setattr__(self, "planned", dataclasses.replace(self.planned, release=release))
 
     def plan(
         self, mechanism: Mechanism, *, num_queries: int, num_teachers: int, num_classes: int
@@ -295,33 +275,23 @@ class ReleaseRequest:
         Raises:
           ValueError: if the mechanism has no such release, or a value is out of range.
         """
-        release = "log_cost"
-        if GATE in self.kinds:
-            release = "gate"
-        elif SMOOTH_SENSITIVITY in self.kinds:
-            release = "smooth_sensitivity"
-        planned = plan_release(
+        planned = self.planned
+        found = plan_release(
             mechanism,
             num_queries=num_queries,
             num_teachers=num_teachers,
             num_classes=num_classes,
             delta=self.delta,
-            release=release,
-            profile=self.profile,
+            release=GATE if GATE in self.kinds else planned.release,
+            profile=planned.profile,
             attempts=self.attempts or 1,
         )
-        changes: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("moment", self.moment),
-                ("smoothness", self.smoothness),
-                ("sigma", self.sigma),
-                ("budget", self.budget),
-                ("failure", None if self.confidence is None else 1.0 - self.confidence),
-            )
-            if value is not None
-        }
-        return dataclasses.replace(planned, **changes)
+        failure = None if planned.confidence is None else 1.0 - planned.confidence
+        names = ("moment", "smoothness", "sigma")
+        changes: dict[str, Any] = {name: getattr(planned, name) for name in names}
+        changes |= {"budget": self.budget, "failure": failure}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return dataclasses.replace(found, **given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -332,11 +302,10 @@ class Released:
       plan: what was fixed before the votes were read.
       sanitised: an epsilon that covers labels and itself, if it was asked for.
       gate: whether labels may be released, if it was asked for.
-      attempts: how many tries of the gate its guarantee covers, by what the user says; None if
-        nobody said.
+      attempts: how many tries of the gate its guarantee covers, as the user stated; or None.
       plan_was_fixed: whether the plan was fixed before there were votes, as a ledger shows.
       num_discarded: how many earlier draws the user said were never published.
-      is_charged: whether a ledger was charged for it; none was for votes of a file.
+      is_charged: whether the labels' ledger was charged for it; a file of votes has none.
       secure_noise: False if the draw's noise came from a seed.
     """
 

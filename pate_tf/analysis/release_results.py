@@ -19,7 +19,8 @@ from pate_tf.accounting.conversions import (
     epsilon_from_alphas,
 )
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.accounting.release_plan import ReleasePlan, plan_from_dict, steps_above
+from pate_tf.accounting.mechanisms.base import data_independent_alpha
+from pate_tf.accounting.planning import ReleasePlan, plan_from_dict, steps_above
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class GateDecision:
 def total_cap(mechanism: Mechanism, plan: ReleasePlan) -> float:
     """Returns what the labels cost at most at the plan's moment, whatever the votes."""
     moments = np.array([plan.moment])
-    return float(mechanism.data_independent_alpha(moments, num_queries=plan.num_queries)[0])
+    return float(data_independent_alpha(mechanism, moments, num_queries=plan.num_queries)[0])
 
 
 def sanitised(
@@ -78,7 +79,7 @@ def sanitised(
     The worst case of labels and release together holds always and may use any moment.
     """
     total = min(alpha, total_cap(mechanism, plan)) + plan.alpha(plan.moment)
-    worst = mechanism.data_independent_alpha(DEFAULT_MOMENTS, num_queries=plan.num_queries)
+    worst = data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=plan.num_queries)
     worst = worst + plan.alphas(DEFAULT_MOMENTS)
     worst_epsilon, _ = epsilon_from_alphas(worst * (1.0 + SAFETY_MARGIN), DEFAULT_MOMENTS, delta)
     return SanitisedEpsilon(
@@ -103,7 +104,7 @@ class LogCost:
 
     Attributes:
         steps: Y + discrete Gaussian of scale plan.sigma, Y = ceil(ln Cbar / plan.step). Not shown
-            by `repr`: until it is published it is nobody's to see.
+            by `repr`: it is sensitive until it is published.
         mechanism: the mechanism of the labels.
         plan: what was fixed before the votes were read.
     """
@@ -131,7 +132,7 @@ class LogCost:
 
         Args:
             delta: total; the conversion gets what attempts * plan.failure leaves of it.
-            attempts: gates run on these votes in all, with plans alike; each one's noise and
+            attempts: gates run on these votes in all, with equal plans; each one's noise and
                 failure count.
             fallback_alpha: cost at the plan's moment of what is released if the last one fails.
 
@@ -186,37 +187,35 @@ def gate_epsilon(
     return _epsilon(alpha, plan, (delta - attempts * plan.failure) * (1.0 - SAFETY_MARGIN))
 
 
-# What a draw that was kept says of the cost of labels, without drawing again.
+# What a stored draw says of the cost of labels, without drawing again.
 
 
-def sanitised_epsilon(
-    kept: Mapping[str, Any], *, delta: float, paid_epsilon: float
-) -> SanitisedEpsilon:
-    """Returns the epsilon that a kept draw gives.
+def sanitised_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -> SanitisedEpsilon:
+    """Returns the epsilon that a stored draw gives.
 
     Args:
-      kept: as `Ledger.stored_release` returns it.
+      drawn: as `Ledger.stored_release` returns it.
       delta: what it is to hold at; a draw by smooth sensitivity has its own and holds at that.
-      paid_epsilon: data-independent, at `delta`, of all that the ledger paid for; 0 without one.
+      spent: data-independent, at `delta`, of all that the ledger charged; 0 without one.
     """
-    key = kept["key"]
+    key = drawn["key"]
     if key["delta"] is None:
-        found = log_cost(kept).sanitised_epsilon(delta)
+        found = log_cost(drawn).sanitised_epsilon(delta)
     else:
         plan = plan_from_dict(key["plan"])
-        found = SanitisedEpsilon(delta=key["delta"], plan=plan, **kept["drawn"])
-    # Whoever saw an earlier draw could choose, so every draw may fail.
+        found = SanitisedEpsilon(delta=key["delta"], plan=plan, **drawn["drawn"])
+    # Those who saw an earlier draw could choose, so every draw may fail.
     return dataclasses.replace(
         found,
-        confidence=max(0.0, 1.0 - kept["failure"]),
-        worst_case_epsilon=max(found.worst_case_epsilon, paid_epsilon),
+        confidence=max(0.0, 1.0 - drawn["failure"]),
+        worst_case_epsilon=max(found.worst_case_epsilon, spent),
     )
 
 
-def log_cost(kept: Mapping[str, Any]) -> LogCost:
+def log_cost(drawn: Mapping[str, Any]) -> LogCost:
     """Returns the noisy logarithm of the cost that was drawn, of all but smooth sensitivity."""
     return LogCost(
-        steps=kept["drawn"]["steps"],
-        mechanism=mechanism_from_dict(kept["key"]["mechanism"]),
-        plan=plan_from_dict(kept["key"]["plan"]),
+        steps=drawn["drawn"]["steps"],
+        mechanism=mechanism_from_dict(drawn["key"]["mechanism"]),
+        plan=plan_from_dict(drawn["key"]["plan"]),
     )

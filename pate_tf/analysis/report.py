@@ -1,26 +1,18 @@
-"""The numbers of an analysis as rows of a table and as JSON, publishable and sensitive apart.
+"""The numbers of an analysis as rows of a table and as JSON, publishable and sensitive apart."""
 
-A roof room, without TensorFlow.
-"""
-
+import dataclasses
 import decimal
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.mechanisms import Flag, Mechanism
 from pate_tf.accounting.moments import is_two_sided
-from pate_tf.analysis.calibration import Calibration
-from pate_tf.analysis.guarantees import Analysis, Guarantee
-from pate_tf.analysis.ledger import LedgerSummary
+from pate_tf.analysis.accounting import Analysis, Guarantee
 from pate_tf.analysis.release_planning import Released
 from pate_tf.core import artifacts
-
-# What the tables of an analysis share: a row, and how an epsilon is shown.
-#
-# A roof room, without TensorFlow.
-
+from pate_tf.ledger import Ledger, LedgerRow
+from pate_tf.ledger.chain import DEBITS, charge_of
 
 Row = tuple[str, str]
 
@@ -41,15 +33,15 @@ KINDS = {
     "composition": "tightest composition",
     "strong_composition": "strong composition (approximate)",
     "dp_accounting": "checked with dp-accounting",
-    "with_releases": "with the releases paid for so far",
+    "with_releases": "with the releases charged so far",
 }
 NOT_CHARGED = (
     "NO LEDGER WAS CHARGED: votes of a file have none; if these labels have one, what it says is "
     "too small from here on"
 )
 NOT_FIXED = (
-    "nothing shows that its plan was fixed before there were votes; whoever looked at bounds at "
-    "the true votes and chose it by them has given something of the votes away"
+    "nothing shows that its plan was fixed before there were votes; a plan chosen by looking at "
+    "bounds at the true votes gives something of the votes away"
 )
 OWN_CONVERSION = ("composition", "strong_composition", "dp_accounting")
 
@@ -60,7 +52,7 @@ def mechanisms(analysis: Analysis) -> str:
         f"{number:,} of {charge.summary()}"
         if charge.counted[0] == "query"
         else charge.several(number)
-        for charge, number in analysis.num_paid.items()
+        for charge, number in analysis.num_charged.items()
     )
 
 
@@ -207,11 +199,11 @@ def publishable_report(
     analysis: Analysis, released: Released | None, *, is_secure: bool = True
 ) -> dict[str, Any]:
     """Returns the JSON of everything that may be published. Infinity is null."""
-    paid = [
+    charged = [
         {**mechanism.to_dict(), "queries": queries}
-        for mechanism, queries in analysis.num_paid.items()
+        for mechanism, queries in analysis.num_charged.items()
     ]
-    only = next(iter(analysis.num_paid)).to_dict() if len(paid) == 1 else paid
+    only = next(iter(analysis.num_charged)).to_dict() if len(charged) == 1 else charged
     report: dict[str, Any] = {
         "queries": analysis.num_queries,
         "queries_answered": analysis.num_answered,
@@ -325,150 +317,138 @@ def cost_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
     ]
 
 
-# What a ledger says as rows of a table and as JSON, all publishable.
-#
-# A roof room, without TensorFlow.
+# What one ledger says as rows of tables and as JSON, all publishable.
 
 
 RESET = (
     "this ledger was reset: an earlier one, or rows of it, were gone; what is not known of them is "
     "not counted"
 )
-UNPAID = (
-    "an earlier version drew a release that this ledger was NEVER CHARGED FOR: it cost more than "
-    "it says, until a sanitised release of the run takes the draw over"
-)
 
 
-def ledger_rows(summary: LedgerSummary) -> list[Row]:
-    """Returns what one ledger says beside its history, all publishable."""
-    budget, remaining = summary.epsilon_budget, summary.epsilon_remaining
-    raised = "; was RAISED after its first use" if summary.was_raised else ""
-    rows = [
-        (
-            "budget",
-            "no limit" if budget is None else f"epsilon {budget:g} at delta {summary.delta:g}",
-        ),
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerReport:
+    """What one ledger says; data-independent throughout.
+
+    Attributes:
+      history: a line for each row.
+      balance: budget, what was spent and what remains.
+      together: what all known ensembles of the same private records have spent.
+      values: all of it as JSON values.
+    """
+
+    history: tuple[str, ...]
+    balance: list[Row]
+    together: list[Row]
+    values: dict[str, Any]
+
+
+def ledger_report(ledger: Ledger) -> LedgerReport:
+    """Returns what a ledger says."""
+    rows, spent = ledger.history(), ledger.spent()
+    charges = [charge_of(row)[0] for row in rows if row.kind in DEBITS]
+    last = next((charge for charge in reversed(charges) if charge.answers), None)
+    affordable = None if last is None else ledger.affordable(last)
+    budget, remaining, delta = ledger.epsilon_budget, ledger.remaining(), ledger.delta
+    limit = "no limit" if budget is None else f"epsilon {budget:g} at delta {delta:g}"
+    balance = [
+        ("budget", limit + ("; was RAISED after its first use" if ledger.was_raised else "")),
         (
             "spent",
-            f"epsilon {shown(summary.epsilon_spent)} at delta {summary.delta:g}, "
-            f"data-independent, both directions; {summary.num_queries:,} queries paid for, "
-            f"{summary.num_answered:,} labels",
+            f"epsilon {shown(spent.epsilon)} at delta {delta:g}, data-independent, both "
+            f"directions; {spent.num_queries:,} queries charged, {spent.num_answered:,} labels",
         ),
     ]
-    rows[0] = (rows[0][0], rows[0][1] + raised)
     if remaining is not None:
         context = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
         left = context.create_decimal_from_float(remaining).normalize()
-        rows.append(("remains", f"epsilon {left:f} before the budget is reached"))
-    if summary.num_affordable is not None and summary.last_mechanism is not None:
-        rows.append(
-            (
-                "still affordable",
-                summary.last_mechanism.several(summary.num_affordable),
-            )
+        balance.append(("remains", f"epsilon {left:f} before the budget is spent"))
+    if affordable is not None and last is not None:
+        balance.append(("still affordable", last.several(affordable)))
+    if not ledger.is_secure:
+        balance.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
+    everything = ledger.all_ensembles()
+    epsilon = None if everything is None else everything.epsilon(delta)
+    together = [("WARNING", RESET)] if ledger.was_reset else []
+    told = "NOT CHECKED: no registry of ledgers"
+    if everything is not None and epsilon is not None:
+        number = everything.num_ledgers
+        told = (
+            f"epsilon {shown(epsilon)} at delta {delta:g}, data-independent, as far as known on "
+            f"this machine: {'1 ledger' if number == 1 else f'{number} ledgers'}"
         )
-    if not summary.is_secure:
-        rows.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
-    return rows + together_rows(summary) + unpaid_rows(summary)
-
-
-def together_rows(summary: LedgerSummary) -> list[Row]:
-    """Returns what all known ensembles of the same private records have spent, all publishable."""
-    rows = [("WARNING", RESET)] if summary.was_reset else []
-    if summary.epsilon_all_ensembles is None:
-        return [*rows, ("all ensembles of these records", "NOT CHECKED: no registry of ledgers")]
-    counted = "1 ledger" if summary.num_ledgers == 1 else f"{summary.num_ledgers} ledgers"
-    if not summary.records_are_known:
-        counted += "; its records are not known, so that others of them were not recognised"
-    return [
-        *rows,
-        (
-            "all ensembles of these records",
-            f"epsilon {shown(summary.epsilon_all_ensembles)} at delta {summary.delta:g}, "
-            f"data-independent, as far as known on this machine: {counted}",
-        ),
-    ]
-
-
-def unpaid_rows(summary: LedgerSummary) -> list[Row]:
-    """Returns a warning if a draw was never charged for."""
-    return [("WARNING", UNPAID)] if summary.has_unpaid_release else []
-
-
-def ledger_report(summary: LedgerSummary) -> dict[str, Any]:
-    """Returns the JSON of one ledger."""
-    last = summary.last_mechanism
-    return {
-        "folder": str(summary.folder),
-        "history": list(summary.history),
-        "epsilon_budget": summary.epsilon_budget,
-        "delta": summary.delta,
-        "budget_was_raised": summary.was_raised,
-        "ledger_was_reset": summary.was_reset,
-        "epsilon_all_ensembles": (
-            None
-            if summary.epsilon_all_ensembles is None
-            else finite_or_none(summary.epsilon_all_ensembles)
-        ),
-        "num_ledgers": summary.num_ledgers,
-        "records_are_known": summary.records_are_known,
-        "secure_noise": summary.is_secure,
-        "epsilon_spent": finite_or_none(summary.epsilon_spent),
-        "epsilon_remaining": summary.epsilon_remaining,
-        "affordable_queries": summary.num_affordable,
+        if not everything.records_are_known:
+            told += "; its records are not known, so that others of them were not recognised"
+    together.append(("all ensembles of these records", told))
+    history = tuple(_line(row) for row in rows)
+    values = {
+        "folder": str(ledger.folder),
+        "history": list(history),
+        "epsilon_budget": budget,
+        "delta": delta,
+        "budget_was_raised": ledger.was_raised,
+        "ledger_was_reset": ledger.was_reset,
+        "epsilon_all_ensembles": None if epsilon is None else finite_or_none(epsilon),
+        "num_ledgers": None if everything is None else everything.num_ledgers,
+        "records_are_known": everything is not None and everything.records_are_known,
+        "secure_noise": ledger.is_secure,
+        "epsilon_spent": finite_or_none(spent.epsilon),
+        "epsilon_remaining": remaining,
+        "affordable_queries": affordable,
         "mechanism": None if last is None else last.to_dict(),
-        "queries": summary.num_queries,
-        "answered": summary.num_answered,
-        "has_unpaid_release": summary.has_unpaid_release,
+        "queries": spent.num_queries,
+        "answered": spent.num_answered,
     }
+    return LedgerReport(history=history, balance=balance, together=together, values=values)
 
 
-# A calibration as rows of a table and as JSON, all publishable.
-#
-# A roof room, without TensorFlow.
-
-
-def calibration_rows(calibration: Calibration) -> list[Row]:
-    """Returns the rows of a calibration, all publishable."""
-    noise = [
-        (
-            flag.name if flag.is_inverse or flag.name == field else f"{flag.name} ({field})",
-            f"{flag.shown(value):f} {flag.unit}".rstrip(),
+def _line(row: LedgerRow) -> str:
+    details = row.details
+    if row.kind == "opened":
+        text = f"opened: {_budget(details)}"
+        if details.get("acknowledged"):
+            text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
+    elif row.kind == "acknowledged":
+        text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
+    elif row.kind == "planned":
+        text = "fixed how the data-dependent cost is released, later than the ledger was opened"
+    elif row.kind == "budget":
+        before = {
+            "epsilon_budget": details["previous_epsilon_budget"],
+            "delta": details["previous_delta"],
+        }
+        verb = "RAISED" if details["raised"] else "set"
+        text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
+    elif row.kind in DEBITS:
+        charge, number = charge_of(row)
+        if "carried_from" in details:
+            past = "; by a row that is gone, or of another ledger"
+        else:
+            past = "; was released before it was recorded" if details.get("past") else ""
+        text = f"charged {charge.several(number)}{past}{_epsilons(details)}{_seeded(details)}"
+    elif row.kind == "released":
+        text = f"stored the release that row {details['debit']} charged"
+    else:
+        text = (
+            f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries that "
+            f"row {details['debit']} charged"
         )
-        for flag, field, value in _flags(calibration.mechanism)
-    ]
-    return [
-        ("mechanism", calibration.mechanism.name),
-        *noise,
-        ("queries", f"{calibration.num_queries:,}"),
-        (
-            "epsilon, data-independent",
-            f"{shown(calibration.guarantee.epsilon)} at delta {calibration.delta:g}, both "
-            f"directions; target {calibration.target_epsilon:g}",
-        ),
-    ]
+    return f"{row.sequence:>4}  {row.time}  {text}"
 
 
-def _flags(mechanism: Mechanism) -> Iterator[tuple[Flag, str, float]]:
-    """Yields every flag of a mechanism, with the field that it gives and the field's value."""
-    for parameter in mechanism.parameters:
-        for flag in parameter.flags:
-            yield flag, parameter.field, getattr(mechanism, parameter.field)
+def _epsilons(details: Mapping[str, Any]) -> str:
+    if "epsilon_after" not in details:  # charged again
+        return ""
+    known = (details[f"epsilon_{when}"] for when in ("before", "after"))
+    before, after = ("infinite" if one is None else rounded_up(one) for one in known)
+    return f": epsilon {before} -> {after} at delta {details['delta']:g}"
 
 
-def calibration_report(calibration: Calibration) -> dict[str, Any]:
-    """Returns the JSON of a calibration."""
-    typed = {
-        flag.name: float(flag.shown(value)) for flag, _, value in _flags(calibration.mechanism)
-    }
-    return {
-        "lap_scale": None,
-        **typed,
-        "queries": calibration.num_queries,
-        "mechanism": calibration.mechanism.to_dict(),
-        "delta": calibration.delta,
-        "target_epsilon": calibration.target_epsilon,
-        "epsilon_data_independent": calibration.guarantee.epsilon,
-        "sensitive": [],
-    }
+def _seeded(details: Mapping[str, Any]) -> str:
+    return "" if details.get("secure_noise", True) else "; SEEDED NOISE, NOT PRIVATE"
+
+
+def _budget(details: Mapping[str, Any]) -> str:
+    epsilon = details["epsilon_budget"]
+    limit = "no limit" if epsilon is None else f"epsilon at most {epsilon:g}"
+    return f"{limit} at delta {details['delta']:g}"

@@ -8,17 +8,17 @@ from math import exp, inf, log
 
 import numpy as np
 
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import bound_tail, query_costs, vote_reach
-from pate_tf.accounting.release_plan import check_smooth_sensitivity
+from pate_tf.accounting.planning import check_smooth_sensitivity
 from pate_tf.core.validation import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/theory.md, Theorem A).
 #
 # How much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change when one record is replaced, at
 # the votes at hand and, discounted by e^{-beta d}, at all votes d teachers away. All results are
-# sensitive: only a release (see `release`) may leave the house.
+# sensitive: only a release (see `release`) may be published.
 
 
 # Histograms within some changes of vote: the largest and the smallest union bound.

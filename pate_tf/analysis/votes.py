@@ -1,6 +1,6 @@
 """Where the votes of an analysis come from: files as the first release wrote them, or ledgers.
 
-A roof room, without TensorFlow. Everything here is sensitive but the numbers of queries.
+Everything here is sensitive but the numbers of queries. TensorFlow is not imported.
 """
 
 import dataclasses
@@ -54,24 +54,24 @@ class VoteSource:
       groups: the votes, a group for each mechanism and number of classes; None if a ledger's votes
         are not there, or some queries were chosen by looking at noisy labels, so that only
         data-independent accounting is possible.
-      num_paid: public; what the queries were charged as, by mechanism. Counts queries too whose
+      num_charged: public; what the queries were charged as, by mechanism. Counts queries too whose
         answers a crash lost.
       num_asked: public; how many queries were asked. Default: as many as were charged.
-      num_answered: public; how many labels left. Default: one for each query.
+      num_answered: public; how many labels were released. Default: one for each query.
       releases: public; what else a ledger was charged for: draws of the noisy data-dependent cost.
       planned_release: public; what the only ledger fixed of a release before there were votes.
-      has_release: public; whether the only ledger keeps a draw, to be shown again for nothing.
+      has_release: public; whether the only ledger stores a draw, to be shown again for nothing.
       identity: digest of what the votes are drawn from, whichever part of it is analysed and in
         whichever order: computed on demand.
       labels: the single votes, where the file has them.
       labels_left: public; whether the noisy labels have been released already, as a ledger's have.
-      folder: of the only ledger, which pays for the draw of a release and keeps it; None for
-        files, whose draws go where the results go, and for several ledgers.
+      folder: of the only ledger, which is charged for the draw of a release and stores it; None
+        for files, whose draws go where the results go, and for several ledgers.
       is_secure: public; whether all noise came from the operating system's entropy.
     """
 
     groups: tuple[AnsweredVotes, ...] | None
-    num_paid: Mapping[Charge, int]
+    num_charged: Mapping[Charge, int]
     num_asked: int | None = None
     num_answered: int | None = None
     releases: Mapping[Charge, int] = dataclasses.field(default_factory=dict)
@@ -86,7 +86,7 @@ class VoteSource:
     @property
     def num_queries(self) -> int:
         """How many queries were asked."""
-        return sum(self.num_paid.values()) if self.num_asked is None else self.num_asked
+        return sum(self.num_charged.values()) if self.num_asked is None else self.num_asked
 
 
 def order_free_digest(counts: IntArray) -> str:
@@ -155,7 +155,7 @@ def read_votes_file(
         labels = Votes(labels.labels[:, chosen.astype(np.int64)], labels.num_classes)
     return VoteSource(
         groups=(AnsweredVotes(mechanism, counts),),
-        num_paid={mechanism: mechanism.number_charged(counts.num_queries)},
+        num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
         num_asked=counts.num_queries,
         identity=lambda: order_free_digest(everything.values),
         labels=labels,
@@ -183,17 +183,17 @@ def _indices(array: npt.NDArray[Any], path: pathlib.Path) -> npt.NDArray[Any]:
     return array
 
 
-def check_mechanisms(num_paid: Iterable[Charge], said: Mapping[str, object]) -> None:
+def check_mechanisms(num_charged: Iterable[Charge], said: Mapping[str, object]) -> None:
     """Checks that what a user said about the mechanism agrees with the ledger.
 
     Args:
-      num_paid: the mechanisms of the ledger.
+      num_charged: the mechanisms of the ledger.
       said: the name and the fields that the user gave.
 
     Raises:
       ValueError: if a given value is not that of every mechanism in the ledger.
     """
-    for mechanism in num_paid:
+    for mechanism in num_charged:
         fields = mechanism.to_dict()
         for field, value in said.items():
             if fields.get(field) != value:
@@ -217,7 +217,7 @@ def ledger_folder(path: pathlib.Path) -> pathlib.Path:
 
 
 def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource:
-    """Reads what was paid through ledgers of ensembles trained on the same records.
+    """Reads what was charged to ledgers of ensembles trained on the same records.
 
     Args:
       ledgers: open. Copies of one ledger that went on apart count with every branch, and with what
@@ -239,16 +239,16 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
     there = not are_forks and (votes_needed or all(_has_votes(ledger) for ledger in ledgers))
     for ledger in ledgers if there else ():
-        for paid in labeller.paid_counts(ledger):
+        for batch in labeller.paid_counts(ledger):
             try:
-                paid.counts.check_totals()
+                batch.counts.check_totals()
             except ValueError as error:
                 raise LedgerError(f"{ledger.folder}: {error}") from error
-            groups.setdefault((paid.mechanism, paid.counts.num_classes), []).append(paid)
-            there = there and not paid.adaptive
+            groups.setdefault((batch.mechanism, batch.counts.num_classes), []).append(batch)
+            there = there and not batch.adaptive
     return VoteSource(
-        groups=tuple(_group(key[0], paid) for key, paid in groups.items()) if there else None,
-        num_paid={charge: number for charge, number in together.items() if charge.answers},
+        groups=tuple(_group(key[0], batches) for key, batches in groups.items()) if there else None,
+        num_charged={charge: number for charge, number in together.items() if charge.answers},
         num_asked=spent.num_queries,
         num_answered=spent.num_answered,
         releases={charge: number for charge, number in together.items() if not charge.answers},
@@ -265,10 +265,10 @@ def _has_votes(ledger: Ledger) -> bool:
     return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
 
 
-def _group(mechanism: Mechanism, paid: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
-    answered = [batch.counts.values[batch.answered] for batch in paid]
+def _group(mechanism: Mechanism, batches: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
+    answered = [batch.counts.values[batch.answered] for batch in batches]
     return AnsweredVotes(
         mechanism,
         VoteCounts(np.concatenate(answered)),
-        num_unanswered=sum(int((~batch.answered).sum()) for batch in paid),
+        num_unanswered=sum(int((~batch.answered).sum()) for batch in batches),
     )

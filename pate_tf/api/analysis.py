@@ -1,69 +1,298 @@
 """A whole analysis: account for votes, release once, write what may and what may not be published.
 
-A roof room, without TensorFlow: `analysis.py` reads flags, calls this, and prints.
+What `pate analysis` calls, and any program may. TensorFlow is not imported.
 """
 
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import PlannedRelease
+from pate_tf.accounting.planning import DEFAULT_DELTA, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
-from pate_tf.analysis import ledger as analysis_ledger
-from pate_tf.analysis import ledger as ledgers
-from pate_tf.analysis import report as analysis_report
-from pate_tf.analysis import report as ledger_report
-from pate_tf.analysis import votes as analysed_votes
-from pate_tf.analysis import votes as analysis_votes
+from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
+    Analysis,
+    AnalysisConfig,
     Progress,
     analyse,
     data_independent_guarantees,
     with_smooth_sensitivity,
 )
-from pate_tf.analysis.guarantees import Analysis, AnalysisConfig
-from pate_tf.analysis.ledger import LedgerSummary
-from pate_tf.analysis.release import ReleaseStore
+from pate_tf.analysis.release import release
 from pate_tf.analysis.release_planning import (
     SANITISED,
     SMOOTH_SENSITIVITY,
     Released,
     ReleaseRequest,
 )
-from pate_tf.analysis.votes import VoteSource
+from pate_tf.analysis.votes import (
+    LEDGER_FILE,
+    VoteSource,
+    check_mechanisms,
+    ledger_folder,
+    read_ledgers,
+    read_votes_file,
+)
 from pate_tf.api.reporting import QUIET, Reporting, Row, Table, TablesReport
 from pate_tf.core import artifacts
+from pate_tf.core.settings import Settings, setting
 from pate_tf.ledger import BudgetExceeded, BudgetMismatch, Ledger, LedgerError
 from pate_tf.statement import check
+from pate_tf.statement.silos import SilosStatement
 
-FILE = "analysis.json"
+FILE: Final = "analysis.json"
+JOURNAL_FILE: Final = "coordinator.sqlite3"
+DEFAULT_OUTPUT: Final = pathlib.Path("runs/analysis")
+LEFT_AS_IT_WAS: Final = (
+    "left as it was: another ledger, another delta, or queries chosen by noisy labels, which the "
+    "release does not cover"
+)
+NOT_RELEASED: Final = "`release=sanitised` draws one, once; the ledger is charged for it first"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """What an analysis does. Public.
+class SourceSettings(Settings):
+    """Which votes and ledgers are analysed: a run folder, ledgers, or a file of votes."""
+
+    run: pathlib.Path | None = setting(
+        None,
+        flag="train_dir",
+        help="A run folder: its ledger, with the votes of everything that was charged.",
+    )
+    ledgers: tuple[pathlib.Path, ...] | None = setting(
+        None,
+        flag="ledger",
+        help="Ledgers, by file or folder, separated by commas: history, spending and what remains; "
+        "several are composed, of ensembles trained on the same records. With --statement also "
+        "silos' accounts and a coordinator's folder.",
+    )
+    statement: pathlib.Path | None = setting(
+        None,
+        help="With --ledger: a statement in JSON to verify against these ledgers or accounts; an "
+        "error if they say otherwise.",
+    )
+    counts_file: pathlib.Path | None = setting(
+        None,
+        help="A .npy file of votes: labels [num_teachers, num_queries], or with --input_is_counts "
+        "counts [num_queries, num_classes]. Whole numbers, of integer or float type.",
+    )
+    input_is_counts: bool = setting(
+        False, advanced=True, help="Whether --counts_file holds counts, not labels."
+    )
+    indices_file: pathlib.Path | None = setting(
+        None,
+        advanced=True,
+        help="A .npy file with the indices of the queries to analyse. Default: all.",
+    )
+    max_examples: int | None = setting(
+        None, least=1, advanced=True, help="How many queries, from the first. Default: all."
+    )
+    num_classes: int | None = setting(
+        None,
+        flag="nb_labels",
+        least=1,
+        advanced=True,
+        help="Number of classes, public. Default: as many as --counts_file has counts; 10 for "
+        "labels. A class without votes only makes the bounds larger, never too small.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.statement is not None and not self.ledgers:
+            raise ValueError("statement: expected `ledgers` to verify it against, got none")
+        if self.counts_file is None:
+            for name in ("input_is_counts", "indices_file", "max_examples", "num_classes"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: expected with `counts_file` alone, got it without")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReleaseSettings(Settings):
+    """What is released of the data-dependent cost, once for the same votes."""
+
+    kinds: tuple[str, ...] | None = setting(
+        None,
+        flag="release",
+        help="What is published about the data-dependent cost: sanitised (an epsilon with noise), "
+        "gate (whether the labels may be released, to be asked before they are), both from one "
+        "draw; or smooth_sensitivity (noise by smooth sensitivity, and its table); or none. A "
+        "draw happens once for the same votes; their ledger is charged for it first, and stores "
+        "it. Default: none, but what a --train_dir or --ledger stores is shown again.",
+    )
+    profile: float | None = setting(
+        None,
+        above=0.0,
+        most=1.0,
+        advanced=True,
+        help="Releases are planned for hypothetical votes: every query led by this share of the "
+        "teachers. A ledger fixed its own before there were votes, this and the rest of the plan, "
+        "and refuses another. Default: 0.8.",
+    )
+    moment: float | None = setting(
+        None,
+        flag="release_moment",
+        above=0.0,
+        advanced=True,
+        help="Moment of the release. Default: planned.",
+    )
+    smoothness: float | None = setting(
+        None,
+        flag="release_smoothness",
+        above=0.0,
+        advanced=True,
+        help="eta: by how much one teacher may change the logarithm of the smooth cost; beta for "
+        "smooth_sensitivity. Default: planned.",
+    )
+    sigma: float | None = setting(
+        None,
+        flag="release_sigma",
+        above=0.0,
+        advanced=True,
+        help="Standard deviation of the release's noise, in sensitivities. Default: planned.",
+    )
+    confidence: float | None = setting(
+        None,
+        above=0.5,
+        below=1.0,
+        advanced=True,
+        help="Probability that the sanitised epsilon is not too low. Default: 0.99.",
+    )
+    budget: float | None = setting(
+        None,
+        flag="gate_budget",
+        above=0.0,
+        advanced=True,
+        help="Largest cost at the moment, natural logarithm, that the gate lets pass. Default: "
+        "planned.",
+    )
+    attempts: int | None = setting(
+        None,
+        least=1,
+        advanced=True,
+        help="With --release=gate: how often the gate is tried on these votes in all, in any "
+        "folder; its epsilon covers that many. Without it, it covers one and is no worst case.",
+    )
+    discard_earlier: bool = setting(
+        False,
+        flag="discard_release",
+        advanced=True,
+        help="Put the release asked for in the place of an earlier one from the same votes, which "
+        "WAS NEVER PUBLISHED. How often that was said is reported.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kinds == ():
+            raise ValueError("kinds: expected what is to be released, or none, got nothing")
+        if not self.kinds:
+            for field in dataclasses.fields(self):
+                if field.name != "kinds" and getattr(self, field.name) not in (None, False):
+                    raise ValueError(f"{field.name}: expected a release with it, got none")
+
+    def request(
+        self, planned: PlannedRelease, *, delta: float, adaptive: bool, shows_again: bool
+    ) -> ReleaseRequest | None:
+        """Returns what is to be released; None for nothing.
+
+        Args:
+          planned: what the ledger fixed; it stands where nothing else is asked for.
+          delta: in total.
+          adaptive: whether queries were chosen by earlier noisy labels.
+          shows_again: whether a stored draw is shown again without asking.
+        """
+        kinds = self.kinds
+        if kinds is None:
+            kinds = (SANITISED,) if shows_again and not adaptive else ("none",)
+        if kinds == ("none",):
+            return None
+        names = ("profile", "moment", "smoothness", "sigma", "confidence")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return ReleaseRequest(
+            kinds=kinds,
+            delta=delta,
+            planned=dataclasses.replace(planned, **given),
+            adaptive=adaptive,
+            budget=self.budget,
+            attempts=self.attempts,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """What else an analysis does, and where its results go."""
+
+    delta: float | None = setting(
+        None,
+        group="accounting",
+        above=0.0,
+        below=1.0,
+        help=f"Delta of every epsilon. Default: the ledger's, else {DEFAULT_DELTA:g}.",
+    )
+    adaptive: bool = setting(
+        False,
+        group="accounting",
+        help="Queries were chosen by looking at earlier noisy labels: only data-independent "
+        "accounting holds, and releases are refused.",
+    )
+    beta: float = setting(
+        0.09,
+        group="accounting",
+        above=0.0,
+        advanced=True,
+        help="Rate, per teacher, of the smooth sensitivity that --release=smooth_sensitivity "
+        "tabulates.",
+    )
+    output: pathlib.Path | None = setting(
+        None,
+        group="output",
+        flag="output_dir",
+        help="Where sensitive/analysis.json, released/analysis.json and sensitive/releases/ go. "
+        "Default: the run folder of --train_dir, else runs/analysis.",
+    )
+    plots: pathlib.Path | None = setting(
+        None,
+        group="output",
+        help="Folder for plots, as PNG files and for TensorBoard: below its sensitive/ and "
+        "released/. The gap against the number of teachers needs a file of labels.",
+    )
+    report_file: str | None = setting(
+        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisRun:
+    """An analysis, in plain values.
 
     Attributes:
-      accounting: how costs become an epsilon.
-      release: what is released of the data-dependent cost; None for nothing.
-      release_is_optional: whether a release that is not possible is left out, with the reason told,
-        rather than an error.
-      discard_earlier: whether an earlier draw under another plan was never published.
-      adaptive: whether queries were chosen by looking at earlier noisy labels: then only
-        data-independent accounting holds.
-      beta: rate of the smooth sensitivity, per teacher.
+      source: the votes that are accounted for.
+      mechanism: how labels are drawn from a file's votes; None for ledgers, which say it.
+      said: what the user says of the ledgers' mechanism: name and fields; checked.
+      accounting: how costs become an epsilon, at the delta of `settings`, else of the ledgers.
+      release: what is released.
+      settings: the rest.
     """
 
-    accounting: AnalysisConfig
-    release: ReleaseRequest | None
-    release_is_optional: bool = False
-    discard_earlier: bool = False
-    adaptive: bool = False
-    beta: float
+    source: SourceSettings
+    mechanism: Mechanism | None = None
+    said: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    accounting: AnalysisConfig = dataclasses.field(default_factory=AnalysisConfig)
+    release: ReleaseSettings = dataclasses.field(default_factory=ReleaseSettings)
+    settings: RunSettings = dataclasses.field(default_factory=RunSettings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotesRead:
+    """What was read: the votes, a report of each ledger, and the ledgers' delta if it is one."""
+
+    source: VoteSource
+    ledgers: tuple[reports.LedgerReport, ...] = ()
+    delta: float | None = DEFAULT_DELTA
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,8 +305,6 @@ class AnalysisReport:
       refusal: why an optional release was left out; None if it was not.
       publishable: what `released/analysis.json` holds.
       sensitive: SENSITIVE; what `sensitive/analysis.json` holds.
-      publishable_file: where.
-      sensitive_file: where.
     """
 
     analysis: Analysis
@@ -85,276 +312,116 @@ class AnalysisReport:
     refusal: str | None
     publishable: dict[str, Any]
     sensitive: dict[str, Any] = dataclasses.field(repr=False)
-    publishable_file: pathlib.Path
-    sensitive_file: pathlib.Path
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PaidQueries:
-    """What ledgers and the votes beside them hold.
-
-    Attributes:
-      source: SENSITIVE; the votes.
-      summaries: a summary of each ledger.
-      delta: of all ledgers; None where they differ.
-    """
-
-    source: VoteSource
-    summaries: tuple[analysis_ledger.LedgerSummary, ...]
-    delta: float | None
-
-
-def read_run(run: pathlib.Path) -> PaidQueries:
-    """Reads the ledger of a run folder and the votes of everything that was paid for.
-
-    Raises:
-      LedgerError: if the ledger or its votes are missing or damaged.
-      ValueError: if votes are not of one ensemble.
-    """
-    folder = run / artifacts.SENSITIVE
-    if not (folder / analysis_votes.LEDGER_FILE).exists():
-        raise LedgerError(
-            f"run: expected a ledger in {folder}, got none; it lies in the run folder of the "
-            f"teachers"
-        )
-    return _read_votes([folder], votes_needed=True)
-
-
-def read_ledgers(paths: Sequence[pathlib.Path]) -> PaidQueries:
-    """Reads ledgers of ensembles trained on the same records, and their votes if they are there.
+def read_votes(settings: SourceSettings, mechanism: Mechanism | None = None) -> VotesRead:
+    """Reads a file of votes, or ledgers and their votes.
 
     Args:
-      paths: each ledger's file or folder.
+      settings: which; of a run all votes must be there.
+      mechanism: how labels are drawn from a file's votes.
 
     Raises:
-      LedgerError: if a ledger is missing or damaged, or votes are damaged.
-      ValueError: if an ensemble is named twice.
+      LedgerError: if a ledger or a run's votes are missing or damaged.
+      ValueError: if votes are not of one ensemble, an ensemble is named twice, or a file is broken.
     """
-    return _read_votes(paths, votes_needed=False)
-
-
-def _read_votes(paths: Sequence[pathlib.Path], *, votes_needed: bool) -> PaidQueries:
-    with analysis_ledger.opened(paths) as ledgers:
+    if settings.counts_file is not None and mechanism is not None:
+        source = read_votes_file(
+            settings.counts_file,
+            mechanism,
+            input_is_counts=settings.input_is_counts,
+            indices_file=settings.indices_file,
+            max_examples=settings.max_examples,
+            num_classes=settings.num_classes,
+        )
+        return VotesRead(source=source)
+    paths = settings.ledgers or ()
+    if settings.run is not None:
+        paths = (settings.run / artifacts.SENSITIVE,)
+        if not (paths[0] / LEDGER_FILE).exists():
+            raise LedgerError(
+                f"run: expected a ledger in {paths[0]}, got none; it lies in the run folder of the "
+                f"teachers"
+            )
+    with contextlib.ExitStack() as stack:
+        ledgers = [stack.enter_context(Ledger.read(ledger_folder(path))) for path in paths]
         deltas = {ledger.delta for ledger in ledgers}
-        return PaidQueries(
-            source=analysis_votes.read_ledgers(ledgers, votes_needed=votes_needed),
-            summaries=tuple(analysis_ledger.summarise(ledger) for ledger in ledgers),
+        return VotesRead(
+            source=read_ledgers(ledgers, votes_needed=settings.run is not None),
+            ledgers=tuple(reports.ledger_report(ledger) for ledger in ledgers),
             delta=deltas.pop() if len(deltas) == 1 else None,
         )
 
 
 def account(
+    asked: AnalysisRun,
     source: VoteSource,
-    config: RunConfig,
-    output: artifacts.RunDirectory,
+    request: ReleaseRequest | None,
     *,
+    folder: artifacts.RunDirectory,
     noise: NoiseSource,
     progress: Progress | None = None,
 ) -> AnalysisReport:
     """Accounts for votes, releases what was asked for, and writes both halves of the result.
 
     Args:
+      asked: what to do.
       source: the votes.
-      config: what to do.
-      output: where `sensitive/analysis.json`, `released/analysis.json` and the draws from files
-        of votes go. Nothing is written there before the accounting succeeded. Draws from a
-        ledger's votes are paid for and kept in the ledger.
+      request: what is released; None for nothing.
+      folder: where `sensitive/analysis.json`, `released/analysis.json` and draws from files of
+        votes go. Nothing is written there before the accounting succeeded. Draws from a ledger's
+        votes are charged to the ledger, which stores them.
       noise: of a release; not drawn from if there is a draw already.
       progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
       ValueError: if the mechanism lacks a bound, adaptive queries are to have a data-dependent
-        cost, or a release is not possible.
+        cost, or a release is not possible that was asked for.
       LedgerError: if a ledger can't be charged for the release.
       OSError: if a result can't be written.
     """
-    output.check(
+    folder.check(
         files=[f"{half}/{FILE}" for half in (artifacts.SENSITIVE, artifacts.RELEASED)],
         folders=[artifacts.SENSITIVE, artifacts.RELEASED, f"{artifacts.SENSITIVE}/releases"],
     )
-    if config.adaptive and config.release is None:
-        if config.accounting.bounds is not None:
-            raise ValueError("bound: expected none for adaptive queries: no such bound holds")
+    if asked.settings.adaptive and request is None:
+        if asked.accounting.bounds is not None:
+            raise ValueError("bounds: expected none for adaptive queries: no such bound holds")
         source = dataclasses.replace(source, groups=None)
-    analysis = analyse(source, config.accounting, progress=progress)
-    if config.release is not None and SMOOTH_SENSITIVITY in config.release.kinds:
-        analysis = with_smooth_sensitivity(analysis, source, beta=config.beta)
-    released, refusal = _release(source, config, output, noise)
+    analysis = analyse(source, asked.accounting, progress=progress)
+    if request is not None and SMOOTH_SENSITIVITY in request.kinds:
+        analysis = with_smooth_sensitivity(analysis, source, beta=asked.settings.beta)
+    released, refusal = None, None
+    try:
+        if request is not None and source.labels_left and source.folder is None:
+            raise ValueError("release: expected one ledger, got several: release from each alone")
+        if request is not None:
+            discards = asked.release.discard_earlier
+            place = folder.root / artifacts.SENSITIVE
+            released = release(source, request, noise, folder=place, discard_earlier=discards)
+    except (ValueError, BudgetExceeded, BudgetMismatch) as error:
+        if asked.release.kinds is not None:
+            raise
+        refusal = str(error)
     if released is not None:
-        found = data_independent_guarantees(
-            source.num_paid, config.accounting, _releases(source, released)
-        )
+        charged: dict[Charge, int] = {released.plan: 1}
+        if source.folder is not None:
+            with Ledger.read(source.folder) as ledger:
+                charged = {one: number for one, number in ledger.charges.items() if not one.answers}
+        found = data_independent_guarantees(source.num_charged, asked.accounting, charged)
         analysis = dataclasses.replace(analysis, data_independent=found)
-    publishable = analysis_report.publishable_report(
-        analysis,
-        released,
-        is_secure=source.is_secure and (released is None or released.secure_noise),
-    )
-    sensitive = analysis_report.sensitive_report(analysis)
-    sensitive_file, publishable_file = output.sensitive / FILE, output.released / FILE
-    artifacts.write_json(sensitive_file, sensitive, private=True)
-    artifacts.write_json(publishable_file, publishable)
+    is_secure = source.is_secure and (released is None or released.secure_noise)
+    publishable = reports.publishable_report(analysis, released, is_secure=is_secure)
+    sensitive = reports.sensitive_report(analysis)
+    artifacts.write_json(folder.sensitive / FILE, sensitive, private=True)
+    artifacts.write_json(folder.released / FILE, publishable)
     return AnalysisReport(
         analysis=analysis,
         released=released,
         refusal=refusal,
         publishable=publishable,
         sensitive=sensitive,
-        publishable_file=publishable_file,
-        sensitive_file=sensitive_file,
     )
-
-
-def _releases(source: VoteSource, released: Released) -> Mapping[Charge, int]:
-    """Returns every draw from the votes that is known once `released` is published."""
-    if source.folder is None:
-        return {released.plan: 1}
-    with Ledger.read(source.folder) as ledger:
-        return {charge: number for charge, number in ledger.charges.items() if not charge.answers}
-
-
-def _release(
-    source: VoteSource,
-    config: RunConfig,
-    output: artifacts.RunDirectory,
-    noise: NoiseSource,
-) -> tuple[Released | None, str | None]:
-    if config.release is None:
-        return None, None
-    try:
-        if source.labels_left and source.folder is None:
-            raise ValueError("release: expected one ledger, got several: release from each alone")
-        store = ReleaseStore(output.root / artifacts.SENSITIVE)
-        return (
-            store.release(source, config.release, noise, discard_earlier=config.discard_earlier),
-            None,
-        )
-    except (ValueError, BudgetExceeded, BudgetMismatch) as error:
-        if not config.release_is_optional:
-            raise
-        return None, str(error)
-
-
-# The tables of a whole analysis. TensorFlow is not imported.
-
-
-def ledger_tables(summaries: Sequence[LedgerSummary], *, is_run: bool) -> Iterator[Table]:
-    """Yields history and balance of ledgers; of a run's what its own tables do not say."""
-    for summary in summaries:
-        if is_run:
-            rows = [*ledger_report.together_rows(summary), *ledger_report.unpaid_rows(summary)]
-            yield Table(title="Ledger", rows=rows)
-        else:
-            yield Table(title=f"History of {summary.folder}", lines=summary.history)
-            yield Table(title="Ledger, publishable", rows=ledger_report.ledger_rows(summary))
-
-
-def report_tables(report: AnalysisReport) -> Iterator[Table]:
-    """Yields what may be published, what may not, and what was left out."""
-    rows = ledger_report.publishable_rows(
-        report.analysis, report.released, is_secure=report.publishable["secure_noise"]
-    )
-    yield Table(title="Publishable", rows=rows)
-    if rows := ledger_report.sensitive_rows(report.analysis):
-        yield Table(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True)
-    if report.refusal is not None:
-        yield Table(title="Left out", rows=[("epsilon, sanitised", report.refusal)])
-
-
-# A whole analysis, from plain values to tables.
-#
-# What `pate_tf.cli.analysis` calls, and any program may. TensorFlow is not imported.
-
-
-DEFAULT_DELTA, DEFAULT_BETA = 1e-5, 0.09
-DEFAULT_OUTPUT = pathlib.Path("runs/analysis")
-LEFT = (
-    "left as it was: another ledger, another delta, or queries chosen by noisy labels, which the "
-    "release does not cover"
-)
-NOT_RELEASED = "`release=sanitised` draws one, once; the ledger is charged for it first"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class VotesFile:
-    """Votes in a file; see `analysis.votes.read_votes_file`.
-
-    Attributes:
-      path: a `.npy` file.
-      mechanism: how labels are drawn from them.
-      input_is_counts: whether it holds counts, not labels.
-      indices_file: indices of the queries to analyse; None for all.
-      max_examples: how many queries, from the first; None for all.
-      num_classes: None for as many as counts have, else 10.
-    """
-
-    path: pathlib.Path
-    mechanism: Mechanism
-    input_is_counts: bool = False
-    indices_file: pathlib.Path | None = None
-    max_examples: int | None = None
-    num_classes: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PaidVotes:
-    """What ledgers paid for, and the votes beside them: of a run, or of ledgers.
-
-    Attributes:
-      run: a run folder with a ledger and all its votes; None for `ledgers`.
-      ledgers: each one's file or folder; of ensembles trained on the same records.
-      mechanism: what the user says of the ledgers' mechanism: name and fields; checked.
-      statement: to be held against the one ledger of `ledgers`.
-    """
-
-    run: pathlib.Path | None = None
-    ledgers: Sequence[pathlib.Path] = ()
-    mechanism: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    statement: pathlib.Path | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AskedRelease:
-    """What is released of the data-dependent cost.
-
-    Attributes:
-      kinds: as of `ReleaseRequest`, or none for nothing; None to show again what a ledger keeps.
-      plan: fields of the plan that differ from what the ledger fixed, else from `PlannedRelease()`.
-      budget: of a gate; see `ReleaseRequest`.
-      attempts: likewise.
-      discard_earlier: whether an earlier draw under another plan was never published.
-    """
-
-    kinds: tuple[str, ...] | None = None
-    plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    budget: float | None = None
-    attempts: int | None = None
-    discard_earlier: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnalysisRun:
-    """An analysis, in plain values.
-
-    Attributes:
-      source: the votes that are accounted for.
-      delta: None for the ledgers' own, `DEFAULT_DELTA` for a file.
-      accounting: how costs become an epsilon, at that delta whatever its own is.
-      release: what is released.
-      adaptive: whether queries were chosen by looking at earlier noisy labels.
-      beta: rate of the smooth sensitivity, per teacher.
-      output: where results go; None for the run's folder, else `DEFAULT_OUTPUT`.
-      plots: a folder for plots; None for none.
-    """
-
-    source: VotesFile | PaidVotes
-    delta: float | None = None
-    accounting: AnalysisConfig = dataclasses.field(default_factory=AnalysisConfig)
-    release: AskedRelease = dataclasses.field(default_factory=AskedRelease)
-    adaptive: bool = False
-    beta: float = DEFAULT_BETA
-    output: pathlib.Path | None = None
-    plots: pathlib.Path | None = None
 
 
 def run(
@@ -372,110 +439,123 @@ def run(
       LedgerError: if a ledger can't be used, or can't be charged for the release.
       OSError: if a result can't be written.
     """
-    tables = []
-    if asked.plots is not None:
-        artifacts.RunDirectory(asked.plots).check()
-    folder = asked.source.run if isinstance(asked.source, PaidVotes) else None
-    if isinstance(asked.source, PaidVotes) and asked.source.statement is not None:
-        tables.append(_checked_statement(asked.source.statement, asked.source.ledgers))
-    source, summaries, delta = _read_run(asked)
-    request = _request(asked, source, delta)
-    accounting = dataclasses.replace(asked.accounting, delta=delta)
-    stated, of_run, drawn = None, [], []
+    tables, settings, run_folder = list[Table](), asked.settings, asked.source.run
+    if settings.plots is not None:
+        artifacts.RunDirectory(settings.plots).check()
+    if asked.source.statement is not None:
+        fields = artifacts.read_json(asked.source.statement)
+        told = check_by_paths(fields, asked.source.ledgers or ())
+        tables.append(Table(title="Statement", rows=[(str(asked.source.statement), told)]))
+        if fields.get("statement", "labels") != "labels":
+            return TablesReport(tables=tables, values={"statement": told})
+    read = read_votes(asked.source, asked.mechanism)
+    source = read.source
+    if asked.source.counts_file is None:
+        check_mechanisms(source.num_charged, asked.said)
+    delta = settings.delta or read.delta
+    if delta is None:
+        raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
+    asked = dataclasses.replace(
+        asked, accounting=dataclasses.replace(asked.accounting, delta=delta)
+    )
+    request = asked.release.request(
+        source.planned_release or PlannedRelease(),
+        delta=delta,
+        adaptive=settings.adaptive,
+        shows_again=source.has_release,
+    )
     # Everything that may fail without a draw comes before a ledger is charged for one.
-    if folder is not None:
-        of_run = analysis_report.run_rows(artifacts.RunDirectory(folder))
+    of_run, drawn, is_stated = list[Row](), list[pathlib.Path](), False
+    if run_folder is not None:
+        of_run = reports.run_rows(artifacts.RunDirectory(run_folder))
         if request is not None:
-            stated = check.read_statement(artifacts.RunDirectory(folder))
-    if asked.plots is not None:
+            is_stated = check.read_statement(artifacts.RunDirectory(run_folder)) is not None
+    if settings.plots is not None:
         from pate_tf.analysis import plots
 
         with reporting.clock("drawing plots"):
-            drawn = plots.draw(artifacts.RunDirectory(asked.plots), source, accounting)
+            folder = artifacts.RunDirectory(settings.plots)
+            drawn = plots.draw(folder, source, asked.accounting)
+    folder = artifacts.RunDirectory(settings.output or run_folder or DEFAULT_OUTPUT)
     with _exact_progress(reporting) as progress:
-        report = account(
+        found = account(
+            asked,
             source,
-            RunConfig(
-                accounting=accounting,
-                release=request,
-                release_is_optional=asked.release.kinds is None,
-                discard_earlier=asked.release.discard_earlier,
-                adaptive=asked.adaptive,
-                beta=asked.beta,
-            ),
-            artifacts.RunDirectory(asked.output or folder or DEFAULT_OUTPUT),
+            request,
+            folder=folder,
             noise=noise or SystemNoise(),
             progress=progress,
         )
-    tables += ledger_tables(summaries, is_run=folder is not None)
-    tables += report_tables(report)
-    if folder is not None and request is None and asked.release.kinds is None:
-        tables.append(Table(title="Left out", rows=[("epsilon, sanitised", NOT_RELEASED)]))
+    for one in read.ledgers:
+        if run_folder is not None:
+            tables.append(Table(title="Ledger", rows=one.together))
+        else:
+            tables.append(Table(title=f"History of {one.values['folder']}", lines=one.history))
+            tables.append(Table(title="Ledger, publishable", rows=one.balance + one.together))
+    is_secure = found.publishable["secure_noise"]
+    rows = reports.publishable_rows(found.analysis, found.released, is_secure=is_secure)
+    tables.append(Table(title="Publishable", rows=rows))
+    if rows := reports.sensitive_rows(found.analysis):
+        tables.append(Table(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
+    left_out = found.refusal
+    if run_folder is not None and request is None and asked.release.kinds is None:
+        left_out = NOT_RELEASED
+    if left_out is not None:
+        tables.append(Table(title="Left out", rows=[("epsilon, sanitised", left_out)]))
     files = [
-        ("publishable", str(report.publishable_file)),
-        ("SENSITIVE", str(report.sensitive_file)),
+        ("publishable", str(folder.root / artifacts.RELEASED / FILE)),
+        ("SENSITIVE", str(folder.root / artifacts.SENSITIVE / FILE)),
     ]
-    if folder is not None and stated is not None:
-        files += _onto_the_statement(folder, report)
+    is_sanitised = found.released is not None and found.released.sanitised is not None
+    if run_folder is not None and is_stated and is_sanitised:
+        page = check.add_release(artifacts.RunDirectory(run_folder))
+        told = f"{page}, now with the sanitised epsilon" if page else LEFT_AS_IT_WAS
+        files.append(("privacy statement", told))
     files += [(f"plot, {path.parent.name}", str(path)) for path in drawn]
     tables.append(Table(title="Written to", rows=files))
-    if folder is not None and of_run:
-        of_run += analysis_report.cost_rows(artifacts.RunDirectory(folder), report.analysis)
+    if run_folder is not None and of_run:
+        of_run += reports.cost_rows(artifacts.RunDirectory(run_folder), found.analysis)
         tables.append(Table(title="The run", rows=of_run))
-    values = {**report.publishable, **report.sensitive, "sensitive": list(report.sensitive)}
-    if summaries:
-        values["ledgers"] = [ledger_report.ledger_report(summary) for summary in summaries]
+    values = {**found.publishable, **found.sensitive, "sensitive": list(found.sensitive)}
+    if read.ledgers:
+        values["ledgers"] = [one.values for one in read.ledgers]
     return TablesReport(tables=tables, values=values)
 
 
-def _checked_statement(path: pathlib.Path, paths: Sequence[pathlib.Path]) -> Table:
-    if len(paths) != 1:
-        raise ValueError(f"statement: expected one ledger to hold it against, got {len(paths)}")
-    statement = artifacts.read_json(path)
-    with ledgers.opened(paths) as (ledger,):
-        check.check_statement(statement, ledger)
-    return Table(title="Statement", rows=[(str(path), "agrees with the ledger")])
+def check_by_paths(fields: Mapping[str, Any], paths: tuple[pathlib.Path, ...]) -> str:
+    """Checks a statement of any system against ledgers, accounts and a coordinator's folder.
+
+    Raises:
+      ValueError: if one of them says otherwise.
+      LedgerError: if one is missing or damaged.
+    """
+    journals = [path for path in paths if (path / JOURNAL_FILE).exists()]
+    with check.opened_stores([path for path in paths if path not in journals]) as stores:
+        statement = check.check_statement(fields, *stores)
+    for path in journals:
+        if not isinstance(statement, SilosStatement):
+            raise ValueError(f"statement: expected one of silos for the coordinator's {path}")
+        statement.check_journal(_answers_of_silos(path, statement))
+    return "agrees with the ledger" if len(paths) == 1 else f"agrees with {len(paths)} ledgers"
 
 
-def _read_run(asked: AnalysisRun) -> tuple[VoteSource, tuple[LedgerSummary, ...], float]:
-    """Returns the votes, the ledgers that paid for them, and delta."""
-    votes = asked.source
-    if isinstance(votes, VotesFile):
-        source = analysed_votes.read_votes_file(
-            votes.path,
-            votes.mechanism,
-            input_is_counts=votes.input_is_counts,
-            indices_file=votes.indices_file,
-            max_examples=votes.max_examples,
-            num_classes=votes.num_classes,
-        )
-        return source, (), asked.delta or DEFAULT_DELTA
-    paid = read_ledgers(votes.ledgers) if votes.run is None else read_run(votes.run)
-    analysed_votes.check_mechanisms(paid.source.num_paid, votes.mechanism)
-    delta = asked.delta or paid.delta
-    if delta is None:
-        raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
-    return paid.source, paid.summaries, delta
+def _answers_of_silos(
+    folder: pathlib.Path, statement: SilosStatement
+) -> dict[str, Counter[Charge]]:
+    """Returns what each silo answered in a run, as its coordinator's journal has it."""
+    from pate_tf.silos.batch_queue import CoordinatorJournal
+    from pate_tf.silos.messages import Refusal
 
-
-def _request(asked: AnalysisRun, source: VoteSource, delta: float) -> ReleaseRequest | None:
-    """Returns what is to be released; None for nothing."""
-    kinds = asked.release.kinds
-    if kinds is None:
-        kinds = (SANITISED,) if source.has_release and not asked.adaptive else ()
-    if not kinds:
-        return None
-    # What a ledger fixed before there were votes stands unless something else is asked for.
-    planned = source.planned_release or PlannedRelease()
-    fields = ("profile", "moment", "smoothness", "sigma", "confidence")
-    return ReleaseRequest(
-        kinds=kinds,
-        delta=delta,
-        adaptive=asked.adaptive,
-        **{**{field: getattr(planned, field) for field in fields}, **asked.release.plan},
-        budget=asked.release.budget,
-        attempts=asked.release.attempts,
-    )
+    charges: dict[str, Counter[Charge]] = {one.name: Counter() for one in statement.silos}
+    with contextlib.closing(CoordinatorJournal(folder, statement.run_id)) as journal:
+        for one in journal.rounds():
+            replies = journal.replies(one.number)
+            if set(one.mechanisms) != set(charges):
+                raise ValueError("statement: expected the silos of the coordinator's journal")
+            for name, asked in zip(charges, one.asked, strict=True):
+                if name in replies and not isinstance(replies[name], Refusal):
+                    charges[name][one.charge_of(name)] += int(asked.sum())
+    return charges
 
 
 @contextlib.contextmanager
@@ -491,11 +571,3 @@ def _exact_progress(reporting: Reporting) -> Iterator[Progress]:
             bars[-1](1)
 
         yield show
-
-
-def _onto_the_statement(folder: pathlib.Path, report: AnalysisReport) -> list[Row]:
-    """Puts a sanitised epsilon onto the page of the run's student; says so."""
-    if report.released is None or report.released.sanitised is None:
-        return []
-    page = check.add_release(artifacts.RunDirectory(folder), report.released.sanitised)
-    return [("privacy statement", f"{page}, now with the sanitised epsilon" if page else LEFT)]

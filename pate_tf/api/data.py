@@ -1,26 +1,159 @@
-"""Data as a user brings them: private records on one side, public samples on the other."""
+"""Data as a user brings them: private records on one side, public samples on the other.
+
+TensorFlow is imported for texts and images alone.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+import tomllib
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_input_type
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import image_folders, tables, text
-from pate_tf.data.schema import read_schema
+from pate_tf.core.settings import Settings, setting
+from pate_tf.data import image_folders, schema, tables
+from pate_tf.data.schema import MOST_CATEGORIES, Schema, TableColumn, field_text, read_schema
+
+# Files of the user's own.
+
+
+def draft_schema(
+    public: pathlib.Path | None,
+    target: pathlib.Path,
+    *,
+    label: str | None = None,
+    owner: str | None = None,
+) -> str:
+    """Writes a draft of a schema, and returns it.
+
+    Args:
+      public: a file of PUBLIC records; None, which is refused, where none was named.
+      target: where the draft goes.
+      label: name of the label's column, which public records need not have.
+      owner: name of the owner's column.
+
+    Raises:
+      ValueError: if no records are named or they can't be read, there is a file at `target`
+        already, or it can't be written.
+    """
+    if public is None:
+        raise ValueError(
+            "public: expected a file of public records, of comma-separated values or Parquet, got "
+            "none"
+        )
+    if target.exists():
+        raise ValueError(f"schema: expected a file that is not there yet, got {target}")
+    artifacts.check_can_hold_files(target.parent)
+    fields, _ = tables.read_fields(public)
+    text = schema.draft(fields, label=label, owner=owner)
+    artifacts.write_text(target, text)
+    return text
+
+
+def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
+    """SENSITIVE: returns the records of a `.npz` file of `inputs` and `labels`.
+
+    Raises:
+      ValueError: if it holds none of such a data set.
+      OSError: if it can't be read.
+    """
+    arrays = artifacts.read_arrays(path)
+    if set(arrays) != {"inputs", "labels"}:
+        raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
+    inputs = to_input_type(arrays["inputs"], dataset, str(path))
+    return PrivateExamples(dataset, inputs, arrays["labels"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileSource(Settings):
+    """Data in files of the user's own: tables, or images in folders."""
+
+    private: pathlib.Path | None = setting(
+        None,
+        help="Private records, instead of --dataset: a file of comma-separated values or Parquet, "
+        "or a folder with a folder of images for each class. --public goes with it.",
+    )
+    owner: str | None = setting(
+        None,
+        advanced=True,
+        help="Column that says whose a private record is: all records of one owner go to one "
+        "teacher. Default: what the schema says, if anything.",
+    )
+    public: pathlib.Path = setting(
+        help="Public records, instead of --dataset: a file, or a folder of images. They need no "
+        "labels.",
+    )
+    schema: pathlib.Path | None = setting(
+        None,
+        help="Of files: a TOML file with each column's range or categories, and the classes, from "
+        "public knowledge; pate schema drafts it from the public file.",
+    )
+    label: str | None = setting(
+        None,
+        advanced=True,
+        help="Of files: the label's column. Default: the schema's.",
+    )
+
+    def load_public(self) -> PublicExamples:
+        """Returns the public samples.
+
+        Raises:
+          ValueError: if they can't be read, or don't fit the schema.
+        """
+        if self.public.is_dir():
+            self._check_images()
+            return image_folders.load_public(self.public)
+        return tables.load_public(self.public, self._schema(), label=self.label)
+
+    def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
+        """SENSITIVE: returns the private records.
+
+        Args:
+          public: what `load_public` returned; None where it is read here.
+
+        Raises:
+          ValueError: if they can't be read, or don't fit the public side.
+        """
+        if self.private is None:
+            raise ValueError("private: expected the file of the private records, got none")
+        public = self.load_public() if public is None else public
+        if self.public.is_dir() != self.private.is_dir():
+            raise ValueError("private: expected two folders of images or two files, got one")
+        if self.public.is_dir():
+            return image_folders.load_private(self.private, public)
+        return tables.load_private(
+            self.private, self._schema(), public, label=self.label, owner=self.owner
+        )
+
+    def _schema(self) -> Schema:
+        if self.schema is None:
+            raise ValueError(
+                "schema: expected a file that states the columns' ranges and categories, got none; "
+                "pate schema drafts one from the public file"
+            )
+        return read_schema(self.schema)
+
+    def _check_images(self) -> None:
+        for name in ("schema", "label", "owner"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: expected with tables alone, got it with images")
+
 
 # Arrays that a user brings, checked and brought into shape.
 
 
 ValueRange = tuple[float, float] | tuple[Sequence[float], Sequence[float]]
+Categories = Mapping[int, int | Sequence[Any]]  # of columns: how many, or which
 PIXELS = (0.0, 255.0)
 HELD_OUT = 0.3  # of public samples that have labels
 
@@ -31,7 +164,7 @@ def as_array(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "uif" or array.ndim < 2:
         raise ValueError(
             f"{what}: expected numbers [num_inputs, ...], got {array.dtype} of shape "
-            f"{list(array.shape)}"
+            f"{list(array.shape)}; of tables, categories= names the columns of texts and codes"
         )
     return array
 
@@ -54,6 +187,93 @@ def value_range_of(given: ValueRange | None, public: npt.NDArray[Any], kind: str
     )
 
 
+def schema_of_array(
+    public: npt.NDArray[Any],
+    categories: Categories,
+    value_range: ValueRange | None,
+    classes: tuple[str, ...],
+) -> Schema:
+    """Returns how rows of an array with categories become features: one for each category.
+
+    Args:
+      public: public rows `[num_rows, num_columns]`.
+      categories: as of `Data.from_arrays`.
+      value_range: of the columns without categories.
+      classes: a name for each.
+
+    Raises:
+      ValueError: if a column is none of the array's, or lacks a range.
+    """
+    num_columns = public.shape[1]
+    if strange := sorted(set(categories) - set(range(num_columns))):
+        raise ValueError(
+            f"categories: expected columns from 0 to {num_columns - 1}, got {strange[0]}"
+        )
+    lows = highs = np.zeros(num_columns)
+    if len(categories) < num_columns:
+        lows, highs = (
+            np.broadcast_to(np.asarray(side), num_columns)
+            for side in value_range_of(value_range, public, "tabular")
+        )
+    columns = []
+    for place in range(num_columns):
+        name, given = f"column {place}", categories.get(place)
+        if given is None:
+            column = TableColumn(name=name, low=float(lows[place]), high=float(highs[place]))
+        else:
+            named = range(given) if isinstance(given, int) else given
+            column = TableColumn(name=name, categories=tuple(map(_text, named)))
+        columns.append(column)
+    return Schema(columns=tuple(columns), classes=classes)
+
+
+def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np.float32]:
+    """Returns features `[num_rows, num_features]` of an array's rows, by `schema_of_array`.
+
+    Raises:
+      ValueError: if a number is out of its range, or a category is none of the list. The message
+        names the row and the column, no value.
+    """
+    fields: dict[str, Any] = {}
+    for column, values in zip(by.columns, rows.T, strict=True):
+        if column.categories:
+            fields[column.name] = [_text(value) for value in values.tolist()]
+            continue
+        fields[column.name] = numbers = values.astype(np.float64)
+        if not ((numbers >= column.low) & (numbers <= column.high)).all():
+            raise ValueError(
+                f"{what}: {column.name}: expected numbers in value_range {column.value_range}, got "
+                f"others: clip each record by itself, or give the range that is meant"
+            )
+    return by.encode_columns(fields, what, [f"row {place}" for place in range(len(rows))])
+
+
+def _text(value: Any) -> str:
+    """Returns a value of an array or a data frame as text; empty where it is missing."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a code
+    text = field_text(value)
+    return "" if text in ("nan", "<NA>", "NaT") else text
+
+
+def warn_of_codes(public: npt.NDArray[Any]) -> None:
+    """Warns of columns of a public table whose numbers may be codes of categories."""
+    found = []
+    for place, column in enumerate(public.T):
+        values = np.unique(column)
+        is_whole = len(values) <= MOST_CATEGORIES and (values == np.floor(values)).all()
+        if is_whole and len(values) > 2 and values[0] >= 0:
+            found.append(place)
+    if found:
+        listed = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
+        warnings.warn(
+            f"x_public: columns {listed} hold few whole numbers and count as numbers; if they are "
+            f"codes of categories, say categories={{{found[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
+            f"categories={{}}",
+            stacklevel=3,
+        )
+
+
 def fit_uint8(range_: Any) -> bool:
     """Whether numbers of a range are bytes, if they are whole."""
     return bool(np.min(range_[0]) >= 0 and np.max(range_[1]) <= 255)
@@ -64,7 +284,6 @@ def size_of_pool(num_public: int, held_out: float | None, *, has_labels: bool) -
     share = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
     if not 0.0 <= share < 1.0:
         raise ValueError(f"held_out: expected a share from 0 to below 1, got {share}")
-    # Whoever has labels and holds nothing out measures nothing.
     size = min(max(1, round(num_public * (1.0 - share))), num_public)
     return size if share == 0.0 else min(size, num_public - 1)
 
@@ -100,10 +319,13 @@ class Data:
       private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
         alone.
       public: public samples, split in two: those that may be put to the teachers, and the rest.
+      schema: how a row of a table becomes features, which students take; None where inputs are the
+        rows themselves. `schema.encode(record)` returns those of one record.
     """
 
     private: PrivateExamples
     public: PublicSplit
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if difference := self.public.dataset.difference(self.private.dataset):
@@ -143,6 +365,7 @@ class Data:
         kind: str | None = None,
         class_names: Sequence[str] = (),
         augmentation: str | None = None,
+        categories: Categories | None = None,
         name: str = "arrays",
     ) -> Data:
         """Takes arrays of images, of tables or of texts.
@@ -180,6 +403,10 @@ class Data:
           class_names: a name for each class.
           augmentation: what leaves an image's label as it is: "none", "shift", "affine" or "flip",
             as `Dataset` says. Default: "shift", by at most a fourteenth of the side, for images.
+          categories: of tables, from a column's number to how many categories it has, which are
+            coded from 0 on, or to their list: numbers or texts, from public knowledge. Each becomes
+            a feature. Without it all columns are numbers, with a warning where those of `x_public`
+            look like codes; `{}` says that they are none.
           name: of the data set, in messages, in the statement and in a run's default folder.
 
         Raises:
@@ -189,12 +416,33 @@ class Data:
         if kind == "text":
             if value_range is not None:
                 raise ValueError("value_range: expected none for texts, got one")
-            value_range = (0.0, 1.0)
+            from pate_tf.data import text  # TensorFlow, for texts alone
+
+            value_range, categories = (0.0, 1.0), categories or {}
             x_public = text.encode(text.as_texts(x_public, "x_public"))
             x_private = text.encode(text.as_texts(x_private, "x_private"))
+        by: Schema | None = None
+        if categories:
+            rows, others = np.asarray(x_public), np.asarray(x_private)
+            if (
+                kind not in (None, "tabular")
+                or rows.ndim != 2
+                or others.shape[1:] != rows.shape[1:]
+            ):
+                raise ValueError(
+                    f"categories: expected with tables [num_rows, num_columns] alone, got "
+                    f"{kind or 'inputs'} of shapes {list(rows.shape)} and {list(others.shape)}"
+                )
+            names = tuple(class_names) or tuple(map(str, range(num_classes)))
+            by = schema_of_array(rows, categories, value_range, names)
+            x_public = encode_rows(rows, by, "x_public")
+            x_private = encode_rows(others, by, "x_private")
+            value_range = by.dataset(name, 1).value_range
         public, private = as_array(x_public, "x_public"), as_array(x_private, "x_private")
         if kind is None:
             kind = "tabular" if public.ndim == 2 else "image"
+        if kind == "tabular" and categories is None and public.ndim == 2:
+            warn_of_codes(public)
         if kind == "image":
             public, private = (
                 array[..., np.newaxis] if array.ndim == 3 else array for array in (public, private)
@@ -236,7 +484,58 @@ class Data:
         )
         if held_out_seed is not None:
             samples = reordered(samples, pool_size, held_out_seed)
-        return cls(private=records, public=samples.split(pool_size))
+        return cls(private=records, public=samples.split(pool_size), schema=by)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        private: Any,
+        public: Any,
+        *,
+        label: str,
+        owner: str | None = None,
+        classes: Sequence[Any] | None = None,
+        categories: Collection[str] = (),
+        schema: Schema | str | os.PathLike[str] | None = None,
+        name: str = "dataframe",
+    ) -> Data:
+        """Takes two data frames, of pandas, polars or pyarrow.
+
+        What is not stated is read off the public frame alone: a column of numbers has their range
+        there, to which private ones are clipped; any other column is a category for each value
+        there, and one for others. A column with more than 30 values that are no numbers is left
+        out, with a warning.
+
+        Args:
+          private: the private records. SENSITIVE.
+          public: public ones, which need no labels, nor a column of them.
+          label: name of the label's column.
+          owner: name of the column that says whose a private record is; all records of one owner go
+            to one teacher. Default: none, or the schema's.
+          classes: what the label can be, in the order of their numbers. Default: the labels of
+            `public`, sorted.
+          categories: names of columns of numbers that are codes of categories.
+          schema: states columns and classes instead, itself or its file; see `from_csv`.
+          name: of the data set, unless the schema names it.
+
+        Raises:
+          ValueError: if a column is missing, nothing says what the classes are, or a record does
+            not fit the schema. The message names a place and no private value.
+        """
+        fields = frame_fields(public)
+        if schema is None:
+            by = drafted_schema(
+                public, fields, label=label, owner=owner, classes=classes, categories=categories
+            )
+        else:
+            by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
+        places = [f"row {place}" for place in range(len(public))]
+        samples = tables.public_records(fields, places, "public", by, name=name, label=label)
+        places = [f"row {place}" for place in range(len(private))]
+        records = tables.private_records(
+            frame_fields(private), places, "private", by, samples, label=label, owner=owner
+        )
+        return cls(private=records, public=samples.split(samples.dataset.pool_size), schema=by)
 
     @classmethod
     def from_csv(
@@ -254,7 +553,7 @@ class Data:
           private: the private records; the first line names the columns. SENSITIVE.
           public: public ones, which need no labels, nor a column of them.
           schema: a TOML file with each column's range or categories and the classes, from public
-            knowledge; `pate-schema` drafts it from the public file.
+            knowledge; `pate schema` drafts it from the public file.
           label: name of the label's column. Default: the schema's.
           owner: name of the column that says whose a private record is; all records of one owner
             go to one teacher. Default: the schema's, if it has one.
@@ -263,12 +562,24 @@ class Data:
           ValueError: if a file can't be read, or a record does not fit the schema. The message
             names a place and no private value.
         """
-        read = read_schema(pathlib.Path(schema))
-        samples = tables.load_public(pathlib.Path(public), read, label=label)
-        records = tables.load_private(
-            pathlib.Path(private), read, samples, label=label, owner=owner
+        return cls._of_files(
+            FileSource(
+                private=pathlib.Path(private),
+                public=pathlib.Path(public),
+                schema=pathlib.Path(schema),
+                label=label,
+                owner=owner,
+            )
         )
-        return cls(private=records, public=samples.split(samples.dataset.pool_size))
+
+    @classmethod
+    def _of_files(cls, files: FileSource) -> Data:
+        samples = files.load_public()
+        return cls(
+            private=files.load_private(samples),
+            public=samples.split(samples.dataset.pool_size),
+            schema=None if files.schema is None else read_schema(files.schema),
+        )
 
     @classmethod
     def from_folders(
@@ -284,7 +595,7 @@ class Data:
         Args:
           private: with a folder for each class. SENSITIVE. An image's teacher follows from its
             file's name: give each a name of its own that says nothing of others.
-          public: likewise, or with images that lie loose and have no label.
+          public: with the same folders, or with images outside of them, which have no label.
           classes: names of the classes in the order of their numbers. Default: the names of the
             folders in `public`, sorted.
           augmentation: what leaves an image's label as it is; see `Dataset`.
@@ -298,6 +609,79 @@ class Data:
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
+
+
+# Data frames of pandas, polars and pyarrow, none of which is imported.
+
+
+NUMBER_TYPES = ("int", "uint", "float", "double", "half", "decimal")  # how their names begin
+
+
+def frame_fields(frame: Any) -> dict[str, list[str]]:
+    """Returns the fields of each column by its name, as a file of them would have it."""
+    fields = {}
+    for name in frame_columns(frame):
+        values = frame[name]
+        listed = next(
+            getattr(values, how)
+            for how in ("to_pylist", "to_list", "tolist")
+            if hasattr(values, how)
+        )
+        fields[str(name)] = [_text(value) for value in listed()]
+    return fields
+
+
+def frame_columns(frame: Any) -> list[Any]:
+    """Returns the names of a data frame's columns; raises ValueError if it is none."""
+    names = getattr(frame, "column_names", None)  # of pyarrow, whose `columns` are values
+    names = getattr(frame, "columns", None) if names is None else names
+    if names is None:
+        raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
+    return list(names)
+
+
+def drafted_schema(
+    public: Any,
+    fields: Mapping[str, Sequence[str]],
+    *,
+    label: str,
+    owner: str | None,
+    classes: Sequence[Any] | None,
+    categories: Collection[str],
+) -> Schema:
+    """Returns a schema by the types and values of a public data frame.
+
+    Args:
+      public: the data frame.
+      fields: what it holds, as of `frame_fields`.
+      label: as of `Data.from_dataframe`.
+      owner: as there.
+      classes: as there.
+      categories: as there.
+
+    Raises:
+      ValueError: if no column can be used, or nothing says what the classes are.
+    """
+    types = {str(name): _type_name(public, name) for name in frame_columns(public)}
+    texts = {name for name, kind in types.items() if not kind.startswith(NUMBER_TYPES)}
+    text = schema.draft(fields, label=label, owner=owner, categories={*texts, *categories})
+    values = tomllib.loads(text)
+    if classes is not None:
+        values["classes"] = [_text(one) for one in classes]
+    if not values["classes"]:
+        raise ValueError(f"classes: expected what {label} can be, of which public says too little")
+    if left_out := sorted(set(fields) - set(values["columns"]) - {label, owner}):
+        warnings.warn(
+            f"public: columns {', '.join(left_out)} have too many values for categories and are "
+            f"left out",
+            stacklevel=3,
+        )
+    return schema.schema_of(values)
+
+
+def _type_name(frame: Any, name: Any) -> str:
+    column = frame[name]
+    return str(column.dtype if hasattr(column, "dtype") else column.type).lower()
 
 
 def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArray[Any]:

@@ -1,26 +1,29 @@
-"""Releases labels of a public pool from teachers, within a budget that lasts as long as these."""
+"""Releases labels of a public pool from teachers or feature sums, within one lasting budget."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.planning import DEFAULT_MARGIN, PlannedRelease
-from pate_tf.api.labelling import ReleasePlan, open_ledger, plan_release, release_labels
-from pate_tf.api.labels import Labels
+from pate_tf.api.feature_sums import FeatureSums
+from pate_tf.api.labelling import ReleasePlan, Source, open_ledger, plan_release, release_labels
 from pate_tf.api.reporting import reporting
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.teachers import Teachers
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.ledger import Ledger, Spending
+from pate_tf.queries.labels import Labels
 
 
 class Labeller:
-    """Charges noisy labels, then has them drawn. The only way from votes to anything public.
+    """Charges noisy labels, then draws them: the only way from votes or sums to public labels.
 
     >>> import pate_tf
     >>> with pate_tf.Labeller(teachers, epsilon=20.0, delta=1e-5) as labeller:
@@ -29,29 +32,30 @@ class Labeller:
     >>> labels.cost.epsilon <= 20.0
     True
 
-    With `epsilon`, mechanism, noise and number of queries are planned from public values
-    (`pate_tf.recommend`); `print(labeller.plan(data.pool))` shows the comparison. With a mechanism
-    that has its noise, such as `pate_tf.LaplaceNoisyMax.of_scale(5.0)`, labels cost what they cost.
+    `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
+    of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
+    planned from public values (`pate_tf.recommend`); `print(labeller.plan(data.pool))` shows the
+    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax.of_scale(5.0)`, costs
+    what it costs.
 
-    What was charged stands in a ledger below the teachers' directory, for good: a second `Labeller`
-    goes on with what is left, in this process or another. A query that was answered once is
-    answered again without a charge.
+    What was charged stands in a ledger below their directory, for good: a second `Labeller` goes on
+    with what is left, in this process or another. What was released once is returned again without
+    a charge.
 
     The guarantee is differential privacy at (epsilon, delta) for every record, or owner, of the
     private data, whatever the data; `pate_tf.ledger.ledger.Ledger` says under which assumptions.
 
     Attributes:
-        teachers: who vote.
+        source: the teachers, or the feature sums.
     """
 
     def __init__(
         self,
-        teachers: Teachers,
+        source: Teachers | FeatureSums,
         mechanism: Mechanism | type[Mechanism] | None = None,
         *,
         delta: float,
         epsilon: float | None = None,
-        method: str = "pate",
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
         num_exceptions: int = 0,
@@ -61,16 +65,16 @@ class Labeller:
         insecure_seed: int | None = None,
         verbose: bool = False,
     ) -> None:
-        """Opens the ledger of the teachers, which the first call makes.
+        """Opens the ledger of the source, which the first call creates.
 
         Args:
-            teachers: trained, or brought along with a directory.
+            source: trained teachers, teachers from elsewhere with a directory, or fitted feature
+                sums.
             mechanism: one with its noise; or, with `epsilon`, the class to find the noise of. None
                 for the best one within `epsilon`.
             delta: the delta that all epsilons hold at; well below one over the number of records.
                 Fixed for these teachers by the first call.
             epsilon: what the labels of one call of `label` may cost; another call costs more.
-            method: "pate", or "feature_sums" of teachers on features.
             epsilon_budget: what everything released from these teachers may ever cost; fixed by the
                 first call that gives one. Default: no limit; what is spent is recorded.
             margin: as of `pate_tf.recommend`.
@@ -87,33 +91,33 @@ class Labeller:
             verbose: whether progress bars are shown.
 
         Raises:
-            ValueError: if the teachers are not trained or have no directory, neither or both of an
+            ValueError: if the source is not fitted or has no directory, neither or both of an
                 epsilon and a mechanism with noise are given, or a number is out of range.
             LedgerError: if the ledger is damaged, belongs to other teachers or other numbers, or is
                 not the one that was here.
         """
-        if not isinstance(teachers, Teachers):
+        if not isinstance(source, Teachers | FeatureSums):
             raise ValueError(
-                f"teachers: expected pate_tf.Teachers, got {type(teachers).__name__}; "
+                f"source: expected pate_tf.Teachers or FeatureSums, got {type(source).__name__}; "
                 f"Teachers.from_votes and from_models take others"
             )
-        known = teachers.known
-        if teachers.directory is None:
+        self.source = source
+        identified = self._identified()
+        if source.directory is None:
             raise ValueError(
                 "directory: expected the folder of the one ledger that these teachers ever have, "
                 "got none: give Teachers.from_votes or from_models a directory"
             )
-        self.teachers = teachers
         self._settings = LabelSettings(
-            method=method,
+            method="feature_sums" if isinstance(source, FeatureSums) else "pate",
             epsilon=epsilon,
             mechanism=mechanism,
             margin=margin,
             num_exceptions=num_exceptions,
             insecure_seed=insecure_seed,
         )
-        self._verbose = verbose
-        self._folder = artifacts.RunDirectory(teachers.directory).sensitive
+        self._reporting = reporting(verbose)
+        self._folder = artifacts.RunDirectory(source.directory).sensitive
         self._budget = Budget(delta=delta, epsilon_budget=epsilon_budget)
         first = Budget(
             delta=delta,
@@ -122,9 +126,20 @@ class Labeller:
             acknowledge_reset=acknowledge_reset,
             planned_release=planned_release,
         )
-        self._ledger: Ledger | None = open_ledger(
-            self._folder, teachers=known.identified, budget=first
+        self._ledger: Ledger | None = open_ledger(self._folder, teachers=identified, budget=first)
+
+    def _identified(self) -> Source:
+        """Returns what the ledger is opened for."""
+        source = self.source
+        found: Source = (
+            source.stored if isinstance(source, FeatureSums) else source.known.identified
         )
+        return found
+
+    def source_for(self, pool: Pool) -> Source:
+        """Returns what labels of a pool come from, for `pate_tf.api`."""
+        source = self.source
+        return source.stored if isinstance(source, FeatureSums) else source.known.voter(pool)
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
         """Returns what `label` would release with the same arguments; nothing is charged.
@@ -135,8 +150,7 @@ class Labeller:
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         settings = self._settings.with_choices(num_queries=num_queries, **choices)
-        voter = self.teachers.known.voter(pool)
-        return plan_release(settings, voter, pool, delta=self._budget.delta)
+        return plan_release(settings, self.source_for(pool), pool, delta=self._budget.delta)
 
     def label(
         self,
@@ -163,6 +177,9 @@ class Labeller:
                 a query; each teacher votes once for all. Default: up to 20 with a stability gate on
                 images, else 0.
 
+        Where no query gets a label, as with a gate that stays shut, there is a warning that says
+        what to do; what was charged stays charged.
+
         Raises:
             ValueError: if something does not fit; nothing was charged then.
             BudgetExceeded: if the queries do not all fit into what is left; then none is charged,
@@ -179,15 +196,21 @@ class Labeller:
             seed=seed,
             num_neighbours=num_neighbours,
         )
-        queried = release_labels(
+        labels = release_labels(
             plan,
             pool,
-            teachers=self.teachers.known.voter(pool),
+            teachers=self.source_for(pool),
             ledger=self._ledger,
             noise=self._settings.noise(),
-            reporting=reporting(self._verbose),
+            reporting=self._reporting,
         )
-        return Labels(queried, pool)
+        if not len(labels):
+            warnings.warn(
+                f"labels: none of {labels.released.num_queries} queries got one, and "
+                f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}",
+                stacklevel=2,
+            )
+        return dataclasses.replace(labels, labeller=self)
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
@@ -195,9 +218,7 @@ class Labeller:
         if self._ledger is not None:
             yield self._ledger
             return
-        with open_ledger(
-            self._folder, teachers=self.teachers.known.identified, budget=self._budget
-        ) as ledger:
+        with open_ledger(self._folder, teachers=self._identified(), budget=self._budget) as ledger:
             yield ledger
 
     def spent(self) -> Spending:
@@ -240,4 +261,4 @@ class Labeller:
         what = f"epsilon {epsilon}"
         if mechanism is not None and not isinstance(mechanism, type):
             what = mechanism.summary()
-        return f"Labeller(<{len(self.teachers)} teachers, {what}>)"
+        return f"Labeller({self.source!r}, {what})"

@@ -1,7 +1,7 @@
-"""Labels of a public pool: what is said becomes a plan, the plan is charged and released.
+"""Labels of a public pool: settings become a plan, the plan is charged and released.
 
-A `ReleasePlan` is checked against pool and teachers when it is made, before any ledger is opened.
-`release_labels` then does what it says. What comes back may be published.
+A `ReleasePlan` is checked against pool and teachers, or feature sums, before any ledger is opened.
+`release_labels` does what it says; what it returns may be published.
 """
 
 import contextlib
@@ -15,46 +15,42 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.charge import rounded_up
-from pate_tf.accounting.divergences import LATTICE
+from pate_tf.accounting.charge import ReleasedLabels, rounded_up
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
-    ClassSums,
+    GaussianFeatureSums,
     GaussianHistogram,
     Mechanism,
     StabilityGateOrHistogram,
 )
+from pate_tf.accounting.mechanisms.base import Planned, Target
 from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts, recommend
-from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.accounting.target import Target
 from pate_tf.aggregation.feature_sums import release_sums
 from pate_tf.aggregation.graph import VoteAggregation
 from pate_tf.aggregation.labeller import VOTES, Labeller
 from pate_tf.aggregation.noise import NoiseSource, check_drawable, check_scales
+from pate_tf.api.feature_sums import StoredSums
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.core.sensitive import FeatureSums, VoteCounts
+from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.chain import DATABASE
 from pate_tf.models import closed_form
-from pate_tf.models.encoder import record_vectors
-from pate_tf.queries import neighbours, rounds
-from pate_tf.queries.config import QueryConfig
+from pate_tf.queries import propagation, rounds
+from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.queries.propagation import infer_from_sums
-from pate_tf.queries.queried import QueriedLabels, asked_inputs
-from pate_tf.queries.strategies import find_strategy
+from pate_tf.queries.rounds import QueryConfig
+from pate_tf.queries.strategies import find_strategy, recommended
 from pate_tf.representations import catalogue
 from pate_tf.representations.catalogue import OF_IMAGES, joined_names
 from pate_tf.representations.regression import MOST_QUERIES
 from pate_tf.statement.privacy_statement import is_delta_large
-from pate_tf.students.consistency import learns_by_augmentation
-from pate_tf.teachers import voters
-from pate_tf.teachers.classifiers import ClassifierEnsemble
-from pate_tf.teachers.ensemble import Ensemble
-from pate_tf.teachers.records import KnowsRecords
-from pate_tf.teachers.voters import Voter, covers
+from pate_tf.teachers.voters import Voter
+
+Source = Voter | StoredSums  # of labels: teachers that vote, or feature sums of the records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,7 @@ class ReleasePlan:
     @property
     def is_of_sums(self) -> bool:
         """Whether feature sums are released, and no teacher is asked."""
-        return self.mechanism.adds_records
+        return self.mechanism.releases_feature_sums
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -86,13 +82,13 @@ class ReleasePlan:
 
 
 def plan_release(
-    settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
+    settings: LabelSettings, teachers: Source, pool: Pool, *, delta: float
 ) -> ReleasePlan:
     """Returns what settings ask for, completed and checked. Reads no votes and no records.
 
     Args:
-        settings: what somebody said.
-        teachers: who vote, or whose records' feature sums are released.
+        settings: as the user gave them.
+        teachers: teachers that vote, or feature sums.
         pool: that queries are chosen from.
         delta: what epsilon holds at.
 
@@ -101,53 +97,63 @@ def plan_release(
             can be had for the epsilon.
     """
     check_teachers(teachers, pool)
-    if settings.method == "feature_sums":
-        return _plan_of_sums(settings, teachers, pool, delta=delta)
-    mechanism = settings.mechanism
-    if mechanism is not None and not isinstance(mechanism, type):
-        queries = _queries(
-            settings,
-            DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries,
-            settings.strategy or mechanism.query_strategy,
+    are_sums, mechanism = isinstance(teachers, StoredSums), settings.mechanism
+    if are_sums != (settings.method == "feature_sums"):
+        raise ValueError(
+            f"method: expected {'feature_sums' if are_sums else 'pate'} for what labels come from, "
+            f"got {settings.method}: pate asks teachers, feature_sums asks none"
         )
-        plan = ReleasePlan(mechanism=mechanism, queries=queries)
-    else:
+    if isinstance(teachers, StoredSums):
+        return _plan_of_sums(settings, teachers, pool, delta=delta)
+    if mechanism is None or isinstance(mechanism, type):
         plan = _planned(settings, mechanism, teachers, pool, delta=delta)
-    plan = dataclasses.replace(plan, queries=_with_representation(plan.queries, teachers))
+    else:
+        number = DEFAULT_NUM_QUERIES if settings.num_queries is None else settings.num_queries
+        strategy = settings.strategy or recommended(
+            mechanism.query_strategy,
+            pool.dataset,
+            number,
+            is_whole_pool=teachers.covers(pool.inputs),
+        )
+        plan = ReleasePlan(
+            mechanism=mechanism, queries=_queries(settings, teachers, number, strategy)
+        )
     _check_votes(plan, teachers, pool)
     return plan
 
 
-def _queries(settings: LabelSettings, num_queries: int, strategy: str) -> QueryConfig:
+def _queries(
+    settings: LabelSettings, teachers: Source, num_queries: int, strategy: str
+) -> QueryConfig:
+    """Returns the queries; by the source's representation where none is named and it is used."""
+    representation = settings.representation
+    if representation is None:
+        if isinstance(teachers, StoredSums):
+            representation = teachers.representation
+        elif teachers.config is not None and find_strategy(strategy).uses_representation:
+            representation = teachers.config.representation
+        # A function that was given by value has no name that this process could find it by.
+        is_found = isinstance(representation, str) and (
+            catalogue.is_known(representation) or ":" in representation
+        )
+        representation = representation if is_found else None
     return QueryConfig(
         strategy=strategy,
         num_queries=num_queries,
         rounds=settings.rounds,
         seed=settings.seed,
-        representation=settings.representation,
+        representation=representation,
         num_neighbours=settings.num_neighbours,
     )
 
 
-def _with_representation(
-    queries: QueryConfig, teachers: Voter, *, is_of_sums: bool = False
-) -> QueryConfig:
-    """Returns queries with the teachers' representation, where they name none and it has a name."""
-    config = teachers.config if isinstance(teachers, Ensemble | ClassifierEnsemble) else None
-    name = None if config is None else config.representation
-    is_used = find_strategy(queries.strategy).uses_representation or is_of_sums
-    if queries.representation is not None or not isinstance(name, str) or not is_used:
-        return queries
-    if not catalogue.is_known(name) and ":" not in name:  # a function that was given by value
-        return queries
-    return dataclasses.replace(queries, representation=name)
-
-
-def check_teachers(teachers: Voter, pool: Pool) -> None:
-    """Raises ValueError unless an ensemble was trained for the data set of a pool."""
+def check_teachers(teachers: Source, pool: Pool) -> None:
+    """Raises ValueError unless teachers or feature sums are of the data set of a pool."""
     if difference := teachers.dataset.difference(pool.dataset):
+        what = "feature sums" if isinstance(teachers, StoredSums) else "teachers"
         raise ValueError(
-            f"teachers: expected an ensemble for {pool.dataset.name}, got one for "
+            f"{what}: expected {'some' if what[0] == 'f' else 'an ensemble'} for "
+            f"{pool.dataset.name}, got {'some' if what[0] == 'f' else 'one'} for "
             f"{teachers.dataset.name}: {difference}"
         )
 
@@ -156,14 +162,14 @@ def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool) -> None:
     """Raises ValueError unless strategy, numbers, mechanism, pool and teachers fit each other."""
     queries, mechanism = plan.queries, plan.mechanism
     strategy, number = find_strategy(queries.strategy), queries.num_neighbours
-    if mechanism.adds_records:
+    if mechanism.releases_feature_sums:
         raise ValueError(
             f"mechanism: expected one that answers queries with method pate, got {mechanism.name}; "
             f"it belongs to method feature_sums"
         )
     check_drawable(mechanism)
-    rounds.check_queries(queries, pool, with_students=mechanism.heeds_predictions)
-    if strategy.is_adaptive and not covers(teachers, pool.inputs):
+    rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
+    if strategy.is_adaptive and not teachers.covers(pool.inputs):
         raise ValueError(
             f"strategy: expected labels of the whole pool for {queries.strategy}, whose later "
             f"queries follow from earlier labels, got labels of a part of it"
@@ -179,7 +185,7 @@ def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool) -> None:
         raise ValueError(
             f"num_neighbours: expected fewer than the pool's {len(pool)} inputs, got {number}"
         )
-    if not covers(teachers, pool.inputs):
+    if not teachers.covers(pool.inputs):
         raise ValueError(
             f"num_neighbours: expected 0 with labels of a part of the pool, as those of "
             f"neighbours are not known, got {number}"
@@ -203,16 +209,16 @@ MOST_RELATIVE_NOISE: Final = 1 / 2
 LEAST_RELATIVE_NOISE: Final = 1 / 10
 LEAST_SHARE: Final = 0.5  # of right labels that a plan must expect
 MEDOIDS, DIVERSE = "medoids", "diverse"
-WITHOUT_NOISE: Final = (
-    "Labels are released without noise if teachers agree on all of these queries, which are "
-    "medoids of dense clusters; else all noisy counts are."
-)
-ALL_COUNTS: Final = "All noisy counts are released, of one input of each cluster."
 TOGETHER: Final = (
     "What a student learns is worked out from all counts together. So single labels need not be "
     "right: of teachers that are linear on features of the pool, more inputs with more noise say "
     "more than few with little."
 )
+WITHOUT_NOISE: Final = (
+    "Labels are released without noise if teachers agree on all of these queries, which are "
+    f"medoids of dense clusters; else all noisy counts are. {TOGETHER}"
+)
+ALL_COUNTS: Final = f"All noisy counts are released, of one input of each cluster. {TOGETHER}"
 
 
 def _planned(
@@ -224,21 +230,22 @@ def _planned(
     delta: float,
 ) -> ReleasePlan:
     """Returns the best plan of votes within an epsilon, or that of the mechanism named."""
-    epsilon = settings.epsilon or 0.0
-    joint = _joint_plan(settings, teachers, pool, delta=delta)
-    number = settings.num_queries if joint is None else joint.num_queries
+    target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
+    size = {"num_teachers": teachers.num_teachers, "num_classes": pool.dataset.num_classes}
+    joint = None
+    if are_joined(teachers, pool):
+        joint = joint_plan(settings, target, pool_size=len(pool), **size)
     found = recommend(
-        target_epsilon=epsilon,
+        target_epsilon=target.epsilon,
         delta=delta,
-        num_teachers=teachers.num_teachers,
-        num_classes=pool.dataset.num_classes,
-        num_queries=number,
+        num_queries=settings.num_queries if joint is None else joint.num_queries,
         pool_size=len(pool),
         unit=teachers.unit,
         margin=settings.margin,
         num_exceptions=settings.num_exceptions,
         mechanism=kind if joint is None else joint.mechanism,
         adaptive=settings.strategy is not None and find_strategy(settings.strategy).is_adaptive,
+        **size,
     )
     if joint is not None:
         found = dataclasses.replace(
@@ -250,13 +257,14 @@ def _planned(
     elif kind is None and found.expected_share < LEAST_SHARE:
         raise ValueError(
             f"epsilon: expected one that labels at least half of the queries right under the "
-            f"plan's assumption, got {epsilon:g}: {found.mechanism.name} would label "
+            f"plan's assumption, got {target.epsilon:g}: {found.mechanism.name} would label "
             f"{found.expected_share:.0%} of {found.num_queries} right. Take more teachers or a "
             f"larger epsilon, or name a mechanism to release such labels all the same"
         )
+    strategy = settings.strategy or found.strategy
     return ReleasePlan(
         mechanism=found.mechanism,
-        queries=_queries(settings, found.num_queries, settings.strategy or found.strategy),
+        queries=_queries(settings, teachers, found.num_queries, strategy),
         reason=found.reason,
         description=found.in_words(),
         values=found.to_dict(),
@@ -274,29 +282,14 @@ class JointPlan:
 
 
 def are_joined(teachers: Voter, pool: Pool) -> bool:
-    """Whether counts of these teachers can be learnt from together."""
-    config = teachers.config if isinstance(teachers, Ensemble) else None
+    """Whether a student can learn from the counts of these teachers together."""
+    config = teachers.config
     return (
         config is not None
         and config.model == closed_form.RIDGE
         and config.representation is not None
         and set(joined_names(config.representation)) <= set(OF_IMAGES)
-        and learns_by_augmentation(pool.dataset)
-    )
-
-
-def _joint_plan(
-    settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
-) -> JointPlan | None:
-    """Returns the plan of noisy counts together, where these teachers allow it."""
-    if not are_joined(teachers, pool):
-        return None
-    return joint_plan(
-        settings,
-        Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit),
-        num_teachers=teachers.num_teachers,
-        num_classes=pool.dataset.num_classes,
-        pool_size=len(pool),
+        and pool.dataset.augmentation != "none"
     )
 
 
@@ -311,7 +304,7 @@ def joint_plan(
     Args:
         settings: a mechanism, number of queries or strategy that was named is taken.
         target: what they may cost; its own number of queries is not read.
-        num_teachers: who vote.
+        num_teachers: that vote.
         num_classes: that they choose from.
         pool_size: the most that can be asked.
     """
@@ -321,7 +314,7 @@ def joint_plan(
         most = min(of_a_class * num_classes, pool_size, MOST_QUERIES)
         return most if settings.num_queries is None else settings.num_queries
 
-    def relative_noise(kind: type[Mechanism], of_a_class: int) -> float:
+    def relative_noise(kind: type[Planned], of_a_class: int) -> float:
         planned = dataclasses.replace(target, num_queries=number(of_a_class))
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return kind.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
@@ -342,7 +335,7 @@ def joint_plan(
                     mechanism=StabilityGateOrHistogram,
                     num_queries=number(GATED_A_CLASS),
                     strategy=MEDOIDS,
-                    purpose=f"{WITHOUT_NOISE} {TOGETHER}",
+                    purpose=WITHOUT_NOISE,
                 )
     if strategy in (None, DIVERSE) and (
         relative_noise(GaussianHistogram, QUERIES_A_CLASS) <= MOST_RELATIVE_NOISE
@@ -351,45 +344,26 @@ def joint_plan(
             mechanism=GaussianHistogram,
             num_queries=number(QUERIES_A_CLASS),
             strategy=DIVERSE,
-            purpose=f"{ALL_COUNTS} {TOGETHER}",
+            purpose=ALL_COUNTS,
         )
     return None
 
 
-# Feature sums: what a record says reaches a sum by itself, not as a part of one vote among
-# thousands. So for the same epsilon the pool's labels are more accurate than those of votes,
-# wherever features tell classes apart and records are many beside the noise.
-
-PART: Final = 4_096  # inputs whose vectors are in memory in double precision
-WHOLE_POOL: Final = "first"  # strategy of sums: all of the pool, in its order
-
-
-def sums_of(teachers: Voter) -> tuple[Ensemble, FeatureSums]:
-    """Returns an ensemble with the feature sums of its records.
-
-    Raises:
-        ValueError: if it has none.
-    """
-    if not isinstance(teachers, Ensemble) or teachers.class_sums is None:
-        raise ValueError(
-            "method: expected teachers on features for feature_sums, such as ridge ones, got others"
-        )
-    return teachers, teachers.class_sums
+WHOLE_POOL: Final = "first"  # strategy of feature sums: all of the pool, in its order
 
 
 def _plan_of_sums(
-    settings: LabelSettings, teachers: Voter, pool: Pool, *, delta: float
+    settings: LabelSettings, sums: StoredSums, pool: Pool, *, delta: float
 ) -> ReleasePlan:
     """Returns the plan of feature sums: the least noise within epsilon."""
-    ensemble, _ = sums_of(teachers)
     for name in ("mechanism", "num_queries", "strategy", "rounds", "num_neighbours"):
         if getattr(settings, name) is not None:
             raise ValueError(
                 f"{name}: expected none with method feature_sums, which labels all of the pool "
                 f"and asks no teacher, got one; method pate takes it"
             )
-    target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=teachers.unit)
-    mechanism = target.least_noise(ClassSums.of_scale)
+    target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
+    mechanism = target.least_noise(GaussianFeatureSums.of_scale)
     check_scales(mechanism)
     sigma = mechanism.noise_scales["sigma"]
     reason = (
@@ -397,17 +371,15 @@ def _plan_of_sums(
         f"{target.epsilon:g} at delta {delta:g}. No teacher was asked."
     )
     of_class = None
-    if ensemble.unit == "record" and ensemble.records is not None:  # else the number is private
-        of_class = ensemble.records.num_records / pool.dataset.num_classes
+    if sums.unit == "record":  # else the number is private
+        of_class = sums.records.num_records / pool.dataset.num_classes
         reason += (
             f" There are about {of_class:,.0f} private records of a class, which is "
             f"{of_class / sigma:,.1f} times the noise on a number of its sum."
         )
     return ReleasePlan(
         mechanism=mechanism,
-        queries=_with_representation(
-            _queries(settings, len(pool), WHOLE_POOL), teachers, is_of_sums=True
-        ),
+        queries=_queries(settings, sums, len(pool), WHOLE_POOL),
         reason=reason,
         description=(
             f"Plan for epsilon {target.epsilon:g} at delta {delta:g}, for every {target.unit}: "
@@ -430,42 +402,32 @@ def _plan_of_sums(
     )
 
 
-# The ledger that everything is charged to.
-
-
 def open_ledger(
     folder: pathlib.Path,
     *,
-    teachers: Voter,
+    teachers: Source,
     budget: Budget,
     student_runs: Sequence[pathlib.Path] = (),
 ) -> Ledger:
-    """Opens an ensemble's ledger; warns of a delta that is too large for its records.
+    """Opens the ledger of teachers or sums; warns of a delta that is too large for their records.
 
     Args:
-        folder: the ensemble's sensitive folder.
-        teachers: the ensemble that the ledger belongs to.
-        budget: of all its labels.
-        student_runs: run folders that its students go to, besides the ledger's own.
+        folder: their sensitive folder.
+        teachers: what the ledger belongs to.
+        budget: of everything that is released from them.
+        student_runs: run folders that their students go to, besides the ledger's own.
 
     Raises:
         ValueError: if a budget is to be replaced by none or by less than was spent, or the folder
             can't be written.
-        LedgerError: if the ledger is damaged, belongs to another ensemble or other numbers, or is
-            not the one that was here.
+        LedgerError: if the ledger is damaged, belongs to others or has other numbers, or is not the
+            one that was here.
     """
     for place in (folder, folder / VOTES):
         artifacts.check_can_hold_files(place)
-    records = teachers.records if isinstance(teachers, KnowsRecords) else None
-    facts: dict[str, Any] = {
-        "ensemble_digest": teachers.digest,
-        "records": records,
-        "student_runs": student_runs,
-        "acknowledge_reset": budget.acknowledge_reset,
-        "planned_release": budget.planned_release,
-    }
+    records, delta = teachers.records, budget.delta
     if records is not None and teachers.unit == "record":
-        number, delta = records.num_records, budget.delta
+        number = records.num_records
         if is_delta_large(delta, number):
             warnings.warn(
                 f"delta: expected at most 0.1 over the number of private records, which is "
@@ -475,10 +437,15 @@ def open_ledger(
                 LedgerWarning,
                 stacklevel=2,
             )
+    facts: dict[str, Any] = {
+        "ensemble_digest": teachers.digest,
+        "records": records,
+        "student_runs": student_runs,
+        "acknowledge_reset": budget.acknowledge_reset,
+        "planned_release": budget.planned_release,
+    }
     if not budget.replace_budget or not (folder / DATABASE).exists():
-        return Ledger.open(
-            folder, delta=budget.delta, epsilon_budget=budget.epsilon_budget, **facts
-        )
+        return Ledger.open(folder, delta=delta, epsilon_budget=budget.epsilon_budget, **facts)
     if budget.epsilon_budget is None:
         raise ValueError("replace_budget: expected a new epsilon_budget with it, got none")
     with Ledger.read(folder) as existing:
@@ -487,7 +454,7 @@ def open_ledger(
     try:
         ledger.raise_budget(
             epsilon_budget=budget.epsilon_budget,
-            delta=budget.delta,
+            delta=delta,
             i_understand_this_weakens_privacy=True,
         )
     except BaseException:
@@ -496,27 +463,24 @@ def open_ledger(
     return ledger
 
 
-# The release.
-
-
 def release_labels(
     plan: ReleasePlan,
     pool: Pool,
     *,
-    teachers: Voter,
+    teachers: Source,
     ledger: Ledger,
     noise: NoiseSource,
     reporting: Reporting = QUIET,
-) -> QueriedLabels:
+) -> Labels:
     """Chooses queries of a pool, charges them, and returns their noisy labels.
 
     What was released before is returned again from the ledger and not charged.
 
     Args:
-        plan: of `plan_release`, for this pool and these teachers.
+        plan: of `plan_release`, for this pool and these teachers or sums.
         pool: public inputs.
-        teachers: the ensemble.
-        ledger: the ensemble's ledger, open; see `open_ledger`.
+        teachers: teachers that vote, or feature sums.
+        ledger: theirs, open; see `open_ledger`.
         noise: where privacy noise comes from.
         reporting: how progress is shown.
 
@@ -530,48 +494,51 @@ def release_labels(
             doubts = catalogue.doubts(pool, plan.queries.representation, plan.queries.seed)
         if doubts is not None:
             reporting.warn(doubts)
-    if plan.is_of_sums:
+    if isinstance(teachers, StoredSums):
         labels = _labels_of_sums(plan, pool, teachers, ledger, noise, reporting)
     else:
-        labels = _labels_of_votes(
-            plan, pool, teachers, ledger, noise, reporting, is_doubted=doubts is not None
-        )
-    labels = dataclasses.replace(labels, choice=plan.reason)
+        number = _num_neighbours(plan, pool, teachers, is_doubted=doubts is not None)
+        labels = _labels_of_votes(plan, pool, teachers, number, ledger, noise, reporting)
     return dataclasses.replace(labels, seal=ledger.recognise(labels.record()))
+
+
+def _num_neighbours(plan: ReleasePlan, pool: Pool, teachers: Voter, *, is_doubted: bool) -> int:
+    """Returns how many neighbours each query is asked together with: as said, or by default."""
+    queries, strategy = plan.queries, find_strategy(plan.queries.strategy)
+    if queries.num_neighbours is not None:
+        return queries.num_neighbours
+    # Where one query decides about all, agreement is worth more than that each label is right
+    # for its own input; but neighbours of a doubtful representation would spoil a vote.
+    is_useful = plan.mechanism.charged_per_batch and strategy.uses_representation and not is_doubted
+    if not is_useful or not teachers.covers(pool.inputs):
+        return 0
+    return propagation.default_number(pool, queries.num_queries)
 
 
 def _labels_of_votes(
     plan: ReleasePlan,
     pool: Pool,
     teachers: Voter,
+    num_neighbours: int,
     ledger: Ledger,
     noise: NoiseSource,
     reporting: Reporting,
-    *,
-    is_doubted: bool,
-) -> QueriedLabels:
+) -> Labels:
     queries, mechanism = plan.queries, plan.mechanism
-    strategy = find_strategy(queries.strategy)
-    number = queries.num_neighbours
-    if number is None:
-        # Where one query decides about all, agreement is worth more than that each label is right
-        # for its own input; but neighbours of a doubtful representation would spoil a vote.
-        is_useful = mechanism.is_paid_once and strategy.uses_representation and not is_doubted
-        has_votes = is_useful and covers(teachers, pool.inputs)
-        number = neighbours.default_number(pool, queries.num_queries) if has_votes else 0
+    is_adaptive = find_strategy(queries.strategy).is_adaptive
 
     def neighbours_of(indices: IntArray) -> IntArray | None:
-        if not number:
+        if not num_neighbours:
             return None
-        return neighbours.nearest(
-            pool, indices, number, queries.seed, representation=queries.representation
+        return propagation.nearest(
+            pool, indices, num_neighbours, queries.seed, representation=queries.representation
         )
 
     with reporting.progress_bar("asking teachers", queries.num_queries, "query") as advance:
 
         def voter(inputs: npt.NDArray[Any]) -> VoteCounts:
-            count = voters.counts_of_groups if number else voters.counts
-            return count(teachers, inputs, advance)
+            count = teachers.group_counts if num_neighbours else teachers.counts
+            return count(inputs, advance)
 
         labeller = Labeller(
             voter=voter,
@@ -589,7 +556,7 @@ def _labels_of_votes(
                 asked_inputs(pool, indices, neighbours_of(indices)),
                 mechanism=mechanism,
                 query_indices=indices,
-                adaptive=strategy.is_adaptive,
+                adaptive=is_adaptive,
                 num_later=queries.num_queries - len(indices),
                 predictions=predictions,
             )
@@ -598,10 +565,10 @@ def _labels_of_votes(
             queries,
             pool,
             answers,
-            with_students=mechanism.heeds_predictions,
+            with_students=mechanism.uses_student_predictions,
             choosing=lambda: reporting.clock("choosing queries"),
         )
-    return dataclasses.replace(labels, neighbours=neighbours_of(labels.queries))
+    return dataclasses.replace(labels, neighbours=neighbours_of(labels.queries), choice=plan.reason)
 
 
 @functools.cache
@@ -613,18 +580,13 @@ def _aggregation(num_classes: int) -> VoteAggregation:
 def _labels_of_sums(
     plan: ReleasePlan,
     pool: Pool,
-    teachers: Voter,
+    sums: StoredSums,
     ledger: Ledger,
     noise: NoiseSource,
     reporting: Reporting,
-) -> QueriedLabels:
-    ensemble, sums = sums_of(teachers)
-    features = ensemble.features(pool.inputs)
-    vectors = np.empty((len(pool), features.shape[1] + 1), np.float32)
-    for start in range(0, len(pool), PART):
-        part = slice(start, start + PART)
-        vectors[part] = record_vectors(features[part], ensemble.scale)
-    released = release_sums(sums, plan.mechanism, ledger=ledger, noise=noise, unit=teachers.unit)
+) -> Labels:
+    vectors = sums.vectors(pool.inputs)
+    released = release_sums(sums.sums, plan.mechanism, ledger=ledger, noise=noise, unit=sums.unit)
     with reporting.clock("working out labels of the pool"):
         inferred = infer_from_sums(
             pool,
@@ -644,11 +606,12 @@ def _labels_of_sums(
         secure_noise=released.secure_noise,
         noisy_sums=released.values,
     )
-    return QueriedLabels(
+    return Labels(
+        pool=pool,
         queries=labels.query_indices,
         released=labels,
-        labels=inferred.learnt,
+        training_labels=inferred.learnt,
         certainty=inferred.certainty,
         strategy=plan.queries.strategy,
-        pool_digest=artifacts.digest_array(pool.inputs),
+        choice=plan.reason,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
-from pate_tf.api.files import read_records
+from pate_tf.api.data import read_records
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue as data

@@ -1,11 +1,13 @@
 """A whole party of secure aggregation: its keys, and its work for a coordinator."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
 
+from pate_tf.core.settings import Settings, setting
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
-from pate_tf.silos.party_connection import PartyConnection
+from pate_tf.silos.clients import PartyConnection
 from pate_tf.silos.secure.keys import PartyKeys, party_entry, read_parties
 from pate_tf.silos.secure.party import Party
 
@@ -13,31 +15,29 @@ KEYS, JOURNAL = "keys.json", "journal"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PartyRun:
-    """What a party needs to work.
+class PartyRun(Settings):
+    """What a party needs to work."""
 
-    Attributes:
-      index: which party of the list, from 1.
-      parties: the list of parties.
-      folder: keys and journal of the party; nobody else's business, never copied back.
-      coordinator: address, `host:port`.
-      certificates: folder with `authority.pem`, and `NAME.pem` and `NAME.key` of the party.
-      coordinator_name: in the coordinator's certificate.
-    """
-
-    index: int
-    parties: pathlib.Path
-    folder: pathlib.Path
-    coordinator: str
-    certificates: pathlib.Path
-    coordinator_name: str = COORDINATOR
+    index: int = setting(least=1, help="Which party of the list this is, from 1.")
+    parties: pathlib.Path = setting(pathlib.Path("parties.toml"), help="The list of parties.")
+    folder: pathlib.Path = setting(
+        flag="party_dir",
+        help="Folder of the party: its keys and its journal; never restored from a copy.",
+    )
+    coordinator: str = setting(help="Address of the coordinator, HOST:PORT.")
+    certificates: pathlib.Path = setting(
+        pathlib.Path("certificates"),
+        help="Folder with authority.pem, and NAME.pem and NAME.key of this party.",
+    )
+    coordinator_name: str = setting(
+        COORDINATOR, advanced=True, help="Name in the coordinator's certificate."
+    )
 
 
 def party_keys(name: str, folder: pathlib.Path) -> str:
     """Makes a party's keys, unless there are some, and returns its entry in the list of parties.
 
-    Raises:
-      ValueError: if the folder has another party's keys.
+    Raises ValueError if the folder has another party's keys.
     """
     return party_entry(PartyKeys.load_or_create(folder / KEYS, name).identity)
 
@@ -46,8 +46,9 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
     """Works until the process is stopped.
 
     Raises:
-      ValueError: if the party is not the list's, or its folder is another process's.
+      ValueError: if the party is not the list's.
       PermissionError: if the coordinator doesn't know the party.
+      LedgerError: if the party's journal can't be used.
       OSError: if a file can't be read.
     """
     parties = read_parties(run.parties)
@@ -59,19 +60,15 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
     keys = PartyKeys.load_or_create(run.folder / KEYS, identity.name)
     if keys.identity != identity:
         raise ValueError(f"parties: expected the keys of {run.folder}, got other keys")
-    party = Party(keys, run.folder / JOURNAL)
-    try:
-        connection = PartyConnection(
+    with (
+        contextlib.closing(Party(keys, run.folder / JOURNAL)) as party,
+        PartyConnection(
             party,
-            {one.name: one for one in parties},
+            {each.name: each for each in parties},
             run.coordinator,
             files=TlsFiles.of(run.certificates, identity.name),
             coordinator=run.coordinator_name,
-        )
+        ) as connection,
+    ):
         on_event(f"{identity.name} dials {run.coordinator}")
-        try:
-            connection.serve(on_event=on_event)
-        finally:
-            connection.close()
-    finally:
-        party.close()
+        connection.serve(on_event=on_event)

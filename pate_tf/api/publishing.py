@@ -1,143 +1,224 @@
-"""Publishing a student with the statement of what its labels cost."""
+"""Exports a student with its statement, after its labels are verified against the ledger."""
 
-from __future__ import annotations
-
-import os
+import dataclasses
+import hmac
+import importlib.metadata
 import pathlib
-from collections.abc import Sequence
-from typing import Any, overload
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 
-import keras
-import numpy as np
-
-from pate_tf.api import silo_coordinator as silos
-from pate_tf.api import student_publishing
-from pate_tf.api.labeller import Labeller
-from pate_tf.api.labels import Labels
-from pate_tf.api.silo_coordinator import PublishedOfSilos
-from pate_tf.api.student import Student
-from pate_tf.api.student_publishing import Published
+from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
+from pate_tf.aggregation.feature_sums import sums_digest
+from pate_tf.aggregation.labeller import cost_of_labels, query_digests
+from pate_tf.api.feature_sums import StoredSums
+from pate_tf.api.labelling import Source, check_teachers
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import Dataset
-from pate_tf.models import catalogue as models
-from pate_tf.models.catalogue import check_draws
-from pate_tf.silos.coordinator import Coordinator
+from pate_tf.data.named_function import name_of
+from pate_tf.ledger import Ledger
+from pate_tf.queries.labels import Labels
+from pate_tf.representations import catalogue, pretrained
+from pate_tf.serving.export import export_student
+from pate_tf.serving.signatures import student_digest
+from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.privacy_statement import PrivacyStatement
+
+LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
+NOT_CHARGED: Final = "labels: expected labels that were charged to this ledger, got others"
+ASK_AGAIN: Final = "ask again, what was charged once is free"
+
+Stated = TypeVar("Stated", bound=PrivacyStatement)
 
 
-@overload
-def publish(
-    student: Student | keras.Model,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published(Generic[Stated]):
+    """A student with the statement that goes with it. Public.
+
+    Attributes:
+      statement: what the student's labels cost.
+      student_folder: the exported version.
+    """
+
+    statement: Stated
+    student_folder: pathlib.Path
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """What may be published: the student and its statement."""
+        return self.student_folder.parent.parent
+
+    def _repr_html_(self) -> str:
+        return self.statement._repr_html_()
+
+
+def publish_model(
+    model: Any,
     labels: Labels,
-    labeller: Labeller,
-    folder: str | os.PathLike[str],
     *,
+    teachers: Source,
+    ledger: Ledger,
+    folder: pathlib.Path,
     export_formats: Sequence[str] = (),
-) -> Published: ...
-
-
-@overload
-def publish(
-    student: Student | keras.Model,
-    labels: Labels,
-    labeller: Coordinator,
-    folder: str | os.PathLike[str],
-    *,
-    export_formats: Sequence[str] = (),
-) -> PublishedOfSilos: ...
-
-
-def publish(
-    student: Student | keras.Model,
-    labels: Labels,
-    labeller: Labeller | Coordinator,
-    folder: str | os.PathLike[str],
-    *,
-    export_formats: Sequence[str] = (),
-) -> Published | PublishedOfSilos:
-    """Exports a student as a SavedModel, and states what its labels cost.
-
-    >>> import pate_tf
-    >>> published = pate_tf.publish(student, labels, labeller, folder / "released")
-    >>> sorted(path.name for path in published.folder.iterdir())
-    ['privacy_statement.json', 'privacy_statement.md', 'student']
+) -> Published[LabelsStatement]:
+    """Exports a student's model, and states what its labels cost.
 
     Args:
-      student: a trained one, or a Keras model of the user's own, from raw inputs to logits or to
-        probabilities, that learnt from these labels and public data alone. Nobody can see that from
-        here: the statement holds for such a model only.
-      labels: what it learnt from.
-      labeller: whose ledger paid for them; it may be closed. Or the open `Coordinator` of the silos
-        that answered.
-      folder: gets `student/1`, and the statement in JSON and as a page.
-      export_formats: of "onnx" and "litert", to write the student in besides.
-
-    Returns:
-      `statement`, `folder` and `student_folder`.
+      model: from raw inputs to logits; learnt from these labels and public data alone.
+      labels: that it learnt from.
+      teachers: the ensemble that was asked, or the feature sums.
+      ledger: its ledger, open.
+      folder: `student/` and the statement go there, in JSON and as a page.
+      export_formats: of "onnx" and "litert", to write the student in as well.
 
     Raises:
-      ValueError: if student, labels and ledger do not belong together, or the student can't be
-        exported.
+      ValueError: if the labels were not charged to the ledger, or the model can't be exported.
     """
-    target = pathlib.Path(folder)
-    if artifacts.is_within(target / "student", artifacts.SENSITIVE):
-        raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
-    if isinstance(student, Student):
-        if student.labels.queried is not labels.queried and not _same(student.labels, labels):
-            raise ValueError("labels: expected those that the student learnt from, got others")
-        model = student.model
+    dataset = labels.pool.dataset
+    check_teachers(teachers, labels.pool)
+    if ledger.ensemble_digest != teachers.digest:
+        raise ValueError("teachers: expected those of the ledger that was charged, got others")
+    check_charged(labels, ledger)
+    knows_records = teachers.unit == "record"
+    records = teachers.records if knows_records else None  # else their number is private
+    is_of_sums = labels.released.cost.charge.releases_feature_sums
+    statement = LabelsStatement.of(
+        labels.released,
+        ledger,
+        dataset=dataset.name,
+        num_teachers=None if is_of_sums else teachers.num_teachers,
+        query_strategy=labels.strategy,
+        choice=labels.choice,
+        num_neighbours=labels.num_neighbours,
+        encoder=vouched_encoder(teachers),
+        num_records=None if records is None else records.num_records,
+        student_digest=student_digest(model),
+        versions=library_versions(),
+    )
+    return export_with(statement, model, labels, folder, export_formats=export_formats)
+
+
+def vouched_encoder(source: Source) -> str | None:
+    """Returns name and digest of the encoder that a person brought; None where there is none."""
+    if isinstance(source, StoredSums):
+        name: Any = source.representation
     else:
-        model = _to_logits(student, labels.pool.dataset)
-    if isinstance(labeller, Coordinator):
-        return silos.publish(
-            model,
-            labels.queried,
-            labels.pool,
-            coordinator=labeller,
-            folder=target,
-            export_formats=export_formats,
-        )
-    with labeller.ledger() as ledger:
-        return student_publishing.publish(
-            model,
-            labels.queried,
-            labels.pool,
-            teachers=labeller.teachers.known.voter(labels.pool),
-            ledger=ledger,
-            folder=target,
-            export_formats=export_formats,
-        )
+        name = None if source.config is None else source.config.representation
+    if name is None or catalogue.is_known(name):
+        return None
+    words = pretrained.file_name(name) or name_of(name)
+    return f"{words}, weights {(source.encoder_digest or 'unknown')[:16]}"
 
 
-def _same(one: Labels, other: Labels) -> bool:
-    """Whether two were bought together, though one was saved and read meanwhile."""
-    first, second = one.queried, other.queried
-    facts = [
-        (
-            labels.queried.pool_digest,
-            labels.queried.strategy,
-            labels.cost,
-            labels.released.ledger_rows,
-            labels.released.secure_noise,
-        )
-        for labels in (one, other)
-    ]
-    return facts[0] == facts[1] and all(
-        np.array_equal(getattr(part, name), getattr(its_twin, name))
-        for part, its_twin in ((first.released, second.released), (first.labels, second.labels))
-        for name in ("query_indices", "labels", "weights")
+def export_with(
+    statement: Stated,
+    model: Any,
+    labels: Labels,
+    folder: pathlib.Path,
+    *,
+    export_formats: Sequence[str] = (),
+) -> Published[Stated]:
+    """Writes a student's next version with its statement, and the statement in the folder.
+
+    Args:
+      statement: of its labels.
+      model: from raw inputs to logits.
+      labels: that it learnt from.
+      folder: `student/` and the statement go there.
+      export_formats: as `publish_model` takes them.
+
+    Raises:
+      ValueError: if the model can't be exported.
+    """
+    values, dataset = statement.to_dict(), labels.pool.dataset
+    student_folder = export_student(
+        model, dataset, folder / "student", values, formats=export_formats
     )
+    artifacts.write_json(folder / JSON_FILE, values)
+    artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
+    return Published(statement=statement, student_folder=student_folder)
 
 
-def _to_logits(model: Any, dataset: Dataset) -> keras.Model:
-    """Returns a user's model, with logarithms at the end of one that gives probabilities."""
-    models.check_model(model, dataset, getattr(model, "name", type(model).__name__))
-    check_draws(model, training=False)
-    last = model.layers[-1] if model.layers else None
-    ends_in_softmax = isinstance(last, keras.layers.Softmax) or (
-        getattr(last, "activation", None) is keras.activations.softmax
+def check_charged(labels: Labels, ledger: Ledger) -> None:
+    """Checks that labels were charged to a ledger, wherever they were stored since.
+
+    Raises:
+      ValueError: if the ledger holds other answers, or these at another delta, or anything about
+        them was changed, such as how queries were chosen.
+    """
+    released = labels.released
+    mechanism = mechanism_from_dict(released.cost.charge.to_dict())
+    if mechanism.releases_feature_sums:
+        num_distinct, rows = 1, _check_sums(released, mechanism, ledger)
+    else:
+        num_distinct, rows = _check_answers(labels, mechanism, ledger)
+    expected = cost_of_labels(
+        ledger, mechanism, num_distinct=num_distinct, rows=rows, unit=released.cost.unit
     )
-    if not ends_in_softmax:
-        return model
-    tiny = float(np.finfo(np.float32).tiny)
-    logits = keras.ops.log(keras.ops.maximum(model.outputs[0], tiny))
-    return keras.Model(model.inputs, logits)
+    cost = released.cost
+    if cost.delta != ledger.delta or not cost.epsilon >= expected.epsilon:
+        raise ValueError(
+            f"labels: expected epsilon {expected.epsilon:g} at the ledger's delta "
+            f"{ledger.delta:g}, got {cost.epsilon:g} at {cost.delta:g}: {ASK_AGAIN}"
+        )
+    if not hmac.compare_digest(labels.seal or "", ledger.recognise(labels.record())):
+        raise ValueError(
+            f"labels: expected what this ledger released, and how it was chosen, got something "
+            f"that was changed since: {ASK_AGAIN}"
+        )
+
+
+def _check_sums(released: ReleasedLabels, mechanism: Mechanism, ledger: Ledger) -> tuple[int, ...]:
+    """Returns the ledger row of noisy sums, if the ledger has them.
+
+    That the labels follow from these is sealed; to work them out again would take minutes.
+    """
+    digest = sums_digest(mechanism)
+    with ledger.exclusive():
+        answer = ledger.stored_answers([digest]).get(digest)
+    sums = released.noisy_sums
+    given = None if sums is None else tuple(sums.ravel().tolist())
+    if answer is None or given != answer.noisy_counts or released.ledger_rows != (answer.debit,):
+        raise ValueError(NOT_CHARGED)
+    return (answer.debit,)
+
+
+def _check_answers(
+    labels: Labels, mechanism: Mechanism, ledger: Ledger
+) -> tuple[int, tuple[int, ...]]:
+    """Returns how many different queries were answered, and their ledger rows, if it has them."""
+    released, counts = labels.released, labels.released.noisy_counts
+    digests = query_digests(labels.asked(), mechanism)
+    with ledger.exclusive():
+        answers = ledger.stored_answers(sorted(set(digests)))
+    given = [answers.get(digest) for digest in digests]
+    stored = {
+        # Counts that this batch has and others have not are left out of all.
+        (index, answer.label, None if counts is None else answer.noisy_counts)
+        for index, answer in zip(labels.queries.tolist(), given, strict=True)
+        if answer is not None and answer.label is not None
+    }
+    claimed = set(
+        zip(
+            released.query_indices.tolist(),
+            released.labels.tolist(),
+            [None] * len(released.labels) if counts is None else map(tuple, counts.tolist()),
+            strict=True,
+        )
+    )
+    rows = tuple(sorted({answer.debit for answer in given if answer is not None}))
+    if None in given or stored != claimed or rows != released.ledger_rows:
+        raise ValueError(NOT_CHARGED)
+    return len(set(digests)), rows
+
+
+def library_versions() -> Mapping[str, str]:
+    """Returns the version of each library that takes part, and of Python."""
+    found: dict[str, Any] = {"python": sys.version.split()[0]}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found

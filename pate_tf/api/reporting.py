@@ -1,4 +1,4 @@
-"""How a run tells how far it is, and what it found out. TensorFlow is not imported."""
+"""How a run shows its progress and returns its report. TensorFlow is not imported."""
 
 import contextlib
 import dataclasses
@@ -8,25 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Row = tuple[str, str]
-UNEVEN = 1.5  # times its even share: from there on the commonest class is told apart
+UNEVEN = 1.5  # times its even share: above it a report has the commonest class apart
 NOT_MEASURED = "not measured: the public samples have no labels"
 Advance = Callable[[int], object]
-
-
-@contextlib.contextmanager
-def _no_clock(description: str) -> Iterator[None]:
-    del description
-    yield
-
-
-@contextlib.contextmanager
-def _no_bar(description: str, total: int, unit: str) -> Iterator[Advance]:
-    del description, total, unit
-    yield lambda done: None
-
-
-def _nothing(text: str) -> None:
-    del text
 
 
 def _warn(text: str) -> None:
@@ -38,20 +22,21 @@ class Reporting:
     """How a run shows its progress. Nothing here changes a result.
 
     Attributes:
-      clock: from a description to what is entered while something goes on that can't say how far
-        it is.
-      progress_bar: from a description, a total and a unit to what is entered likewise; it gives a
-        function to call with how many more are done.
-      note: told what the user did not ask for and should know before anything is paid.
-      warn: told in one line what the user should heed.
-      verbose: whether Keras draws its own progress bars.
-      began: of the run, by `time.monotonic`.
+        clock: from a description to a context that is entered while work of unknown length goes on.
+        progress_bar: from a description, a total and a unit to a context that gives a function to
+            call with how many more are done.
+        note: takes what the user should know before anything is charged.
+        warn: takes a warning, one line.
+        verbose: whether Keras draws its own progress bars.
+        began: of the run, by `time.monotonic`.
     """
 
-    clock: Callable[[str], contextlib.AbstractContextManager[None]] = _no_clock
-    progress_bar: Callable[[str, int, str], contextlib.AbstractContextManager[Advance]] = _no_bar
-    note: Callable[[str], None] = _nothing
-    warn: Callable[[str], None] = _warn
+    clock: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    progress_bar: Callable[[str, int, str], contextlib.AbstractContextManager[Advance]] = (
+        lambda description, total, unit: contextlib.nullcontext(lambda done: None)
+    )
+    note: Callable[[str], object] = lambda text: None
+    warn: Callable[[str], object] = _warn
     verbose: bool = False
     began: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -66,13 +51,13 @@ QUIET = Reporting()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """SENSITIVE: what a run tells whoever holds the private data.
+    """SENSITIVE: the report of a run, for the holder of the private data.
 
     Attributes:
-      values: JSON values.
-      rows: the same as rows of a table.
-      failure: why there is no result although something was paid, in one line; None if there is
-        one.
+        values: JSON values.
+        rows: the same as rows of a table.
+        failure: why there is no result although something was charged, in one line; None if there
+            is one.
     """
 
     values: dict[str, Any] = dataclasses.field(repr=False)
@@ -85,10 +70,10 @@ class Table:
     """Rows, or lines, under a title.
 
     Attributes:
-      title: what they are.
-      rows: names and values.
-      lines: instead of rows.
-      is_sensitive: whether they may not be published.
+        title: what they are.
+        rows: names and values.
+        lines: instead of rows.
+        is_sensitive: whether they may not be published.
     """
 
     title: str
@@ -99,11 +84,12 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TablesReport:
-    """SENSITIVE: what an analysis tells whoever holds the votes.
+    """SENSITIVE: the report of an analysis, for the holder of the votes.
 
     Attributes:
-      tables: what may be published and what may not, apart. Argument names stand in backticks.
-      values: JSON values.
+        tables: those that may be published and those that may not, apart. Names of arguments stand
+            in backticks.
+        values: JSON values.
     """
 
     tables: Sequence[Table] = dataclasses.field(repr=False)

@@ -9,6 +9,7 @@ from pate_tf.accounting.planning import DEFAULT_MARGIN, DEFAULT_PROFILE, Planned
 from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data.named_function import Named
+from pate_tf.queries.strategies import AUTO
 
 METHODS = ("pate", "feature_sums")
 DEFAULT_NUM_QUERIES = 100
@@ -40,7 +41,7 @@ class LabelSettings(Settings):
     )
     mechanism: Mechanism | type[Mechanism] | None = None
     num_queries: int | None = None
-    strategy: str | None = None
+    strategy: str | None = None  # None: `strategies.recommended`
     num_neighbours: int | None = None
     rounds: int | None = None
     seed: int = 0
@@ -74,6 +75,8 @@ class LabelSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.strategy == AUTO:
+            object.__setattr__(self, "strategy", None)
         has_noise = self.mechanism is not None and not isinstance(self.mechanism, type)
         if has_noise:
             check_mechanism(self.mechanism)

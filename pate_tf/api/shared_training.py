@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
+from pate_tf.api.publishing import library_versions
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
-from pate_tf.api.sources import DataSource
-from pate_tf.api.student_publishing import library_versions
+from pate_tf.api.run_folder import DataSource
 from pate_tf.api.teacher_training import check_data
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -47,7 +47,8 @@ from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.store import Store
 from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.selective_sgd.upload import dense_bytes
-from pate_tf.serving import digest, export
+from pate_tf.serving.export import export_student
+from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 # Features of public inputs that a small private model learns on.
@@ -195,11 +196,11 @@ def publish(
         fewest_records=fewest_records if unit == "record" else None,
         ledger_heads=tuple(one.ledger_head for one in payments),
         ledger_was_reset=any(one.was_reset for one in payments),
-        student_digest=digest.student_digest(model),
+        student_digest=student_digest(model),
         versions=library_versions(),
     )
     folder = directory.released if payments else directory.sensitive
-    exported = export.export_student(model, dataset, folder / "shared_model", statement.to_dict())
+    exported = export_student(model, dataset, folder / "shared_model", statement.to_dict())
     artifacts.write_json(folder / "shared_model_statement.json", statement.to_dict())
     artifacts.write_text(folder / "shared_model_statement.md", statement.to_markdown())
     return exported

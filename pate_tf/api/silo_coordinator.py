@@ -1,132 +1,90 @@
-"""A student of many holders is published: exported, with a statement of what each silo paid."""
+"""A whole run of a coordinator: silos are asked, a student learns, both are published.
+
+TensorFlow is imported where a student learns.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate_tf.api.student_publishing import library_versions
-from pate_tf.api.student_training import learn
 from pate_tf.core import artifacts
-from pate_tf.core.public import Pool, PublicSplit
+from pate_tf.core.public import PublicSplit
+from pate_tf.core.settings import Settings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
-from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.queried import QueriedLabels
-from pate_tf.queries.rounds import check_queries
-from pate_tf.serving import digest, export
-from pate_tf.serving.served import ServedStudent
-from pate_tf.silos.asking import Asking
+from pate_tf.queries.rounds import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
-from pate_tf.silos.roster import Roster
-from pate_tf.silos.secure.keys import read_parties
-from pate_tf.silos.secure.opening import OpenedHistogram
-from pate_tf.silos.server import PartyLine, serve_coordinator
+from pate_tf.silos.messages import SECURE_HISTOGRAM
+from pate_tf.silos.roster import Asking, Roster
 from pate_tf.statement.silos import SilosStatement
-from pate_tf.students import evaluation
-from pate_tf.students.catalogue import complete
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.config import StudentSettings, complete
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PublishedOfSilos:
-    """A student of many holders with the statement that goes with it. Public.
-
-    Attributes:
-      statement: what each silo paid, and who saw what.
-      student_folder: the exported version.
-    """
-
-    statement: SilosStatement
-    student_folder: pathlib.Path
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """What may be published: the student, and the statement beside it."""
-        return self.student_folder.parent.parent
-
-
-def publish(
-    model: Any,
-    labels: QueriedLabels,
-    pool: Pool,
-    *,
-    coordinator: Coordinator,
-    folder: pathlib.Path,
-    export_formats: Sequence[str] = (),
-) -> PublishedOfSilos:
-    """Exports a student, and states what its labels cost each silo.
-
-    Args:
-      model: from raw inputs to logits; learnt from these labels and public data alone.
-      labels: all that it learnt from, beside the pool.
-      pool: what the labels are of.
-      coordinator: who asked for them, open.
-      folder: `student/` and the statement go there, in JSON and as a page.
-      export_formats: of "onnx" and "litert", to write the student in besides.
-
-    Raises:
-      ValueError: if the labels are not the coordinator's, or the model can't be exported.
-    """
-    labels.check_pool(pool)
-    if not coordinator.gave(labels.released, pool):
-        raise ValueError("labels: expected those of this coordinator's run, got others")
-    statement = coordinator.statement(
-        dataset=pool.dataset.name,
-        query_strategy=labels.strategy,
-        student_digest=digest.student_digest(model),
-        versions=library_versions(),
-    )
-    student_folder = export.export_student(
-        model, pool.dataset, folder / "student", statement.to_dict(), formats=export_formats
-    )
-    artifacts.write_json(folder / "privacy_statement.json", statement.to_dict())
-    artifacts.write_text(folder / "privacy_statement.md", statement.to_markdown())
-    return PublishedOfSilos(statement=statement, student_folder=student_folder)
-
-
-# A whole run of a coordinator: silos are asked, a student learns, both are published.
-
+if TYPE_CHECKING:
+    from pate_tf.api.publishing import Published
+    from pate_tf.queries.labels import Labels
+    from pate_tf.silos.secure.opening import OpenedHistogram
+    from pate_tf.students.evaluation import Accuracy
 
 REPORT = "report.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun:
-    """What a coordinator needs to work.
+class CoordinatorRun(Settings):
+    """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
-    Attributes:
-      roster: file of the roster.
-      folder: holds the journal, `released/` and `report.json`.
-      address: to listen on, `host:port`.
-      certificates: folder with `authority.pem`, and `NAME.pem` and `NAME.key` of the coordinator.
-      asking: how silos are asked.
-      dataset: name that `data.catalogue` knows, or `module:function`.
-      data_dir: where the data lie; None for the default.
-      pool_size: public samples that form the pool; None for the data set's own number.
-      queries: how many, and how they are chosen.
-      student: how it is trained.
-      parties: the list of parties; None without secure aggregation.
-      gather_seconds: how long silos may take to call before the first round.
-      name: in the coordinator's certificate.
-    """
-
-    roster: pathlib.Path
-    folder: pathlib.Path
-    address: str
-    certificates: pathlib.Path
+    roster: pathlib.Path = setting(
+        pathlib.Path("roster.toml"), help="The silos: name, epsilon and declared queries."
+    )
+    folder: pathlib.Path = setting(
+        pathlib.Path("runs/silos"), flag="train_dir", help="Journal, released/ and report.json."
+    )
+    address: str = setting("localhost:7000", help="To listen on, HOST:PORT.")
+    certificates: pathlib.Path = setting(
+        pathlib.Path("certificates"), help="Folder with authority.pem, coordinator.pem and its key."
+    )
+    dataset: str = setting(
+        "digits", group="data", help="Data set of the public pool, or module:function."
+    )
+    data_dir: pathlib.Path | None = setting(
+        None, group="data", help="Where the data lie. Default: TensorFlow Datasets' own folder."
+    )
+    pool_size: int | None = setting(
+        None,
+        group="data",
+        least=1,
+        help="Public samples that form the pool. Default: the data set's own number.",
+    )
+    aggregation: str = setting(
+        "local",
+        group="privacy",
+        choices=("local", "secure"),
+        help="local: each silo randomises its own vote. secure: parties add votes up.",
+    )
+    sigma: float = setting(
+        40.0,
+        group="privacy",
+        above=0.0,
+        help="With secure: standard deviation of the noise, in votes.",
+    )
+    threshold: int = setting(
+        1, group="privacy", least=1, help="With secure: parties that may pool what they know."
+    )
+    parties: pathlib.Path | None = setting(
+        None, group="privacy", help="With secure: the list of parties."
+    )
+    gather_seconds: float = setting(
+        60.0, above=0.0, help="How long silos may take to call before the first round."
+    )
+    name: str = COORDINATOR
     asking: Asking
-    dataset: str
-    data_dir: pathlib.Path | None = None
-    pool_size: int | None = None
     queries: QueryConfig
     student: StudentSettings
-    parties: pathlib.Path | None = None
-    gather_seconds: float = 60.0
-    name: str = COORDINATOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,11 +95,11 @@ class CoordinatorReport:
       published: the student with its statement.
       num_parties: parties that added up votes; 0 without.
       label_accuracy: share of right labels; None where no public label tells.
-      student_accuracy: of the exported student on held-out samples; likewise.
+      student_accuracy: of the exported student on held-out samples; None where none has a label.
       seconds_per_round: of asking, on average.
     """
 
-    published: PublishedOfSilos
+    published: Published[SilosStatement]
     num_parties: int
     label_accuracy: float | None
     student_accuracy: float | None
@@ -157,20 +115,43 @@ class CoordinatorReport:
             "queries_answered": statement.num_answered,
             "label_accuracy": self.label_accuracy,
             "student_accuracy": self.student_accuracy,
-            "epsilon_per_silo": {one.name: one.epsilon for one in statement.silos},
+            "epsilon_per_silo": {each.name: each.epsilon for each in statement.silos},
             "delta": statement.silos[0].delta,
             "seconds_per_round": self.seconds_per_round,
         }
 
 
-def number_of_parties(path: pathlib.Path) -> int:
-    """Returns how many parties a list has.
+def publish(
+    model: Any,
+    labels: Labels,
+    *,
+    coordinator: Coordinator,
+    folder: pathlib.Path,
+    export_formats: Sequence[str] = (),
+) -> Published[SilosStatement]:
+    """Exports a student, and states what its labels cost each silo.
 
-    Raises:
-      ValueError: if the file holds none.
-      OSError: if it can't be read.
+    Args:
+      model: from raw inputs to logits; learnt from these labels and public data alone.
+      labels: that it learnt from.
+      coordinator: that asked for them, open.
+      folder: `student/` and the statement go there, in JSON and as a page.
+      export_formats: of "onnx" and "litert", to write the student in besides.
+
+    Raises ValueError if the labels are not the coordinator's, or the model can't be exported.
     """
-    return len(read_parties(path))
+    from pate_tf.api.publishing import export_with, library_versions
+    from pate_tf.serving.signatures import student_digest
+
+    if not coordinator.gave(labels.released, labels.pool):
+        raise ValueError("labels: expected those of this coordinator's run, got others")
+    statement = coordinator.statement(
+        dataset=labels.pool.dataset.name,
+        query_strategy=labels.strategy,
+        student_digest=student_digest(model),
+        versions=library_versions(),
+    )
+    return export_with(statement, model, labels, folder, export_formats=export_formats)
 
 
 def coordinate(
@@ -188,24 +169,37 @@ def coordinate(
       JournalError: if the journal can't be used.
       OSError: if a file can't be read, or a party is missing.
     """
+    from pate_tf.api.student_training import learn
+    from pate_tf.queries.rounds import check_queries
+    from pate_tf.silos.secure.keys import read_parties
+    from pate_tf.silos.server import PartyService, serve_coordinator
+    from pate_tf.students import evaluation
+
     roster = Roster.read(run.roster)
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
     split = public.split(run.pool_size or public.dataset.pool_size)
     check_queries(run.queries, split.pool)
     student = complete(run.student, split.dataset)
     artifacts.check_can_hold_files(run.folder)
-    line = None
-    if run.asking.is_secure:
+    parties, asking = None, run.asking
+    if run.aggregation == "secure":
         if run.parties is None:
-            raise ValueError("parties: expected the list of parties, got none")
-        line = PartyLine(
+            raise ValueError("parties: expected the list of parties for secure, got none")
+        parties = PartyService(
             read_parties(run.parties), on_opened=lambda opened: on_event(_left_out(opened))
         )
+        mechanism = {
+            "name": SECURE_HISTOGRAM,
+            "sigma": run.sigma,
+            "num_parties": len(parties.names),
+            "threshold": run.threshold,
+        }
+        asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
         folder=run.folder / "coordinator",
-        asking=run.asking,
-        secure=None if line is None else line.sums,
+        asking=asking,
+        secure=None if parties is None else parties.sums,
         on_progress=on_progress,
     ) as coordinator:
         server = serve_coordinator(
@@ -213,7 +207,7 @@ def coordinate(
             coordinator.queue,
             files=TlsFiles.of(run.certificates, run.name),
             silos=roster.names,
-            parties=line,
+            parties=parties,
         )
         with server:
             on_event(f"listening on port {server.port}")
@@ -229,22 +223,18 @@ def coordinate(
             seconds = time.monotonic() - started
         if not labels.released.num_answered:
             raise ValueError("queries: expected at least one label, got none; see who refused")
-        labels.save(run.folder / artifacts.RELEASED)
-        nobody = dataclasses.replace(split.held_out, labels=None)
-        watched = PublicSplit(pool=split.pool, held_out=nobody)
-        model = learn(student, watched, labels, folder=run.folder / artifacts.RELEASED)
-        published = publish(
-            model,
-            labels,
-            split.pool,
-            coordinator=coordinator,
-            folder=run.folder / artifacts.RELEASED,
-        )
+        released = run.folder / artifacts.RELEASED
+        labels.save(released)
+        unlabelled = dataclasses.replace(split.held_out, labels=None)
+        watched = PublicSplit(pool=split.pool, held_out=unlabelled)
+        model = learn(student, watched, labels, folder=released)
+        published = publish(model, labels, coordinator=coordinator, folder=released)
         num_rounds = len(coordinator.queue.rounds())
+    accuracy: Accuracy | None = evaluation.accuracy_in_pool(labels.released, split)
     report = CoordinatorReport(
         published=published,
-        num_parties=0 if line is None else len(line.service.names),
-        label_accuracy=_value(evaluation.accuracy_in_pool(labels.released, split)),
+        num_parties=0 if parties is None else len(parties.names),
+        label_accuracy=None if accuracy is None else accuracy.value,
         student_accuracy=_student_accuracy(published, split),
         seconds_per_round=seconds / max(num_rounds, 1),
     )
@@ -253,17 +243,14 @@ def coordinate(
 
 
 def _left_out(opened: OpenedHistogram) -> str:
-    left_out = ", ".join(opened.left_out)
-    return f"a histogram opened; left out: {left_out or 'nobody'}"
+    return f"a histogram opened; left out: {', '.join(opened.left_out) or 'none'}"
 
 
-def _student_accuracy(published: PublishedOfSilos, split: PublicSplit) -> float | None:
+def _student_accuracy(published: Published[SilosStatement], split: PublicSplit) -> float | None:
+    from pate_tf.serving.served import ServedStudent
+
     samples = split.held_out.labelled()
     if samples is None or samples.labels is None:
         return None
     given = ServedStudent(published.student_folder).classify(samples.inputs)
     return float(np.mean(given == samples.labels))
-
-
-def _value(found: evaluation.Accuracy | None) -> float | None:
-    return None if found is None else found.value

@@ -1,26 +1,33 @@
-"""A student that learns from labels."""
+"""A student that learns from labels, and its publication."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import keras
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 
+from pate_tf.api import silo_coordinator as silos
 from pate_tf.api.data import as_inputs
-from pate_tf.api.labels import Labels
+from pate_tf.api.labeller import Labeller
+from pate_tf.api.publishing import Published, publish_model
 from pate_tf.api.student_training import learn
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit
+from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
 from pate_tf.core.validation import IntArray, whole_numbers
-from pate_tf.statement.privacy_statement import to_html
+from pate_tf.models import catalogue as models
+from pate_tf.queries.labels import Labels
+from pate_tf.silos.coordinator import Coordinator
+from pate_tf.statement.labels import LabelsStatement
 from pate_tf.students import batches
-from pate_tf.students.catalogue import complete
-from pate_tf.students.config import StudentSettings
+from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.kinds import AUTO
 
 
 class Student:
@@ -33,18 +40,19 @@ class Student:
     >>> 0.0 <= student.evaluate(data.held_out) <= 1.0
     True
 
-    Whatever it learns costs nothing beyond its labels (post-processing).
+    Learning costs nothing beyond its labels (post-processing).
     """
 
     def __init__(
         self,
-        student: str = "supervised",
+        student: str = AUTO,
         *,
         model: Callable[[Dataset], Any] | str | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         seed: int = 0,
+        initial: keras.Model | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         directory: str | os.PathLike[str] | None = None,
         verbose: bool = False,
@@ -52,17 +60,20 @@ class Student:
         """Takes the settings; those that are None are the student's own.
 
         Args:
-          student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan" or
-            "random_forest".
+          student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
+            "random_forest", or another file of `pate_tf.students.kinds`. Default: consistency for
+            images whose data set names an augmentation, supervised otherwise.
           model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
             logits, or a name; "random_forest" has one of its own.
           steps: training steps.
           batch_size: labelled inputs a step.
           learning_rate: of Adam, before the schedule.
           seed: fixes initial weights, shuffling and augmentation.
+          initial: a network whose weights training begins with, in place of a model. It must have
+            learnt from the same labels and public data alone, as `model` of another `Student` has.
           callbacks: for Keras' `fit`.
           directory: public; logs and the state of a stopped `fit`, which goes on from there.
-            Default: neither is kept.
+            Default: neither is stored.
           verbose: whether progress bars are shown.
         """
         self._settings = StudentSettings(
@@ -73,11 +84,27 @@ class Student:
             learning_rate=learning_rate,
             seed=seed,
         )
+        self._initial = initial
         self._callbacks = callbacks
         self._directory = None if directory is None else pathlib.Path(directory)
         self._verbose = verbose
-        self._model: Any = None
-        self._labels: Labels | None = None
+        self._fitted: tuple[Any, Labels] | None = None
+
+    @classmethod
+    def from_model(cls, model: keras.Model, labels: Labels) -> Self:
+        """Returns a Keras model of the user's own as a student.
+
+        Args:
+          model: from raw inputs to logits or to probabilities. It learnt from these labels and
+            public data alone: this can't be checked, and the statement holds for such a model only.
+          labels: what it learnt from.
+
+        Raises:
+          ValueError: if the model is none for the labels' data set, or draws at random.
+        """
+        student = cls()
+        student._fitted = _to_logits(model, labels.pool.dataset), labels
+        return student
 
     def fit(self, pool: Pool, labels: Labels) -> Self:
         """Learns from labels of a pool, from the beginning.
@@ -96,21 +123,22 @@ class Student:
             raise ValueError(f"labels: expected pate_tf.Labels, got {type(labels).__name__}")
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
-        # Nobody watches: what is held out may have labels, and those are for `evaluate`.
+        # Labels of held-out samples are for `evaluate` alone.
         nothing = PublicExamples(pool.dataset, pool.inputs[:0])
-        self._model = learn(
+        model = learn(
             complete(
                 self._settings,
                 pool.dataset,
-                labels_whole_pool=labels.queried.released.noisy_sums is not None,
+                labels_whole_pool=labels.released.noisy_sums is not None,
+                initial=self._initial,
             ),
             PublicSplit(pool=pool, held_out=nothing),
-            labels.queried,
+            labels,
             folder=self._directory,
             callbacks=self._callbacks,
             verbose=self._verbose,
         )
-        self._labels = labels
+        self._fitted = model, labels
         return self
 
     @property
@@ -120,9 +148,7 @@ class Student:
         Raises:
           ValueError: if nothing was trained yet.
         """
-        if self._model is None:
-            raise ValueError("student: expected a trained one, got none: call fit(pool, labels)")
-        return self._model
+        return self._trained()[0]
 
     @property
     def labels(self) -> Labels:
@@ -131,9 +157,12 @@ class Student:
         Raises:
           ValueError: if nothing was trained yet.
         """
-        if self._labels is None:
+        return self._trained()[1]
+
+    def _trained(self) -> tuple[Any, Labels]:
+        if self._fitted is None:
             raise ValueError("student: expected a trained one, got none: call fit(pool, labels)")
-        return self._labels
+        return self._fitted
 
     def predict(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
         """Returns the label int64 `[num_inputs]` of each raw input `[num_inputs, *input_shape]`.
@@ -141,11 +170,27 @@ class Student:
         Raises:
           ValueError: if nothing was trained yet, or the inputs do not fit.
         """
+        return self._logits(inputs).argmax(axis=1).astype(np.int64)
+
+    def predict_proba(
+        self, inputs: npt.ArrayLike | Pool | PublicExamples
+    ) -> npt.NDArray[np.float64]:
+        """Returns the probability of each class, float64 `[num_inputs, num_classes]`.
+
+        The published student gives the same `probabilities`, in float32.
+
+        Args:
+          inputs: raw, `[num_inputs, *input_shape]`.
+
+        Raises:
+          ValueError: as `predict`.
+        """
+        return np.asarray(scipy.special.softmax(self._logits(inputs), axis=1))
+
+    def _logits(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> npt.NDArray[np.float64]:
         model, dataset = self.model, self.labels.pool.dataset
         raw = as_inputs(inputs, dataset)
-        if not len(raw):
-            return np.zeros(0, np.int64)
-        return batches.outputs(model, raw).argmax(axis=1).astype(np.int64)
+        return batches.outputs(model, raw) if len(raw) else np.zeros([0, dataset.num_classes])
 
     def evaluate(
         self,
@@ -172,14 +217,81 @@ class Student:
         return float(np.mean(given[is_known] == known[is_known])) if is_known.any() else None
 
     def __repr__(self) -> str:
-        state = "not trained yet" if self._labels is None else f"of {len(self._labels)} labels"
+        state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
         return f"Student(<{self._settings.student}, {state}>)"
 
     def _repr_html_(self) -> str:
         rows = [("kind", self._settings.student)]
-        if self._labels is not None:
+        if self._fitted is not None:
             rows += [
-                ("learnt from", f"{len(self._labels):,} noisy labels"),
-                ("their cost", self._labels.cost.in_words()),
+                ("learnt from", f"{len(self.labels):,} noisy labels"),
+                ("their cost", self.labels.cost.in_words()),
             ]
         return to_html("Student", rows)
+
+
+def publish(
+    student: Student,
+    folder: str | os.PathLike[str],
+    *,
+    export_formats: Sequence[str] = (),
+) -> Published[LabelsStatement]:
+    """Exports a student as a SavedModel, and states what its labels cost.
+
+    >>> import pate_tf
+    >>> published = pate_tf.publish(student, folder / "released")
+    >>> sorted(path.name for path in published.folder.iterdir())
+    ['privacy_statement.json', 'privacy_statement.md', 'student']
+
+    Args:
+      student: a trained one, or `Student.from_model`. Its labels know whose ledger was charged:
+        that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
+      folder: gets `student/1`, and the statement in JSON and as a page.
+      export_formats: of "onnx" and "litert", to write the student in as well.
+
+    Returns:
+      `statement` (of silos, their `SilosStatement`), `folder` and `student_folder`.
+
+    Raises:
+      ValueError: if student, labels and ledger do not belong together, or the student can't be
+        exported.
+    """
+    target = pathlib.Path(folder)
+    if artifacts.is_within(target / "student", artifacts.SENSITIVE):
+        raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
+    model, labels = student.model, student.labels
+    labeller = labels.labeller
+    if isinstance(labeller, Coordinator):
+        published: Any = silos.publish(
+            model, labels, coordinator=labeller, folder=target, export_formats=export_formats
+        )
+        return cast("Published[LabelsStatement]", published)
+    if not isinstance(labeller, Labeller):
+        raise ValueError(
+            "labels: expected those of a labeller, whose ledger the statement is made from, got "
+            "stored ones: give load_labels(..., labeller=...)"
+        )
+    with labeller.ledger() as ledger:
+        return publish_model(
+            model,
+            labels,
+            teachers=labeller.source_for(labels.pool),
+            ledger=ledger,
+            folder=target,
+            export_formats=export_formats,
+        )
+
+
+def _to_logits(model: Any, dataset: Dataset) -> keras.Model:
+    """Returns a user's model, with logarithms at the end of one that gives probabilities."""
+    models.check_model(model, dataset, getattr(model, "name", type(model).__name__))
+    models.check_draws(model, training=False)
+    last = model.layers[-1] if model.layers else None
+    ends_in_softmax = isinstance(last, keras.layers.Softmax) or (
+        getattr(last, "activation", None) is keras.activations.softmax
+    )
+    if not ends_in_softmax:
+        return model
+    tiny = float(np.finfo(np.float32).tiny)
+    logits = keras.ops.log(keras.ops.maximum(model.outputs[0], tiny))
+    return keras.Model(model.inputs, logits)

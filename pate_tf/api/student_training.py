@@ -10,98 +10,87 @@ import keras
 import numpy as np
 
 from pate_tf.accounting import moments
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.aggregation.labeller import paid_counts
 from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.api.labelling import ReleasePlan, release_labels
+from pate_tf.api.labelling import ReleasePlan, Source, release_labels
+from pate_tf.api.publishing import Published, publish_model
 from pate_tf.api.reporting import QUIET, Reporting
-from pate_tf.api.student_publishing import PAGE, STATEMENT, Published, publish
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicSplit
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
-from pate_tf.queries.queried import COST_FILE, LABELS_FILE, QueriedLabels
+from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
 from pate_tf.representations.regression import MOST_QUERIES
-from pate_tf.serving import formats
+from pate_tf.serving.export import check_formats
 from pate_tf.serving.served import ServedStudent
-from pate_tf.students import catalogue, evaluation, training
-from pate_tf.students.config import StudentConfig
+from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement.labels import LabelsStatement
+from pate_tf.students import evaluation, training
+from pate_tf.students.config import HELD_OUT, OutputSettings, find_student
 from pate_tf.students.evaluation import ByClass, by_class
-from pate_tf.teachers.voters import Voter
+from pate_tf.students.kinds import StudentConfig
 
 # What the labels of one student cost at the true votes. SENSITIVE.
 
 
-def known_data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
-    """Sensitive: as `_data_dependent_epsilon`; None, with a warning, if kept votes are broken.
+def data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
+    """Sensitive: two-sided epsilon, at the true votes, of the batches charged for the labels.
 
-    All is published by then, and nothing that is published depends on them.
-    """
-    try:
-        return _data_dependent_epsilon(ledger, released)
-    except LedgerError as error:
-        warnings.warn(
-            f"{error}; so the data-dependent epsilon is not known", LedgerWarning, stacklevel=2
-        )
-        return None
-
-
-def _data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
-    """Sensitive: two-sided epsilon, at the true votes, of the batches that paid for the labels.
-
-    None if a batch depended on earlier noisy labels: its realised cost is itself random; or if no
-    two-sided bound of its mechanism is known.
+    None if a batch depended on earlier noisy labels, whose realised cost is itself random, if no
+    two-sided bound of its mechanism is known, or, with a warning, if stored votes are broken:
+    nothing that is published depends on them.
     """
     if "bounds" in released.cost.charge.lacks:
         return None
     total = 0.0 * moments.DEFAULT_MOMENTS
-    for paid in paid_counts(ledger):
-        if paid.debit in released.ledger_rows:
-            known = [one for one in ("class_aware", "two_sided") if one in paid.mechanism.bounds]
-            if paid.adaptive or not known:
-                return None
-            total = total + moments.data_dependent_alphas(
-                paid.counts.values[paid.answered],
-                paid.mechanism,
-                moments.DEFAULT_MOMENTS,
-                bound=known[0],
-                num_unanswered=int((~paid.answered).sum()),
-            )
+    try:
+        batches = [one for one in paid_counts(ledger) if one.debit in released.ledger_rows]
+    except LedgerError as error:
+        text = f"{error}; so the data-dependent epsilon is not known"
+        warnings.warn(text, LedgerWarning, stacklevel=2)
+        return None
+    for batch in batches:
+        bounds = [one for one in ("class_aware", "two_sided") if one in batch.mechanism.bounds]
+        if batch.adaptive or not bounds:
+            return None
+        total = total + moments.data_dependent_alphas(
+            batch.counts.values[batch.answered],
+            batch.mechanism,
+            moments.DEFAULT_MOMENTS,
+            bound=bounds[0],
+            num_unanswered=int((~batch.answered).sum()),
+        )
     epsilon, _ = moments.epsilon_from_alphas(total, moments.DEFAULT_MOMENTS, released.cost.delta)
     return min(epsilon, released.cost.epsilon)
 
 
-# How much noise left of what noisy counts say of a pool: from what was released, at no cost.
-
-
-# Chosen on the pools of MNIST and Fashion-MNIST, where counts that were less sure than this were
-# behind noisy class sums by points.
+# How sure labels of the pool are: from what was released, at no cost. Chosen on the pools of MNIST
+# and Fashion-MNIST, where counts that were less sure than this were behind feature sums by points.
 CERTAIN_ENOUGH = 0.8
 
 
-def certainty(labels: QueriedLabels) -> float | None:
-    """Returns how sure labels are that were worked out from all noisy numbers together.
+def certainty(labels: Labels) -> float | None:
+    """Returns the mean probability of the class of labels that follow from all noisy numbers.
 
-    It is the mean probability of their class; None where counts were not learnt from together, nor
-    sums. It knows of noise alone: what all teachers get wrong alike it can't see, nor what features
-    don't tell.
+    None where labels were not learnt from counts together, nor from sums. It knows of noise alone,
+    not of what all teachers get wrong together, nor of what features don't say.
     """
-    released = labels.released
-    weights = labels.inferred.weights
+    released, weights = labels.released, labels.inferred.weights
     if released.noisy_sums is not None:
         return labels.certainty
     if (
         weights is None
         or not len(weights)
         or released.noisy_counts is None
-        or released.cost.charge.gaussian_noise_on_counts is None
-        or released.num_answered > MOST_QUERIES  # spread, each by itself
+        or not released.cost.charge.releases_counts
+        or released.num_answered > MOST_QUERIES  # then each propagates by itself
     ):
         return None
     return float(weights.max(axis=1).mean(dtype=np.float64))
 
 
-def warn_of_noise(labels: QueriedLabels, reporting: Reporting) -> None:
-    """Says in one line that noise leaves labels of the pool unsure."""
+def warn_of_noise(labels: Labels, reporting: Reporting) -> None:
+    """Warns in one line if noise leaves labels of the pool unsure."""
     found = certainty(labels)
     if found is not None and found < CERTAIN_ENOUGH:
         by_sums = labels.released.noisy_sums is not None
@@ -114,43 +103,33 @@ def warn_of_noise(labels: QueriedLabels, reporting: Reporting) -> None:
 
 
 # A student is made: labels are released, it learns from them, it is evaluated and published.
-#
-# Each step is a function of its own; `make_student` is all of them. What crosses from the sensitive
-# half is `ReleasedLabels`, which only the labeller makes.
 
 
 REPORT = "student_report.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Output:
-    """Where a student goes, and what is kept beside it. Public.
+class Output(OutputSettings):
+    """What of a student is written and measured, and where. Public.
 
     Attributes:
       directory: labels, student and statement go below its `released/`.
-      save_labels: whether the labels and their cost are kept there.
-      export_formats: of "onnx" and "litert", to write the student in besides.
-      evaluate_on: which public samples evaluate the student, of `evaluation.EVALUATED_ON`; None
-        for the held-out ones, if they have labels.
     """
 
     directory: artifacts.RunDirectory
-    save_labels: bool = True
-    export_formats: Sequence[str] = ()
-    evaluate_on: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What public labels say about a student; None wherever there are no such labels. Public.
+    """What public labels say about a student; None where there are no such labels. Public.
 
     Attributes:
       label_accuracy: of the noisy labels.
       inferred_accuracy: of the labels that came without a query; None also if there are none.
       student_accuracy: of the exported student on the samples that evaluate it.
-      constant_answer: what always answering their commonest class would get right.
+      constant_answer: accuracy of the majority-class baseline on them.
       evaluated_on: which samples evaluated it, of `evaluation.EVALUATED_ON`.
-      by_class: how it did class by class.
+      by_class: recall and AUC of each class.
     """
 
     label_accuracy: evaluation.Accuracy | None
@@ -163,35 +142,33 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentReport:
-    """What a student run found out.
+    """What a student run measured.
 
     Attributes:
-      queried: the labels that the student learnt from, and what was paid for them.
+      labels: that the student learnt from, with their cost.
       measured: how many labels and answers are right, where public labels tell.
-      published: the student, and what may be published beside it.
-      epsilon_data_dependent: SENSITIVE; of the batches that paid for the labels, two-sided; None
-        where queries depended on earlier noisy labels, for which no such bound holds, or none is
-        known for the mechanism.
+      published: the student and its statement.
+      epsilon_data_dependent: SENSITIVE; see `data_dependent_epsilon`.
     """
 
-    queried: QueriedLabels
+    labels: Labels
     measured: Measured
-    published: Published
+    published: Published[LabelsStatement]
     epsilon_data_dependent: float | None = dataclasses.field(repr=False)
 
 
 class NothingAnsweredError(ValueError):
-    """All queries were paid for and none got a label, so there is nothing to learn from.
+    """All queries were charged and none got a label, so there is nothing to learn from.
 
     Attributes:
-      labels: what was paid.
+      labels: none, with their cost.
     """
 
-    def __init__(self, labels: QueriedLabels, advice: str) -> None:
+    def __init__(self, labels: Labels, advice: str) -> None:
         cost = labels.released.cost
         super().__init__(
             f"queries: expected at least one label of {labels.released.num_queries}, got none, and "
-            f"{cost.in_words()} was paid: {advice}"
+            f"{cost.in_words()} was charged: {advice}"
         )
         self.labels = labels
 
@@ -206,7 +183,7 @@ def check_places(directory: artifacts.RunDirectory) -> None:
     directory.check(
         files=[
             f"{artifacts.SENSITIVE}/{REPORT}",
-            *(f"{released}/{name}" for name in (LABELS_FILE, COST_FILE, STATEMENT, PAGE)),
+            *(f"{released}/{name}" for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE)),
         ],
         folders=[
             artifacts.SENSITIVE,
@@ -218,14 +195,14 @@ def check_places(directory: artifacts.RunDirectory) -> None:
 
 
 def check_student(config: StudentConfig, public: PublicSplit, output: Output) -> None:
-    """Checks all about a student that can be checked before its labels are paid for.
+    """Checks all about a student that can be checked before its labels are charged.
 
     Raises:
       ValueError: if the student does not fit the data set, or its files can't be written.
     """
     evaluation.check_evaluate_on(output.evaluate_on, public)
-    student = catalogue.find_student(config, public.dataset)
-    formats.check_formats(output.export_formats)
+    student = find_student(config, public.dataset)
+    check_formats(output.export_formats)
     if output.export_formats and not student.can_convert:
         raise ValueError("export_formats: expected none for a forest, which can't be converted")
     check_places(output.directory)
@@ -236,7 +213,7 @@ def make_student(
     public: PublicSplit,
     *,
     plan: ReleasePlan,
-    teachers: Voter,
+    teachers: Source,
     ledger: Ledger,
     noise: NoiseSource,
     output: Output,
@@ -256,7 +233,7 @@ def make_student(
 
     Raises:
       ValueError: if something does not fit; nothing was charged then.
-      NothingAnsweredError: if all was paid and no label left.
+      NothingAnsweredError: if all was charged and no query got a label.
       LedgerError: if the budget does not suffice or the ledger can't be used.
     """
     check_student(config, public, output)
@@ -271,10 +248,9 @@ def make_student(
         raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
     warn_of_noise(labels, reporting)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
-    published = publish(
+    published = publish_model(
         model,
         labels,
-        public.pool,
         teachers=teachers,
         ledger=ledger,
         folder=released,
@@ -283,17 +259,17 @@ def make_student(
     measured = _measure(config, public, labels, published, output, reporting)
     artifacts.hide_host(released)
     return StudentReport(
-        queried=labels,
+        labels=labels,
         measured=measured,
         published=published,
-        epsilon_data_dependent=known_data_dependent_epsilon(ledger, labels.released),
+        epsilon_data_dependent=data_dependent_epsilon(ledger, labels.released),
     )
 
 
 def learn(
     config: StudentConfig,
     public: PublicSplit,
-    labels: QueriedLabels,
+    labels: Labels,
     *,
     folder: pathlib.Path | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -304,7 +280,7 @@ def learn(
     Args:
       config: how it is trained.
       public: the pool; held-out samples, as far as they have labels, are shown in TensorBoard.
-      labels: bought now or before.
+      labels: released now or before.
       folder: logs and the state of an unfinished run lie below it; None for neither.
       callbacks: called as Keras calls them.
       verbose: whether a progress bar is drawn.
@@ -317,7 +293,7 @@ def learn(
       TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     labels.check_pool(public.pool)
-    student = catalogue.find_student(config, public.dataset)
+    student = find_student(config, public.dataset)
     shown = public.held_out.labelled()
     logging = (
         [evaluation.HeldOutAccuracy(shown, training.logs_of(folder))]
@@ -326,7 +302,7 @@ def learn(
     )
     return student.train(
         config,
-        labels.labels,
+        labels.training_labels,
         public.pool,
         folder=folder,
         callbacks=[*logging, *callbacks],
@@ -337,12 +313,12 @@ def learn(
 def _measure(
     config: StudentConfig,
     public: PublicSplit,
-    labels: QueriedLabels,
-    published: Published,
+    labels: Labels,
+    published: Published[LabelsStatement],
     output: Output,
     reporting: Reporting,
 ) -> Measured:
-    """Holds labels and the exported student against public labels, and logs the result."""
+    """Compares labels and the exported student with public labels, and logs the result."""
     samples = evaluation.evaluated_samples(output.evaluate_on, public, queries=labels.queries)
     given = student_accuracy = constant_answer = evaluated_on = found = None
     if samples is not None:
@@ -352,11 +328,11 @@ def _measure(
         found = by_class(given, truth, public.dataset.num_classes, probabilities)
         if found.is_constant and len(given) > 1:
             reporting.warn(
-                "student: it gives all samples the same answer, as a constant does: its labels may "
-                "all be of the commonest class; docs/data.md says what to do about it"
+                "student: it gives all samples the same answer: its labels may all be of the "
+                "commonest class; docs/data.md says what to do about it"
             )
         constant_answer = samples.majority_share
-        evaluated_on = output.evaluate_on or evaluation.HELD_OUT
+        evaluated_on = output.evaluate_on or HELD_OUT
     measured = Measured(
         label_accuracy=evaluation.accuracy_in_pool(labels.released, public),
         inferred_accuracy=evaluation.accuracy_in_pool(labels.inferred, public),
@@ -378,7 +354,7 @@ def _measure(
         settings={
             **config.to_dict(),
             "dataset": statement.dataset,
-            "num_teachers": statement.num_teachers,
+            **({} if statement.num_teachers is None else {"num_teachers": statement.num_teachers}),
             "queries": statement.num_queries,
             "query_strategy": statement.query_strategy,
             "mechanism": statement.mechanism.to_dict(),

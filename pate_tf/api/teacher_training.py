@@ -1,50 +1,226 @@
-"""Trains teachers: checks, checkpoints, training, and loading of what was trained."""
+"""A whole run of the teachers: settings, shares, training, accuracy, report.
 
+`pate_tf.Teachers.fit` and `train_teachers.py` both go through `train_teachers`.
+"""
+
+import dataclasses
 import pathlib
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
+import numpy.typing as npt
 
-from pate_tf.api.reporting import Reporting
-from pate_tf.core import artifacts
-from pate_tf.core.partition import Partition
-from pate_tf.core.public import PublicExamples
-from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.validation import IntArray
-from pate_tf.data.named_function import name_of
-from pate_tf.models import catalogue as models
-from pate_tf.models import classifier, closed_form
-from pate_tf.models import fingerprint as descriptions
-from pate_tf.models.catalogue import check_draws
-from pate_tf.models.encoder import Encoder
-from pate_tf.teachers import classifiers, cluster, keras_fit, logs, on_features, records, store
-from pate_tf.teachers import ensemble as ensembles
-from pate_tf.teachers.cluster import Cluster
-from pate_tf.teachers.on_features import is_on_features
-from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.store import TeacherStore, load_finished, read_class_sums, read_finished
-from pate_tf.teachers.training import (
-    DataParallelTrainer,
-    EnsembleParallelTrainer,
-    TeacherData,
-    TeacherState,
-    Trainer,
+from pate_tf.api.data import FileSource
+from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
+from pate_tf.api.run_folder import (
+    DEFAULT_NUM_TEACHERS,
+    DataSource,
+    RunDescription,
+    default_folder,
+    ensemble_folder,
 )
+from pate_tf.core import artifacts
+from pate_tf.core import partition as partitions
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition
+from pate_tf.core.public import Pool, PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data.named_function import Named, name_of
+from pate_tf.models import catalogue as models
+from pate_tf.models.encoder import Encoder
+from pate_tf.representations import catalogue as representations
+from pate_tf.students.evaluation import true_labels
+from pate_tf.teachers import cluster, kinds, logs, voters
+from pate_tf.teachers.kinds import Engine, TeacherKind, Work, load_ensemble
+from pate_tf.teachers.settings import RunSettings, TeacherConfig, TeacherSettings
+from pate_tf.teachers.store import Finished, TeacherStore, check_folders
+from pate_tf.teachers.voters import Ensemble, Voter
 
-# What is checked before teachers are trained: data, places, workers.
-
-
+OF_IMAGES = "ridge"  # the model of a teacher of images, where none is named
 REPORT = "teachers_report.json"
 PATIENCE = 600.0  # seconds until workers that never answer are an error
+
+Progress = Callable[[int], object]
+
+
+# Shares.
+
+
+def owned(examples: PrivateExamples, owners_file: pathlib.Path | None) -> PrivateExamples:
+    """Returns records with the owners of a `.npy` file `[num_records]`, else those of the data.
+
+    Raises:
+        ValueError: if the file is broken or does not fit.
+    """
+    if owners_file is None:
+        return examples
+    owners = artifacts.read_array(owners_file)
+    _check_length(owners, len(examples), "owners_file", "the owner of each record")
+    return dataclasses.replace(examples, owners=owners)
+
+
+def shares_of(
+    examples: PrivateExamples,
+    *,
+    num_teachers: int,
+    seed: int,
+    partition_file: pathlib.Path | None = None,
+) -> Partition:
+    """Shares out records: by a file (`assigned_partition`), by owners, or at random.
+
+    Raises:
+        ValueError: if the file is broken or does not fit.
+    """
+    if partition_file is not None:
+        given = artifacts.read_array(partition_file)
+        if given.ndim == 1:
+            _check_length(given, len(examples), "partition", "the teacher of each record")
+        shares = partitions.assigned_partition(given, num_teachers=num_teachers)
+        if shares.num_records != len(examples):
+            raise ValueError("partition: expected the teacher of each record, got others")
+        return shares
+    if examples.owners is not None:
+        return partitions.owner_partition(examples.owners, num_teachers=num_teachers, seed=seed)
+    return partitions.random_partition(
+        num_records=len(examples), num_teachers=num_teachers, seed=seed
+    )
+
+
+def _check_length(given: npt.NDArray[Any], num_records: int, what: str, meaning: str) -> None:
+    if given.ndim and len(given) != num_records:
+        raise ValueError(f"{what}: expected {meaning}, got another number of them")
+
+
+# Settings with all gaps filled.
+
+RECORDS_A_TEACHER = 30
+RECORDS_A_CLASS = 3
+
+
+def chosen_model(
+    settings: TeacherSettings, dataset: Dataset, *, has_pool: bool = True, on_cluster: bool = False
+) -> Named:
+    """Returns the model of a teacher; where none is named, what the guide recommends.
+
+    Of images that is ridge regression on features of the public pool. A small network it is for
+    other data, without a pool, on a cluster, and with settings that only networks have.
+    """
+    if settings.model is not None:
+        return settings.model
+    wants_network = any(getattr(settings, name) is not None for name in kinds.OF_STEPS)
+    if settings.representation is not None:
+        return OF_IMAGES
+    if dataset.kind == "image" and has_pool and not (on_cluster or wants_network):
+        return OF_IMAGES
+    return models.default_model(dataset)
+
+
+def recommended_num_teachers(num_records: int, dataset: Dataset) -> int:
+    """Recommends how many teachers learn from features, by public values alone.
+
+    The number of private records counts as public here, as it does in the partition, the ledger and
+    every statement, where records are protected. Where owners are it is private.
+    """
+    # Half as many, for twice the teachers: votes were a point better on the pools of MNIST and
+    # Fashion-MNIST at an epsilon of .1, no better at .25, and up to two points worse at 1.
+    each = max(RECORDS_A_TEACHER, RECORDS_A_CLASS * dataset.num_classes)
+    return max(1, num_records // each)
+
+
+def complete_settings(
+    settings: TeacherSettings,
+    dataset: Dataset,
+    shares: Partition,
+    *,
+    has_pool: bool = True,
+    on_cluster: bool = False,
+) -> tuple[TeacherKind, TeacherConfig]:
+    """Fills in what follows from the data.
+
+    Raises:
+        ValueError: if a setting is out of range, or the model does not have it.
+    """
+    model = chosen_model(settings, dataset, has_pool=has_pool, on_cluster=on_cluster)
+    kind = kinds.find_kind(model, dataset)
+    kinds.check_settings(kind, settings, model)
+    representation = representations.source_of(settings.representation)
+    if representation is None and kind.representation == "required":
+        representation = representations.default_of_teachers(dataset)
+    given = {
+        field.name: value
+        for field in dataclasses.fields(TeacherSettings)
+        if (value := getattr(settings, field.name)) is not None
+    }
+    facts = {"dataset": dataset, "num_teachers": shares.num_teachers, "unit": shares.unit}
+    config = TeacherConfig(**{**given, **facts, "model": model, "representation": representation})
+    return kind, config
+
+
+def encoder_for(config: TeacherConfig, pool: Pool | None, reporting: Reporting) -> Encoder | None:
+    """Returns what teachers take for an input; None for the raw input.
+
+    Raises:
+        ValueError: if a representation is to be trained and there is no pool, or it does not fit.
+    """
+    if config.representation is None:
+        return None
+    if pool is None:
+        raise ValueError(
+            f"pool: expected public inputs with teachers of {name_of(config.model)}, got none: "
+            f"their representation comes from there"
+        )
+    with reporting.clock("training a representation on the pool"):
+        encoder = representations.encoder_of(
+            pool, config.representation, config.seed, show_progress=reporting.verbose
+        )
+    doubts = representations.doubts(pool, config.representation, config.seed)
+    if doubts is not None:
+        reporting.warn(doubts)
+    return encoder
+
+
+# Training.
+
+
+def check_places(directory: artifacts.RunDirectory) -> None:
+    """Raises ValueError unless all can be written that teachers write."""
+    sensitive = artifacts.SENSITIVE
+    directory.check(
+        files=[f"{sensitive}/{REPORT}"],
+        folders=[
+            *(sensitive, f"{sensitive}/teachers", f"{sensitive}/teachers/ensemble"),
+            *(f"{sensitive}/logs", f"{sensitive}/logs/teachers"),
+        ],
+    )
+
+
+def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: int | None) -> None:
+    """Checks data before anything is trained on them.
+
+    Raises:
+        ValueError: if both sides are not of one data set, or the number of classes is not the
+            expected one.
+    """
+    dataset = examples.dataset
+    if num_classes not in (None, dataset.num_classes):
+        raise ValueError(
+            f"num_classes: {dataset.name} has {dataset.num_classes} classes, got {num_classes}"
+        )
+    if difference := public.dataset.difference(dataset):
+        raise ValueError(
+            f"dataset: expected public samples of the private records' data set {dataset.name}, "
+            f"got others: {difference}"
+        )
 
 
 def wait_for_workers(config: dict[str, Any], reporting: Reporting) -> None:
     """Waits until all workers answer, and says once which ones don't.
 
     Raises:
-      ValueError: if an address is none, or some don't answer within ten minutes.
+        ValueError: if an address is none, or some don't answer within ten minutes.
     """
     missing = cluster.missing_workers(config)
     if missing:
@@ -60,163 +236,99 @@ def wait_for_workers(config: dict[str, Any], reporting: Reporting) -> None:
             missing = cluster.missing_workers(config)
 
 
-def check_places(directory: artifacts.RunDirectory) -> None:
-    """Checks that all can be written that teachers write.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """SENSITIVE: what `train_teachers` made.
+
+    Attributes:
+        directory: of the run.
+        kind: of the teachers.
+        config: what they were trained with.
+        encoder: what makes features, for teachers on them.
+        is_complete: whether all teachers are trained, and their ensemble is saved.
+    """
+
+    directory: artifacts.RunDirectory
+    kind: TeacherKind
+    config: TeacherConfig
+    encoder: Encoder | None
+    is_complete: bool
+
+    def load(self) -> Ensemble:
+        """Returns the ensemble."""
+        return load_ensemble(ensemble_folder(self.directory))
+
+
+def train_teachers(
+    settings: TeacherSettings,
+    examples: PrivateExamples,
+    shares: Partition,
+    *,
+    pool: Pool | None,
+    folder: pathlib.Path | None = None,
+    teachers: Sequence[int] | None = None,
+    merge_from: Sequence[artifacts.RunDirectory] = (),
+    engine: Engine,
+    source: DataSource | None = None,
+    pool_size: int | None = None,
+    reporting: Reporting = QUIET,
+) -> Trained:
+    """Trains what is missing of an ensemble, and saves a complete one.
+
+    Args:
+        settings: how the teachers learn.
+        examples: the private records of all teachers.
+        shares: who gets which record.
+        pool: public inputs, for teachers on features; None for no such default.
+        folder: of the run; None for `runs/DATASET-NUM_TEACHERS`.
+        teachers: to train in this process; None for all.
+        merge_from: see `train`.
+        engine: what trains them.
+        source: where the data came from, for `run.json`; None for arrays.
+        pool_size: of the pool, where it is not the data set's own, for `run.json`.
+        reporting: how progress is shown.
 
     Raises:
-      ValueError: if something can't.
+        ValueError: if something does not fit.
     """
-    sensitive = artifacts.SENSITIVE
-    directory.check(
-        files=[f"{sensitive}/{REPORT}"],
-        folders=[
-            *(sensitive, f"{sensitive}/teachers", f"{sensitive}/teachers/ensemble"),
-            *(f"{sensitive}/logs", f"{sensitive}/logs/teachers"),
-        ],
+    dataset, num_teachers = examples.dataset, shares.num_teachers
+    kind, config = complete_settings(
+        settings, dataset, shares, has_pool=pool is not None, on_cluster=engine.is_cluster
     )
-
-
-def kept_teachers(runs: Sequence[artifacts.RunDirectory]) -> list[pathlib.Path]:
-    """Returns the folders where other runs keep their teachers; creates none.
-
-    Raises:
-      ValueError: if one keeps none.
-    """
-    folders = [run.teachers for run in runs]
-    store.check_kept(folders)
-    return folders
-
-
-def check_data(examples: PrivateExamples, public: PublicExamples, num_classes: int | None) -> None:
-    """Checks data before anything is trained on them.
-
-    Raises:
-      ValueError: if both sides are not of one data set, or the number of classes is not the
-        expected one.
-    """
-    dataset = examples.dataset
-    if num_classes not in (None, dataset.num_classes):
-        raise ValueError(
-            f"num_classes: {dataset.name} has {dataset.num_classes} classes, got {num_classes}"
+    if settings.model is None:
+        reporting.note(f"Teachers of {_in_words(kind, config)}, the default for these data")
+    encoder = encoder_for(config, pool, reporting)
+    directory = artifacts.RunDirectory(folder or default_folder(dataset.name, num_teachers))
+    check_places(directory)
+    asked = range(num_teachers) if teachers is None else teachers
+    representation = config.representation
+    description = RunDescription(
+        data_name=dataset.name,
+        num_classes=dataset.num_classes,
+        unit=config.unit,
+        num_teachers=num_teachers,
+        model=name_of(config.model),
+        representation=None if representation is None else name_of(representation),
+        pool_size=pool_size,
+        source={} if source is None else source.flags,
+    )
+    with reporting.progress_bar("training teachers", len(asked), "teacher") as advance:
+        is_complete = train(
+            kind=kind,
+            config=config,
+            examples=examples,
+            partition=shares,
+            teachers=asked,
+            run_directory=directory,
+            engine=engine,
+            merge_from=merge_from,
+            encoder=encoder,
+            description=description,
+            progress=advance,
         )
-    if difference := public.dataset.difference(dataset):
-        raise ValueError(
-            f"dataset: expected public samples of the private records' data set {dataset.name}, "
-            f"got others: {difference}"
-        )
-
-
-# Teachers are trained step by step, saved on the way, and go on where they were stopped.
-
-
-SECONDS_A_CALL = 5.0  # of the training loop: how often a long training can be saved
-SECONDS_BETWEEN_SAVES = 10.0
-MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
-
-Progress = Callable[[int], object]
-
-
-def save_all(
-    trained: Iterator[tuple[int, TeacherState]], store: TeacherStore, progress: Progress
-) -> None:
-    """Saves finished teachers, several to a file: every few seconds, or where they get large."""
-    unsaved: dict[int, TeacherState] = {}
-    sums: IntArray | None = None
-    num_bytes, last_save = 0, time.monotonic()
-    for teacher, state in trained:
-        if state.class_sums is not None:  # of thousands of teachers one is in memory
-            sums = state.class_sums if sums is None else sums + state.class_sums
-            state.class_sums = None
-        unsaved[teacher] = state
-        num_bytes += sum(array.nbytes for array in (*state.weights, *state.buffers))
-        progress(1)
-        if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
-            store.save_finished(unsaved, class_sums=sums)
-            unsaved, sums = {}, None
-            num_bytes, last_save = 0, time.monotonic()
-    store.save_finished(unsaved, class_sums=sums)
-
-
-def train_here(
-    trainer: Trainer, store: TeacherStore, missing: list[int]
-) -> Iterator[tuple[int, TeacherState]]:
-    """Yields finished teachers; keeps the state of those that take long."""
-    num_steps = 1  # the first call traces the graph; later ones adapt to its speed
-    for start in range(0, len(missing), trainer.group_size):
-        group = missing[start : start + trainer.group_size]
-        states = [going_on(trainer.data, store, teacher) for teacher in group]
-        longest = max(trainer.data.num_steps(teacher) for teacher in group)
-        last_save = time.monotonic()
-        while any(
-            state.step < trainer.data.num_steps(teacher)
-            for teacher, state in zip(group, states, strict=True)
-        ):
-            began = time.monotonic()
-            states = trainer.advance(group, states, num_steps)
-            now = time.monotonic()
-            speed = num_steps / max(now - began, 1e-3)
-            most = min(100.0 * num_steps, float(longest))
-            num_steps = max(1, round(min(SECONDS_A_CALL * speed, most)))
-            if now - last_save > SECONDS_BETWEEN_SAVES:
-                for teacher, state in zip(group, states, strict=True):
-                    store.save_training(teacher, state)
-                last_save = now
-        yield from zip(group, states, strict=True)
-
-
-def going_on(data: TeacherData, store: TeacherStore, teacher: int) -> TeacherState:
-    """Returns what a teacher goes on from."""
-    begun = store.load_training(teacher)
-    return data.initial_state(teacher) if begun is None else begun
-
-
-# A whole training run: partition, train what is missing, export, evaluate.
-
-
-PARALLELISMS = ("ensemble", "data")
-
-
-def ensemble_folder(run_directory: artifacts.RunDirectory) -> pathlib.Path:
-    """Where a run keeps its ensemble: `sensitive/teachers/ensemble`."""
-    return run_directory.teachers / "ensemble"
-
-
-def load_ensemble(folder: pathlib.Path) -> ensembles.Ensemble | classifiers.ClassifierEnsemble:
-    """Loads the ensemble that `train` exported to a folder.
-
-    Raises:
-      ValueError: if there is none, or it is broken.
-    """
-    if classifiers.holds_classifiers(folder):
-        return classifiers.ClassifierEnsemble(folder)
-    return ensembles.Ensemble(folder)
-
-
-def needs_encoder(config: TeacherConfig) -> bool:
-    """Whether teachers learn from features, which a public pool says what they are."""
-    return config.representation is not None
-
-
-def check_representation(config: TeacherConfig) -> None:
-    """Raises ValueError unless model and representation of a configuration fit each other."""
-    if config.representation is None or is_on_features(config.model):
-        return
-    if not classifier.is_classifier(config.model, config.dataset):
-        raise ValueError(
-            f"representation: expected with {', '.join(closed_form.NAMES)} or a classifier of "
-            f"scikit-learn alone, got {name_of(config.representation)} with {name_of(config.model)}"
-        )
-
-
-def is_compiled(config: TeacherConfig) -> bool:
-    """Whether teachers are Keras models with an optimizer of their own.
-
-    Raises:
-      ValueError: if the model is unknown or does not fit the data set.
-    """
-    if is_on_features(config.model) or classifier.is_classifier(config.model, config.dataset):
-        return False
-    return bool(models.build(config.model, config.dataset).compiled)
+    return Trained(
+        directory=directory, kind=kind, config=config, encoder=encoder, is_complete=is_complete
+    )
 
 
 def train(
@@ -226,187 +338,430 @@ def train(
     partition: Partition,
     teachers: Sequence[int],
     run_directory: artifacts.RunDirectory,
-    devices: tf.distribute.Strategy | Cluster,
-    parallelism: str = "ensemble",
+    kind: TeacherKind | None = None,
+    engine: Engine = Engine(),  # noqa: B008 (frozen)
     merge_from: Sequence[artifacts.RunDirectory] = (),
-    callbacks: keras_fit.Callbacks | None = None,
-    num_processes: int | None = None,
     encoder: Encoder | None = None,
-    verbose: bool = False,
+    description: RunDescription | None = None,
     progress: Progress,
 ) -> bool:
-    """Trains the teachers asked for that are not trained yet, and exports a complete ensemble.
+    """Trains the teachers asked for that are not trained yet, and saves a complete ensemble.
 
     Every call with the same configuration and data ends in the same ensemble, however often it
     was stopped in between.
 
     Args:
-      config: how they are trained.
-      examples: the private records of all teachers.
-      partition: who gets which record.
-      teachers: the teachers to train in this process; none for a mere merge.
-      run_directory: everything goes below its `sensitive/`.
-      devices: a strategy over devices of this host, or a cluster of workers.
-      parallelism: "ensemble" if each replica trains teachers of its own, "data" if all replicas
-        train one teacher at a time; a cluster knows "ensemble" alone.
-      merge_from: runs that trained other teachers of the same ensemble; theirs are taken over
-        first.
-      callbacks: for `fit` of compiled Keras models; see `keras_fit.new_callbacks`.
-      num_processes: how many fit classifiers of scikit-learn side by side; None for one a core.
-      encoder: what teachers on features take for an input; see `needs_encoder`.
-      verbose: whether Keras draws progress bars of its own.
-      progress: called with the number of teachers that got done since its last call; at first
-        with those found done.
+        config: how they are trained.
+        examples: the private records of all teachers.
+        partition: who gets which record.
+        teachers: the teachers to train in this process; none to merge alone.
+        run_directory: everything goes below its `sensitive/`.
+        kind: of the teachers; None to look it up.
+        engine: what trains them.
+        merge_from: runs that trained other teachers of the same ensemble; theirs are taken over
+            first.
+        encoder: what teachers on features take for an input.
+        description: of the run; None for none.
+        progress: called with the number of teachers that got done since its last call; at first
+            with those that were done before.
 
     Returns:
-      Whether the ensemble is complete and exported.
+        Whether the ensemble is complete and saved.
 
     Raises:
-      ValueError: if a folder holds teachers of another configuration, one teacher twice, a mere
-        merge leaves a gap, a teacher is out of range, the parallelism is unknown, or an owner that
-        is protected has records with two teachers.
+        ValueError: if something does not fit, a folder holds teachers of another configuration, one
+            teacher twice, or a merge alone leaves a gap.
     """
-    if not (teachers or merge_from) or not set(teachers) <= set(range(config.num_teachers)):
-        raise ValueError(f"teachers: expected teachers from 0 to {config.num_teachers - 1}")
-    if parallelism not in PARALLELISMS:
-        raise ValueError(f"parallelism: expected one of {PARALLELISMS}, got {parallelism!r}")
-    if parallelism == "data" and isinstance(devices, Cluster):
-        raise ValueError("parallelism: expected 'ensemble' on a cluster, got 'data'")
-    check_representation(config)
-    if needs_encoder(config) != (encoder is not None):
-        raise ValueError("encoder: expected one with a representation alone, and always with one")
-    by_formula = is_on_features(config.model)
-    are_classifiers = not by_formula and classifier.is_classifier(config.model, config.dataset)
-    if (are_classifiers or by_formula) and isinstance(devices, Cluster):
-        raise ValueError(
-            f"model: expected a Keras model on a cluster, got {name_of(config.model)}; train "
-            f"parts of the others on each machine and merge them"
-        )
+    number = config.num_teachers
+    if not (teachers or merge_from) or not set(teachers) <= set(range(number)):
+        raise ValueError(f"teachers: expected teachers from 0 to {number - 1}")
+    kind = kind or kinds.find_kind(config.model, config.dataset)
+    work = Work(
+        config=config, examples=examples, partition=partition, encoder=encoder, engine=engine
+    )
     # Before anything is written: what does not fit leaves no trace.
-    others = kept_teachers(merge_from)
-    described = None
-    if not by_formula:
-        describe = descriptions.estimator_of if are_classifiers else descriptions.architecture_of
-        learns_on = config.dataset if encoder is None else encoder.feature_dataset
-        described = describe(config.model, learns_on)
-        if are_classifiers:
-            classifier.check_learns(config.model, learns_on)
-    built = None if by_formula or are_classifiers else models.build(config.model, config.dataset)
-    by_fit = built is not None and bool(built.compiled)
-    if built is not None:
-        check_draws(built, training=not by_fit)
-    if by_fit:
-        keras_fit.check_separate(config, callbacks)
-        if config.class_weights is not None:
-            raise ValueError(
-                "class_weights: expected none with a compiled model, whose loss has its own"
-            )
-    elif callbacks:
-        raise ValueError("callbacks: expected with a compiled Keras model alone, got them without")
-    if by_fit and (parallelism == "data" or isinstance(devices, Cluster)):
-        raise ValueError(
-            "model: expected one that is not compiled where several devices or hosts train one "
-            "teacher or another, got a compiled one, which Keras trains by itself"
-        )
-    folder = run_directory.sensitive / "teachers"
+    others = [run.teachers for run in merge_from]
+    check_folders(others)
+    kinds.check_work(kind, work)
+    identity = _identity(kind, work)
     artifacts.remove_abandoned(run_directory.root)
-    # In the order in which differences are told: digests, which say little, at last.
-    identity = {
-        **config.to_dict(),
-        "architecture": None if are_classifiers else described,
-        "estimator": described if are_classifiers else None,
-        "records": artifacts.digest_array(examples.inputs),
-        "labels": artifacts.digest_array(examples.labels),
-        "partition": artifacts.digest_array(partition.assignment),
-    }
-    if by_fit:
-        identity["callbacks"] = descriptions.certain(
-            lambda: {"made": descriptions.plain(keras_fit.new_callbacks(callbacks))}
-        )
-    if encoder is not None:
-        identity["encoder"] = encoder.digest
-    if by_formula and partition.unit == "owner":  # class sums go by who belongs together
-        owners = None if examples.owners is None else partition.numbered(examples.owners)
-        identity["owners"] = None if owners is None else artifacts.digest_array(owners)
-    store = TeacherStore(folder, identity)
+    store = TeacherStore(run_directory.teachers, identity)
+    if description is not None:
+        description.write(run_directory)
+    folder = run_directory.teachers
     artifacts.write_arrays(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
     )
-    records.keep(folder, examples.inputs)
+    voters.store_records(folder, examples.inputs)
     store.merge(others)
     finished = store.finished()
     progress(len(finished.intersection(teachers)))
     missing = [teacher for teacher in teachers if teacher not in finished]
     if missing:
-        if encoder is not None and by_formula:
-            trained = on_features.train(config, examples, partition, missing, encoder)
-        elif are_classifiers:
-            trained = classifiers.train(
-                config,
-                examples,
-                partition,
-                missing,
-                num_processes=num_processes,
-                encoder=encoder,
-            )
-        elif by_fit:
-            trained = keras_fit.train(
-                config, examples, partition, missing, callbacks=callbacks, verbose=verbose
-            )
-        elif isinstance(devices, Cluster):
-            data = TeacherData(config, examples, partition)
-            trained = devices.train(data, missing, lambda one: going_on(data, store, one))
-        else:
-            data = TeacherData(config, examples, partition)
-            kind = DataParallelTrainer if parallelism == "data" else EnsembleParallelTrainer
-            trained = train_here(kind(data, devices), store, missing)
         with logs.throughput(run_directory, len(finished)) as log:
-            save_all(trained, store, lambda count: (progress(count), log(count)))
-    done = store.finished()
-    if not teachers and len(done) < config.num_teachers:
-        gap = set(range(config.num_teachers)) - done
-        raise ValueError(
-            f"merge_from: expected all {config.num_teachers} teachers, {len(gap)} are missing, the "
-            f"first is {min(gap)}"
-        )
-    if len(done) < config.num_teachers:
-        return False
-    target = ensemble_folder(run_directory)
-    if missing or not target.exists():
-        if are_classifiers:
-            by_teacher, _ = read_finished(folder, config.num_teachers)
-            classifiers.save(target, config, by_teacher, encoder=encoder)
-        elif encoder is not None:
-            # Not named here: saving lets go of what TensorFlow has a copy of.
-            ensembles.save(
-                target,
-                config,
-                load_finished(folder, config.num_teachers)[0]
-                if closed_form.is_linear(str(config.model))
-                else closed_form.stack(
-                    str(config.model), read_finished(folder, config.num_teachers)[0]
-                ),
-                encoder=encoder,
-                class_sums=read_class_sums(folder),
+            store.save_all(
+                kind.train(work, missing, store), lambda count: (progress(count), log(count))
             )
-        else:
-            stacked, losses = load_finished(folder, config.num_teachers)
-            ensembles.save(target, config, stacked)
-            logs.write_losses(run_directory, losses)
-    return True
+    gap = set(range(number)) - store.finished()
+    if gap and not teachers:
+        raise ValueError(
+            f"merge_from: expected all {number} teachers, {len(gap)} are missing, the first is "
+            f"{min(gap)}"
+        )
+    target = ensemble_folder(run_directory)
+    if not gap and (missing or not target.exists()):
+        done = Finished(folder, number)
+        kinds.save_ensemble(kind, target, config, done, encoder)
+        logs.write_losses(run_directory, done.losses())
+    return not gap
 
 
-def export_each(run_directory: artifacts.RunDirectory, config: TeacherConfig) -> pathlib.Path:
+def _identity(kind: TeacherKind, work: Work) -> dict[str, Any]:
+    """Returns what teachers depend on, as JSON; in the order in which differences are reported."""
+    identity = {**work.config.to_dict(), "kind": kind.name, **kind.definition(work)}
+    examples, partition = work.examples, work.partition
+    arrays = {
+        "records": examples.inputs,
+        "labels": examples.labels,
+        "partition": partition.assignment,
+    }
+    if work.encoder is not None:
+        identity["encoder"] = work.encoder.digest
+        if partition.unit == "owner" and examples.owners is not None:
+            arrays["owners"] = partition.numbered(examples.owners)
+    return {**identity, **{name: artifacts.digest_array(one) for name, one in arrays.items()}}
+
+
+def export_each(
+    kind: TeacherKind, directory: artifacts.RunDirectory, config: TeacherConfig
+) -> pathlib.Path:
     """Writes every teacher as a SavedModel of its own; returns the folder that holds them.
 
     Raises:
-      ValueError: if a teacher is not trained yet, or the teachers are scikit-learn's.
+        ValueError: if a teacher is not trained yet, or teachers of this kind have none.
     """
-    if is_on_features(config.model) or classifier.is_classifier(config.model, config.dataset):
-        raise ValueError("export_each: expected Keras teachers, got others, kept in one file")
-    folder = run_directory.sensitive / "teachers"
-    stacked, _ = load_finished(folder, config.num_teachers)
-    target = folder / "each"
+    target = directory.teachers / "each"
     with artifacts.atomic_folder(target) as temporary:
-        ensembles.save_each(temporary, config, stacked)
+        kind.save_each(temporary, config, Finished(directory.teachers, config.num_teachers))
+        artifacts.make_private(temporary)
     return target
+
+
+# How often each teacher is right on public samples. SENSITIVE.
+
+VOTES_A_PART = 2**18  # that are in memory at a time
+# Of all teachers: asking thousands of them about all samples would take longer than training them,
+# and show no more.
+MOST_VOTES = 2**22
+FEWEST_SAMPLES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracies:
+    """SENSITIVE: how each teacher asked did on public samples.
+
+    Attributes:
+        values: accuracy of each, float64 `[num_asked]`.
+        balanced: mean recall of the classes, float64 `[num_asked]`.
+        num_constant: how many give all samples the same answer.
+    """
+
+    values: np.ndarray = dataclasses.field(repr=False)
+    balanced: np.ndarray = dataclasses.field(repr=False)
+    num_constant: int = dataclasses.field(repr=False)
+
+
+def enough(public: PublicExamples, num_teachers: int) -> PublicExamples:
+    """Returns samples enough to measure teachers by: all, or fewer, evenly spaced among them.
+
+    Args:
+        public: samples with labels.
+        num_teachers: together they give `MOST_VOTES` votes at most, or on `FEWEST_SAMPLES` samples.
+    """
+    number = max(FEWEST_SAMPLES, MOST_VOTES // num_teachers)
+    if len(public) <= number:
+        return public
+    places = np.linspace(0, len(public) - 1, number).astype(np.int64)
+    labels = None if public.labels is None else public.labels[places]
+    return PublicExamples(public.dataset, public.inputs[places], labels)
+
+
+def evaluate(
+    trained: Trained, public: PublicExamples, progress: Progress | None = None
+) -> Accuracies:
+    """Compares the votes of the teachers that are trained with public labels.
+
+    Of a complete ensemble TensorBoard gets percentiles.
+
+    Raises:
+        ValueError: if a file of the run is broken, or a sample has no label.
+    """
+    directory = trained.directory
+    if trained.is_complete:
+        accuracies, gaps = measured(trained.load(), public, progress)
+        logs.write_accuracies(directory, trained.config, accuracies.values, gaps)
+        return accuracies
+    folder = directory.teachers / "incomplete"
+    finished = Finished(directory.teachers)
+    config = dataclasses.replace(trained.config, num_teachers=len(finished.teachers))
+    try:
+        kinds.save_ensemble(trained.kind, folder, config, finished, trained.encoder)
+        return measured(load_ensemble(folder), public, progress)[0]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measured(
+    teachers: Voter, public: PublicExamples, progress: Progress | None = None
+) -> tuple[Accuracies, npt.NDArray[np.float64]]:
+    """SENSITIVE: accuracies `[num_teachers]`, and gaps `[num_samples]` between first and second.
+
+    A gap is a share of the teachers. Votes on few samples are in memory at a time.
+    """
+    truth, number = true_labels(public), teachers.num_teachers
+    num_classes = public.dataset.num_classes
+    # By teacher and class: how many samples were given the class, and how many of them rightly.
+    given = np.zeros((number, num_classes), np.int64)
+    right = np.zeros_like(given)
+    gaps = np.empty(len(truth))
+    size = max(1, VOTES_A_PART // number)
+    for start in range(0, len(truth), size):
+        part = slice(start, start + size)
+        votes = teachers.votes(public.inputs[part], progress)
+        for one in range(num_classes):
+            is_given = votes.labels == one
+            given[:, one] += is_given.sum(axis=1)
+            right[:, one] += is_given[:, truth[part] == one].sum(axis=1)
+        first_two = np.sort(votes.counts().values, axis=1)[:, -2:]
+        gaps[part] = (first_two[:, 1] - first_two[:, 0]) / number
+    sizes = np.bincount(truth, minlength=num_classes)
+    accuracies = Accuracies(
+        values=right.sum(axis=1) / len(truth),
+        balanced=(right[:, sizes > 0] / sizes[sizes > 0]).mean(axis=1),
+        num_constant=int((given.max(axis=1) == len(truth)).sum()),
+    )
+    return accuracies, gaps
+
+
+# The whole run of train_teachers.py.
+
+AUGMENTATION_WORDS = {
+    "none": "images as they are",
+    "shift": "small shifts",
+    "affine": "small shifts, rotations, scaling and shear",
+    "flip": "small shifts, left for right",
+}
+
+
+def serve_worker() -> None:
+    """Serves as the worker that TF_CONFIG names, until ended."""
+    cluster.serve_worker()
+
+
+def run(
+    settings: TeacherSettings,
+    asked: RunSettings,
+    *,
+    files: FileSource | None = None,
+    reporting: Reporting = QUIET,
+) -> RunReport:
+    """Trains teachers, saves a complete ensemble, measures it; stores and returns the report.
+
+    Args:
+        settings: how they learn.
+        asked: the rest of the run.
+        files: the user's own data instead of `asked.dataset`.
+        reporting: how progress is shown.
+
+    Raises:
+        ValueError: if something does not fit.
+    """
+    if asked.owners_file and asked.partition_file:
+        raise ValueError("partition: expected owners_file or partition_file, got both")
+    teachers = asked.asked_teachers
+    cluster_config = cluster.read_tf_config()
+    if cluster_config is not None:
+        wait_for_workers(cluster_config, reporting)
+    if asked.folder is not None:
+        check_places(artifacts.RunDirectory(asked.folder))
+    others = [artifacts.RunDirectory(path) for path in asked.merge_from or ()]
+    check_folders([other.teachers for other in others])
+    source = DataSource(
+        dataset=asked.dataset, data_dir=asked.data_dir, svhn_extra=asked.svhn_extra, files=files
+    )
+    examples, public = source.load_private(reporting), source.load_public(reporting)
+    check_data(examples, public, asked.num_classes)
+    examples = owned(examples, asked.owners_file)
+    number = asked.num_teachers or _num_teachers(
+        settings, asked, examples, reporting, on_cluster=cluster_config is not None
+    )
+    if teachers is not None and not 0 <= teachers.start < teachers.stop <= number:
+        raise ValueError(
+            f"teachers: expected teachers from 0 to {number - 1}, got {asked.teachers}"
+        )
+    if teachers is None:
+        teachers = range(0 if others else number)
+    trained = train_teachers(
+        settings,
+        examples,
+        shares_of(
+            examples,
+            num_teachers=number,
+            seed=settings.seed,
+            partition_file=asked.partition_file,
+        ),
+        pool=public.split(asked.pool_size or public.dataset.pool_size).pool,
+        folder=asked.folder,
+        teachers=teachers,
+        merge_from=others,
+        engine=Engine(
+            parallelism=asked.parallelism,
+            devices=cluster.Cluster(cluster_config) if cluster_config else None,
+        ),
+        source=source,
+        pool_size=asked.pool_size,
+        reporting=reporting,
+    )
+    samples, accuracies = public.labelled(), None
+    if samples is not None:
+        samples = enough(samples, number)
+        with reporting.progress_bar("asking teachers", len(samples), "sample") as advance:
+            accuracies = evaluate(trained, samples, advance)
+    values = _values(
+        trained,
+        num_trained=len(teachers),
+        accuracies=accuracies,
+        majority=public.majority_share,
+    )
+    if trained.is_complete and asked.export_each:
+        with reporting.clock("exporting each teacher"):
+            values["each"] = str(export_each(trained.kind, trained.directory, trained.config))
+    values["seconds"] = reporting.seconds
+    artifacts.write_json(trained.directory.sensitive / REPORT, values, private=True)
+    num_samples = 0 if samples is None else len(samples)
+    return RunReport(values=values, rows=_rows(trained, values, len(examples), num_samples))
+
+
+def _num_teachers(
+    settings: TeacherSettings,
+    asked: RunSettings,
+    examples: PrivateExamples,
+    reporting: Reporting,
+    *,
+    on_cluster: bool,
+) -> int:
+    """Returns how many teachers there are to be where none was asked for, and notes it.
+
+    Where owners are protected one must be asked for: nothing that follows from the records may take
+    its place, since one owner more or less would change it, and all teachers with it.
+    """
+    if examples.owners is not None and asked.partition_file is None:
+        raise ValueError(
+            "num_teachers: expected it with owners, got none: how many records they have is "
+            "private, so no number of teachers can follow from it"
+        )
+    dataset = examples.dataset
+    model = chosen_model(settings, dataset, on_cluster=on_cluster)
+    if kinds.find_kind(model, dataset).representation != "required":
+        return DEFAULT_NUM_TEACHERS
+    number = recommended_num_teachers(len(examples), dataset)
+    reporting.note(
+        f"{number} teachers, as recommended: {len(examples) // number} records for each of them: "
+        f"epsilon falls with their number, and on features these are enough for votes that agree; "
+        f"the number of private records counts as public"
+    )
+    return number
+
+
+def _values(
+    trained: Trained, *, num_trained: int, accuracies: Accuracies | None, majority: float | None
+) -> dict[str, Any]:
+    """Returns the JSON values of the report; None where there are no public labels."""
+    config = trained.config
+    measured_values: dict[str, Any] = dict.fromkeys(
+        (
+            *("teachers_evaluated", "teacher_accuracy_mean", "teacher_accuracy_lowest"),
+            *("teacher_accuracy_highest", "teacher_balanced_accuracy_mean", "teachers_constant"),
+        )
+    )
+    if accuracies is not None:
+        found = accuracies.values
+        measured_values = {
+            "teachers_evaluated": len(found),
+            "teacher_accuracy_mean": float(found.mean()),
+            "teacher_accuracy_lowest": float(found.min()),
+            "teacher_accuracy_highest": float(found.max()),
+            "teacher_balanced_accuracy_mean": float(accuracies.balanced.mean()),
+            "teachers_constant": accuracies.num_constant,
+        }
+    return {
+        "dataset": config.dataset.name,
+        "nb_teachers": config.num_teachers,
+        "model": name_of(config.model),
+        "representation": None if config.representation is None else name_of(config.representation),
+        "teachers_trained": num_trained,
+        **measured_values,
+        "constant_answer_accuracy": majority,
+        "augmentation": config.dataset.augmentation,
+        "ensemble": str(ensemble_folder(trained.directory)) if trained.is_complete else None,
+    }
+
+
+def _rows(
+    trained: Trained, values: Mapping[str, Any], num_records: int, num_samples: int
+) -> list[Row]:
+    """Returns the rows of the table. SENSITIVE."""
+    config, kind, dataset = trained.config, trained.kind, trained.config.dataset
+    sensitive = "; sensitive" if config.unit == "owner" else ""
+    asked, done = values["teachers_trained"], values["teachers_evaluated"]
+    teachers = f"{config.num_teachers} of {_in_words(kind, config)}"
+    if not trained.is_complete:
+        of_them = "" if done is None else f" so far, {asked} of them asked for"
+        some = asked if done is None else done
+        teachers = f"{some} of {config.num_teachers} trained{of_them}; the rest is missing still"
+    accuracy = NOT_MEASURED
+    if done is not None:
+        mean, lowest, highest = (
+            values[f"teacher_accuracy_{name}"] for name in ("mean", "lowest", "highest")
+        )
+        accuracy = (
+            f"{mean:.2%} (lowest {lowest:.2%}, highest {highest:.2%}) on {num_samples:,} public "
+            f"samples; sensitive"
+        )
+    rows = [
+        ("data set", f"{dataset.name}, {num_records:,} private records{sensitive}"),
+        *([("each teacher apart", f"{values['each']} (sensitive)")] if "each" in values else []),
+        ("teachers", teachers),
+        ("mean teacher accuracy", accuracy),
+    ]
+    if kind.augments and dataset.kind == "image":
+        words = AUGMENTATION_WORDS[dataset.augmentation]
+        rows.append(("augmentation", f"{dataset.augmentation}: {words}"))
+    majority = values["constant_answer_accuracy"]
+    if (majority or 0.0) * dataset.num_classes > UNEVEN:
+        balanced = values["teacher_balanced_accuracy_mean"]
+        rows.append(("mean balanced accuracy", f"{balanced:.2%}; sensitive"))
+    if values["teachers_constant"]:
+        constant = (
+            f"{values['teachers_constant']} of {done} teachers always give the same answer, which "
+            f"says nothing (a network's training may have diverged: try a lower learning rate); "
+            f"sensitive"
+        )
+        rows.append(("WARNING", constant))
+    name, place = "ensemble", values["ensemble"]
+    if not trained.is_complete:
+        name, place = "stored in", trained.directory.teachers
+    return [
+        *rows,
+        ("a constant answer", NOT_MEASURED if majority is None else f"{majority:.2%}"),
+        (name, f"{place} (sensitive)"),
+        ("time", f"{values['seconds']:.1f} s"),
+    ]
+
+
+def _in_words(kind: TeacherKind, config: TeacherConfig) -> str:
+    """Returns what each teacher is; it says nothing about the sizes of shares."""
+    words = name_of(config.model)
+    if config.representation is not None:
+        words += f", on {name_of(config.representation)} features of the pool"
+    return words + (f", {config.steps_in_words}" if "max_steps" in kind.settings else "")

@@ -1,7 +1,8 @@
-"""Teachers of a user: trained here on disjoint shares, or brought along."""
+"""Teachers of a user: trained here on disjoint shares, or from elsewhere."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import pathlib
@@ -13,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.api import teacher_run as train_teachers
 from pate_tf.api.data import as_inputs
 from pate_tf.api.reporting import reporting
-from pate_tf.api.sources import DEFAULT_NUM_TEACHERS
-from pate_tf.api.teacher_training import ensemble_folder, load_ensemble
+from pate_tf.api.run_folder import DEFAULT_NUM_TEACHERS, ensemble_folder
+from pate_tf.api.teacher_training import shares_of, train_teachers
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, Votes
 from pate_tf.core.validation import IntArray, whole_numbers
-from pate_tf.teachers import own_models
-from pate_tf.teachers.keras_fit import Callbacks
+from pate_tf.representations.catalogue import Representation, source_of
+from pate_tf.teachers.foreign import ForeignModels
+from pate_tf.teachers.kinds import Callbacks, Engine, load_ensemble
 from pate_tf.teachers.settings import TeacherSettings
-from pate_tf.teachers.voters import KeptVotes, ModelFolder, Voter, digest_for
+from pate_tf.teachers.voters import StoredVotes, Voter, digest_for
 
 # What may be given as a teacher's model: a function that makes a new one, or a name.
 
@@ -60,131 +61,56 @@ def _check_signature(net: Callable[..., Any]) -> None:
         ) from error
 
 
-# What may stand behind the front door's `Teachers`: all of it votes, and has a digest.
-
-
-class KnownTeachers:
-    """Teachers that can vote, whatever they are.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """SENSITIVE: teachers that can vote, before the pool is known.
 
     Attributes:
-      digest: the ledger knows them by it.
-      unit: what one teacher's share protects.
-      num_teachers: how many they are.
+        num_teachers: how many they are.
+        unit: what one teacher's share protects.
+        digest: the ledger knows them by it.
+        voter: from the pool to what votes on its inputs.
+        votes: from inputs, as a person has them, to labels int64 `[num_teachers, num_inputs]`.
+        ensemble: what was trained here; None of others.
     """
 
-    digest: str
     num_teachers: int
-    unit: str = "record"
+    unit: str
+    digest: str
+    voter: Callable[[Pool], Voter] = dataclasses.field(repr=False)
+    votes: Callable[[Any], IntArray] = dataclasses.field(repr=False)
+    ensemble: Voter | None = dataclasses.field(default=None, repr=False)
 
     @property
     def identified(self) -> Any:
-        """What a ledger is opened for: `digest`, `unit` and whatever else is known of it."""
-        return self
-
-    def voter(self, pool: Pool) -> Voter:
-        """Returns what votes on inputs of a pool."""
-        raise NotImplementedError
-
-    def votes(self, inputs: Any) -> IntArray:
-        """See `Teachers.votes`."""
-        raise NotImplementedError
-
-
-class LoadedTeachers(KnownTeachers):
-    """An ensemble that was trained and exported here."""
-
-    def __init__(self, ensemble: Voter) -> None:
-        self._ensemble = ensemble
-        self.digest, self.unit = ensemble.digest, ensemble.unit
-        self.num_teachers = ensemble.num_teachers
+        """What a ledger is opened for: an object with `digest`, `unit` and what else is known."""
+        return self if self.ensemble is None else self.ensemble
 
     @property
-    def identified(self) -> Any:
-        """See `KnownTeachers`."""
-        return self._ensemble
-
-    def voter(self, pool: Pool) -> Voter:
-        """See `KnownTeachers`."""
-        return self._ensemble
-
-    def votes(self, inputs: Any) -> IntArray:
-        """See `Teachers.votes`."""
-        return self._ensemble.votes(as_inputs(inputs, self._ensemble.dataset)).labels
+    def records(self) -> None:
+        """Nothing is known of the records of teachers from elsewhere."""
+        return
 
 
-class GivenVotes(KnownTeachers):
-    """Labels that teachers gave elsewhere; see `Teachers.from_votes`."""
-
-    def __init__(self, labels: IntArray, unit: str) -> None:
-        self._labels, self.unit = labels, unit
-        self.num_teachers = len(labels)
-        self.digest = digest_for(artifacts.digest_array(labels), unit)
-
-    def voter(self, pool: Pool) -> Voter:
-        """See `KnownTeachers`."""
-        return KeptVotes(Votes(self._labels, pool.dataset.num_classes), pool, unit=self.unit)
-
-    def votes(self, inputs: Any) -> IntArray:
-        """See `Teachers.votes`."""
-        number = len(getattr(inputs, "inputs", inputs))
-        if number > self._labels.shape[1]:
-            raise ValueError(
-                f"inputs: expected at most the {self._labels.shape[1]} that were labelled, got "
-                f"{number}"
-            )
-        return self._labels[:, :number].copy()
+def _known_ensemble(ensemble: Voter) -> Known:
+    return Known(
+        num_teachers=ensemble.num_teachers,
+        unit=ensemble.unit,
+        digest=ensemble.digest,
+        voter=lambda pool: ensemble,
+        votes=lambda inputs: ensemble.votes(as_inputs(inputs, ensemble.dataset)).labels,
+        ensemble=ensemble,
+    )
 
 
-class GivenModels(KnownTeachers):
-    """Models that were trained elsewhere; see `Teachers.from_models`."""
-
-    def __init__(self, models: Sequence[Any], unit: str) -> None:
-        own_models.check_predictors(models)
-        self._models, self.unit = models, unit
-        self.num_teachers = len(models)
-        self.digest = digest_for(own_models.digest_of(models), unit)
-
-    def voter(self, pool: Pool) -> Voter:
-        """See `KnownTeachers`."""
-        return own_models.ModelList(self._models, pool.dataset, unit=self.unit)
-
-    def votes(self, inputs: Any) -> IntArray:
-        """See `Teachers.votes`."""
-        raw = np.asarray(getattr(inputs, "inputs", inputs))
-        return own_models.labels_of(self._models, raw)
-
-
-class FolderOfModels(KnownTeachers):
-    """A folder of them."""
-
-    def __init__(self, folder: pathlib.Path, unit: str) -> None:
-        self._folder, self.unit = folder, unit
-        paths = ModelFolder.paths(folder)
-        self.num_teachers = len(paths)
-        self.digest = digest_for(artifacts.digest_paths(paths), unit)
-
-    def voter(self, pool: Pool) -> Voter:
-        """See `KnownTeachers`."""
-        return ModelFolder(self._folder, pool.dataset, unit=self.unit)
-
-    def votes(self, inputs: Any) -> IntArray:
-        """See `Teachers.votes`."""
-        if not isinstance(inputs, (Pool, PublicExamples)):
-            raise ValueError(
-                "inputs: expected data.pool or data.held_out, which name the data set of a folder "
-                "of models, got an array"
-            )
-        return ModelFolder(self._folder, inputs.dataset).votes(inputs.inputs).labels
-
-
-def known_models(models: Sequence[Any] | str | os.PathLike[str], unit: str) -> KnownTeachers:
-    """Returns models, or those of a folder, as teachers; see `Teachers.from_models`."""
-    if not isinstance(models, (str, os.PathLike)):
-        return GivenModels(list(models), unit)
-    folder = pathlib.Path(models)
-    if not folder.is_dir():
-        raise ValueError(f"models: expected a folder of models, got {folder}")
-    return FolderOfModels(folder, unit)
+def _first_labels(labels: IntArray, inputs: Any) -> IntArray:
+    """Returns the labels of the first inputs, by position."""
+    number = len(getattr(inputs, "inputs", inputs))
+    if number > labels.shape[1]:
+        raise ValueError(
+            f"inputs: expected at most the {labels.shape[1]} that were labelled, got {number}"
+        )
+    return labels[:, :number].copy()
 
 
 Path = str | os.PathLike[str]
@@ -206,8 +132,8 @@ class Teachers:
     and S2). For code that a user brings along it is an assumption: `net` and `callbacks` must make
     everything anew at each call, and keep nothing outside.
 
-    A stopped `fit` goes on where it stopped, in the same directory: teachers that are done are
-    kept. Other records, settings or another model in that directory are refused.
+    A stopped `fit` goes on where it stopped, in the same directory: teachers that are done stay.
+    Other records, settings or another model in that directory are refused.
     """
 
     def __init__(
@@ -220,7 +146,7 @@ class Teachers:
         batch_size: int | None = None,
         learning_rate: float | None = None,
         seed: int = 0,
-        representation: Net | str | None = None,
+        representation: Net | str | keras.Model | Representation | None = None,
         class_weights: Sequence[float] | None = None,
         callbacks: Callbacks | None = None,
         parallelism: str = "ensemble",
@@ -238,7 +164,8 @@ class Teachers:
             after another, on inputs as they are); or an unfitted classifier of scikit-learn. Or a
             name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
             "module:function"; "ridge", "nearest_mean" and "nearest_neighbour" are solved for on
-            features of a `representation`, thousands in seconds. Default: a small network that
+            features of a `representation`, thousands in seconds. Default: "ridge" for images where
+            `fit` is given a pool and no setting that only networks have; else a small network that
             suits the data.
           num_teachers: how many share the private records. More teachers make labels cheaper, and
             each teacher worse. Where records have owners their number is private, and this number
@@ -251,13 +178,14 @@ class Teachers:
           learning_rate: of Adam, 0.005 by default. A compiled model has its own.
           seed: fixes partition, initial weights, shuffling and augmentation; not the privacy noise.
           representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
-            input: "contrastive" or "patches", learnt from the pool that `fit` is given; "raw";
-            several of them joined by "+"; or a function, itself or as "module:function", from a
-            `Dataset` to a Keras model from raw inputs to features, none of whose weights depends on
-            private records. Default, for "ridge" and its like alone: "contrastive+patches" for
+            input: "contrastive" or "patches", trained on the pool that `fit` is given; "raw";
+            several of them joined by "+"; "encoder:PATH" for a model on disk; a
+            `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
+            itself or as "module:function", from a `Dataset` to one. None of its weights may depend
+            on private records. Default, for "ridge" and its like alone: "contrastive+patches" for
             images, "raw" otherwise.
           class_weights: how much a record of each class counts, from public knowledge, not for
-            compiled models and classifiers of scikit-learn. Default: all alike.
+            compiled models and classifiers of scikit-learn. Default: all the same.
           callbacks: for a compiled model's `fit`: a function that returns new ones for each
             teacher, or unused callbacks, which are copied for each.
           parallelism: speed; "ensemble" if each device trains teachers of its own, "data" if all
@@ -279,24 +207,24 @@ class Teachers:
             batch_size=batch_size,
             learning_rate=learning_rate,
             seed=seed,
-            representation=representation,
+            representation=source_of(representation),
             class_weights=None if class_weights is None else tuple(map(float, class_weights)),
         )
-        self._engine = train_teachers.Engine(
+        self._engine = Engine(
             callbacks=callbacks,
             parallelism=parallelism,
             num_processes=num_processes,
             devices=devices,
         )
         self._verbose = verbose
-        self._known: KnownTeachers | None = None
+        self._known: Known | None = None
 
     def fit(self, private: PrivateExamples, pool: Pool | None = None) -> Self:
         """Shares the records out and trains every teacher that is not trained yet.
 
         Args:
           private: `data.private`. With owners, all records of one owner go to one teacher.
-          pool: `data.pool`, for teachers on features: a representation is learnt from it.
+          pool: `data.pool`, for teachers on features: a representation is trained on it.
 
         Returns:
           This object.
@@ -308,16 +236,17 @@ class Teachers:
             raise ValueError(
                 f"private: expected data.private of a pate_tf.Data, got {type(private).__name__}"
             )
-        directory, ensemble = train_teachers.fit(
+        seed, number = self._settings.seed, self.num_teachers
+        trained = train_teachers(
             self._settings,
             private,
-            num_teachers=self.num_teachers,
+            shares_of(private, num_teachers=number, seed=seed),
             pool=pool,
             folder=self.directory,
             engine=self._engine,
             reporting=reporting(self._verbose),
         )
-        self.directory, self._known = directory, LoadedTeachers(ensemble)
+        self.directory, self._known = trained.directory.root, _known_ensemble(trained.load())
         return self
 
     @classmethod
@@ -328,7 +257,7 @@ class Teachers:
           ValueError: if there is no complete ensemble.
         """
         ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(pathlib.Path(directory))))
-        return cls._of(LoadedTeachers(ensemble), ensemble.num_teachers, directory)
+        return cls._of(_known_ensemble(ensemble), directory)
 
     @classmethod
     def from_votes(
@@ -357,7 +286,14 @@ class Teachers:
                 f"votes: expected labels from 0 on [num_teachers, num_queries], got shape "
                 f"{list(array.shape)} or negative ones"
             )
-        return cls._of(GivenVotes(array, unit), len(array), directory)
+        known = Known(
+            num_teachers=len(array),
+            unit=unit,
+            digest=digest_for(artifacts.digest_array(array), unit),
+            voter=lambda pool: StoredVotes(Votes(array, pool.dataset.num_classes), pool, unit=unit),
+            votes=lambda inputs: _first_labels(array, inputs),
+        )
+        return cls._of(known, directory)
 
     @classmethod
     def from_models(
@@ -380,12 +316,21 @@ class Teachers:
         Raises:
           ValueError: if there is no model, one can't predict, or the unit is unknown.
         """
-        known = known_models(models, unit)
-        return cls._of(known, known.num_teachers, directory)
+        is_folder = isinstance(models, (str, os.PathLike))
+        given = pathlib.Path(models) if is_folder else list(models)  # type: ignore[arg-type]
+        unbound = ForeignModels(given, unit=unit)
+        known = Known(
+            num_teachers=unbound.num_teachers,
+            unit=unit,
+            digest=unbound.digest,
+            voter=lambda pool: ForeignModels(given, pool.dataset, unit=unit),
+            votes=lambda inputs: unbound.labels(np.asarray(getattr(inputs, "inputs", inputs))),
+        )
+        return cls._of(known, directory)
 
     @classmethod
-    def _of(cls, known: KnownTeachers, num_teachers: int, directory: Path | None) -> Self:
-        teachers = cls(num_teachers=num_teachers, directory=directory)
+    def _of(cls, known: Known, directory: Path | None) -> Self:
+        teachers = cls(num_teachers=known.num_teachers, directory=directory)
         teachers._known = known
         return teachers
 
@@ -407,8 +352,8 @@ class Teachers:
         return self.known.unit
 
     @property
-    def known(self) -> KnownTeachers:
-        """What stands behind this door; for the other doors.
+    def known(self) -> Known:
+        """What votes, for the rest of the public API.
 
         Raises:
           ValueError: if the teachers are not trained yet.
@@ -420,8 +365,8 @@ class Teachers:
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.
 
-        No budget is charged, since nothing may leave of it: it serves audits and analyses by
-        whoever holds the private records.
+        No budget is charged, since nothing of it may be released: it serves audits and analyses by
+        the holder of the private records.
 
         Args:
           inputs: raw inputs `[num_queries, *input_shape]`. Teachers made `from_votes` answer for

@@ -38,6 +38,7 @@ def hint(error: Exception) -> str:
 # The help of a command: its flags by groups, in the order of use.
 
 _HELP: dict[str, dict[str, bool]] = {}  # whether a flag is advanced, by heading and name
+_ORDER = ("flags", "data", "method", "privacy", "queries", "student", "output")  # others follow
 _WIDTH = 96
 
 
@@ -56,7 +57,8 @@ def print_help(description: str, *, full: bool) -> None:
     """
     print(description.strip())
     hidden = 0
-    for group, names in sorted(_HELP.items(), key=lambda item: item[0] != "flags"):
+    places = {group: place for place, group in enumerate(dict.fromkeys((*_ORDER, *_HELP)))}
+    for group, names in sorted(_HELP.items(), key=lambda item: places[item[0]]):
         shown = [name for name, advanced in names.items() if full or not advanced]
         hidden += len(names) - len(shown)
         if shown:

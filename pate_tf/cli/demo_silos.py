@@ -1,11 +1,11 @@
 """Five silos, four parties and a coordinator as ten processes on this machine, over TLS.
 
-    pate-demo-silos [FOLDER]
+    pate demo-silos [FOLDER]
 
-The digits that scikit-learn ships are shared out among five silos, each of which trains a teacher
+The digits that scikit-learn ships are dealt out among five silos, each of which trains a teacher
 of its own and keeps its own account. Votes are added up under secret sharing. Everything lands in
 FOLDER, by default `runs/demo-silos`; `report.json` there says what came of it. Five silos are few:
-what they pay here is far too much for real data.
+what they are charged here is far too much for real data.
 """
 
 import contextlib
@@ -18,7 +18,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from pate_tf.api.silo import share_out
+from pate_tf.cli.demo import folder_argument
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
+from pate_tf.silos.roster import Member, Roster
 
 NUM_SILOS, NUM_PARTIES = 5, 4
 SIGMA, QUERIES, EPSILON_BUDGET = 1.0, 120, 300.0
@@ -31,25 +34,16 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 def typed(name: str, *arguments: str) -> str:
-    """Runs a command to its end and returns what it printed; leaves with its exit code."""
-    shown = " ".join([f"pate-{name}", *arguments])
-    print(f"$ {shown}", flush=True)
+    """Runs a command to its end and returns what it printed; exits with its code if it fails."""
+    print("$", "pate", name, *arguments, flush=True)
     ended = subprocess.run(command(name, *arguments), stdout=subprocess.PIPE, text=True)
     if ended.returncode:
         raise SystemExit(ended.returncode)
     return ended.stdout
 
 
-def write_roster(path: pathlib.Path, names: Sequence[str]) -> None:
-    """Writes who is asked."""
-    from pate_tf.silos.roster import Member, Roster
-
-    members = tuple(Member(name=name, epsilon=1.0, queries=10 * QUERIES) for name in names)
-    Roster(run_id="demo-silos", delta=1e-6, members=members).write(path)
-
-
 def free_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
         return int(found.getsockname()[1])
@@ -59,14 +53,14 @@ def free_port() -> int:
 def running(commands: Sequence[Sequence[str]], folder: pathlib.Path) -> Iterator[None]:
     """Keeps processes running, and ends those that it started."""
     children = []
-    # The demonstration begins anew each time; outside of it a silo's account is for good.
+    # The demonstration begins anew each time; outside of it a silo's account is permanent.
     environment = {**os.environ, STATE_VARIABLE: str(folder / "state")}
     with contextlib.ExitStack() as logs:
         try:
-            for place, one in enumerate(commands):
+            for place, each in enumerate(commands):
                 log = logs.enter_context(open(folder / f"process-{place + 1}.log", "w"))
                 children.append(
-                    subprocess.Popen(one, stdout=log, stderr=subprocess.STDOUT, env=environment)
+                    subprocess.Popen(each, stdout=log, stderr=subprocess.STDOUT, env=environment)
                 )
             yield
         finally:
@@ -97,8 +91,6 @@ def demonstrate(folder: pathlib.Path) -> int:
     listed.write_text(
         "\n".join(typed("party", f"--name={one}", f"--party_dir={folder / one}") for one in parties)
     )
-    from pate_tf.api.silo import share_out
-
     share_out(folder, silos)
     for name in silos:
         typed(
@@ -111,7 +103,8 @@ def demonstrate(folder: pathlib.Path) -> int:
             "--mechanisms=secure_histogram",
             f"--least_sigma={SIGMA:g}",
         )
-    write_roster(folder / "roster.toml", silos)
+    members = tuple(Member(name=name, epsilon=1.0, queries=10 * QUERIES) for name in silos)
+    Roster(run_id="demo-silos", delta=1e-6, members=members).write(folder / "roster.toml")
     others = [
         command(
             "party",
@@ -139,7 +132,7 @@ def demonstrate(folder: pathlib.Path) -> int:
         *("--aggregation=secure", f"--sigma={SIGMA:g}", f"--parties={listed}", "--max_steps=600"),
         "--gather_seconds=300",
     )
-    print(f"$ pate-coordinator {' '.join(flags)}", flush=True)
+    print(f"$ pate coordinator {' '.join(flags)}", flush=True)
     with running(others, folder):
         code = subprocess.run(command("coordinator", *flags)).returncode
     if code == 0:
@@ -149,13 +142,8 @@ def demonstrate(folder: pathlib.Path) -> int:
 
 
 def run() -> None:
-    """Runs the demonstration and leaves with its exit code."""
-    arguments = sys.argv[1:]
-    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
-        wants_help = arguments in (["--help"], ["-h"], ["-help"])
-        print(__doc__ if wants_help else f"error: expected a folder, got {' '.join(arguments)}")
-        raise SystemExit(0 if wants_help else 2)
-    raise SystemExit(demonstrate(pathlib.Path(*arguments or [FOLDER])))
+    """Runs the demonstration and exits with its code."""
+    raise SystemExit(demonstrate(pathlib.Path(folder_argument(__doc__, FOLDER))))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
 from pate_tf.accounting.planning import DEFAULT_MARGIN
-from pate_tf.api.files import FileSource
+from pate_tf.api.data import FileSource
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
 
@@ -19,7 +19,14 @@ Kind = TypeVar("Kind")
 # Flags of settings' dataclasses.
 
 
-def define(kind: type, *, group: str, without: Iterable[str] = (), **defaults: Any) -> None:
+def define(
+    kind: type,
+    *,
+    group: str,
+    without: Iterable[str] = (),
+    advanced: Iterable[str] = (),
+    **defaults: Any,
+) -> None:
     """Defines a flag for each setting of a dataclass (`pate_tf.core.settings`).
 
     A flag that another class defined before is shared: same name, same meaning.
@@ -28,13 +35,17 @@ def define(kind: type, *, group: str, without: Iterable[str] = (), **defaults: A
         kind: the dataclass.
         group: heading in `--help` of settings that name none.
         without: fields that this command has no flag for.
+        advanced: flags that stand in this command's `--helpfull` alone, besides those that say so.
         **defaults: of fields whose default in this command is another.
     """
     values = {field.name: field.default for field in dataclasses.fields(kind)}
     for name, each in described(kind).items():
         flag = each.flag or name
-        command_line.shown_in_help(flag, each.group or group, advanced=each.advanced)
-        if name in without or flag in FLAGS:
+        if name in without:
+            continue
+        is_advanced = each.advanced or flag in advanced
+        command_line.shown_in_help(flag, each.group or group, advanced=is_advanced)
+        if flag in FLAGS:
             continue
         default = defaults.get(name, values[name])
         _define(kind, name, flag, each, None if default is dataclasses.MISSING else default)
@@ -131,34 +142,8 @@ def define_data_flags(*, with_private: bool) -> None:
     Args:
       with_private: whether the command may open private records.
     """
-    if with_private:
-        flags.DEFINE_string(
-            "private",
-            None,
-            "Private records, instead of --dataset: a file of comma-separated values or Parquet, "
-            "or a folder with a folder of images for each class. --public goes with it.",
-        )
-        flags.DEFINE_string(
-            "owner",
-            None,
-            "Column that says whose a private record is: all records of one owner go to one "
-            "teacher. Default: what the schema says, if anything.",
-        )
-    for name in ("private", "owner", "public", "schema", "label"):
-        if with_private or name not in ("private", "owner"):
-            command_line.shown_in_help(name, "data", advanced=name in ("owner", "label"))
-    flags.DEFINE_string(
-        "public",
-        None,
-        "Public records, instead of --dataset: a file, or a folder of images. They need no labels.",
-    )
-    flags.DEFINE_string(
-        "schema",
-        None,
-        "Of files: a TOML file with each column's range or categories, and the classes, from "
-        "public knowledge; pate-schema drafts it from the public file.",
-    )
-    flags.DEFINE_string("label", None, "Of files: the label's column. Default: the schema's.")
+    without = () if with_private else ("private", "owner")
+    define(FileSource, group="data", without=without)
 
 
 def own_files(*, with_private: bool) -> FileSource | None:
@@ -177,13 +162,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     for name in ("dataset", "data_dir"):
         if FLAGS[name].present:
             raise ValueError(f"{name}: expected --{name} or --public, got both")
-    return FileSource(
-        public=pathlib.Path(given["public"]),
-        private=command_line.path(given.get("private")),
-        schema=command_line.path(given.get("schema")),
-        label=given.get("label"),
-        owner=given.get("owner"),
-    )
+    return read(FileSource)
 
 
 # The flags of `--mechanism` and its parameters, from the registry of mechanisms.
@@ -205,8 +184,7 @@ def define_mechanism_flags(
       help_text: of `--mechanism`.
       in_analysis: whether the flags are those of an analysis.
     """
-    known = [*base.offered(), *([] if in_analysis else base.adders())]
-    flags.DEFINE_enum("mechanism", default, known, help_text)
+    flags.DEFINE_enum("mechanism", default, list(base.offered()), help_text)
     command_line.shown_in_help("mechanism", "privacy")
     end = ", or what the ledger says" if in_analysis else ""
     for flag in _distinct(in_analysis):
@@ -262,8 +240,6 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
       ValueError: if a parameter was given that the mechanism does not have.
     """
     offered, said = base.offered(), set(given(in_analysis=in_analysis))
-    if FLAGS.mechanism in base.adders():
-        return base.adders()[FLAGS.mechanism]
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
     kind = offered[FLAGS.mechanism] if FLAGS.mechanism else kinds[0]
     if not FLAGS.mechanism:

@@ -1,9 +1,9 @@
-"""Serves the parameters of shared training across organisations: `pate-dssgd serve`.
+"""Serves the parameters of shared training across organisations: `pate dssgd serve`.
 
-    pate-dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
+    pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
         --train_dir=runs/server
 
-Participants dial in by `pate-dssgd join`. It may be killed and started again with the same flags.
+Participants dial in by `pate dssgd join`. It may be killed and started again with the same flags.
 When everybody took all turns it exports the global model with its statement, gives participants
 some time to fetch the parameters of all, and ends.
 """
@@ -32,7 +32,7 @@ def define_common() -> None:
 
 
 def define_flags() -> None:
-    """Defines the flags of `pate-dssgd serve`."""
+    """Defines the flags of `pate dssgd serve`."""
     define_common()
     flags.DEFINE_string("address", "localhost:7000", "To listen on, HOST:PORT.")
     flags.DEFINE_string("train_dir", "runs/shared-server", "Journal, model and report.")

@@ -1,6 +1,6 @@
-"""Takes part in shared training across organisations: `pate-dssgd join`. Records stay here.
+"""Takes part in shared training across organisations: `pate dssgd join`. Records stay here.
 
-    pate-dssgd join --roster=roster.toml --server=HOST:PORT --participant=clinic
+    pate dssgd join --roster=roster.toml --server=HOST:PORT --participant=clinic
         --data=records.npz --certificates=certificates --train_dir=runs/clinic
 
 Read the roster first: it says what is trained, and what protects uploads; without privacy in it
@@ -19,7 +19,7 @@ FLAG_OF_ARGUMENT = {"folder": "train_dir", "records": "data"}
 
 
 def define_flags() -> None:
-    """Defines the flags of `pate-dssgd join`."""
+    """Defines the flags of `pate dssgd join`."""
     parameter_server.define_common()
     flags.DEFINE_string("server", None, "Address of the parameter server, HOST:PORT.")
     flags.DEFINE_string(
@@ -29,7 +29,7 @@ def define_flags() -> None:
         "data",
         None,
         "A .npz file of inputs and labels; or dealt, to try things out, for the share of the data "
-        "set that pate-dssgd in one process would deal out.",
+        "set that pate dssgd in one process would deal out.",
     )
     flags.DEFINE_string(
         "train_dir", None, "State and ledger, sensitive. Default: runs/shared-PARTICIPANT."

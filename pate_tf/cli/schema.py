@@ -1,4 +1,4 @@
-"""Drafts the schema of a table: `pate-schema --public=visits.csv --label=diagnosis`.
+"""Drafts the schema of a table: `pate schema --public=visits.csv --label=diagnosis`.
 
 Reads PUBLIC records alone: what a schema says is known to everybody. Ranges of numbers and lists of
 categories are those found in the public file; look them through, widen them to what is possible,
@@ -9,7 +9,7 @@ import pathlib
 
 from absl import flags
 
-from pate_tf.api import files
+from pate_tf.api import data
 from pate_tf.cli import command_line
 
 FLAGS = flags.FLAGS
@@ -28,7 +28,7 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, drafts, writes."""
     target = pathlib.Path(FLAGS.schema)
-    text = files.draft_schema(
+    text = data.draft_schema(
         command_line.path(FLAGS.public), target, label=FLAGS.label, owner=FLAGS.owner
     )
     print(text, end="")

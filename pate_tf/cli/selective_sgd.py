@@ -1,11 +1,11 @@
-"""Trains a model together: `pate-dssgd --dataset=mnist --participants=30 --upload=0.1`.
+"""Trains a model together: `pate dssgd --dataset=mnist --participants=30 --upload=0.1`.
 
 Distributed selective SGD: each participant trains on its own records and uploads a share of its
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
 and the statement beside the model says so. A stopped run goes on where it stopped.
 
-Across organisations, each on a machine of its own: `pate-dssgd serve` and `pate-dssgd join`, which
-have flags of their own (`pate-dssgd serve --help`).
+Across organisations, each on a machine of its own: `pate dssgd serve` and `pate dssgd join`, which
+have flags of their own (`pate dssgd serve --help`).
 """
 
 import sys
@@ -177,7 +177,7 @@ def main() -> None:
     with command_line.quiet_start(FLAGS):
         from pate_tf.aggregation import noise
         from pate_tf.api import shared_training as runs
-        from pate_tf.api.sources import DataSource
+        from pate_tf.api.run_folder import DataSource
         from pate_tf.selective_sgd.privacy import Privacy
         from pate_tf.selective_sgd.settings import Settings
 

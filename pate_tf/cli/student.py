@@ -1,8 +1,12 @@
-"""Trains a student: `python train_student.py --dataset=mnist --nb_teachers=250 --queries=100`.
+"""Trains a student from private data, and states what that cost.
 
-Teachers label queries of the public pool. Their ledger is charged, then noisy labels are released,
-and the student learns from those alone. Labels, student and privacy statement are written below
-TRAIN_DIR/released.
+With teachers, after train_teachers.py --dataset=mnist --nb_teachers=250:
+  train_student.py --dataset=mnist --nb_teachers=250 --epsilon=1
+With feature sums, without any teacher:
+  train_student.py --dataset=mnist --method=feature_sums --epsilon=0.1
+
+A ledger is charged, then noisy labels are released, and the student learns from those alone.
+Labels, student and privacy statement are written below TRAIN_DIR/released.
 """
 
 import dataclasses
@@ -13,24 +17,21 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.api.reporting import Reporting
+from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, described_run
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings, ReleaseSettings
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import Settings, setting
-from pate_tf.queries.config import QueryConfig
-from pate_tf.students.config import (
-    DISTILLATION,
-    ComparisonSettings,
-    OutputSettings,
-    StudentSettings,
-)
+from pate_tf.queries.rounds import QueryConfig
+from pate_tf.students.config import ComparisonSettings, OutputSettings, StudentSettings
+from pate_tf.students.kinds import DISTILLATION
 
 FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Places(Settings):
-    """Where data and teachers come from, and where the student goes."""
+    """Where data, teachers and feature sums come from, and where the student goes."""
 
     dataset: str = setting(
         "digits",
@@ -72,11 +73,20 @@ class Places(Settings):
         help="How many of the public samples, from the first, form the student's pool; the rest "
         "evaluates it. Default: the data set's own share.",
     )
+    owners_file: pathlib.Path | None = setting(
+        None,
+        group="data",
+        advanced=True,
+        help="With --method=feature_sums: a .npy file with the owner of each private record. What "
+        "an owner's records add is clipped together, and the guarantee is against adding or "
+        "removing an owner.",
+    )
     folder: pathlib.Path | None = setting(
         None,
         group="output",
         flag="train_dir",
-        help="Run folder of the student. Default: the teachers' one.",
+        help="Run folder; enough alone where it holds teachers or feature sums. Default: the "
+        "teachers' one; runs/DATASET-feature_sums with --method=feature_sums.",
     )
     report_file: str | None = setting(
         None, group="output", help="Where to write what is printed, as JSON (sensitive)."
@@ -92,20 +102,30 @@ class Places(Settings):
 
 
 OF_LABELS = (QueryConfig, LabelSettings, Budget, ReleaseSettings)
+# Flags of one method alone, and what takes them.
+OF_PATE = (
+    *("nb_teachers", "teachers_dir", "teachers", "mechanism", "queries", "query_strategy"),
+    *("query_rounds", "query_neighbours", "margin", "exceptions"),
+    *("planned_release", "planned_profile"),
+)
+OF_SUMS = ("private", "owner", "owners_file")
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(Places, StudentSettings, *OF_LABELS)
+
+
+# Stand in `--helpfull` alone, besides those that are advanced wherever they are.
+ADVANCED = (
+    *("deeper", "target_epsilon", "teachers_dir", "save_labels", "export_formats", "evaluate_on"),
+    *("batch_size", "learning_rate", "non_private_comparison", "temperature"),
+    *("query_rounds", "query_seed", "query_neighbours"),
+)
 
 
 def define() -> None:
     """Defines the flags of this command, in the order of their help."""
-    own_flags.define(Places, group="data")
-    own_flags.define_data_flags(with_private=False)
-    own_flags.define(StudentSettings, group="student")
-    flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
-    own_flags.define(OutputSettings, group="output")
-    own_flags.define(ComparisonSettings, group="student")
-    own_flags.define(QueryConfig, group="queries", strategy=None, num_queries=None)
+    own_flags.define(Places, group="data", advanced=ADVANCED)
+    own_flags.define_data_flags(with_private=True)
+    own_flags.define(LabelSettings, group="privacy", advanced=ADVANCED)
     own_flags.define(Budget, group="privacy")
-    own_flags.define(LabelSettings, group="privacy")
     flags.DEFINE_alias("target_epsilon", "epsilon")
     own_flags.define_mechanism_flags(
         default="laplace_noisy_max",
@@ -113,6 +133,15 @@ def define() -> None:
         "is refused.",
     )
     own_flags.define(ReleaseSettings, group="privacy")
+    own_flags.define(
+        QueryConfig, group="queries", advanced=ADVANCED, strategy="auto", num_queries=None
+    )
+    own_flags.define(StudentSettings, group="student", advanced=ADVANCED)
+    flags.DEFINE_boolean("deeper", False, "Short for --model=deeper.")
+    for flag, group in (("deeper", "student"), ("target_epsilon", "privacy")):
+        command_line.shown_in_help(flag, group, advanced=True)
+    own_flags.define(ComparisonSettings, group="student", advanced=ADVANCED)
+    own_flags.define(OutputSettings, group="output", advanced=ADVANCED)
 
 
 def chosen_model() -> str | None:
@@ -152,18 +181,49 @@ def check_comparison() -> bool:
     return True
 
 
-def label_settings() -> LabelSettings:
+def chosen_method(run: RunDescription | None) -> str:
+    """Returns the method that the run folder or `--method` names.
+
+    Raises:
+        ValueError: if they differ, or flags were given that belong to the other method.
+    """
+    method: str = FLAGS.method if run is None or FLAGS["method"].present else run.method
+    if run is not None and method != run.method:
+        raise ValueError(
+            f"method: expected {run.method}, as the run folder says, got {method}; take another "
+            f"--train_dir for it"
+        )
+    others = (*OF_PATE, *own_flags.given()) if method == "feature_sums" else OF_SUMS
+    for name in others:
+        if FLAGS[name].present and method == "pate":
+            raise ValueError(
+                f"{name}: expected none with method pate, whose teachers read the private records: "
+                f"train_teachers.py --{name}={FLAGS[name].value}; or take --method=feature_sums"
+            )
+        if FLAGS[name].present:
+            raise ValueError(
+                f"{name}: expected none with method feature_sums, which labels all of the pool and "
+                f"asks no teacher; this takes it: train_student.py --method=pate "
+                f"--{name}={FLAGS[name].value}"
+            )
+    return method
+
+
+def label_settings(method: str) -> LabelSettings:
     """Returns which labels the flags ask for.
 
     Raises:
         ValueError: if flags don't stand together.
     """
-    mechanism: Mechanism | type[Mechanism] | None = None
+    queries = own_flags.values_of(QueryConfig)
+    if method == "feature_sums":
+        return own_flags.read(LabelSettings, method=method, **queries)
     kind = own_flags.chosen_kind() if FLAGS["mechanism"].present else None
+    mechanism: Mechanism | type[Mechanism] | None = kind
     parameters = own_flags.given()
     has_epsilon = kind is not None and any(one.flag.name == "epsilon" for one in kind.parameters)
     epsilon = FLAGS.epsilon
-    if (epsilon is None and FLAGS.method == "pate") or (has_epsilon and parameters):
+    if epsilon is None or (has_epsilon and parameters):
         for name in ("margin", "exceptions"):
             if FLAGS[name].present:
                 raise ValueError(f"{name}: expected with --epsilon alone, got it without")
@@ -173,9 +233,6 @@ def label_settings() -> LabelSettings:
             f"{parameters[0]}: expected without --epsilon, which finds it, got both; --mechanism "
             f"alone may be given with it"
         )
-    else:
-        mechanism = kind
-    queries = own_flags.values_of(QueryConfig)
     return own_flags.read(LabelSettings, mechanism=mechanism, epsilon=epsilon, **queries)
 
 
@@ -194,6 +251,21 @@ def budget() -> Budget:
     return own_flags.read(Budget, planned_release=release.planned())
 
 
+def data_source(places: Places, run: RunDescription | None, method: str) -> DataSource:
+    """Returns the data that the flags name, completed and checked by what the run folder says.
+
+    Raises:
+        ValueError: if flags are missing that belong together, or contradict the run folder.
+    """
+    reads_private = method == "feature_sums" and (run is None or FLAGS["private"].present)
+    files = own_flags.own_files(with_private=reads_private)
+    if run is None:
+        return DataSource(files=files, dataset=places.dataset, data_dir=places.data_dir)
+    run.check(num_teachers=places.num_teachers)
+    dataset = places.dataset if FLAGS["dataset"].present else None
+    return run.data(dataset=dataset, data_dir=places.data_dir, files=files)
+
+
 def main() -> None:
     """Reads the flags, has a student made or compared, prints."""
     reporting = Reporting(
@@ -205,22 +277,39 @@ def main() -> None:
     )
     command_line.check_report_file(FLAGS.report_file)
     is_comparison = check_comparison()
-    files = own_flags.own_files(with_private=False)
     places, output = own_flags.read(Places), own_flags.read(OutputSettings)
     settings = own_flags.read(StudentSettings, model=chosen_model())
-    labels = None if is_comparison else label_settings()
+    folder = places.teachers_dir or places.folder
+    run = described_run(folder)
+    method = chosen_method(run)
+    data = data_source(places, run, method)
+    labels = None if is_comparison else label_settings(method)
     limits = budget()
     with command_line.quiet_start(FLAGS):
-        from pate_tf.api import sources, student_run
+        from pate_tf.api import feature_sums, student_run
 
-    asked = student_run.Sources(
-        data=sources.DataSource(files=files, dataset=places.dataset, data_dir=places.data_dir),
-        pool_size=places.pool_size,
-        teachers=sources.TeacherSource(
+    labels_from: TeacherSource | feature_sums.SumsSource
+    if method == "feature_sums":
+        # Sums that are stored are taken as they are, unless the private records are named again.
+        named = any(FLAGS[name].present for name in ("dataset", *OF_SUMS))
+        labels_from = feature_sums.SumsSource(
+            settings=feature_sums.SumsSettings(
+                representation=FLAGS.representation, seed=FLAGS.query_seed
+            ),
+            data=data if run is None or named else None,
+            owners_file=places.owners_file,
+            folder=folder,
+        )
+    else:
+        labels_from = TeacherSource(
             num_teachers=places.num_teachers,
-            folder=places.teachers_dir,
+            folder=places.teachers_dir if run is None else folder,
             elsewhere=places.teachers,
-        ),
+        )
+    asked = student_run.Sources(
+        data=data,
+        pool_size=places.pool_size or (None if run is None else run.pool_size),
+        labels_from=labels_from,
         folder=places.folder,
     )
     if labels is None:

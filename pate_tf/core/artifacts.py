@@ -1,6 +1,6 @@
 """Where a run keeps its files, and how they are written: whole or not at all.
 
-A run directory has two halves. `sensitive/` (mode 0700, files 0600) holds whatever depends on
+A run directory has two halves. `sensitive/` (mode 0700, files 0600) holds all that depends on
 private data: teachers, partition, votes, ledger, teacher logs. `released/` holds what may be
 published: noisy labels, student, statement.
 """
@@ -24,35 +24,6 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = [
-    "NEUTRAL_HOST",
-    "RELEASED",
-    "SENSITIVE",
-    "RunDirectory",
-    "atomic_file",
-    "atomic_folder",
-    "check_can_hold_files",
-    "digest_array",
-    "digest_arrays",
-    "digest_paths",
-    "hide_host",
-    "is_within",
-    "make_private",
-    "make_sensitive_folder",
-    "one_at_a_time",
-    "only_writer",
-    "read_array",
-    "read_arrays",
-    "read_json",
-    "remove_abandoned",
-    "sync_folder",
-    "transaction",
-    "write_arrays",
-    "write_json",
-    "write_text",
-]
-
 
 # What is written to a SQLite database together becomes durable together.
 
@@ -117,8 +88,8 @@ def only_writer(folder: pathlib.Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ValueError(
-                f"{folder}: expected nobody else at work in there, got another process; wait until "
-                f"it ends, or take another folder"
+                f"{folder}: expected no other process at work there, got one; wait until it ends, "
+                f"or take another folder"
             ) from error
         yield
     finally:
@@ -129,7 +100,7 @@ def only_writer(folder: pathlib.Path) -> Iterator[None]:
 def one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
     """Creates a folder and waits until no other process of this kind is in it.
 
-    The block may delete the folder. Who has to wait is told so by a warning.
+    The block may delete the folder. A process that has to wait warns.
     """
     while True:
         descriptor = _made_and_opened(folder)
@@ -158,7 +129,7 @@ def _made_and_opened(folder: pathlib.Path) -> int:
 
 
 def _is_still_there(descriptor: int, folder: pathlib.Path) -> bool:
-    """Whether a folder that was opened was not deleted, by who was there before, and made anew."""
+    """Whether a folder that was opened was not deleted since, or deleted and made anew."""
     try:
         return os.path.samestat(os.fstat(descriptor), folder.stat())
     except FileNotFoundError:
@@ -340,7 +311,7 @@ class RunDirectory:
 
     @property
     def sensitive(self) -> pathlib.Path:
-        """`<root>/sensitive`, created with mode 0700, whatever the umask.
+        """`<root>/sensitive`, created with mode 0700 under any umask.
 
         Raises:
           ValueError: if it would lie in what may be published.
@@ -350,7 +321,7 @@ class RunDirectory:
 
     @property
     def teachers(self) -> pathlib.Path:
-        """`<root>/sensitive/teachers`, there or not: whoever only looks creates nothing."""
+        """`<root>/sensitive/teachers`, there or not; it is not created."""
         return self.root / SENSITIVE / "teachers"
 
     @property

@@ -17,7 +17,7 @@ INPUT_TYPES = {
 }  # the first by default
 LONGEST_NAME = 200
 AUGMENTATIONS = ("none", "shift", "affine", "flip")
-IMAGE_AUGMENTATION = "shift"  # by default: whatever an image shows, a small shift leaves it there
+IMAGE_AUGMENTATION = "shift"  # by default: a small shift leaves the label of any image unchanged
 
 
 def check_name(name: str) -> None:
@@ -218,7 +218,7 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     return given.astype(np.uint8)
 
 
-# Raw inputs of a data set, whichever side of the door they lie on.
+# Raw inputs of a data set, private or public.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Partition:
           owners: whose each record is, `[num_records]`.
 
         Raises:
-          ValueError: if records of one owner belong to two teachers: nobody protects the owner.
+          ValueError: if records of one owner belong to two teachers: owners are not protected then.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():

@@ -1,6 +1,8 @@
 """Public values: the pool, labels of it, and the samples that evaluate a student."""
 
 import dataclasses
+import html
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ UNKNOWN = -1  # the sign of scikit-learn for "no label"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pool:
-    """Public: unlabelled inputs. What a student learns from, beside the released labels.
+    """Public: unlabelled inputs. A student learns from them and from released labels.
 
-    A pool equals itself alone, so that what was computed of one can be kept by it.
+    A pool equals itself alone, so that it can be the key of a cache.
 
     Attributes:
       dataset: what is publicly known of them.
@@ -102,7 +104,7 @@ class PublicExamples(Examples):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicSplit:
-    """Public: what a student learns from, and the samples beside it that evaluate the student.
+    """Public: what a student learns from, and the samples that evaluate the student.
 
     Attributes:
       pool: unlabelled inputs, some of which are put to the teachers.
@@ -146,16 +148,16 @@ class PublicSplit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolLabels:
-    """Public: labels of some inputs of a pool, whatever a student learns from.
+    """Public: labels of some inputs of a pool, from which a student learns.
 
-    Made from released labels alone (`pate_tf.accounting.released_labels`): those themselves, or
+    Made from released labels alone (`pate_tf.accounting.charge`): those themselves, or
     with others that were inferred from them, which is post-processing and costs nothing.
 
     Attributes:
       query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
       labels: int64 `[num_labels]`.
       num_classes: number of classes.
-      weights: how sure each label is: float32 `[num_labels, num_classes]`, at least 0, each row
+      weights: probability of each class: float32 `[num_labels, num_classes]`, at least 0, each row
         with a sum of 1; None where all that is known is the label.
     """
 
@@ -214,3 +216,17 @@ def _checked_weights(values: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArr
     if weights.size and np.abs(weights.sum(axis=1) - 1.0).max() > 1e-3:
         raise ValueError("weights: expected rows with a sum of 1, got others")
     return weights
+
+
+def to_html(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """Returns a table under a title; all texts are escaped.
+
+    Args:
+      title: what it is a table of.
+      rows: the texts of each, the first of them its name.
+    """
+    lines = [f"<p><strong>{html.escape(title)}</strong></p>", "<table>"]
+    for name, *values in rows:
+        cells = "".join(f"<td>{html.escape(value)}</td>" for value in values)
+        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
+    return "\n".join([*lines, "</table>"])

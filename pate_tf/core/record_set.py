@@ -1,4 +1,4 @@
-"""Which private records an ensemble learnt from, as digests: to recognise the same ones again."""
+"""Which private records an ensemble was trained on, as digests: to recognise the same ones."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ class RecordSet:
     """Sensitive: a set of private records, known by digests of what each holds but its label.
 
     Records are equal if their raw inputs hold the same numbers, in float32. The order of records,
-    their type, their shape and the representation that is learnt from do not matter. Digests
+    their type, their shape and their representation do not matter. Digests
     without a key confirm a guess at a record, so they stay below `sensitive/`; the registry keeps
     them keyed.
 

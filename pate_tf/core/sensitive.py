@@ -46,7 +46,7 @@ class PrivateExamples(Examples):
 
     @property
     def record_set(self) -> RecordSet:
-        """The raw records, by which a registry recognises them, whatever they were mapped to."""
+        """The raw records, by which a registry recognises them, mapped or not."""
         return self.origin or RecordSet.of(self.inputs)
 
     def __repr__(self) -> str:

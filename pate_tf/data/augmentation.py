@@ -1,7 +1,7 @@
 """Changes of an input that leave its label as it is, drawn statelessly from a seed.
 
-Stateless, so that a teacher's training depends on its own seed and step only, never on what was
-trained before it or beside it.
+Stateless, so that a teacher's training depends on its own seed and step alone, never on other
+teachers.
 """
 
 import numpy as np

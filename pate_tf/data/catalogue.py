@@ -1,9 +1,11 @@
 """Data sets by the name that `--dataset` takes.
 
-The two sides load apart: whoever trains a student never opens the private one.
+The two sides load apart: training a student never opens the private one.
 """
 
+import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,41 +15,95 @@ from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import digits
-from pate_tf.data import tfds_source as tfds_images
 from pate_tf.data.named_function import call_function, is_named_function
-from pate_tf.data.tfds_source import Source, errors_in_one_line, load_split, open_builder
+from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, open_builder
 
-# People's own data: a function of theirs, or any data set in the format of TensorFlow Datasets.
-
-
+TABLES = ("adult", "diabetes")
+NAMES = ("digits", *SOURCES, *TABLES)
 PUBLIC_SPLITS = ("test", "validation")  # the first that there is
 POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
 
 
-def load_private_from_function(name: str, data_dir: pathlib.Path | None) -> PrivateExamples:
-    """Returns what `module:function` gives for the private side.
+def load_private(
+    name: str, *, data_dir: pathlib.Path | None = None, svhn_extra: bool = True
+) -> PrivateExamples:
+    """Returns the labelled records that the teachers share out among themselves.
 
-    The function is called as `function("private", data_dir)` or `function("public", data_dir)` and
-    returns a `Dataset`, the same for both, the inputs `[num_examples, *input_shape]` and the labels
-    `[num_examples]`. It must not look at private records to prepare public ones, nor scale a record
-    by others.
+    Args:
+      name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or
+        `module:function`. The function is called as `function("private", data_dir)` or
+        `function("public", data_dir)` and returns a `Dataset`, the same for both, the inputs
+        `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not look at private
+        records to prepare public ones, nor scale a record by others. Public labels serve evaluation
+        alone: it may return the first two without them, None in their place, or -1 for each sample
+        that has none.
+      data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
+        `TABLES` may lie in a folder of the table's name below it.
+      svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
 
     Raises:
-      ValueError: if there is no such function, or what it returns does not fit together.
+      ValueError: if the name is unknown, the data can't be had, or what a function returns does not
+        fit together.
     """
-    dataset, inputs, labels = _from_function(name, "private", data_dir)
-    if labels is None:
-        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
-    return PrivateExamples(dataset, inputs, labels)
+    return _sides(name, data_dir, svhn_extra=svhn_extra).private()
 
 
-def load_public_from_function(name: str, data_dir: pathlib.Path | None) -> PublicExamples:
-    """Returns what `module:function` gives for the public side; as above.
+def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:
+    """Returns the samples that hold the student's pool; arguments and errors as above."""
+    return _sides(name, data_dir).public()
 
-    Its labels serve evaluation alone: the function may return `Dataset` and inputs without them,
-    None in their place, or -1 for each sample that has none.
+
+def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
+    """Returns what is publicly known of a data set; samples are loaded where nothing else tells.
+
+    Arguments and errors as of `load_public`.
     """
-    return PublicExamples(*_from_function(name, "public", data_dir))
+    sides = _sides(name, data_dir)
+    return sides.dataset or sides.public().dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sides:
+    """How both sides of a data set are loaded, and what is known of it before."""
+
+    private: Callable[[], PrivateExamples]
+    public: Callable[[], PublicExamples]
+    dataset: Dataset | None = None
+
+
+def _sides(name: str, data_dir: pathlib.Path | None, *, svhn_extra: bool = True) -> _Sides:
+    if name == "digits":
+        return _Sides(digits.load_private, digits.load_public, digits.DIGITS)
+    if is_named_function(name):
+        return _Sides(
+            lambda: PrivateExamples(*_from_function(name, "private", data_dir)),
+            lambda: PublicExamples(*_from_function(name, "public", data_dir)),
+        )
+    source = _source(name, data_dir)
+    if name == "svhn" and not svhn_extra:
+        source = dataclasses.replace(source, private_split="train")
+    return _Sides(
+        lambda: source.load_private(data_dir), lambda: source.load_public(data_dir), source.dataset
+    )
+
+
+def _source(name: str, data_dir: pathlib.Path | None) -> Source:
+    if name in SOURCES:
+        return SOURCES[name]
+    if name in TABLES:
+        from pate_tf.data import uci  # TensorFlow Datasets, which takes seconds
+
+        table, files = {
+            "adult": (uci.ADULT, uci.ADULT_FILES),
+            "diabetes": (uci.DIABETES, uci.DIABETES_FILES),
+        }[name]
+        return Source(dataset=table, builder=name, input_name="features", raw_files=files)
+    if not exists_in_tfds(name, data_dir):
+        raise ValueError(
+            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
+            f"module:function, got {name!r}"
+        )
+    return tfds_source(name, data_dir)
 
 
 def _from_function(
@@ -62,6 +118,8 @@ def _from_function(
             f"{type(given).__name__}"
         )
     dataset, inputs, labels = given
+    if side == "private" and labels is None:
+        raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
     return dataset, to_input_type(inputs, dataset, "dataset"), labels
 
 
@@ -78,7 +136,7 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
     """Describes a data set of TFDS by its public metadata alone.
 
     It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
-    or a vector of numbers, and a split "train" beside one named "test" or "validation". Vectors
+    or a vector of numbers, and a split "train" and one named "test" or "validation". Vectors
     are not scaled for Keras models (forests need no scale): nothing public says by what.
 
     Raises:
@@ -128,81 +186,3 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
         input_name=input_name,
         label_name=label_name,
     )
-
-
-TABLES = ("adult", "diabetes")
-NAMES = ("digits", *tfds_images.SOURCES, *TABLES)
-
-
-def load_private(
-    name: str, *, data_dir: pathlib.Path | None = None, svhn_extra: bool = True
-) -> PrivateExamples:
-    """Returns the labelled records that the teachers share out among themselves.
-
-    Args:
-      name: one of `NAMES`, `module:function` for a function of the user's own (see
-        `user_data.load_private_from_function`), or any name that TensorFlow Datasets knows or
-        finds in `data_dir`.
-      data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
-        `TABLES` may lie in a folder of the table's name below it.
-      svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
-
-    Raises:
-      ValueError: if the name is unknown or the data can't be had.
-    """
-    if name == "digits":
-        return digits.load_private()
-    if name in tfds_images.SOURCES:
-        return tfds_images.load_private(name, data_dir, svhn_extra=svhn_extra)
-    if is_named_function(name):
-        return load_private_from_function(name, data_dir)
-    source = _source(name, data_dir)
-    return PrivateExamples(source.dataset, *load_split(source, source.private_split, data_dir))
-
-
-def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:
-    """Returns the samples that hold the student's pool; arguments and errors as above."""
-    if name == "digits":
-        return digits.load_public()
-    if name in tfds_images.SOURCES:
-        return tfds_images.load_public(name, data_dir)
-    if is_named_function(name):
-        return load_public_from_function(name, data_dir)
-    source = _source(name, data_dir)
-    return PublicExamples(source.dataset, *load_split(source, source.public_split, data_dir))
-
-
-def load_dataset(name: str, *, data_dir: pathlib.Path | None = None) -> Dataset:
-    """Returns what is publicly known of a data set; samples are loaded where nothing else tells.
-
-    Arguments and errors as of `load_public`.
-    """
-    if name == "digits":
-        return digits.DIGITS
-    if name in tfds_images.SOURCES:
-        return tfds_images.SOURCES[name].dataset
-    if is_named_function(name):
-        return load_public(name, data_dir=data_dir).dataset
-    return _source(name, data_dir).dataset
-
-
-def _source(name: str, data_dir: pathlib.Path | None) -> Source:
-    # The builders import TFDS, which takes seconds: only when it is needed.
-    if name == "adult":
-        from pate_tf.data import adult
-
-        return Source(
-            dataset=adult.ADULT, builder=name, input_name="features", raw_files=adult.FILES
-        )
-    if name == "diabetes":
-        from pate_tf.data import diabetes
-
-        return Source(
-            dataset=diabetes.DIABETES, builder=name, input_name="features", raw_files=diabetes.FILES
-        )
-    if not exists_in_tfds(name, data_dir):
-        raise ValueError(
-            f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
-            f"module:function, got {name!r}"
-        )
-    return tfds_source(name, data_dir)

@@ -70,8 +70,8 @@ def load_public(
 def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
-    An image's place among them follows from its file's name, whatever its class: an image that is
-    replaced by one of the same name and another class moves no other one.
+    An image's place among them follows from its file's name and not from its class: an image that
+    is replaced by one of the same name and another class moves no other one.
 
     Args:
       folder: with the folders.

@@ -37,7 +37,7 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (Exception, SystemExit) as error:  # whatever the module does while it is imported
+    except (Exception, SystemExit) as error:  # anything can happen on import
         why = "it ends the program" if isinstance(error, SystemExit) else error
         raise ValueError(f"{flag}: can't import {name!r}: {why}") from error
     if not callable(function):

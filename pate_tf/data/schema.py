@@ -10,7 +10,7 @@ import json
 import math
 import pathlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ class TableColumn:
       low: lowest value of a number, from public knowledge.
       high: highest value.
       categories: what else it can be; empty for a number.
-      other: whether there is one more feature for whatever is not in the list, rather than an
-        error.
+      other: whether there is one more feature for values that are not in the list, rather than
+        an error.
       missing: what stands for an empty field; None if that is an error.
       text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
 
@@ -301,26 +301,26 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
 def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
     what = f"columns.{name}"
     _check_keys(given, _COLUMN_KEYS, what)
-    missing = None if given.get("missing") is None else field_text(given["missing"])
-    if "text" in given:
-        if "low" in given or "high" in given or "categories" in given:
-            raise ValueError(f"{what}: expected text, or a range or categories, got both")
-        return TableColumn(
-            name=name, missing=missing, text=_typed(given["text"], int, f"{what}.text")
-        )
-    if "categories" in given:
-        if "low" in given or "high" in given:
-            raise ValueError(f"{what}: expected categories, or low and high, got both")
-        return TableColumn(
-            name=name,
-            missing=missing,
-            categories=_texts(given["categories"], f"{what}.categories"),
-            other=bool(_typed(given.get("other", False), bool, f"{what}.other")),
-        )
-    if "low" not in given or "high" not in given:
+    is_range = "low" in given or "high" in given
+    if is_range + ("categories" in given) + ("text" in given) != 1:
+        got = "both" if is_range or "text" in given else "none"
+        raise ValueError(f"{what}: expected either low and high, or categories, or text, got {got}")
+    if is_range and not ("low" in given and "high" in given):
         raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
-    low, high = (_typed(given[end], (int, float), f"{what}.{end}") for end in ("low", "high"))
-    return TableColumn(name=name, missing=missing, low=float(low), high=float(high))
+    values: dict[str, Any] = {}
+    for key, kind in (
+        ("low", (int, float)),
+        ("high", (int, float)),
+        ("text", int),
+        ("other", bool),
+    ):
+        if key in given:
+            values[key] = _typed(given[key], kind, f"{what}.{key}")
+    if "categories" in given:
+        values["categories"] = _texts(given["categories"], f"{what}.categories")
+    if given.get("missing") is not None:
+        values["missing"] = field_text(given["missing"])
+    return TableColumn(name=name, **values)
 
 
 def _check_keys(given: Mapping[str, Any], known: set[str], what: str) -> None:
@@ -347,7 +347,11 @@ def _typed(given: Any, kind: Any, what: str) -> Any:
 
 
 def draft(
-    fields: Mapping[str, Sequence[str]], *, label: str | None = None, owner: str | None = None
+    fields: Mapping[str, Sequence[str]],
+    *,
+    label: str | None = None,
+    owner: str | None = None,
+    categories: Collection[str] = (),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -355,6 +359,7 @@ def draft(
       fields: of each column by its name.
       label: name of the label's column, which public records need not have.
       owner: name of the owner's column.
+      categories: names of columns that are categories, though they hold numbers.
 
     Raises:
       ValueError: if no column can be used.
@@ -373,24 +378,28 @@ def draft(
     for name, values in fields.items():
         if name in (label, owner):
             continue
-        body = _draft_column([value for value in values if value], has_gaps="" in values)
-        lines += ["", f"# left out: {name!r} has no number and too many values"] if not body else [
-            "", f"[columns.{_key(name)}]", *body,
-        ]  # fmt: skip
+        body = _draft_column(values, may_be_numbers=name not in categories)
+        if body:
+            lines += ["", f"[columns.{_key(name)}]", *body]
+        else:
+            lines += ["", f"# left out: {name!r} has no number and too many values"]
         used += bool(body)
     if not used:
         raise ValueError("columns: expected numbers or few categories in one at least, got none")
     return "\n".join(lines) + "\n"
 
 
-def _draft_column(values: Sequence[str], *, has_gaps: bool) -> list[str]:
+def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
+    has_gaps, values = "" in fields, [value for value in fields if value]
     numbers = np.array([number_or_nan(value) for value in values])
-    if len(numbers) and np.isfinite(numbers).all():
+    found = sorted(set(values))
+    if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
         missing = [f"missing = {low!r}  # stands for an empty field"] if has_gaps else []
-        return [f"low = {low!r}", f"high = {high!r}", *missing]
-    found = sorted(set(values))
+        is_code = 2 < len(found) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
+        codes = [f"# if these are codes: categories = {json.dumps(found)}"] if is_code else []
+        return [f"low = {low!r}", f"high = {high!r}", *missing, *codes]
     if not found or len(found) > MOST_CATEGORIES:
         return []
     listed = json.dumps([*found, *([""] if has_gaps else [])], ensure_ascii=False)

@@ -102,18 +102,35 @@ def load_private(
         message names a place and no value.
     """
     fields, places = read_fields(path)
+    return private_records(fields, places, str(path), schema, public, label=label, owner=owner)
+
+
+def private_records(
+    fields: Fields,
+    places: Sequence[str],
+    what: str,
+    schema: Schema,
+    public: PublicExamples,
+    *,
+    label: str | None = None,
+    owner: str | None = None,
+) -> PrivateExamples:
+    """SENSITIVE: returns the private records of a table; `what` begins an error's message.
+
+    Other arguments and errors as of `load_private`.
+    """
     label, owner = label or schema.label, owner or schema.owner
     if label is None:
         raise ValueError("label: expected the name of the label's column, got none")
     for name in (label, *([owner] if owner else [])):
         if name not in fields:
-            raise ValueError(f"{path}: expected a column {name}, got none")
+            raise ValueError(f"{what}: expected a column {name}, got none")
     if not places:
-        raise ValueError(f"{path}: expected at least one record, got none")
+        raise ValueError(f"{what}: expected at least one record, got none")
     return PrivateExamples(
         public.dataset,
-        schema.encode_columns(fields, str(path), places),
-        schema.encode_labels(fields[label], str(path), places, may_be_empty=False),
+        schema.encode_columns(fields, what, places),
+        schema.encode_labels(fields[label], what, places, may_be_empty=False),
         np.array(fields[owner], np.str_) if owner else None,
     )
 
@@ -124,20 +141,29 @@ def load_public(path: pathlib.Path, schema: Schema, *, label: str | None = None)
     Arguments and errors as of `load_private`.
     """
     fields, places = read_fields(path)
+    return public_records(fields, places, str(path), schema, name=path.stem, label=label)
+
+
+def public_records(
+    fields: Fields,
+    places: Sequence[str],
+    what: str,
+    schema: Schema,
+    *,
+    name: str,
+    label: str | None = None,
+) -> PublicExamples:
+    """Returns the public records of a table; `name` is the data set's unless the schema says it."""
     if not places:
-        raise ValueError(f"{path}: expected at least one record, got none")
-    inputs = schema.encode_columns(fields, str(path), places)
+        raise ValueError(f"{what}: expected at least one record, got none")
+    inputs = schema.encode_columns(fields, what, places)
     labels = None
-    name = label or schema.label
-    if name is not None and name in fields:
-        labels = schema.encode_labels(fields[name], str(path), places, may_be_empty=True)
-    return PublicExamples(
-        schema.dataset(path.stem, pool_size(len(places), has_labels=_any(labels))), inputs, labels
-    )
-
-
-def _any(labels: np.ndarray | None) -> bool:
-    return labels is not None and bool((labels >= 0).any())
+    column = label or schema.label
+    if column is not None and column in fields:
+        labels = schema.encode_labels(fields[column], what, places, may_be_empty=True)
+    has_labels = labels is not None and bool((labels >= 0).any())
+    size = pool_size(len(places), has_labels=has_labels)
+    return PublicExamples(schema.dataset(name, size), inputs, labels)
 
 
 def pool_size(num_public: int, *, has_labels: bool) -> int:

@@ -1,7 +1,7 @@
 """Examples out of TensorFlow Datasets, image or table, however large.
 
 A split that is small lies in memory. A large one is streamed once through tf.data into a file
-beside its records, and mapped: whoever gathers the records of one teacher reads those alone.
+in the folder of its records, and mapped: gathering the records of one teacher reads those alone.
 """
 
 import contextlib
@@ -22,13 +22,16 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data.columns import RawDataError
 
 LARGEST_IN_MEMORY = 2**28  # bytes of a split's inputs
 RETRIES = 3  # of a download; each waits twice as long as the one before, from 0.4 s on
 STREAMED_BATCH = 250  # examples
 
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
+
+
+class RawDataError(ValueError):
+    """A raw file that does not hold what it should; one line that names a place and no value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,14 @@ class Source:
     input_name: str = "image"
     label_name: str = "label"
     raw_files: tuple[str, ...] = ()
+
+    def load_private(self, data_dir: pathlib.Path | None) -> PrivateExamples:
+        """Returns the private side; arguments and errors as of `load_split`."""
+        return PrivateExamples(self.dataset, *load_split(self, self.private_split, data_dir))
+
+    def load_public(self, data_dir: pathlib.Path | None) -> PublicExamples:
+        """Returns the public side; arguments and errors as of `load_split`."""
+        return PublicExamples(self.dataset, *load_split(self, self.public_split, data_dir))
 
 
 def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arrays:
@@ -89,7 +100,7 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
 
 @contextlib.contextmanager
 def errors_in_one_line(source: Source, data_dir: pathlib.Path | None) -> Iterator[None]:
-    """Turns whatever TFDS raises into a `ValueError` of one line."""
+    """Turns any exception of TFDS into a `ValueError` of one line."""
     try:
         yield
     except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
@@ -166,7 +177,7 @@ def _raw_data_error(error: BaseException | None) -> RawDataError | None:
 def _streamed(source: Source, builder: Any, split: str) -> Iterator[Arrays]:
     """Yields inputs and labels of a split, a batch at a time: all at once take three times as much.
 
-    In one order for everybody: partition and queries are positions in it.
+    Always in one order: partition and queries are positions in it.
     """
     import tensorflow_datasets as tfds
 
@@ -264,28 +275,3 @@ SOURCES = {
     "svhn": Source(dataset=SVHN, builder="svhn_cropped", private_split="train+extra"),
     "cifar10": Source(dataset=CIFAR10, builder="cifar10"),
 }
-
-
-def load_private(
-    name: str, data_dir: pathlib.Path | None, *, svhn_extra: bool = True
-) -> PrivateExamples:
-    """Returns the private side of one of `SOURCES`.
-
-    Args:
-      name: of the data set.
-      data_dir: as in `load_split`.
-      svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
-
-    Raises:
-      ValueError: if the data can't be had, or are broken.
-    """
-    source = SOURCES[name]
-    if name == "svhn" and not svhn_extra:
-        source = dataclasses.replace(source, private_split="train")
-    return PrivateExamples(source.dataset, *load_split(source, source.private_split, data_dir))
-
-
-def load_public(name: str, data_dir: pathlib.Path | None) -> PublicExamples:
-    """Returns the public side of one of `SOURCES`; errors as above."""
-    source = SOURCES[name]
-    return PublicExamples(source.dataset, *load_split(source, source.public_split, data_dir))

@@ -197,13 +197,13 @@ def batches_before(
     for row in history:
         if row.kind in DEBITS and row.sequence <= last:
             charge, times = charge_of(row)
-            if charge.is_paid_once:
+            if charge.charged_per_batch:
                 debits[row.sequence] = (charge, times)
         elif row.kind == "answers" and not row.details["num_answered"]:
             unanswered.add(row.details["debit"])
     together: Counter[Charge] = Counter()
     for sequence, (charge, times) in debits.items():
-        if mechanism.is_paid_once or sequence in unanswered:
+        if mechanism.charged_per_batch or sequence in unanswered:
             together[charge] += times
     return together
 

@@ -33,6 +33,7 @@ from pate_tf.ledger.chain import (
 from pate_tf.ledger.store import Store
 
 LARGEST_DELTA = 0.5
+DEFAULT_PLAN = PlannedRelease()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,21 +81,16 @@ class Ledger(Store):
         num_queries: how many queries were charged, answered or not.
         num_answered: how many queries have a label as their answer.
         is_secure: False for ever once a single debit or release used predictable noise.
-        planned_release: how the data-dependent cost will be released; None if a ledger of an
-            earlier version never fixed it.
         plan_is_late: whether that was fixed when there may have been votes already.
     """
 
     folder: pathlib.Path  # never in memory
-
-    def __init__(self, folder: pathlib.Path, **settings: Any) -> None:
-        """Opens the files; see `Ledger.open` and `Ledger.read`, and `Store` for `settings`."""
-        super().__init__(folder, **settings)
-        self.ensemble_digest = ""
-        self.num_queries = self.num_answered = 0
-        self.is_secure = True
-        self.planned_release: PlannedRelease | None = None
-        self.plan_is_late = True
+    ensemble_digest = ""
+    num_queries = 0
+    num_answered = 0
+    is_secure = True
+    plan_is_late = True
+    _planned: Mapping[str, Any] | None = None  # fields of `planned_release`
 
     @classmethod
     def open(
@@ -141,7 +137,7 @@ class Ledger(Store):
         """
         validation.between(0, 1, delta=delta)
         if epsilon_budget is not None:
-            validation.positive(epsilon_budget=epsilon_budget)
+            validation.between(0, math.inf, epsilon_budget=epsilon_budget)
         ledger = cls(
             folder,
             subject=("ensemble", ensemble_digest),
@@ -161,7 +157,7 @@ class Ledger(Store):
                 "acknowledged": is_missing,
                 # The limit of the ledger that is gone is not known any more.
                 "raised": is_missing,
-                "planned_release": (planned_release or PlannedRelease()).to_dict(),
+                "planned_release": dataclasses.asdict(planned_release or DEFAULT_PLAN),
             }
 
         def verify() -> None:
@@ -178,7 +174,7 @@ class Ledger(Store):
                     f"{folder}: expected epsilon_budget {ledger.epsilon_budget} and delta "
                     f"{ledger.delta}, fixed at first use, got {epsilon_budget} and {delta}"
                 )
-            if planned_release is not None and ledger.planned_release is not None:
+            if planned_release is not None and ledger._planned is not None:
                 ledger._check_plan(planned_release)
 
         try:
@@ -186,7 +182,7 @@ class Ledger(Store):
             if epsilon_budget is not None and ledger.epsilon_budget is None:
                 with ledger.exclusive():
                     ledger.replace_budget(epsilon_budget, delta)
-            if planned_release is not None and ledger.planned_release is None:
+            if planned_release is not None and ledger._planned is None:
                 with ledger.exclusive():
                     ledger.plan_release(planned_release)
         except BaseException:
@@ -226,7 +222,7 @@ class Ledger(Store):
         elif row.kind == "answers":
             self.num_answered += details["num_answered"]
         elif row.kind == "planned":
-            self.planned_release = PlannedRelease.from_dict(details["release"])
+            self._planned = details["release"]
         elif row.kind == "opened":
             if "ensemble_digest" not in details:
                 raise LedgerError(
@@ -234,14 +230,14 @@ class Ledger(Store):
                 )
             self.ensemble_digest = details["ensemble_digest"]
             if "planned_release" in details:
-                self.planned_release = PlannedRelease.from_dict(details["planned_release"])
+                self._planned = details["planned_release"]
                 # Who lost a ledger may have seen its votes.
                 self.plan_is_late = details["acknowledged"]
 
     @property
-    def is_registered(self) -> bool:
-        """Whether a registry notes what this ledger does; see `RollbackGuard`."""
-        return self.guard is not None and self.guard.is_kept
+    def planned_release(self) -> PlannedRelease | None:
+        """How the data-dependent cost will be released; None if nothing fixed it."""
+        return None if self._planned is None else PlannedRelease.from_dict(self._planned)
 
     def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
         """Returns what all debits cost; see `compose`.
@@ -402,7 +398,7 @@ class Ledger(Store):
         Args:
             charge: the mechanism that will answer, or the plan of what will be released.
             queries: digests of the queries to be answered, distinct and not answered yet. What they
-                cost is `charge.number_charged` of so many.
+                cost is `charge.number_charged` of their number.
             secure_noise: whether the noise is unpredictable; if not, the ledger is marked for good.
             was_released: whether it was released already. It costs what it costs, so it is charged
                 above the budget too: a refusal would only hide it.
@@ -451,7 +447,7 @@ class Ledger(Store):
         Raises:
             BudgetMismatch: if something else was fixed.
         """
-        if self.planned_release is None:
+        if self._planned is None:
             self.write("planned", {"release": planned.to_dict()})
         else:
             self._check_plan(planned)

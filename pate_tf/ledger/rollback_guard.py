@@ -42,7 +42,7 @@ REGISTRY: Final = "registry.sqlite3"
 WAIT_SECONDS: Final = 60.0
 ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
 
-# What a store is about: "ensemble" and its digest, or "silo" and its name.
+# What a store is about: "ensemble" and its digest, "silo" and its name, "party" and its key.
 Subject = tuple[str, str]
 Result = TypeVar("Result")
 
@@ -85,27 +85,22 @@ class RegistryError(Exception):
     """The registry can't be used; what it would notice goes unnoticed."""
 
 
-def state_folder() -> pathlib.Path:
-    """Returns the folder that the registry lies in, which need not exist.
+def open_registry() -> tuple[sqlite3.Connection, bytes]:
+    """Returns a connection to the registry, which it makes, and the registry's key.
 
     Raises:
-        RegistryError: if the environment names none.
-    """
-    for variable, below in ((STATE_VARIABLE, "."), ("XDG_STATE_HOME", "pate_tf")):
-        if named := os.environ.get(variable):
-            return pathlib.Path(named) / below
-    if home := os.environ.get("HOME"):
-        return pathlib.Path(home) / ".local" / "state" / "pate_tf"
-    raise RegistryError(f"expected {STATE_VARIABLE}, XDG_STATE_HOME or HOME, none is set")
-
-
-def open_registry(folder: pathlib.Path) -> tuple[sqlite3.Connection, bytes]:
-    """Returns a connection to the registry in a folder, which it makes, and the registry's key.
-
-    Raises:
-        RegistryError: if it is of a newer version.
+        RegistryError: if the environment names no folder for it, or it is of a newer version.
         OSError, sqlite3.Error: if it can't be made, read or written.
     """
+    places = (
+        (STATE_VARIABLE, "."),
+        ("XDG_STATE_HOME", "pate_tf"),
+        ("HOME", ".local/state/pate_tf"),
+    )
+    named = [(os.environ[name], below) for name, below in places if os.environ.get(name)]
+    if not named:
+        raise RegistryError(f"expected {STATE_VARIABLE}, XDG_STATE_HOME or HOME, none is set")
+    folder = pathlib.Path(*named[0])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(folder, 0o700)
     path = folder.resolve() / REGISTRY
@@ -226,6 +221,10 @@ class RollbackGuard:
         records: what the subject learnt from; None if that is not known.
         is_single: whether a subject has one store alone, wherever it lies: what another one holds
             is missing here. Else several may go on, each charged what the others spent.
+
+    Attributes:
+        rows: what the registry noted of the subject and is not settled yet, by digest.
+        records: as given.
     """
 
     def __init__(
@@ -236,13 +235,13 @@ class RollbackGuard:
         *,
         is_single: bool = False,
     ) -> None:
-        self._folder, self._subject, self._records = folder, subject, records
+        self._folder, self._subject, self.records = folder, subject, records
         self._is_single = is_single
-        self._rows: dict[str, SeenRow] = {}
+        self.rows: dict[str, SeenRow] = {}
         self._position = 0
         self._registry: sqlite3.Connection | None = None
         try:
-            self._registry, self._key = open_registry(state_folder())
+            self._registry, self._key = open_registry()
         except (RegistryError, sqlite3.Error, OSError, ValueError, TypeError) as error:
             self._go_on_without(error)
 
@@ -262,7 +261,7 @@ class RollbackGuard:
 
     def note(self, opened: LedgerRow, rows: Sequence[LedgerRow]) -> None:
         """Notes rows that are durable in the store; those known already stay as they are."""
-        subject, records = self._subject, self._records
+        subject, records = self._subject, self.records
 
         def write(registry: sqlite3.Connection) -> None:
             ledger = self.keyed("ledger", opened.digest)
@@ -310,9 +309,10 @@ class RollbackGuard:
             runs: folders of runs whose statements may quote an earlier ledger.
         """
         self._look()
-        own, folders, reasons = str(self._folder.resolve()), self._folders(), []
-        here = [row for row in self._rows.values() if own in folders.get(row.ledger, ())]
-        gone = list(self._rows.values()) if self._is_single else here
+        own, reasons = str(self._folder.resolve()), list[str]()
+        folders = self._folders() if self.rows else {}
+        here = [row for row in self.rows.values() if own in folders.get(row.ledger, ())]
+        gone = list(self.rows.values()) if self._is_single else here
         seen = {row.digest: row.sequence for row in gone}
         if seen:
             where = "here" if here else f"in {self._places(gone)}"
@@ -351,7 +351,7 @@ class RollbackGuard:
         own = b"" if self._registry is None else self.keyed("ledger", opened.digest)
         gone = [
             row
-            for row in self._rows.values()
+            for row in self.rows.values()
             if (self._is_single or row.ledger == own)
             and not (row.digest in held or row.digest in acknowledged)
         ]
@@ -392,12 +392,12 @@ class RollbackGuard:
             charged: what is charged here, by `first_debit`.
         """
         # Rows are only ever added, here and there: what is settled once stays so.
-        self._rows = {
+        self.rows = {
             digest: row
-            for digest, row in self._rows.items()
+            for digest, row in self.rows.items()
             if row.debit is not None and row.debit["carried_from"] not in charged
         }
-        debits = [row.debit for row in self._rows.values() if row.debit is not None]
+        debits = [row.debit for row in self.rows.values() if row.debit is not None]
         return list({debit["carried_from"]: debit for debit in debits}.values())
 
     def all_ensembles(
@@ -473,7 +473,7 @@ class RollbackGuard:
             ]
 
         for place, row in self._ask(seen, list[tuple[int, SeenRow]]()):
-            self._position, self._rows[row.digest] = place, row
+            self._position, self.rows[row.digest] = place, row
 
     def _folders(self) -> dict[bytes, list[str]]:
         """Returns the folders that each ledger of the subject was seen in, oldest first."""

@@ -194,7 +194,8 @@ class Store:
                     )
                 with self.transaction():
                     self.append("opened", opening(missing is not None))
-                    self._append_missing(missing)
+                    if missing is not None or (self.guard is not None and self.guard.rows):
+                        self._append_missing(missing)
             verify()
             if not is_new:
                 self._check_complete(acknowledge_reset=self._acknowledge_reset)
@@ -204,7 +205,9 @@ class Store:
                     f"{self.folder}: what other ledgers of the same subject spent is charged here, "
                     f"too"
                 )
-        found = self.all_ensembles() if self.charges or self.guard is not None else None
+        # Without known records only other ledgers of the subject share them: charged here by now.
+        is_alone = self.guard is None or (is_new and self.guard.records is None)
+        found = None if is_alone and not self.charges else self.all_ensembles()
         if found is not None and found.num_unknown:
             warn(
                 f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "

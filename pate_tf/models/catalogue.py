@@ -5,6 +5,7 @@ Every model takes raw inputs `[batch, *input_shape]` as the data set holds them 
 """
 
 import contextlib
+import pathlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -196,7 +197,7 @@ def _seeded_initializers(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Fixes whatever draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
+    """Fixes everything that draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
 
     For code of other people's that knows no other, such as Keras' `fit` and layers of a user's own.
     The callers' generators get their states back; TensorFlow's, which gives none away, begins
@@ -255,6 +256,21 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
             f"model {name}: expected {list(expected_in)} to {list(expected_out)} for "
             f"{dataset.name}, got {list(model.input_shape)} to {list(model.output_shape)}"
         )
+
+
+def load_keras_file(path: pathlib.Path) -> Any:
+    """Returns the model of a `.keras` file; one that would run code of its own is refused.
+
+    Raises:
+      ValueError: if there is no such model.
+    """
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # Keras and zipfile each raise their own kinds
+        raise ValueError(
+            f"{path}: expected a Keras model that needs no code of its own, got "
+            f"{type(error).__name__}"
+        ) from error
 
 
 # Where a model draws at random from: its own generators, or those that a whole process shares.

@@ -1,10 +1,10 @@
-"""Any classifier of scikit-learn, kept without pickle.
+"""Any classifier of scikit-learn, stored without pickle.
 
 Forests become plain arrays (`forest.py`). Any other estimator becomes an archive of skops: names of
 types, and their values. An archive is opened only if skops trusts every type that it names, or the
 type is a class that one of `TRUSTED_MODULES` defines; so reading it imports and calls nothing but
 NumPy, SciPy and scikit-learn. The values inside are not checked, and scikit-learn's compiled code
-relies on them: whoever may write to `sensitive/` can make a run crash.
+relies on them: write access to `sensitive/` suffices to make a run crash.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ class Estimator:
             raise ValueError(
                 f"{type(self.fitted).__name__}: expected a fitted classifier, got one that is not"
             ) from None
-        except Exception:  # whatever an estimator raises
+        except Exception:  # of any kind
             return None
 
 
@@ -116,13 +116,21 @@ def is_classifier(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a classifier of scikit-learn: a forest, or what a function returns.
 
     Raises:
-      ValueError: if there is no such function, or the classifier can't be kept.
+      ValueError: if there is no such function, or the classifier can't be stored.
     """
     if model == forest.RANDOM_FOREST:
         return True
     if not is_named_function(model):
         return False
-    built = call_function(model, dataset, flag="model")
+    return is_storable_classifier(call_function(model, dataset, flag="model"))
+
+
+def is_storable_classifier(built: Any) -> bool:
+    """Whether something is a classifier of scikit-learn.
+
+    Raises:
+      ValueError: if it is one that can't be stored.
+    """
     if not isinstance(built, sklearn.base.BaseEstimator) or not sklearn.base.is_classifier(built):
         return False
     _dump(built)
@@ -160,7 +168,7 @@ def fit(
         return _fitted(model, dataset, rows, labels, seed)
     except MemoryError:
         raise
-    except Exception:  # whatever an estimator raises
+    except Exception:  # of any kind
         return [_dump(DummyClassifier(strategy="most_frequent").fit(rows, labels))]
 
 
@@ -168,7 +176,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     """Checks that a classifier learns from records that are made up of public values alone.
 
     Raises:
-      ValueError: if it does not, with what it says, or if it can't be kept.
+      ValueError: if it does not, with what it says, or if it can't be stored.
     """
     random = np.random.default_rng(0)
     labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
@@ -176,7 +184,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
     try:
         _fitted(model, dataset, forest.flat_rows(inputs), labels, 0)
-    except Exception as error:  # whatever an estimator raises
+    except Exception as error:  # of any kind
         said = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"model: expected a classifier that learns from {MADE_UP} made-up records of each "
@@ -218,11 +226,11 @@ def _is_random_state(parameter: str) -> bool:
 
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
     """Returns the archive of an estimator as bytes `[num_bytes]`, equal for equal estimators."""
-    import skops.io  # takes a second: where there are none but forests, nobody waits for it
+    import skops.io  # takes a second, which forests need not
 
     try:
         archive = _canonical(skops.io.dumps(estimator))
-    except Exception as error:  # whatever a value raises when it is asked for its state
+    except Exception as error:  # of any kind, from a value that is asked for its state
         raise ValueError(
             f"model: expected a classifier that skops can keep, got {type(estimator).__name__} "
             f"and {type(error).__name__}"
@@ -298,13 +306,13 @@ def _without_addresses(node: Any, files: dict[str, str]) -> Any:
         return [_without_addresses(each, files) for each in node]
     if not isinstance(node, dict):
         return node
-    kept = {}
+    found = {}
     for key, value in node.items():
         if key == "__id__" and isinstance(value, int):
             continue
         if key == "file" and isinstance(value, str):
             suffix = value.rpartition(".")[2]
-            kept[key] = files.setdefault(value, f"{len(files)}.{suffix}")
+            found[key] = files.setdefault(value, f"{len(files)}.{suffix}")
         else:
-            kept[key] = _without_addresses(value, files)
-    return kept
+            found[key] = _without_addresses(value, files)
+    return found

@@ -1,14 +1,13 @@
 """Classifiers on features that need no training steps: a few records are enough for each.
 
-On features that are learnt from public inputs, inputs of one class lie near each other. What is
-left to learn from private records is which place belongs to which class, and that has a closed
-form.
+On good public features, inputs of one class lie near each other. What is left to learn from private
+records is which place belongs to which class, and that has a closed form.
 
 - `ridge`: the linear functions with the least squared error to targets of +1 and -1, held small
   (Hoerl and Kennard 1970). With fewer records than features it is solved between records
   (Saunders et al. 1998), with fewer features than records between features: the same functions.
-  Where it is known how much features vary in the pool they are scaled to vary alike.
-- `nearest_mean`: the class whose records' mean is nearest (Snell et al. 2017 by learnt features).
+  Where it is known how much features vary in the pool they are scaled to equal variance.
+- `nearest_mean`: the class whose records' mean is nearest (Snell et al. 2017 on trained features).
 - `nearest_neighbour`: the class of the nearest record (Cover and Hart 1967).
 """
 
@@ -23,10 +22,10 @@ from pate_tf.core.validation import IntArray
 
 RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR = "ridge", "nearest_mean", "nearest_neighbour"
 NAMES = (RIDGE, NEAREST_MEAN, NEAREST_NEIGHBOUR)
-# Of a feature vector's mean square length. Chosen on Fashion-MNIST, where three times as much or a
+# Of a feature vector's mean square norm. Chosen on Fashion-MNIST, where three times as much or a
 # third gives the same labels.
 RIDGE_SHARE = 0.075
-# The same of features that are scaled to vary alike. Chosen on pools of Fashion-MNIST and MNIST.
+# The same of features of equal variance. Chosen on pools of Fashion-MNIST and MNIST.
 SCALED_SHARE = 1.0
 ABSENT = -1e4  # what a class without a record scores; float16 can hold it
 STORED = np.float16  # a rounding error of 1/2048 changes next to no vote, and halves the memory
@@ -51,17 +50,17 @@ def fit(
     """Fits a classifier. SENSITIVE if the records are.
 
     Without any record it answers the first class, and with records of one class that class. It
-    neither raises nor warns, whatever finite features and labels are.
+    neither raises nor warns for any finite features and labels.
 
     Args:
       name: of `NAMES`.
       features: `[num_records, num_features]`.
       labels: `[num_records]`.
       num_classes: number of classes; some may have no record.
-      num_views: of length 1 each in the features, public.
-      scale: factors by which features vary alike in the pool, `[num_features]`, public, as
-        `Encoder.scale`; None where nobody knows. `ridge` heeds it: it holds a weight the smaller,
-        the more its feature varies.
+      num_views: of norm 1 each in the features, public.
+      scale: factors by which features vary equally in the pool, `[num_features]`, public, as
+        `Encoder.scale`; None where unknown. `ridge` uses it: a weight is penalised the more, the
+        more its feature varies.
 
     Returns:
       Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
@@ -82,7 +81,7 @@ def fit(
 
 
 def _stored(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Returns numbers in the type that they are kept in; those beyond it as its largest."""
+    """Returns numbers in the type that they are stored in; those beyond it as its largest."""
     largest = float(np.finfo(STORED).max)
     return np.clip(numbers, -largest, largest).astype(STORED)
 
@@ -97,8 +96,8 @@ def _ridge(
     targets = 2.0 * np.eye(num_classes)[labels] - 1.0
     penalty = RIDGE_SHARE * num_views
     if scale is not None:
-        # Few records show little but the directions in which all inputs differ most, and teachers
-        # that heed those alone err alike. With all directions scaled to about one variance a
+        # Few records show little but the directions in which all inputs differ most: teachers that
+        # use those alone make the same errors. With all directions scaled to about one variance a
         # teacher errs more, but each in a way of its own, which other teachers outvote.
         rows, penalty = rows * scale, SCALED_SHARE
     num_records, num_features = rows.shape

@@ -1,7 +1,6 @@
-"""Encoders: from raw inputs to features that are learnt, or known, from public values alone.
+"""Encoders: from raw inputs to features that depend on public values alone.
 
-Where an encoder comes from is told by `pate_tf.representations`; whoever uses one needs to know no
-more than is written here.
+`pate_tf.representations` makes them; this module is all that their users need.
 """
 
 import dataclasses
@@ -40,7 +39,7 @@ class Part(tf.Module):
 
     @property
     def variances(self) -> list[Any] | None:
-        """How much features vary in the pool, `[width]` of each view; None if nobody knows."""
+        """How much features vary in the pool, `[width]` of each view; None if unknown."""
         return None
 
     @property
@@ -56,7 +55,7 @@ class Part(tf.Module):
 class Encoder(tf.Module):
     """Public: features of raw inputs, in views that lie side by side.
 
-    Each view of an input has a length of about 1, so that all weigh the same. What an input's
+    Each view of an input has an L2 norm of about 1, so that all weigh the same. What an input's
     features are depends on that input alone, and not on others of its batch. They are finite: an
     input for which a part gives NaN or infinity has the features 0.
 
@@ -121,16 +120,16 @@ class Encoder(tf.Module):
 
     @functools.cached_property
     def scale(self) -> npt.NDArray[np.float64] | None:
-        """Factors by which features vary about alike, `[num_features]`; None if nobody knows.
+        """Factors by which features vary about equally, `[num_features]`; None if unknown.
 
         The directions in which a pool's inputs hardly differ are not lifted all the way. Each
-        view's part of an input's squared length is its weight then, of all together 1 in the mean.
+        view's part of an input's squared norm is its weight then, of all together 1 in the mean.
         """
         found, weights = [], []
         for part in self.parts:
             for variances in part.variances or ():
                 known = np.asarray(variances, np.float64)
-                if not known.any():  # inputs are all alike
+                if not known.any():  # all inputs are equal
                     known = np.ones_like(known)
                 factors = 1.0 / np.sqrt(known + LEAST_VARIANCE * known.mean())
                 found.append(factors * math.sqrt(part.weight / float(known @ np.square(factors))))
@@ -149,7 +148,7 @@ class Encoder(tf.Module):
         """Returns features of one batch in a single call, as `features` does.
 
         Of two batches of the same size, rows that agree in input and place have the same features,
-        whatever the other rows hold.
+        for any other rows.
         """
         found: npt.NDArray[np.float32] = self._graph(tf.constant(batch, tf.float32)).numpy()
         return found
@@ -185,14 +184,14 @@ def _tensorflows(variable: Any) -> tf.Variable:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
-# What a record adds to the sum of its class: its features, scaled and brought to one length.
+# What a record adds to the sum of its class: its features, scaled and brought to one L2 norm.
 #
-# Features are scaled to vary alike in the public pool and get a common length; below them stands a
-# constant, by which sums tell how many records there are. A vector depends on its own input and on
-# public values alone. Features of length 0, or that are not finite, give the zero vector.
+# Features are scaled to equal variance in the public pool and get a common L2 norm; a constant is
+# appended, whose sum counts the records. A vector depends on its own input and on public values
+# alone. Features of norm 0, or that are not finite, give the zero vector.
 
 
-# Of a vector's squared length, the part of the constant. It counts the records of each class, to a
+# Of a vector's squared norm, the part of the constant. It counts the records of each class, to a
 # thousandth of them where features are of any use. The noise on features counts for a fortieth
 # more, which cost nothing that could be measured on the pools of MNIST and Fashion-MNIST.
 CONSTANT_SHARE = 0.05
@@ -204,20 +203,20 @@ FloatArray = npt.NDArray[np.float64]
 def record_vectors(
     features: npt.NDArray[np.float32], scale: npt.NDArray[np.float64] | None
 ) -> FloatArray:
-    """Returns a vector of length at most 1 for each input, `[num_inputs, num_features + 1]`.
+    """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
 
     Args:
       features: `[num_inputs, num_features]`.
-      scale: factors by which features vary alike in the pool, `[num_features]`, as
-        `Encoder.scale`; None where nobody knows.
+      scale: factors by which features vary equally in the pool, `[num_features]`, as
+        `Encoder.scale`; None where unknown.
     """
     scaled = features.astype(np.float64)
     if scale is not None:
         scaled *= scale
-    lengths = np.linalg.norm(scaled, axis=1)
-    is_usable = np.isfinite(lengths) & (lengths > 0.0)
+    norms = np.linalg.norm(scaled, axis=1)
+    is_usable = np.isfinite(norms) & (norms > 0.0)
     found = np.zeros((len(scaled), scaled.shape[1] + 1))
-    found[is_usable, :-1] = scaled[is_usable] / lengths[is_usable, None]
+    found[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
     found[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
     found[is_usable, -1] = CONSTANT
     return found

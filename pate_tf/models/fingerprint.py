@@ -27,7 +27,7 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.data.named_function import Named
 from pate_tf.models import catalogue, forest
 
-# Descriptions: JSON values that say what something is, to be kept and compared.
+# Descriptions: JSON values that say what something is, to be stored and compared.
 #
 # Two kinds of values are compared in ways of their own: numbers made by `near` may differ by
 # rounding, and `UNKNOWN` equals anything.
@@ -45,7 +45,7 @@ def difference(found: Any, wanted: Any) -> str | None:
     Digests are told apart and never shown: that of private records would help to guess them.
 
     Args:
-      found: JSON values, as they were kept in a folder.
+      found: JSON values, as stored in a folder.
       wanted: JSON values, as they are now.
     """
     path: list[str] = []
@@ -115,8 +115,8 @@ def certain(describe: Callable[[], Any]) -> dict[str, Any]:
     """
     # A trip through JSON turns tuples into lists, as they are read back.
     one, other = (json.loads(json.dumps(describe())) for _ in range(2))
-    kept = _common(one, other)
-    return kept if isinstance(kept, dict) else {"class": UNKNOWN}
+    common = _common(one, other)
+    return common if isinstance(common, dict) else {"class": UNKNOWN}
 
 
 def _common(one: Any, other: Any) -> Any:
@@ -177,8 +177,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         held = value.get_params(deep=False)
     else:
         held = getattr(value, "__dict__", {})
-    kept = {str(key): inner(each) for key, each in held.items() if key != "random_state"}
-    return {"class": kind, **kept}
+    values = {str(key): inner(each) for key, each in held.items() if key != "random_state"}
+    return {"class": kind, **values}
 
 
 def qualified_name(named: Any) -> str:
@@ -247,7 +247,7 @@ def settings_of(layer: keras.Layer) -> dict[str, Any]:
     own = {"class": qualified_name(type(layer))}
     try:
         described = _settings(keras.saving.serialize_keras_object(layer), {})
-    except Exception:  # whatever a class of the user's own raises
+    except Exception:  # of any kind, from a class of the user's own
         described = own
     if not isinstance(described, dict):
         described = own
@@ -282,7 +282,7 @@ def _settings(value: Any, places: Mapping[str, str]) -> Any:
         names = [each.get("name") for each in config["layers"] if isinstance(each, Mapping)]
         inner = {name: f"layer {place}" for place, name in enumerate(names) if name}
     if isinstance(config, Mapping):
-        # Of a layer, its own settings; how it is joined to others stands beside them.
+        # Of a layer, its own settings; how it is joined to others stands apart.
         within = places if kind == "__keras_tensor__" else inner
         described |= {str(key): _setting(str(key), each, within) for key, each in config.items()}
     else:
@@ -366,7 +366,7 @@ def _answers(model: keras.Model, dataset: Dataset) -> Any:
             )
             numbers += np.ravel(keras.ops.convert_to_numpy(logits)).tolist()
             numbers.append(sum(float(loss) for loss in losses))
-    except Exception:  # whatever a layer raises that does not take such inputs
+    except Exception:  # of any kind, from a layer that does not take such inputs
         return UNKNOWN
     array = np.array(numbers, np.float64)
     return near(array, ANSWER_TOLERANCE * float(np.abs(array).max()))

@@ -1,4 +1,4 @@
-"""Random forests as plain arrays: fitted by scikit-learn, kept without pickle, checked on loading.
+"""Random forests as plain arrays: fitted by scikit-learn, stored without pickle, checked.
 
 A forest of scikit-learn is Python objects around compiled trees, and reading such objects from a
 file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
@@ -8,7 +8,7 @@ scikit-learn is imported where it is used: `forest_walk` answers without it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,12 +135,23 @@ class Forest:
         Raises:
           ValueError: if the inputs have another number of features, or are not finite.
         """
+        rows = self.rows_of(inputs)
+        return self.label_of(rows, (tree.predict(rows) for tree in self._compiled()))
+
+    def rows_of(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns inputs as `[num_inputs, num_features]`; errors as of `predict`."""
         rows = flat_rows(inputs)
         if rows.shape[1] != self.num_features:
             raise ValueError(f"inputs: expected {self.num_features} features, got {rows.shape[1]}")
+        return rows
+
+    def label_of(
+        self, rows: npt.NDArray[np.float32], by_tree: Iterable[npt.NDArray[np.float64]]
+    ) -> IntArray:
+        """Returns labels, from each tree's probabilities of rows `[num_rows, num_classes]`."""
         total = np.zeros((len(rows), self.num_classes))
-        for tree in self._compiled():
-            total += tree.predict(rows)
+        for probabilities in by_tree:
+            total += probabilities
         # The division too: it can round two classes to equals, as it does in scikit-learn.
         return (total / self.num_trees).argmax(axis=1).astype(np.int64)
 
@@ -274,13 +285,11 @@ class WalkedForest:
         Raises:
           ValueError: if the inputs have another number of features, or are not finite.
         """
+        rows = self._forest.rows_of(inputs)
+        return self._forest.label_of(rows, self._probabilities(rows))
+
+    def _probabilities(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
         forest = self._forest
-        rows = flat_rows(inputs)
-        if rows.shape[1] != forest.num_features:
-            raise ValueError(
-                f"inputs: expected {forest.num_features} features, got {rows.shape[1]}"
-            )
-        total = np.zeros((len(rows), forest.num_classes))
         for start, end in zip(forest.starts[:-1], forest.starts[1:], strict=True):
             children = forest.children[start:end]
             features, thresholds = forest.features[start:end], forest.thresholds[start:end]
@@ -291,5 +300,4 @@ class WalkedForest:
                 is_right = rows[walking, features[at]] > thresholds[at]
                 nodes[walking] = children[at, is_right.astype(np.int8)]
                 walking = walking[children[nodes[walking], 0] != LEAF]
-            total += forest.probabilities[start:end][nodes]
-        return (total / forest.num_trees).argmax(axis=1).astype(np.int64)
+            yield forest.probabilities[start:end][nodes]

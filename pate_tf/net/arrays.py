@@ -14,11 +14,7 @@ MOST_AXES: Final = 8
 
 
 def pack(array: npt.NDArray[Any]) -> Array:
-    """Returns an array as a message.
-
-    Raises:
-      ValueError: if its type is none of `DTYPES`.
-    """
+    """Returns an array as a message; raises ValueError if its type is none of `DTYPES`."""
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if little.dtype.str not in DTYPES:
         raise ValueError(f"array: expected a type of {', '.join(DTYPES)}, got {array.dtype}")

@@ -37,18 +37,17 @@ def write_demo_certificates(
     Returns:
       The files of each name, the coordinator's too.
 
-    Raises:
-      ValueError: if a name is none or stands there twice.
+    Raises ValueError if a name is none or stands there twice.
     """
-    everybody = [coordinator, *(check_name(name, "name") for name in names)]
-    if len(set(everybody)) < len(everybody) or "authority" in everybody:
+    owners = [coordinator, *(check_name(name, "name") for name in names)]
+    if len(set(owners)) < len(owners) or "authority" in owners:
         raise ValueError("names: expected different ones, none of them authority, got others")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("pate_tf demo authority", key.public_key(), days, key=key, issuer=None)
     artifacts.write_text(folder / "authority.pem", _pem(authority))
     found = {}
-    for name in everybody:
+    for name in owners:
         own = ec.generate_private_key(ec.SECP256R1())
         signed = _certificate(
             name, own.public_key(), days, key=key, issuer=authority, serves=name == coordinator

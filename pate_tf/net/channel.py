@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,11 +23,10 @@ def open_channel(
     Args:
       address: `host:port`.
       files: of this end.
-      server: the name that the server's certificate must have, whatever the address.
+      server: the name that the server's certificate must have.
       limits: of a message.
 
-    Raises:
-      OSError: if a file can't be read.
+    Raises OSError if a file can't be read.
     """
     return grpc.secure_channel(
         address,
@@ -42,7 +40,7 @@ def open_channel(
             ("grpc.max_reconnect_backoff_ms", 10_000),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.enable_retries", 0),  # whoever calls knows what may be repeated
+            ("grpc.enable_retries", 0),  # the caller knows what may be repeated
         ],
     )
 
@@ -77,26 +75,3 @@ def call(
     if code in _WRONG:
         raise ValueError(f"the {server} refused the call: {details}")
     raise ConnectionError(f"the {server} could not be reached ({code.name.lower()}): {details}")
-
-
-class Backoff:
-    """Waits that grow after every failure, by chance shorter, so that many don't come at once.
-
-    Attributes:
-      first: the first wait, in seconds.
-      longest: the longest one.
-    """
-
-    def __init__(self, *, first: float = 0.2, longest: float = 30.0) -> None:
-        self.first, self.longest = first, longest
-        self._failures = 0
-
-    def failed(self) -> float:
-        """Returns how long to wait now: between a half and the whole of a doubled wait."""
-        whole = min(self.longest, self.first * 2.0 ** min(self._failures, 30))
-        self._failures += 1
-        return whole * (0.5 + secrets.randbelow(2**20) / 2**21)
-
-    def succeeded(self) -> None:
-        """Begins anew."""
-        self._failures = 0

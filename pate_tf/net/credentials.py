@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from pate_tf.core import validation
 from pate_tf.core.validation import check_name
 
 # Certificates of mutual TLS: where they lie, and who a caller is by its own.
@@ -22,7 +23,7 @@ class TlsFiles:
     """The files of one end of a connection, in PEM.
 
     Attributes:
-      authority: certificate of the authority that signed everybody's; alone trusted.
+      authority: certificate of the authority that signed all others; alone trusted.
       certificate: of this end; its common name says who that is.
       key: private key of the certificate, which its owner alone can read.
     """
@@ -44,8 +45,7 @@ class TlsFiles:
     def server_credentials(self) -> grpc.ServerCredentials:
         """Returns what a server needs to ask every caller for a certificate.
 
-        Raises:
-          OSError: if a file can't be read.
+        Raises OSError if a file can't be read.
         """
         pair = (self.key.read_bytes(), self.certificate.read_bytes())
         return grpc.ssl_server_credentials(
@@ -53,11 +53,7 @@ class TlsFiles:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Returns what a caller needs.
-
-        Raises:
-          OSError: if a file can't be read.
-        """
+        """Returns what a caller needs; raises OSError if a file can't be read."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.authority.read_bytes(),
             private_key=self.key.read_bytes(),
@@ -68,8 +64,7 @@ class TlsFiles:
 def caller_name(context: grpc.ServicerContext) -> str:
     """Returns the common name of a caller's certificate.
 
-    Raises:
-      PermissionError: if there is no certificate, or it has not exactly one such name.
+    Raises PermissionError if there is no certificate, or it has not exactly one such name.
     """
     names = context.auth_context().get("x509_common_name", [])
     if len(names) != 1:
@@ -98,9 +93,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Raises ValueError if a limit is not positive."""
-        for field in dataclasses.fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name}: expected above 0, got {getattr(self, field.name)}")
+        validation.positive(**dataclasses.asdict(self))
 
 
 class TooManyCallsError(Exception):
@@ -125,11 +118,7 @@ class CallLimiter:
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[None]:
-        """Lets a call of a name run.
-
-        Raises:
-          TooManyCallsError: if it may not.
-        """
+        """Lets a call of a name run; raises TooManyCallsError if it may not."""
         limits = self._limits
         with self._lock:
             now = self._clock()

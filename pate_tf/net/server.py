@@ -15,7 +15,7 @@ from pate_tf.net.credentials import CallLimiter, Limits, TlsFiles, TooManyCallsE
 
 # What every call passes before a service sees it: who calls, may it, how often; and its errors.
 #
-# What goes wrong is told in one line of ours, or not at all: never by an exception's own words,
+# An error is reported in one line of ours, or not at all: never by an exception's own words,
 # unless they are a `ValueError` about what the caller sent.
 
 
@@ -29,7 +29,7 @@ class Gate(grpc.ServerInterceptor):
 
     Args:
       rosters: names of the callers of each service, by its full name. The health service is open to
-        everybody with a certificate; services that aren't named are closed.
+        all with a certificate; services that aren't named are closed.
       limits: of every caller.
     """
 

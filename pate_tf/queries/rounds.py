@@ -1,20 +1,87 @@
-"""Asks in rounds: choose, ask, learn, choose again."""
+"""Asks in rounds: choose, ask, learn, choose again. TensorFlow is imported where it is needed."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
-from pate_tf.accounting.released_labels import ReleasedLabels
-from pate_tf.core import artifacts
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.settings import Settings, setting
 from pate_tf.core.validation import IntArray
-from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.queried import QueriedLabels
-from pate_tf.queries.strategies import STRATEGIES, FloatArray, Strategy, find_strategy, simple
+from pate_tf.data.named_function import Named
+from pate_tf.queries.labels import Labels
+from pate_tf.queries.strategies import (
+    CHOICES,
+    STRATEGIES,
+    FloatArray,
+    Strategy,
+    choices_help,
+    find_strategy,
+    simple,
+)
 
 ROUNDS_WITH_STUDENTS = 5
 Choosing = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QueryConfig(Settings):
+    """How queries are chosen. `num_neighbours` None: `propagation.default_number` where fitting."""
+
+    strategy: str = setting(
+        "first",
+        flag="query_strategy",
+        choices=CHOICES.keys(),
+        help="Which of the pool are put to the teachers; true labels play no part. "
+        + choices_help(),
+    )
+    num_queries: int = setting(
+        flag="queries",
+        least=1,
+        help="How many of the pool are put to the teachers, over all rounds.",
+    )
+    rounds: int | None = setting(
+        None,
+        flag="query_rounds",
+        least=1,
+        help="In how many rounds of about equal size a strategy that learns from earlier answers "
+        "asks. Default: the strategy's own number.",
+    )
+    seed: int = setting(
+        0,
+        flag="query_seed",
+        least=0,
+        most=2**31 - 1,
+        help="Seed of random choices of queries and of what is trained between rounds. Another "
+        "seed asks other queries, which are charged.",
+    )
+    representation: Named | None = setting(
+        None,
+        help="Features that diverse and medoids compare inputs by: contrastive or patches, learnt "
+        "from the pool alone and cached in ~/.cache/pate_tf (or $PATE_TF_CACHE); raw; several of "
+        "them joined by +; encoder:PATH for a model on disk (.keras or SavedModel), or "
+        "module:function for a Keras model, from raw inputs to features. "
+        "Default: that of the teachers, if they have one; else contrastive for images, raw "
+        "otherwise.",
+    )
+    num_neighbours: int | None = setting(
+        None,
+        flag="query_neighbours",
+        least=0,
+        help="With diverse and medoids: how many nearest neighbours of a query in the pool go with "
+        "it; a teacher votes once, for the class that it names most often among them, so that "
+        "teachers agree more. 0: each query alone. Default: up to 20 for a stability_gate on "
+        "images, else 0.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds is not None and self.rounds > self.num_queries:
+            raise ValueError(
+                f"rounds: expected from 1 to the {self.num_queries} queries, got {self.rounds}"
+            )
 
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
@@ -68,7 +135,7 @@ def ask_in_rounds(
     *,
     with_students: bool = False,
     choosing: Choosing = contextlib.nullcontext,
-) -> QueriedLabels:
+) -> Labels:
     """Chooses queries, and has them answered round by round.
 
     Args:
@@ -101,16 +168,16 @@ def ask_in_rounds(
         released = _ask_with_students(config, pool, ask, asked, ends, choosing)
     else:
         asked, released = _ask_by_scores(config, strategy, pool, ask, asked, ends, choosing)
-    labels: PoolLabels = released
+    learnt: PoolLabels = released
     if released.num_answered:
         with choosing():
-            labels = strategy.infer(pool, released, config.seed, **features)
-    return QueriedLabels(
+            learnt = strategy.infer(pool, released, config.seed, **features)
+    return Labels(
+        pool=pool,
         queries=asked,
         released=released,
-        labels=labels,
+        training_labels=learnt,
         strategy=config.strategy,
-        pool_digest=artifacts.digest_array(pool.inputs),
     )
 
 

@@ -1,86 +1,42 @@
-"""Representations by name: what a public pool says of how its inputs are alike.
+"""Representations by name: features of a public pool's inputs, by which inputs are compared.
 
-Teachers, queries, students and spreading take features from here. A representation is learnt from
-the inputs of a public pool, without a label and without a private record, once: in a process it is
-kept in memory, on disk below `cache_folder()` under a digest of the pool and of all settings.
+Teachers, queries, feature sums and label propagation take features from here. A representation is
+trained on the inputs of a public pool, without a label and without a private record, once: a
+process keeps it in memory, and it is stored below `cache_folder()` under a digest of the pool and
+of all settings. Or it is a model that a person brings (`pretrained`).
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import shutil
 import warnings
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import keras
 import numpy as np
 import numpy.typing as npt
-import sklearn.cluster
-import sklearn.metrics
-import tensorflow as tf
 
+import pate_tf.representations
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
-from pate_tf.models import catalogue as models
-from pate_tf.models import encoder, fingerprint
+from pate_tf.models import fingerprint
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.representations import contrastive, patches, raw
-from pate_tf.representations.contrastive import NETWORKS
+from pate_tf.representations import KINDS, Kind, pretrained
 
-# A user's own public encoder: a Keras model that knows nothing of private records.
-
-
-class OwnPart(encoder.Part):
-    """One view: the outputs of a Keras model, flattened and divided by their length."""
-
-    def __init__(self, name: Named, dataset: Dataset) -> None:
-        """Builds the model.
-
-        Args:
-          name: a function, itself or as `module:function`, from a `Dataset` to a Keras model that
-            takes raw inputs. Its weights are the user's to vouch for: none may depend on private
-            records.
-          dataset: the data the model is for.
-
-        Raises:
-          ValueError: if there is no such function, or the model does not take such inputs.
-        """
-        super().__init__()
-        model = import_function(name, flag="representation")(dataset)
-        if not isinstance(model, keras.Model) or not hasattr(model, "output_shape"):
-            raise ValueError(
-                f"representation {name_of(name)}: expected a Keras model that knows its input, got "
-                f"{type(model).__name__}"
-            )
-        expected = (None, *dataset.input_shape)
-        width = tf.TensorShape(model.output_shape[1:]).num_elements()
-        if tuple(model.input_shape) != expected or not width:
-            raise ValueError(
-                f"representation {name_of(name)}: expected {list(expected)} to features of one "
-                f"number, got {list(model.input_shape)} to {list(model.output_shape)}"
-            )
-        self.model = model
-        self.widths = (int(width),)
-
-    @property
-    def learnt(self) -> list[Any]:
-        """The model's weights."""
-        return list(self.model.variables)
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        flat = tf.reshape(self.model(inputs, training=False), [-1, self.widths[0]])
-        return [tf.math.l2_normalize(tf.cast(flat, tf.float32), axis=1)]
-
+for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.representations."):
+    importlib.import_module(_module.name)
 
 CONTRASTIVE, PATCHES, RAW = "contrastive", "patches", "raw"
-NAMES = (CONTRASTIVE, PATCHES, RAW)
 OF_IMAGES = (CONTRASTIVE, PATCHES)
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 3  # of the rules by which a pool becomes a representation
@@ -88,7 +44,7 @@ CACHE_VARIABLE = "PATE_TF_CACHE"
 
 
 def default_representation(dataset: Dataset) -> str:
-    """The name of the representation that says which inputs are alike, where none is named."""
+    """The name of the representation that inputs are compared by, where none is named."""
     return CONTRASTIVE if dataset.kind == "image" else RAW
 
 
@@ -98,11 +54,9 @@ def default_of_teachers(dataset: Dataset) -> str:
 
 
 def is_known(name: Named) -> bool:
-    """Whether it is one of `NAMES`, or several of them joined by `+`."""
-    if not isinstance(name, str):
-        return False
-    joined = name.split(JOIN)
-    return set(joined) <= set(NAMES) and len(set(joined)) == len(joined)
+    """Whether it is a name of `KINDS`, or several of them joined by `+`."""
+    joined = name.split(JOIN) if isinstance(name, str) else [""]
+    return set(joined) <= set(KINDS) and len(set(joined)) == len(joined)
 
 
 def joined_names(name: Named) -> tuple[Named, ...]:
@@ -111,61 +65,57 @@ def joined_names(name: Named) -> tuple[Named, ...]:
 
 
 def check_representation(name: Named, dataset: Dataset) -> None:
-    """Checks a name before anything is learnt.
+    """Checks a name before anything is trained.
 
     Raises:
-      ValueError: if there is no such representation, or it does not fit the data set.
+        ValueError: if there is no such representation, or it does not fit the data set.
     """
+    if pretrained.is_from_disk(name):
+        pretrained.find(str(name))
+        return
     if is_named_function(name):
         import_function(name, flag="representation")
-    elif not is_known(name):
+        return
+    if not is_known(name):
         raise ValueError(
-            f"representation: expected one of {', '.join(NAMES)}, some of them joined as in "
-            f"{JOIN.join(OF_IMAGES)}, or module:function, got {name!r}"
+            f"representation: expected one of {', '.join(sorted(KINDS))}, some of them joined as "
+            f"in {JOIN.join(OF_IMAGES)}, {pretrained.FORMS} or module:function, got {name!r}"
         )
-    elif dataset.kind != "image" and set(joined_names(name)) & set(OF_IMAGES):
+    if dataset.kind != "image" and any(
+        KINDS[str(one)].of_images_alone for one in joined_names(name)
+    ):
+        fitting = [kind.name for kind in KINDS.values() if not kind.of_images_alone]
         raise ValueError(
-            f"representation: expected raw or module:function for {dataset.kind} data, got {name}"
+            f"representation: expected {', '.join(fitting)}, {pretrained.FORMS} or module:function "
+            f"for {dataset.kind} data, got {name}"
         )
-
-
-def cache_folder() -> pathlib.Path:
-    """Where learnt representations are kept: `$PATE_TF_CACHE`, else `pate_tf` in the user's cache.
-
-    All that lies there is public, and can be learnt again.
-    """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return pathlib.Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "pate_tf"
 
 
 @functools.lru_cache(maxsize=4)
 def encoder_of(
     pool: Pool, name: Named | None = None, seed: int = 0, *, show_progress: bool = False
 ) -> Encoder:
-    """Returns a pool's representation: learns it, or takes up what was learnt before.
+    """Returns a pool's representation: trains it, or takes it from the cache.
 
     Args:
-      pool: public inputs `[num_inputs, *input_shape]`.
-      name: of `NAMES`, several of them joined by `+`, or a function of the user's own, itself or as
-        `module:function`, which takes a `Dataset` and returns a Keras model from raw inputs to
-        features `[batch, num_features]`, none of whose weights depends on private records. None for
-        the data set's default.
-      seed: of what is learnt.
-      show_progress: whether progress bars are drawn.
+        pool: public inputs `[num_inputs, *input_shape]`.
+        name: a name of `KINDS`, several of them joined by `+`; `encoder:PATH` and
+            `encoder:NAME:PATH`, as of `pretrained.find`; or a function of the user's own, itself or
+            as `module:function`, which takes a `Dataset` and returns a Keras model from raw inputs
+            to features `[batch, num_features]`, none of whose weights depends on private records.
+            None for the data set's default.
+        seed: of what is trained.
+        show_progress: whether progress bars are drawn.
 
     Raises:
-      ValueError: if there is no such representation, or it does not fit the data set.
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        ValueError: if there is no such representation, or it does not fit the data set.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     dataset = pool.dataset
     name = default_representation(dataset) if name is None else name
     check_representation(name, dataset)
     if is_named_function(name):
-        part = OwnPart(name, dataset)
-        return Encoder(dataset, [part], {"representation": name_of(name)})
+        return pretrained.encoder(name, dataset)
     names = joined_names(name)
     if len(names) > 1:
         encoders = [encoder_of(pool, one, seed, show_progress=show_progress) for one in names]
@@ -174,123 +124,96 @@ def encoder_of(
             [part for one in encoders for part in one.parts],
             {"joined": [one.description for one in encoders]},
         )
-    if name == RAW:
-        return Encoder(dataset, [raw.RawPart(pool)], {"representation": RAW, **_of(dataset)})
+    return _encoder(KINDS[str(name)], pool, seed, show_progress=show_progress)
+
+
+def _encoder(kind: Kind, pool: Pool, seed: int, *, show_progress: bool) -> Encoder:
+    dataset = pool.dataset
+    public = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
+    known = {name: dataclasses.asdict(dataset)[name] for name in public}
+    if kind.train is None:
+        return Encoder(dataset, kind.parts(pool, seed), {"representation": kind.name, **known})
     description = {
-        "representation": name,
+        "representation": kind.name,
         "version": VERSION,
         "seed": seed,
         "pool": artifacts.digest_array(pool.inputs),
-        **_of(dataset),
+        **known,
+        **kind.settings(dataset),
     }
-    if name == CONTRASTIVE:
-        description["steps"] = contrastive.STEPS
-        description["network"] = models.default_model(dataset)
-        if dataset.has_colours:
-            description["colours"] = "changed"  # which they once were not
-    return _Kept(pool, description).encoder(show_progress=show_progress)
+    parts = kind.parts(pool, seed)
+    path = _cached(description, dataset)
+    if path is None:
+        warnings.warn(
+            f"representation: expected a cache folder that can be written, got {cache_folder()}; "
+            f"the representation is trained again next time",
+            stacklevel=2,
+        )
+    if path is None or not _read(path, parts):
+        unfinished = None if path is None else path.with_suffix(".unfinished")
+        waiting = artifacts.one_at_a_time(unfinished) if unfinished else contextlib.nullcontext()
+        with waiting:
+            # Another process may have trained it meanwhile.
+            if path is None or not _read(path, parts):
+                kind.train(parts, pool, seed, folder=unfinished, show_progress=show_progress)
+                _write(path, parts)
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return Encoder(dataset, parts, description)
 
 
-def _of(dataset: Dataset) -> dict[str, Any]:
-    """What a representation depends on of what is known of inputs."""
-    names = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
-    return {name: dataclasses.asdict(dataset)[name] for name in names}
+def cache_folder() -> pathlib.Path:
+    """Where trained representations are stored: `$PATE_TF_CACHE`, else `pate_tf` in the cache.
 
-
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    """A representation in the cache, of those that are learnt.
-
-    Attributes:
-      pool: what it is learnt from.
-      description: of the encoder.
+    All that lies there is public, and can be trained again.
     """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return pathlib.Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "pate_tf"
 
-    pool: Pool
-    description: dict[str, Any]
 
-    def encoder(self, *, show_progress: bool) -> Encoder:
-        parts = self._read()
-        if parts is None:
-            unfinished = self._path("unfinished")
-            waiting = artifacts.one_at_a_time(unfinished) if unfinished else nullcontext()
-            with waiting:
-                # Another process may have learnt it meanwhile.
-                parts = self._read() or self._learn(unfinished, show_progress=show_progress)
-                if unfinished is not None:
-                    shutil.rmtree(unfinished, ignore_errors=True)
-        return Encoder(self.pool.dataset, parts, self.description)
+def _cached(description: Mapping[str, Any], dataset: Dataset) -> pathlib.Path | None:
+    """Returns the file of a representation, there or not; None where none can be written."""
+    described: list[Any] = [description]
+    if "network" in description:
+        network = fingerprint.architecture_of(description["network"], dataset)
+        network.pop("first_weights", None)  # of which rounding may differ
+        described.append(network)
+    text = json.dumps(described, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = cache_folder() / "representations"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    if not os.access(folder, os.W_OK):
+        return None
+    return folder / f"{dataset.name.replace('/', '-')}-{digest}.npz"
 
-    def _learn(self, unfinished: pathlib.Path | None, *, show_progress: bool) -> list[Part]:
-        seed, parts = self.description["seed"], list[Part]()
-        if self.description["representation"] == PATCHES:
-            part = patches.PatchPart(self.pool, seed)
-            part.learn(self.pool)
-            parts.append(part)
-        else:
-            parts += contrastive.learn(
-                self.pool, seed, folder=unfinished, show_progress=show_progress
-            )
-        self._write(parts)
-        return parts
 
-    def _unlearnt(self) -> list[Part]:
-        """Returns parts as `_learn` does, with weights that are to be replaced."""
-        seed = self.description["seed"]
-        if self.description["representation"] == PATCHES:
-            return [patches.PatchPart(self.pool, seed)]
-        return list(contrastive.unlearnt(self.pool.dataset, seed))
+def _read(path: pathlib.Path, parts: Sequence[Part]) -> bool:
+    """Reads parts' weights; False where there are none, or not all are there and finite."""
+    variables = [variable for part in parts for variable in part.learnt]
+    try:
+        arrays = artifacts.read_arrays(path, map(str, range(len(variables))))
+    except (FileNotFoundError, ValueError):  # a broken file of a cache is no reason to stop
+        return False
+    values = [arrays[str(place)] for place in range(len(variables))]
+    fit = zip(variables, values, strict=True)
+    if not all(each.shape == tuple(one.shape) and np.isfinite(each).all() for one, each in fit):
+        return False
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return True
 
-    def _path(self, suffix: str) -> pathlib.Path | None:
-        """Where it is kept; None where nothing can be written."""
-        described: list[Any] = [self.description]
-        if "network" in self.description:
-            network = fingerprint.architecture_of(self.description["network"], self.pool.dataset)
-            network.pop("first_weights", None)  # of which rounding may differ
-            described.append(network)
-        text = json.dumps(described, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-        folder = cache_folder() / "representations"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            return None
-        if not os.access(folder, os.W_OK):
-            return None
-        return folder / f"{self.pool.dataset.name.replace('/', '-')}-{digest}.{suffix}"
 
-    def _read(self) -> list[Part] | None:
-        path = self._path("npz")
-        if path is None or not path.exists():
-            return None
-        parts = self._unlearnt()
-        variables = [variable for part in parts for variable in part.learnt]
-        try:
-            arrays = artifacts.read_arrays(path, map(str, range(len(variables))))
-            for place, variable in enumerate(variables):
-                variable.assign(_finite(arrays[str(place)]))
-        except ValueError:  # a broken file of a cache is no reason to stop
-            return None
-        return parts
-
-    def _write(self, parts: list[Part]) -> None:
-        path = self._path("npz")
-        if path is None:
-            warnings.warn(
-                f"representation: expected a cache folder that can be written, got "
-                f"{cache_folder()}; the representation is learnt again next time",
-                stacklevel=2,
-            )
-            return
-        variables = [variable for part in parts for variable in part.learnt]
-        arrays = {str(place): np.asarray(variable) for place, variable in enumerate(variables)}
+def _write(path: pathlib.Path | None, parts: Sequence[Part]) -> None:
+    variables = [variable for part in parts for variable in part.learnt]
+    if path is not None:
+        arrays = {str(place): np.asarray(each) for place, each in enumerate(variables)}
         artifacts.write_arrays(path, arrays)
-
-
-def _finite(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if not np.isfinite(array).all():
-        raise ValueError("representation: expected finite weights, got others")
-    return array
 
 
 def pool_features(
@@ -314,60 +237,99 @@ def _pool_features(pool: Pool, name: Named, seed: int) -> tuple[npt.NDArray[np.f
     return encoder.views(encoder.features(pool.inputs))
 
 
-# Whether a representation says anything: asked of public inputs alone, before anything is paid.
-#
-# Two networks that learn independently of each other should agree on which inputs belong together.
-# Where the groups of one are not those of the other, groups are not in the inputs, and labels that
-# are spread within them would be wrong.
-
-
-SAMPLE = 1_000  # inputs that are compared
-GROUPS_A_CLASS = 2
-# Of groups, as their adjusted Rand index: 0 by chance, 1 for the same groups. On the embedded
-# digits it is 0.7, on images of noise 0.1.
-LEAST_CONSENSUS = 0.25
-
-
 def doubts(pool: Pool, representation: Named | None = None, seed: int = 0) -> str | None:
     """Says in one line why a pool's representation should not be relied on; None if nothing does.
 
+    Asked of public inputs alone, before anything is charged.
+
     Args:
-      pool: public inputs.
-      representation: as of `encoder_of`. Only what is learnt is doubted.
-      seed: likewise.
+        pool: public inputs.
+        representation: as of `encoder_of`. A user's own is not doubted.
+        seed: as of `encoder_of`.
     """
     name = default_representation(pool.dataset) if representation is None else representation
-    groups = GROUPS_A_CLASS * pool.dataset.num_classes
-    if CONTRASTIVE not in joined_names(name) or len(pool) < 2 * groups:
-        return None
-    found = consensus(pool, groups, seed)
-    if found >= LEAST_CONSENSUS:
-        return None
-    return (
-        f"representation {name_of(name)} of {pool.dataset.name}: two networks agree by "
-        f"{found:.2f} on which inputs belong together, where 0 is chance and 1 is all: expected "
-        f"{LEAST_CONSENSUS} at least; it may separate nothing, and what is spread by it may be "
-        f"wrong; take networks as teachers, or a representation of your own"
-    )
+    kinds = [KINDS[one] for one in joined_names(name) if isinstance(one, str) and one in KINDS]
+    found = (kind.doubts(encoder_of(pool, kind.name, seed), pool) for kind in kinds)
+    why = next((one for one in found if one is not None), None)
+    return None if why is None else f"representation {name_of(name)} of {pool.dataset.name}: {why}"
 
 
-def consensus(pool: Pool, num_groups: int, seed: int = 0) -> float:
-    """Returns how far the groups of two networks are the same, as their adjusted Rand index.
+class Representation:
+    """Public: features of inputs, from a public pool or from a model that you bring.
 
-    Hubert and Arabie 1985. Worked out on the pool's first `SAMPLE` inputs.
+    Teachers, feature sums and labellers take one as `representation=`. Features depend on one input
+    and on public values alone, never on private records: of a model of your own you vouch for that,
+    and the privacy statement says so.
 
-    Args:
-      pool: public images, at least `num_groups`.
-      num_groups: of each network.
-      seed: of the representation.
+    Attributes:
+        source: what settings, flags and run folders call it: a name, or a function.
+        encoder_: after `fit`, what maps raw inputs to features.
     """
-    encoder = encoder_of(pool, CONTRASTIVE, seed)
-    views = encoder.views(encoder.features(pool.inputs[:SAMPLE]))
-    a_network = len(views) // NETWORKS
-    groups = [
-        sklearn.cluster.KMeans(num_groups, n_init=1, random_state=0).fit_predict(
-            np.concatenate(views[first : first + a_network], axis=1)
-        )
-        for first in (0, a_network)
-    ]
-    return float(sklearn.metrics.adjusted_rand_score(*groups))
+
+    def __init__(self, source: "Named | keras.Model | None" = None, *, seed: int = 0) -> None:
+        """Takes a name, a function or a model.
+
+        Args:
+            source: "contrastive" or "patches", trained on images of the pool; "raw", scaled numbers
+                and one-hot categories; several joined by "+"; a Keras model from raw inputs to
+                features, or a function from a `Dataset` to one, itself or as `module:function`.
+                None for "contrastive" of images, "raw" of anything else.
+            seed: of what is trained.
+        """
+        self.source = pretrained.function_of(source) if isinstance(source, keras.Model) else source
+        self.seed = seed
+
+    @classmethod
+    def from_file(
+        cls, path: "str | os.PathLike[str]", *, application: str | None = None
+    ) -> "Representation":
+        """Takes an encoder from disk; see `pretrained.find`.
+
+        Args:
+            path: a `.keras` file, the folder of a SavedModel, or a file of weights for
+                `application`.
+            application: a class of `keras.applications` whose weights these are, such as
+                "MobileNetV2", without its last layer.
+
+        Raises:
+            ValueError: if there is none at `path`.
+        """
+        where = os.path.abspath(path)
+        name = pretrained.PREFIX + (where if application is None else f"{application}:{where}")
+        pretrained.find(name)
+        return cls(name)
+
+    def __repr__(self) -> str:
+        return f"Representation({'' if self.source is None else name_of(self.source)!r})"
+
+    def fit(self, pool: Pool, *, show_progress: bool = False) -> Self:
+        """Trains what is trained on the pool, or takes it from the cache, and returns itself.
+
+        Raises:
+            ValueError: if it does not fit the pool's data set.
+            TrainingDivergedError: if a loss or weight became NaN or infinite.
+        """
+        self.encoder_ = encoder_of(pool, self.source, self.seed, show_progress=show_progress)
+        return self
+
+    def transform(self, inputs: "npt.NDArray[Any] | Pool") -> npt.NDArray[np.float32]:
+        """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
+
+        Raises:
+            ValueError: before `fit`, or if inputs have another shape or are not finite.
+        """
+        if not hasattr(self, "encoder_"):
+            raise ValueError("representation: expected fit(pool) before transform, got none")
+        return self.encoder_.features(np.asarray(getattr(inputs, "inputs", inputs)))
+
+
+def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
+    """Returns what settings call a representation that a person gave, with an absolute path.
+
+    None for none.
+    """
+    if isinstance(representation, Representation):
+        return representation.source
+    if isinstance(representation, keras.Model):
+        return pretrained.function_of(representation)
+    return None if representation is None else pretrained.with_absolute_path(representation)

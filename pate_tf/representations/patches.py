@@ -1,14 +1,14 @@
-"""Features of a pool that count small pieces of an image: learnt in seconds, without labels.
+"""Patch features of images: filters are centres of k-means, found in seconds, without labels.
 
 Coates, Lee and Ng 2011, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning":
-small patches are drawn from the pool's images, freed of their brightness and contrast and whitened,
-and grouped by k-means. Each group's centre is a filter. How strongly an image answers to each
-filter, summed up in each cell of a coarse grid, says what is where in it.
+small patches are drawn from the pool's images, normalised, whitened, and clustered by k-means. Each
+centre is a filter. Features are each filter's mean response in each cell of a coarse grid.
 
-Contrastive features (`contrastive.py`) do not change where an image is shifted or turned; these do,
-and tell apart by details what those take for alike.
+Contrastive features (`contrastive.py`) are invariant to shifts and rotations; these are not, and
+separate images by details that those ignore.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ import tensorflow as tf
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
+from pate_tf.representations import Kind, register
 
 FILTERS = 64  # on Fashion-MNIST's pool twice as many told no more
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
 GRID = 4  # cells along each side of an image
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
 MOST_DIRECTIONS = 512
-PATCHES = 60_000  # that filters are learnt from
+PATCHES = 60_000  # that filters are found from
 PASSES = 15  # of k-means over them
 # All pixels' range counts as 1. What varies less than that is flat, and says nothing.
 LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
@@ -39,7 +40,7 @@ FloatRows = npt.NDArray[np.float64]
 
 
 class PatchPart(encoder.Part):
-    """One view of length 1: how strongly each filter answers in each cell of the grid.
+    """One view of norm 1: how strongly each filter answers in each cell of the grid.
 
     The pool's mean is taken away, and it is turned to the directions in which the pool's images
     differ most, at most `MOST_DIRECTIONS` of them.
@@ -48,7 +49,7 @@ class PatchPart(encoder.Part):
     weight = 4.0  # as much as four contrastive views together
 
     def __init__(self, pool: Pool, seed: int) -> None:
-        """Takes what is publicly known of images; all that is learnt is zero yet.
+        """Takes what is publicly known of images; all weights are zero before `train`.
 
         Args:
           pool: public images, of which the shape is read.
@@ -127,8 +128,8 @@ class PatchPart(encoder.Part):
         padded = tf.pad(answers, [[0, 0], *around, [0, 0]])
         return tf.nn.avg_pool2d(padded, cells, cells, "VALID")
 
-    def learn(self, pool: Pool) -> None:
-        """Learns filters and directions from a pool's images."""
+    def train(self, pool: Pool) -> None:
+        """Finds filters and directions from a pool's images."""
         filters, offsets = self._found_filters(pool)
         self._filters.assign(filters)
         self._offsets.assign(offsets)
@@ -165,7 +166,7 @@ class PatchPart(encoder.Part):
         spread, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
         least = max(LEAST_VARIANCE * float(spread[-1]), np.finfo(np.float64).tiny)
         whitening = (vectors / np.sqrt(np.maximum(spread, 0.0) + least)) @ vectors.T
-        whitened = _of_length_one(centred @ whitening)
+        whitened = _with_norm_one(centred @ whitening)
         clusters = sklearn.cluster.MiniBatchKMeans(
             min(FILTERS, len(whitened)),
             n_init=1,
@@ -173,7 +174,7 @@ class PatchPart(encoder.Part):
             max_iter=PASSES,
             random_state=int(random.integers(2**31)),
         ).fit(whitened.astype(np.float32))
-        found = whitening @ _of_length_one(clusters.cluster_centers_.astype(np.float64)).T
+        found = whitening @ _with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
         filters = np.zeros((patches.shape[1], FILTERS))
         filters[:, : found.shape[1]] = found
         return filters.reshape(self._filters.shape), mean @ filters
@@ -192,6 +193,21 @@ class PatchPart(encoder.Part):
         return scaled.reshape(PATCHES, -1)
 
 
-def _of_length_one(rows: FloatRows) -> FloatRows:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(length, np.finfo(np.float64).tiny)
+def _with_norm_one(rows: FloatRows) -> FloatRows:
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(norm, np.finfo(np.float64).tiny)
+
+
+def _train(parts: Sequence[PatchPart], pool: Pool, seed: int, **progress: Any) -> None:
+    del seed, progress  # the part has the seed; it takes seconds
+    parts[0].train(pool)
+
+
+register(
+    Kind(
+        name="patches",
+        parts=lambda pool, seed: [PatchPart(pool, seed)],
+        train=_train,
+        of_images_alone=True,
+    )
+)

@@ -10,12 +10,13 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.models import encoder
 from pate_tf.models.encoder import Encoder, Part
+from pate_tf.representations import Kind, register
 
 MOST_DEVIATIONS = 3.0  # from a number's mean; what lies further away counts as if it lay there
 
 
 class RawPart(encoder.Part):
-    """One view of length 1: scaled numbers, categories one-hot, and a constant.
+    """One view of norm 1: scaled numbers, categories one-hot, and a constant.
 
     Numbers of a table are scaled by mean and standard deviation of the pool: a public range says
     too little of a number that is nearly always 0. Pixels are scaled by their range. A category
@@ -63,19 +64,21 @@ class RawPart(encoder.Part):
         return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
 
 
-def of_length_one(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Flattens features `[num_inputs, ...]` and divides each input's by their length."""
+def with_norm_one(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Flattens features `[num_inputs, ...]` and divides each input's by their L2 norm."""
     flat = features.reshape(len(features), -1).astype(np.float32)
-    length = np.linalg.norm(flat, axis=1, keepdims=True)
-    return flat / np.maximum(length, np.finfo(np.float32).tiny)
+    norm = np.linalg.norm(flat, axis=1, keepdims=True)
+    return flat / np.maximum(norm, np.finfo(np.float32).tiny)
 
 
-# Features whose directions weigh more alike: what a linear model learns in few noisy steps.
+register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
+
+
+# Partly whitened features: what a linear model learns in few noisy steps.
 #
-# Features differ far more in some directions than in others, and gradient descent learns the others
-# last. Noise allows few steps. Whitening altogether would make all directions weigh the same, those
-# that hold nothing but accidents of the pool among them, and each direction gets noise. Half way
-# there, in as few directions, is what helped most on Fashion-MNIST.
+# Features vary far more in some directions than in others, and gradient descent learns the others
+# last. Noise allows few steps. Whitening altogether would weigh all directions the same, and each
+# direction gets noise. Half way there, in these few directions, helped most on Fashion-MNIST.
 
 
 MOST_DIRECTIONS = 128
@@ -87,7 +90,7 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
     """Returns an encoder's features, partly whitened by what they are like on a public pool.
 
     Args:
-      encoder: learnt from public values.
+      encoder: from public values.
       pool: public inputs, at least two.
     """
     description = {
@@ -100,7 +103,7 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
 
 
 class WhitenedPart(Part):
-    """One view of length 1: features along the pool's foremost directions, weighed."""
+    """One view of norm 1: features along the pool's foremost directions, weighed."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
         """Takes mean and directions from a pool's features.
@@ -125,7 +128,7 @@ class WhitenedPart(Part):
 
     @property
     def learnt(self) -> list[Any]:
-        """What the encoder learnt, mean and directions."""
+        """Weights of the encoder, mean and directions."""
         return [*self._encoder.learnt, self._mean, self._turn]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:

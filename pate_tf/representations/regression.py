@@ -22,7 +22,7 @@ from pate_tf.representations.label_propagation import neighbour_graph, propagate
 
 FloatArray = npt.NDArray[np.float64]
 
-MOST_QUERIES = 1_000  # that are learnt from together; it takes their cube
+MOST_QUERIES = 1_000  # of one regression; it takes their cube
 LEAST_VARIANCE = 1.0  # that a feature counts with, over the mean one
 # Of a neighbourhood average, the share that is not the input's own. A little less suits
 # Fashion-MNIST, a little more MNIST (docs/many_teachers.md).
@@ -59,7 +59,7 @@ def regress(
     The amplitude is the one with most evidence.
 
     Args:
-        features: of all inputs, `[num_inputs, num_features]`, of about length 1.
+        features: of all inputs, `[num_inputs, num_features]`, of about norm 1.
         measured: what the functions were measured at, `[num_values, num_features]`.
         values_there: noisy, `[num_values, num_classes]`.
         noise: their standard deviation, in the same unit.
@@ -102,13 +102,13 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
 
 
 def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Returns features of about equal variance, of length 1 in the mean square."""
+    """Returns features of about equal variance, of norm 1 in the mean square."""
     centred = features - features.mean(axis=0, dtype=np.float64)
     variance = np.square(centred).mean(axis=0)
     tiny = np.finfo(np.float64).tiny
     divided = centred / np.sqrt(variance + max(LEAST_VARIANCE * float(variance.mean()), tiny))
-    length = np.sqrt(max(float(np.square(divided).sum(axis=1).mean()), tiny))
-    return (divided / length).astype(np.float32)
+    norm = np.sqrt(max(float(np.square(divided).sum(axis=1).mean()), tiny))
+    return (divided / norm).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class Averages:
     """Neighbourhood averages of a pool's features. Public.
 
     Attributes:
-        features: of all representations, `[num_inputs, num_features]`, of about length 1.
+        features: of all representations, `[num_inputs, num_features]`, of about norm 1.
         of_first: of the first one alone: by these the neighbourhoods are judged, as features of
             another one look smooth in neighbourhoods that they found themselves.
     """
@@ -128,7 +128,7 @@ class Averages:
 def neighbourhood_average(
     graph: scipy.sparse.csr_array, features: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Returns the weighted mean features of each input and its neighbourhood, shaped alike."""
+    """Returns the weighted mean features of each input and its neighbourhood, of the same shape."""
     ones = np.ones((len(features), 1), np.float32)
     weights = propagate(graph, ones, from_neighbours=FROM_NEIGHBOURS)
     total = propagate(graph, features, from_neighbours=FROM_NEIGHBOURS)

@@ -1,4 +1,4 @@
-"""The command `pate-dssgd`, as `python -m pate_tf.selective_sgd`."""
+"""The command `pate dssgd`, as `python -m pate_tf.selective_sgd`."""
 
 import runpy
 

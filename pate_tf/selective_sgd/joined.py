@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.net.channel import Backoff
+from pate_tf.net.retries import Backoff
 from pate_tf.selective_sgd.models import FlatView, FloatArray
 from pate_tf.selective_sgd.privacy import Payment
 from pate_tf.selective_sgd.private_training import noisy_training

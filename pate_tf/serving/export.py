@@ -1,7 +1,14 @@
-"""Exports a student as a numbered SavedModel that takes raw inputs and needs no Python."""
+"""Exports a student as a numbered SavedModel that takes raw inputs and needs no Python.
 
+Also in other formats: ONNX, which needs tf2onnx (`pip install "pate_tf[onnx]"`), and LiteRT. Both
+take raw inputs by the name that `serving_default` gives them and return `probabilities` and
+`label`. Forests can't be converted: they count in float64, and gather from variables inside a loop,
+for which neither format has operations.
+"""
+
+import importlib.util
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,9 +19,8 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.serving import signatures
-from pate_tf.serving.digest import DIGESTS, EXTRA, STATEMENT, file_digests
-from pate_tf.serving.formats import write_formats
-from pate_tf.serving.signatures import StudentGraph
+from pate_tf.serving.served import DIGESTS, EXTRA, STATEMENT, file_digests
+from pate_tf.serving.signatures import StudentGraph, input_spec
 
 # Requests that TensorFlow Serving puts to a student before it takes those of users.
 #
@@ -77,7 +83,7 @@ def export_student(
       dataset: names and shapes the input.
       folder: the model's folder, e.g. `released/student`.
       statement: JSON values that travel in `assets.extra/privacy_statement.json`.
-      formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` lie beside the statement.
+      formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
 
     Returns:
       The folder of the new version.
@@ -104,3 +110,64 @@ def export_student(
             return target
         except FileExistsError:  # another process took the number meanwhile
             continue
+
+
+# Formats other than SavedModel.
+
+OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Checks that students can be written in these formats here.
+
+    Raises:
+      ValueError: if there is no such format, or the package that writes it is not installed.
+    """
+    for name in formats:
+        if name not in WRITERS:
+            raise ValueError(f"export_formats: expected of {', '.join(WRITERS)}, got {name!r}")
+    if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
+        raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
+
+
+def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[str]) -> None:
+    """Writes `student.onnx` and `student.tflite` into a folder, those of them that are asked for.
+
+    Raises:
+      ValueError: if the student can't be converted.
+    """
+    for name in formats:
+        try:
+            WRITERS[name](graph, folder)
+        except Exception as error:  # the converters raise many kinds
+            raise ValueError(
+                f"{name}: expected a student of operations that can be converted, got others"
+            ) from error
+
+
+def _write_onnx(graph: StudentGraph, folder: pathlib.Path) -> None:
+    import onnx
+    import tf2onnx
+
+    signature = [input_spec(graph.dataset)]
+    function = tf.function(graph.answer, autograph=False, input_signature=signature)
+    converted, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
+    # tf2onnx leaves operations in that ONNX does not have, and only logs them.
+    onnx.checker.check_model(converted)
+    (folder / "student.onnx").write_bytes(converted.SerializeToString())
+
+
+def _write_litert(graph: StudentGraph, folder: pathlib.Path) -> None:
+    function = tf.function(
+        graph.answer, autograph=False, input_signature=[input_spec(graph.dataset)]
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [function.get_concrete_function()], graph.module()
+    )
+    (folder / "student.tflite").write_bytes(converter.convert())
+
+
+WRITERS: dict[str, Callable[[StudentGraph, pathlib.Path], None]] = {
+    "onnx": _write_onnx,
+    "litert": _write_litert,
+}

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.data.text import ngram_features
-from pate_tf.serving.digest import student_variables
 
 SERVING_DEFAULT = "serving_default"
 FEATURES = "features"  # of texts alone: what strings have become
@@ -38,7 +38,7 @@ class StudentGraph:
     def module(self) -> tf.Module:
         """Returns what is saved: the `weights`, in the order that their digest takes them in.
 
-        Not the Keras model: beside Keras' own variables, TensorFlow's inside them would not be
+        Not the Keras model: TensorFlow's variables inside of Keras' own would not be
         restored by a server without Python, and be NaN for the LiteRT converter.
         """
         module = tf.Module()
@@ -139,3 +139,15 @@ def serialized_example(raw: Any, dataset: Dataset) -> bytes:
     )
     features = tf.train.Features(feature={dataset.input_name: feature})
     return tf.train.Example(features=features).SerializeToString()
+
+
+def student_variables(model: keras.Model | tf.Module) -> list[tf.Variable]:
+    """Returns the weights of a student in the order that their digest takes them in."""
+    if isinstance(model, keras.Model):
+        return [weight.value for weight in model.weights]
+    return list(model.variables)
+
+
+def student_digest(model: keras.Model | tf.Module) -> str:
+    """SHA-256 of a student's weights: the `student_digest` of its privacy statement."""
+    return artifacts.digest_arrays(variable.numpy() for variable in student_variables(model))

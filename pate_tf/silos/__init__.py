@@ -1,4 +1,4 @@
-"""Silos: teachers that never leave their owners, and a coordinator that nobody has to trust.
+"""Silos: teachers that never leave their owners, and a coordinator that need not be trusted.
 
     silo = pate_tf.silos.Silo("policy.toml", classifier, num_classes=10, folder="silo/sensitive")
     coordinator = pate_tf.silos.Coordinator("roster.toml", silos=[silo], folder="runs/mine")
@@ -13,15 +13,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pate_tf.silos.asking import Asking
     from pate_tf.silos.coordinator import Coordinator
     from pate_tf.silos.policy import Policy
-    from pate_tf.silos.roster import Member, Roster
+    from pate_tf.silos.roster import Asking, Member, Roster
     from pate_tf.silos.silo import Silo
 
 # Where each public name is defined.
-_HOMES = {
-    "Asking": "asking",
+_MODULES = {
+    "Asking": "roster",
     "Coordinator": "coordinator",
     "Member": "roster",
     "Policy": "policy",
@@ -33,9 +32,9 @@ __all__ = ["Asking", "Coordinator", "Member", "Policy", "Roster", "Silo"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'pate_tf.silos' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"pate_tf.silos.{_HOMES[name]}"), name)
+    found = getattr(importlib.import_module(f"pate_tf.silos.{_MODULES[name]}"), name)
     globals()[name] = found
     return found
 

@@ -1,9 +1,8 @@
-"""A silo's own account: what it paid, and the one answer that each query ever gets.
+"""A silo's own account: what it was charged, and the one answer that each query ever gets.
 
-Its rows and answers lie in a store (`pate_tf.ledger.store`). Queries are known by their digest, so
-that the same query in two batches, of whatever run or coordinator, is paid for once and answered
-with the same stored answer. Sealed shares are of one batch: the parties draw fresh noise for every
-batch, so a query that was asked under them is not answered again in another.
+Queries are known by their digest: the same query in two batches, of any run or coordinator, is
+charged once and answered with the same stored answer. Sealed shares are of one batch: the parties
+draw fresh noise for every batch, so a query that was asked under them is not answered in another.
 """
 
 import base64
@@ -27,8 +26,8 @@ DAY_SECONDS = 24 * 60 * 60
 class SiloAccount(Store):
     """SENSITIVE: one silo's debits and answers.
 
-    A silo has one account. Where it was deleted or restored, where a copy of it went on, or where
-    another one of the same silo was seen, it is refused, see `Store`.
+    A silo has one account. One that was deleted or restored, whose copy went on, or that is not the
+    only one of its silo is refused, see `Store`.
 
     Attributes:
       silo: name of the silo.
@@ -52,13 +51,12 @@ class SiloAccount(Store):
           folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
             it ends: then nothing is private.
           silo: name of the silo; fixed at first use.
-          epsilon_budget: of everything that the silo ever answers. Another one than before is
-            recorded for ever.
-          delta: that it holds at; likewise.
+          epsilon_budget: of everything that the silo ever answers. Every change is recorded.
+          delta: that it holds at; every change is recorded.
           records: what the silo's teacher learnt from; None if that is not known.
           acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
-            of this one, are gone. A row tells so for ever; what is known of what was spent is
-            charged again.
+            of this one, are gone. That stays on record; what is known of what was spent is charged
+            again.
 
         Raises:
           LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
@@ -103,18 +101,18 @@ class SiloAccount(Store):
         """Returns what all debits cost together, at delta, for the whole silo."""
         return smallest_epsilon(self.charges, self.delta)[0]
 
-    def can_pay(self, charge: Charge, number: int) -> bool:
+    def can_charge(self, charge: Charge, number: int) -> bool:
         """Whether so many more of a charge fit into the budget."""
         with_them = self.charges + Counter({charge: number})
         return fits(with_them, self.delta, self.epsilon_budget)
 
-    def num_paid_within_a_day(self) -> int:
-        """Returns how many queries were paid for in the last 24 hours by this machine's clock."""
+    def num_charged_within_a_day(self) -> int:
+        """Returns how many queries were charged in the last 24 hours by this machine's clock."""
         since = time.time() - DAY_SECONDS
         return sum(number for when, number in self._debits if when >= since)
 
     def charge_of(self, query: bytes) -> Charge | None:
-        """Returns what a query was charged as; None if it was not paid for."""
+        """Returns what a query was charged as; None if it was not charged."""
         found = self._charges.get(query)
         return None if found is None else found[1]
 
@@ -125,12 +123,11 @@ class SiloAccount(Store):
 
         Args:
           charge: of each query.
-          queries: digests, distinct and not paid for yet.
+          queries: digests, distinct and not charged yet.
           number: how many are charged.
-          batch: key of the batch whose sealed shares this pays for; None for labels.
+          batch: key of the batch of sealed shares; None for labels.
 
-        Raises:
-          LedgerError: if it can't be made durable; then it may have been charged.
+        Raises LedgerError if it can't be made durable; then it may have been charged.
         """
         details = {
             "charge": charge.to_dict(),
@@ -140,26 +137,26 @@ class SiloAccount(Store):
         }
         self.write("debit", details)
 
-    def is_paid_batch(self, batch: str) -> bool:
-        """Whether sealed shares of a batch were paid for, sent or not."""
+    def is_charged_batch(self, batch: str) -> bool:
+        """Whether sealed shares of a batch were charged, sent or not."""
         return batch in self._sealing
 
     def labels(self, queries: Sequence[bytes]) -> dict[bytes, int]:
         """Returns the stored answers, randomised, by query."""
         stored = self.stored_answers(queries)
-        return {query: one.label for query, one in stored.items() if one.label is not None}
+        return {query: each.label for query, each in stored.items() if each.label is not None}
 
     def store_labels(self, labels: Mapping[bytes, int]) -> None:
-        """Stores the answers of paid queries durably; call it inside `exclusive`.
+        """Stores the answers of charged queries durably; call it inside `exclusive`.
 
         Raises:
-          LedgerError: if a query was not paid for or was answered before, or they can't be made
+          LedgerError: if a query was not charged or was answered before, or they can't be made
             durable; then none may be sent.
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:
             if query not in self._charges:
-                raise LedgerError("account: expected queries that were paid for, got others")
+                raise LedgerError("account: expected queries that were charged, got others")
             by_debit.setdefault(self._charges[query][0], []).append(query)
         with self.transaction():
             for debit, queries in by_debit.items():
@@ -170,13 +167,14 @@ class SiloAccount(Store):
         return self._sealed.get(batch)
 
     def store_sealed(self, batch: str, sealed: Sequence[bytes]) -> None:
-        """Stores the sealed shares of a paid batch durably; call it inside `exclusive`.
+        """Stores the sealed shares of a charged batch durably; call it inside `exclusive`.
 
-        Raises:
-          LedgerError: if the batch was not paid for or has some, or they can't be made durable.
+        Raises LedgerError if the batch was not charged or has some, or they can't be made durable.
         """
         if batch not in self._sealing or batch in self._sealed:
-            raise LedgerError("account: expected a paid batch without sealed shares, got another")
+            raise LedgerError(
+                "account: expected a charged batch without sealed shares, got another"
+            )
         texts = [base64.b64encode(one).decode() for one in sealed]
         self.write("sealed", {"batch": batch, "sealed": texts})
 

@@ -1,8 +1,8 @@
-"""The part of a coordinator that silos talk to: hands out batches, takes replies, keeps both.
+"""The part of a coordinator that silos call: hands out batches, takes replies, stores both.
 
-What carries messages calls it from its own threads. It survives being killed: the journal holds
-every round before a silo is asked, and every reply before it is acknowledged. Nothing in the
-journal is secret: answers are randomised or sealed before they come here.
+The transport calls it from threads of its own. It survives being killed: the journal holds every
+round before a silo is asked, and every reply before it is acknowledged. Nothing in the journal is
+secret: answers are randomised or sealed before they come here.
 """
 
 import contextlib
@@ -49,6 +49,7 @@ CREATE TABLE replies (
   witness BLOB, PRIMARY KEY (round, silo)) STRICT;
 """
 LOOK_SECONDS = 0.5
+Progress = Callable[[set[str], set[str]], None]
 
 
 class JournalError(LedgerError):
@@ -84,7 +85,21 @@ class Round:
     @property
     def is_secure(self) -> bool:
         """Whether votes are added up under secret sharing."""
-        return any(one["name"] == SECURE_HISTOGRAM for one in self.mechanisms.values())
+        return any(each["name"] == SECURE_HISTOGRAM for each in self.mechanisms.values())
+
+    def batch(
+        self, run_id: str, silo: str, queries: npt.NDArray[Any], witness: bytes | None = None
+    ) -> QueryBatch:
+        """Returns a batch of some of the round's queries as a silo gets it."""
+        return QueryBatch.of(
+            queries,
+            run_id=run_id,
+            batch_id=self.batch_id,
+            num_classes=self.num_classes,
+            mechanism=self.mechanisms[silo],
+            deadline=self.deadline,
+            witness=witness,
+        )
 
     def charge_of(self, silo: str) -> Charge:
         """Returns what a silo is charged for each query."""
@@ -95,11 +110,10 @@ class CoordinatorJournal:
     """The record of one run in SQLite; may be used from several threads.
 
     Args:
-        folder: where it lies; None to keep it in memory.
+        folder: where it lies; None for one in memory.
         run_id: name of the run; fixed at first use.
 
-    Raises:
-        JournalError: if the file is damaged, of another run, or can't be used.
+    Raises JournalError if the file is damaged, of another run, or can't be used.
     """
 
     def __init__(self, folder: pathlib.Path | None, run_id: str) -> None:
@@ -129,15 +143,14 @@ class CoordinatorJournal:
         """Closes the file."""
         self._connection.close()
 
-    def add_round(self, one: Round) -> None:
-        """Keeps a round durably; no silo may be asked before this returns."""
-        mechanisms = {name: dict(value) for name, value in one.mechanisms.items()}
+    def add_round(self, new: Round) -> None:
+        """Stores a round durably; no silo may be asked before this returns."""
         fields = {
-            "mechanisms": mechanisms,
-            "num_classes": one.num_classes,
-            "deadline": one.deadline,
+            "mechanisms": {name: dict(value) for name, value in new.mechanisms.items()},
+            "num_classes": new.num_classes,
+            "deadline": new.deadline,
         }
-        row = (one.number, json.dumps(fields), _to_bytes(one.queries), _to_bytes(one.asked))
+        row = (new.number, json.dumps(fields), _to_bytes(new.queries), _to_bytes(new.asked))
         self._write("INSERT INTO rounds VALUES (?, ?, ?, ?, NULL)", *row)
 
     def rounds(self) -> list[Round]:
@@ -150,8 +163,8 @@ class CoordinatorJournal:
                 )
             ]
 
-    def keep_reply(self, number: int, reply: Reply) -> None:
-        """Keeps a reply to a round durably; the silo may not have one already."""
+    def store_reply(self, number: int, reply: Reply) -> None:
+        """Stores a reply to a round durably; the silo may not have one already."""
         message = reply_to_wire(reply)
         witness = message.witness if message.HasField("witness") else None
         row = (number, reply.silo, reply_digest(reply), message.SerializeToString(), witness)
@@ -178,7 +191,7 @@ class CoordinatorJournal:
         )
 
     def close_round(self, number: int, result: npt.NDArray[Any]) -> None:
-        """Keeps what came of a round, `[num_queries, ...]`; no reply is taken afterwards."""
+        """Stores what came of a round, `[num_queries, ...]`; no reply is taken afterwards."""
         statement = "UPDATE rounds SET result = ? WHERE round = ? AND result IS NULL"
         self._write(statement, _to_bytes(result), number)
 
@@ -234,8 +247,7 @@ class BatchQueue:
     def poll(self, silo: str) -> QueryBatch | None:
         """Returns the next batch that waits for a silo's reply; None if none does.
 
-        Raises:
-            PermissionError: if the silo is not on the roster.
+        Raises PermissionError if the silo is not on the roster.
         """
         self._check(silo)
         with self._changed:
@@ -243,25 +255,23 @@ class BatchQueue:
                 self._seen.add(silo)
                 self._changed.notify_all()
             for number in sorted(self._open):
-                one = self._rounds[number]
-                if silo in self._replied[number] or not self._clock() < one.deadline:
-                    continue
-                batch = self._batch(one, silo)
-                if batch is not None:
-                    return batch
+                each = self._rounds[number]
+                if silo not in self._replied[number] and self._clock() < each.deadline:
+                    batch = self._batch(each, silo)
+                    if batch is not None:
+                        return batch
         return None
 
     def submit(self, silo: str, reply: Reply) -> Answer:
         """Takes a silo's reply; see `Answer`.
 
-        Raises:
-            PermissionError: if the silo is not on the roster.
+        Raises PermissionError if the silo is not on the roster.
         """
         self._check(silo)
         with self._changed:
             if reply.silo != silo or reply.run_id != self.roster.run_id:
                 return Answer.UNKNOWN
-            named = [one for one in self._rounds.values() if one.batch_id == reply.batch_id]
+            named = [each for each in self._rounds.values() if each.batch_id == reply.batch_id]
             batch = self._batch(named[0], silo) if named else None
             if batch is None or not _fits(reply, batch):
                 return Answer.UNKNOWN
@@ -272,8 +282,8 @@ class BatchQueue:
             if number not in self._open or not self._clock() < named[0].deadline:
                 return Answer.LATE
             fault_point("reply_arrived")
-            self.journal.keep_reply(number, reply)
-            fault_point("reply_kept")
+            self.journal.store_reply(number, reply)
+            fault_point("reply_stored")
             self._replied[number][silo] = digest
             if not isinstance(reply, Refusal) and reply.witness is not None:
                 self._witnesses[silo] = reply.witness
@@ -300,24 +310,20 @@ class BatchQueue:
             self._replied[one.number] = {}
             self._open.add(one.number)
 
-    def gather(self, seconds: float, on_progress: Callable[[set[str], set[str]], None]) -> set[str]:
+    def gather(self, seconds: float, on_progress: Progress) -> set[str]:
         """Returns who has called by now, once every silo has or so many seconds have passed.
 
-        Args:
-            seconds: how long to wait at most.
-            on_progress: told now and then who called, and who is waited for.
+        `on_progress` is called now and then with who called, and who is waited for.
         """
         until = time.monotonic() + seconds
         names = set(self.roster.names)
         self._wait(lambda: self._seen, names, lambda: until - time.monotonic(), on_progress)
         return set(self._seen)
 
-    def wait(self, one: Round, on_progress: Callable[[set[str], set[str]], None]) -> None:
-        """Returns when every silo that was asked has replied, or the deadline has passed.
+    def wait(self, one: Round, on_progress: Progress) -> None:
+        """Returns when all silos asked in an open round have replied, or its deadline has passed.
 
-        Args:
-            one: an open round.
-            on_progress: told now and then who replied, and who is waited for.
+        `on_progress` is called now and then with who replied, and who is waited for.
         """
         members = zip(self.roster.names, one.asked, strict=True)
         asked = {name for name, row in members if row.any()}
@@ -329,7 +335,7 @@ class BatchQueue:
         return self.journal.replies(one.number)
 
     def close_round(self, one: Round, result: npt.NDArray[Any]) -> None:
-        """Keeps what came of a round; later replies are late."""
+        """Stores what came of a round; later replies are late."""
         with self._changed:
             self.journal.close_round(one.number, result)
             fault_point("round_closed")
@@ -342,7 +348,7 @@ class BatchQueue:
         there: Callable[[], set[str]],
         expected: set[str],
         seconds_left: Callable[[], float],
-        on_progress: Callable[[set[str], set[str]], None],
+        on_progress: Progress,
     ) -> None:
         """Waits until all that are expected are there or no time is left."""
         with self._changed:
@@ -364,15 +370,8 @@ class BatchQueue:
             row = one.asked[self.roster.names.index(silo)]
             if not row.any():
                 return None
-            found = QueryBatch.of(
-                one.queries[row],
-                run_id=self.roster.run_id,
-                batch_id=one.batch_id,
-                num_classes=one.num_classes,
-                mechanism=one.mechanisms[silo],
-                deadline=one.deadline,
-                witness=self._witnesses.get(silo),
-            )
+            witness = self._witnesses.get(silo)
+            found = one.batch(self.roster.run_id, silo, one.queries[row], witness)
             if one.number in self._open:
                 self._batches[one.number, silo] = found
         return found

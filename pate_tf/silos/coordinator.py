@@ -1,7 +1,8 @@
-"""A coordinator that nobody has to trust: it sees what silos paid for, and hands out labels."""
+"""A coordinator that need not be trusted: it sees what silos were charged for, and gives labels."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import time
@@ -11,21 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, Cost
+from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
-from pate_tf.accounting.local import (
-    LocalRandomiser,
-    RandomisedResponse,
-)
+from pate_tf.accounting.local import LocalRandomiser, RandomisedResponse
 from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
-from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
-from pate_tf.silos.asking import Asking, choose_silos
 from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, LocalConnection, Round
 from pate_tf.silos.messages import (
     Answer,
-    QueryBatch,
     RandomisedVotes,
     Refusal,
     Reply,
@@ -33,17 +28,19 @@ from pate_tf.silos.messages import (
     query_digest,
     query_digests,
 )
-from pate_tf.silos.roster import Roster
+from pate_tf.silos.roster import Asking, Roster, choose_silos
 from pate_tf.silos.silo import Silo
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySums
 
-# From the replies of silos to labels: post-processing of what they paid for.
-
-
 WITHHELD = -1
+UNIT = "silo"
+# Silos of the same process answer one after another, however long they take.
+IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
+
+# From the replies of silos to labels: post-processing of what they were charged for.
 
 
 def answers_of(one: Round, replies: Mapping[str, Reply], roster: Roster) -> IntArray:
@@ -66,8 +63,8 @@ def plurality(
 ) -> IntArray:
     """Returns a label for each query, int64 `[num_queries]`, `WITHHELD` where too few answered.
 
-    The class that most speaks for; of truncated geometric answers, the likeliest largest share.
-    Ties go at random, from the round's number alone.
+    The class of the highest score; of truncated geometric answers, the likeliest largest share.
+    Ties are broken at random, from the round's number alone.
 
     Args:
       one: the round.
@@ -98,9 +95,6 @@ def plurality(
     return np.where(is_enough, winners, WITHHELD)
 
 
-# What rounds cost each silo, by the replies that arrived.
-
-
 def spending(
     rounds: Sequence[tuple[Round, Mapping[str, Reply]]], roster: Roster
 ) -> tuple[SiloSpending, ...]:
@@ -110,38 +104,33 @@ def spending(
       rounds: with the replies to each, by silo. No query stands in two of them.
       roster: all silos.
     """
-    paid: dict[str, Counter[Charge]] = {name: Counter() for name in roster.names}
+    charged: dict[str, Counter[Charge]] = {name: Counter() for name in roster.names}
     refused: Counter[str] = Counter()
-    for one, replies in rounds:
-        for name, row in zip(roster.names, one.asked, strict=True):
+    for each, replies in rounds:
+        for name, row in zip(roster.names, each.asked, strict=True):
             reply = replies.get(name)
             if isinstance(reply, Refusal):
                 refused[name] += int(row.sum())
             elif reply is not None:
-                paid[name][one.charge_of(name)] += int(row.sum())
-    # Many silos paid for the same.
-    epsilons: dict[frozenset[tuple[Charge, int]], float] = {}
-    for one_paid in paid.values():
-        key = frozenset(one_paid.items())
+                charged[name][each.charge_of(name)] += int(row.sum())
+    epsilons: dict[frozenset[tuple[Charge, int]], float] = {}  # the same for many silos
+    found = []
+    for member in roster.members:
+        charges = charged[member.name]
+        key = frozenset(charges.items())
         if key not in epsilons:
-            epsilons[key] = smallest_epsilon(one_paid, roster.delta)[0]
-    return tuple(
-        SiloSpending(
-            name=member.name,
-            paid=dict(paid[member.name]),
-            num_refused=refused[member.name],
-            epsilon=epsilons[frozenset(paid[member.name].items())],
-            delta=delta_of_chosen_kinds(paid[member.name], roster.delta),
-            num_declared=member.queries,
+            epsilons[key] = smallest_epsilon(charges, roster.delta)[0]
+        found.append(
+            SiloSpending(
+                name=member.name,
+                charged=tuple(charges.items()),
+                num_refused=refused[member.name],
+                epsilon=epsilons[key],
+                delta=delta_of_chosen_kinds(charges, roster.delta),
+                num_declared=member.queries,
+            )
         )
-        for member in roster.members
-    )
-
-
-UNIT = "silo"
-
-# Silos of the same process answer one after another, however long they take.
-IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
+    return tuple(found)
 
 
 class Coordinator:
@@ -153,7 +142,7 @@ class Coordinator:
     Attributes:
       roster: who is asked.
       asking: how.
-      queue: what silos talk to; give it to whatever carries messages.
+      queue: what silos call; see `silos.server.serve_coordinator`.
     """
 
     def __init__(
@@ -172,12 +161,11 @@ class Coordinator:
         Args:
           roster: who is asked, or the file that says so.
           folder: of the journal; None to keep it in memory.
-          silos: those of the roster in this process, for a simulation. None where they come over a
-            network.
+          silos: those of the roster in this process, for a simulation; None over a network.
           asking: how silos are asked; default: randomised response, all silos.
           secure: the parties; None without secure aggregation.
           clock: seconds since 1970.
-          on_progress: told who replied, and who is waited for.
+          on_progress: called with who replied, and who is waited for.
 
         Raises:
           ValueError: if roster, silos and mechanism do not fit each other.
@@ -220,17 +208,16 @@ class Coordinator:
           seed: fixes random choices.
 
         Returns:
-          `QueriedLabels`: what a student learns from, with its cost.
+          `pate_tf.Labels`, with what a student learns from and the cost.
 
-        Raises:
-          ValueError: if queries, pool and silos do not fit each other; nobody was asked then.
+        Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
         # Strategies may need TensorFlow, which a coordinator that only collects does not.
-        from pate_tf.queries.config import QueryConfig
-        from pate_tf.queries.rounds import ask_in_rounds
+        from pate_tf.queries.rounds import QueryConfig, ask_in_rounds
 
         config = QueryConfig(strategy=strategy, num_queries=num_queries, seed=seed)
-        return ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
+        labels = ask_in_rounds(config, pool, lambda indices: self.ask(pool, indices))
+        return dataclasses.replace(labels, labeller=self)
 
     def ask(self, pool: Pool, indices: IntArray) -> ReleasedLabels:
         """Returns labels of inputs of a pool; silos are asked for those that have none yet.
@@ -241,8 +228,7 @@ class Coordinator:
           pool: public inputs.
           indices: positions in the pool, int64 `[num_queries]`.
 
-        Raises:
-          ValueError: if nobody is left to ask; nobody was asked then.
+        Raises ValueError if no silo is left to ask; none was asked then.
         """
         for one in self.queue.rounds():
             if self.queue.is_open(one.number):
@@ -283,17 +269,16 @@ class Coordinator:
     def cost(self) -> Cost:
         """Returns what the run cost the silo that it cost most.
 
-        Raises:
-          ValueError: if nothing was asked yet.
+        Raises ValueError if nothing was asked yet.
         """
         rounds = self.queue.rounds()
         if not rounds:
             raise ValueError("cost: expected silos that were asked something, got none")
         most = max(self.spending(), key=lambda one: one.epsilon)
-        charge = max(most.paid, key=lambda one: most.paid[one], default=None)
+        charge = max(most.charges, key=lambda one: most.charges[one], default=None)
         return Cost(
             charge=rounds[-1].charge_of(most.name) if charge is None else charge,
-            number=sum(most.paid.values()),
+            number=most.num_answered,
             epsilon=most.epsilon,
             delta=self.roster.delta,
             unit=UNIT,
@@ -316,7 +301,7 @@ class Coordinator:
         student_digest: str = "",
         versions: Mapping[str, str] | None = None,
     ) -> SilosStatement:
-        """Returns what may be published beside a student of these labels.
+        """Returns what may be published with a student of these labels.
 
         Args:
           dataset: name of the data set.
@@ -327,6 +312,7 @@ class Coordinator:
         return SilosStatement(
             dataset=dataset,
             run_id=self.roster.run_id,
+            delta=self.roster.delta,
             query_strategy=query_strategy,
             num_queries=sum(len(one.queries) for one in self.queue.rounds()),
             num_answered=sum(result is not None for result in self._results().values()),
@@ -386,14 +372,7 @@ class Coordinator:
         shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
         if self._secure is None or len(shares) < self.asking.least_answers:
             return np.zeros((0, one.num_classes), np.int64)
-        batch = QueryBatch.of(
-            one.queries,
-            run_id=self.roster.run_id,
-            batch_id=one.batch_id,
-            num_classes=one.num_classes,
-            mechanism=next(iter(one.mechanisms.values())),
-            deadline=one.deadline,
-        )
+        batch = one.batch(self.roster.run_id, self.roster.names[0], one.queries)
         return self._secure.histogram(batch, shares)
 
     def _results(self) -> dict[bytes, Any]:

@@ -1,9 +1,8 @@
-"""What silos and a coordinator tell each other, and what carries it.
+"""What silos and a coordinator send each other, in one process or over the network.
 
-Every engine moves these values: the one in this process and the one over the network. A message is
-checked where it is built, so what arrives over a wire is checked by building it. Nothing here may
-tell more than was paid for: votes are randomised or sealed, and a refusal's reason comes from the
-policy and from public values alone.
+A message is checked where it is built, so what arrives over a wire is checked by building it.
+Nothing here may reveal more than was charged: votes are randomised or sealed, and a refusal's
+reason comes from the policy and from public values alone.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from pate_tf.accounting.local import (
     SecureHistogram,
     silo_charge_from_dict,
 )
+from pate_tf.core import validation
 from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_array
-
-# What messages are made of: queries and their digests, mechanisms with their parameters.
-
 
 RANDOMISED_RESPONSE: Final = RandomisedResponse.name
 SECURE_HISTOGRAM: Final = SecureHistogram.name
@@ -82,8 +79,7 @@ def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
 def charge_of(mechanism: Mapping[str, Any], num_classes: int) -> Charge:
     """Returns what one query is charged as.
 
-    Raises:
-        ValueError: if the mechanism is none, or a parameter is out of its range.
+    Raises ValueError if the mechanism is none, or a parameter is out of its range.
     """
     fields = dict(mechanism)
     if fields.get("name") in LOCAL_RANDOMISERS:
@@ -100,12 +96,10 @@ def check_queries(queries: object) -> None:
     """
     if not isinstance(queries, np.ndarray):
         raise ValueError(f"queries: expected an array, got {type(queries).__name__}")
-    if queries.dtype.str not in (np.dtype("uint8").str, np.dtype("<f4").str):
-        raise ValueError(f"queries: expected uint8 or float32, got {queries.dtype}")
+    validation.one_of(("|u1", "<f4"), queries=queries.dtype.str)
     if queries.ndim < 2 or not queries.size:
         raise ValueError(f"queries: expected [num_queries, ...], got shape {queries.shape}")
-    if queries.dtype.kind == "f" and not np.isfinite(queries).all():
-        raise ValueError("queries: expected finite numbers, got NaN or infinite ones")
+    validation.finite(queries=queries)
 
 
 WITNESS_BYTES: Final = 32
@@ -125,12 +119,12 @@ class Reason(enum.Enum):
 
 
 class Answer(enum.Enum):
-    """What a coordinator says to a submission.
+    """A coordinator's answer to a submission.
 
     Attributes:
       OK: taken, for the first time.
       SAME: had been taken before, equal to the last byte.
-      CONFLICT: something else had been taken for this batch; that stands.
+      CONFLICT: another reply had been taken for this batch; it stands.
       LATE: the deadline has passed, or the batch is closed; nothing was taken.
       UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was taken.
     """
@@ -177,12 +171,8 @@ class QueryBatch:
         check_queries(self.queries)
         if query_digests(self.queries) != tuple(self.digests):
             raise ValueError("digests: expected one of each query, in their order, got others")
-        if isinstance(self.num_classes, bool) or not isinstance(self.num_classes, int):
-            raise ValueError("num_classes: expected a whole number, got something else")
-        if not 2 <= self.num_classes <= 2**16:
-            raise ValueError(f"num_classes: expected 2 to 65,536, got {self.num_classes}")
-        if not math.isfinite(self.deadline):
-            raise ValueError("deadline: expected a time in seconds since 1970, got none")
+        validation.whole(2, 2**16, num_classes=self.num_classes)
+        validation.between(-math.inf, math.inf, deadline=self.deadline)
         _check_witness(self.witness)
         object.__setattr__(self, "queries", frozen_view(self.queries))
         object.__setattr__(self, "digests", tuple(self.digests))
@@ -194,60 +184,54 @@ class QueryBatch:
     def charge(self) -> Charge:
         """Returns what one query is charged as.
 
-        Raises:
-            ValueError: if a parameter of the mechanism is out of its range.
+        Raises ValueError if a parameter of the mechanism is out of its range.
         """
         return charge_of(self.mechanism, self.num_classes)
 
     @classmethod
-    def of(
-        cls,
-        queries: npt.NDArray[Any],
-        *,
-        run_id: str,
-        batch_id: str,
-        num_classes: int,
-        mechanism: Mapping[str, Any],
-        deadline: float,
-        witness: bytes | None = None,
-    ) -> QueryBatch:
-        """Returns a batch of queries with their digests; for the arguments see the class."""
+    def of(cls, queries: npt.NDArray[Any], **fields: Any) -> QueryBatch:
+        """Returns a batch of queries with their digests; for the other fields see the class."""
         check_queries(queries)
-        return cls(
-            run_id=run_id,
-            batch_id=batch_id,
-            queries=queries,
-            digests=query_digests(queries),
-            num_classes=num_classes,
-            mechanism=mechanism,
-            deadline=deadline,
-            witness=witness,
-        )
+        return cls(queries=queries, digests=query_digests(queries), **fields)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class RandomisedVotes:
-    """Randomised votes of one silo. They may leave: each is what `mechanism` drew.
+class _Reply:
+    """What a silo sends on a batch.
 
     Attributes:
       run_id: name of the run.
       batch_id: name of the batch.
       silo: name of the silo.
-      labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
-      witness: 32 bytes that stand for the last row of the silo's account and tell nothing of it.
-        The coordinator keeps the latest and sends it with the next batch; a silo whose account
-        lacks that row refuses. None for a silo without an account on disk.
+
+    Raises ValueError if a value is none that it may be.
     """
 
     run_id: str
     batch_id: str
     silo: str
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "batch_id", "silo"):
+            check_name(getattr(self, name), name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RandomisedVotes(_Reply):
+    """Randomised votes of one silo. They may be sent: each is what `mechanism` drew.
+
+    Attributes:
+      labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
+      witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of it.
+        The coordinator stores the latest and sends it with the next batch; a silo whose account
+        lacks that row refuses. None for a silo without an account on disk.
+    """
+
     labels: IntArray = dataclasses.field(repr=False)
     witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name is none, or labels are not whole numbers from 0."""
-        _check_names(self)
+        super().__post_init__()
         _check_witness(self.witness)
         labels = labels_array(self.labels, 2**16, "votes")
         if labels.ndim != 1 or not labels.size:
@@ -256,63 +240,42 @@ class RandomisedVotes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SealedShares:
+class SealedShares(_Reply):
     """Shares of one silo's votes, each sealed to one party.
 
     Attributes:
-      run_id: name of the run.
-      batch_id: name of the batch.
-      silo: name of the silo.
       sealed: one for each party, party 1 first.
       witness: see `RandomisedVotes`.
     """
 
-    run_id: str
-    batch_id: str
-    silo: str
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
     witness: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name is none, or there are no sealed bytes."""
-        _check_names(self)
+        super().__post_init__()
         _check_witness(self.witness)
         sealed = tuple(self.sealed)
-        if not sealed or not all(isinstance(one, bytes) and one for one in sealed):
+        if not sealed or not all(isinstance(each, bytes) and each for each in sealed):
             raise ValueError("sealed: expected bytes for each party, got something else")
         object.__setattr__(self, "sealed", sealed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Refusal(_Reply):
     """A silo's refusal of a whole batch, by its policy.
 
     Attributes:
-      run_id: name of the run.
-      batch_id: name of the batch.
-      silo: name of the silo.
       reason: why; says nothing about the silo's data.
     """
 
-    run_id: str
-    batch_id: str
-    silo: str
     reason: Reason
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a name is none or the reason is no `Reason`."""
-        _check_names(self)
-        if not isinstance(self.reason, Reason):
-            raise ValueError("reason: expected a Reason, got something else")
+        super().__post_init__()
+        validation.instance_of(Reason, reason=self.reason)
 
 
 Reply = RandomisedVotes | SealedShares | Refusal
-
-
-def _check_names(reply: Reply) -> None:
-    check_name(reply.run_id, "run_id")
-    check_name(reply.batch_id, "batch_id")
-    check_name(reply.silo, "silo")
 
 
 def _check_witness(witness: bytes | None) -> None:
@@ -323,7 +286,7 @@ def _check_witness(witness: bytes | None) -> None:
 def reply_digest(reply: Reply) -> bytes:
     """Returns what tells two replies apart: SHA-256 of all in one but its witness, 32 bytes.
 
-    A silo that gives a stored reply again may have answered other batches since.
+    A silo that sends a stored reply again may have answered other batches since.
     """
     digest = hashlib.sha256()
     parts: tuple[bytes, ...]
@@ -340,9 +303,9 @@ def reply_digest(reply: Reply) -> bytes:
 
 
 class Connection(Protocol):
-    """What a silo needs of its coordinator, over whatever carries it. The silo dials.
+    """What a silo needs of its coordinator. The silo dials.
 
-    Both raise `ConnectionError` while the coordinator can't be reached; the caller tries again.
+    Both methods raise `ConnectionError` while the coordinator can't be reached.
     """
 
     def poll(self) -> QueryBatch | None:

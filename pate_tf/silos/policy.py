@@ -2,16 +2,17 @@
 
 import dataclasses
 import pathlib
-from typing import Final
+from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
 from pate_tf.core import artifacts
+from pate_tf.core.settings import Settings, setting, value_type
 from pate_tf.core.validation import Fields, check_name, read_toml
 from pate_tf.silos.messages import QueryBatch, Reason
 
 PAGE: Final = """\
-# What this silo allows. pate-silo refuses whatever goes beyond it, before anything is paid.
+# What this silo allows. pate silo refuses what goes beyond it, before anything is charged.
 
 silo = "{silo}"                 # this silo's name, as on the coordinator's roster
 coordinator = "{coordinator}"   # the only address that this silo dials
@@ -19,10 +20,10 @@ coordinator = "{coordinator}"   # the only address that this silo dials
 [budget]
 epsilon = {epsilon_budget!r}                 # for everything that this silo ever answers, together
 delta = {delta!r}                  # chance that the promise of epsilon fails; far below 1 / records
-queries_per_day = {queries_per_day}         # paid for in any 24 hours
+queries_per_day = {queries_per_day}         # charged in any 24 hours
 
 [mechanisms]
-# randomised_response: each vote is randomised here, and nobody need be trusted.
+# randomised_response: each vote is randomised here; no other organisation has to be trusted.
 # secure_histogram: votes go as sealed shares to parties, which add them up and add noise.
 allowed = [{allowed}]
 most_epsilon_per_query = {most_epsilon_per_query!r}  # of randomised_response
@@ -33,50 +34,64 @@ least_threshold = {least_threshold}           # of secure_histogram: parties tha
 [queries]
 most_per_batch = {most_per_batch}
 """
+# The fields of each table of the file, which have the same names but for one.
+TABLES: Final = {
+    "budget": ("epsilon_budget", "delta", "queries_per_day"),
+    "mechanisms": (
+        *("allowed", "most_epsilon_per_query"),
+        *("least_sigma", "least_parties", "least_threshold"),
+    ),
+    "queries": ("most_per_batch",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy:
-    """What a silo allows. Public.
+class Policy(Settings):
+    """What a silo allows. Public."""
 
-    Attributes:
-      silo: the silo's name.
-      coordinator: address of the coordinator, `host:port`.
-      epsilon_budget: for everything that the silo ever answers.
-      delta: that it holds at.
-      queries_per_day: how many queries may be paid for in any 24 hours.
-      allowed: names of mechanisms.
-      most_epsilon_per_query: of a local randomiser.
-      least_sigma: of `secure_histogram`, in votes.
-      least_parties: of `secure_histogram`.
-      least_threshold: of `secure_histogram`.
-      most_per_batch: queries of one batch.
-    """
-
-    silo: str
-    coordinator: str = "localhost:7000"
-    epsilon_budget: float
-    delta: float
-    queries_per_day: int = 10_000
-    allowed: tuple[str, ...] = ("randomised_response",)
-    most_epsilon_per_query: float = 1.0
-    least_sigma: float = 40.0
-    least_parties: int = 3
-    least_threshold: int = 1
-    most_per_batch: int = 10_000
+    silo: str = setting(
+        flag="name", help="The silo's name, as on the roster and in its certificate."
+    )
+    coordinator: str = setting(
+        "localhost:7000",
+        help="Address of the coordinator, HOST:PORT, the only one that this silo dials.",
+    )
+    epsilon_budget: float = setting(above=0.0, help="For everything that the silo ever answers.")
+    delta: float = setting(above=0.0, most=0.1, help="Delta that the budget holds at.")
+    queries_per_day: int = setting(
+        10_000, least=1, help="How many queries may be charged in any 24 hours."
+    )
+    allowed: tuple[str, ...] = setting(
+        ("randomised_response",),
+        flag="mechanisms",
+        help=f"What the silo answers by, of {', '.join(SILO_CHARGES)}.",
+    )
+    most_epsilon_per_query: float = setting(
+        1.0, flag="most_epsilon", above=0.0, help="Most epsilon for one randomised answer."
+    )
+    least_sigma: float = setting(40.0, above=0.0, help="Least noise of secure_histogram, in votes.")
+    least_parties: int = setting(
+        3, least=3, advanced=True, help="Least number of parties of secure_histogram."
+    )
+    least_threshold: int = setting(
+        1,
+        least=1,
+        advanced=True,
+        help="How many parties of secure_histogram must be allowed to pool what they know.",
+    )
+    most_per_batch: int = setting(
+        10_000, least=1, advanced=True, help="How many queries a batch may have."
+    )
 
     def __post_init__(self) -> None:
         """Raises ValueError if a name is none, or a mechanism is unknown or there is none."""
+        super().__post_init__()
         check_name(self.silo, "silo")
         if not self.allowed or not set(self.allowed) <= set(SILO_CHARGES):
             raise ValueError(
                 f"allowed: expected some of {', '.join(SILO_CHARGES)}, got "
                 f"{', '.join(self.allowed) or 'none'}"
             )
-        if not 0.0 < self.epsilon_budget < float("inf"):
-            raise ValueError(f"epsilon_budget: expected above 0, got {self.epsilon_budget}")
-        if not 0.0 < self.delta < 1.0:
-            raise ValueError(f"delta: expected in (0, 1), got {self.delta}")
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Policy":
@@ -86,25 +101,26 @@ class Policy:
           ValueError: if the file holds none; one line that says what was expected.
           OSError: if it can't be read.
         """
-        fields = Fields(str(path), read_toml(path))
-        budget, mechanisms = fields.table("budget"), fields.table("mechanisms")
-        queries = fields.table("queries")
-        policy = cls(
-            silo=check_name(fields.text("silo"), f"{path}: silo"),
-            coordinator=fields.text("coordinator"),
-            epsilon_budget=budget.number("epsilon"),
-            delta=budget.number("delta", most=0.1),
-            queries_per_day=budget.whole("queries_per_day"),
-            allowed=mechanisms.texts("allowed", among=tuple(SILO_CHARGES)),
-            most_epsilon_per_query=mechanisms.number("most_epsilon_per_query"),
-            least_sigma=mechanisms.number("least_sigma"),
-            least_parties=mechanisms.whole("least_parties", least=3),
-            least_threshold=mechanisms.whole("least_threshold"),
-            most_per_batch=queries.whole("most_per_batch"),
-        )
-        for table in (fields, budget, mechanisms, queries):
-            table.end()
-        return policy
+        page = Fields(str(path), read_toml(path))
+        values: dict[str, Any] = {
+            "silo": page.text("silo"),
+            "coordinator": page.text("coordinator"),
+        }
+        for table, names in TABLES.items():
+            fields = page.table(table)
+            for name in names:
+                key = name.removesuffix("_budget")
+                is_of, is_list = value_type(cls, name)
+                if is_list:
+                    values[name] = fields.texts(key, among=tuple(SILO_CHARGES))
+                else:
+                    values[name] = fields.number(key) if is_of is float else fields.whole(key)
+            fields.end()
+        page.end()
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the policy with what each line means; `read` is its inverse."""
@@ -113,7 +129,7 @@ class Policy:
         artifacts.write_text(path, PAGE.format(**values))
 
     def objection(self, batch: QueryBatch, charge: Charge) -> Reason | None:
-        """Returns why a batch is refused whatever was paid so far; None if it is not.
+        """Returns why a batch is refused, regardless of earlier charges; None if it is not.
 
         Follows from the policy and the batch alone.
         """

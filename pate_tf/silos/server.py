@@ -1,4 +1,4 @@
-"""The coordinator's gRPC services: for silos and for parties."""
+"""The coordinator's gRPC services, for silos and for the parties of secure aggregation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import grpc
 
 from pate_tf.net.credentials import Limits, TlsFiles, caller_name
 from pate_tf.net.server import Server, wait_for
-from pate_tf.silos import silos_pb2 as wire
-from pate_tf.silos import silos_pb2_grpc
+from pate_tf.silos import silos_pb2, silos_pb2_grpc
 from pate_tf.silos.batch_queue import BatchQueue
 from pate_tf.silos.messages import Answer
 from pate_tf.silos.secure.keys import PartyIdentity
-from pate_tf.silos.secure.messages import PartyMessage, PartyTask, ProtocolError
 from pate_tf.silos.secure.opening import Ask, OpenedHistogram, PartySums
+from pate_tf.silos.secure.protocol import PartyMessage, PartyTask, ProtocolError
 from pate_tf.silos.wire import (
     answer_to_wire,
     batch_to_wire,
@@ -25,14 +24,12 @@ from pate_tf.silos.wire import (
     task_to_wire,
 )
 
-# A coordinator as its silos see it, over gRPC.
-
-
-SILO_SERVICE = "pate_tf.silos.v1.Silos"
+SILO_SERVICE: Final = "pate_tf.silos.v1.Silos"
+PARTY_SERVICE: Final = "pate_tf.silos.v1.Parties"
 
 
 class SiloService(silos_pb2_grpc.SilosServicer):
-    """Hands batches out and takes replies. The caller is who its certificate names.
+    """Hands batches out and takes replies. The caller is the one that its certificate names.
 
     Args:
       queue: of the coordinator.
@@ -46,14 +43,16 @@ class SiloService(silos_pb2_grpc.SilosServicer):
         """Adds the service to a gRPC server."""
         silos_pb2_grpc.add_SilosServicer_to_server(self, server)
 
-    def Poll(self, request: wire.PollRequest, context: grpc.ServicerContext) -> wire.PollReply:  # noqa: N802
+    def Poll(  # noqa: N802
+        self, request: silos_pb2.PollRequest, context: grpc.ServicerContext
+    ) -> silos_pb2.PollReply:
         """Returns the next batch for the caller, or none after a while."""
         silo = caller_name(context)
         seconds = min(max(0.0, request.wait_seconds), self._limits.longest_wait)
         batch = wait_for(lambda: self._queue.poll(silo), context, seconds)
         if batch is None:
-            return wire.PollReply()
-        reply = wire.PollReply(batch=batch_to_wire(batch))
+            return silos_pb2.PollReply()
+        reply = silos_pb2.PollReply(batch=batch_to_wire(batch))
         if reply.ByteSize() > self._limits.message_bytes:
             raise ValueError(
                 f"batch: expected at most {self._limits.message_bytes} bytes, got "
@@ -61,111 +60,30 @@ class SiloService(silos_pb2_grpc.SilosServicer):
             )
         return reply
 
-    def Submit(self, request: wire.Reply, context: grpc.ServicerContext) -> wire.SubmitReply:  # noqa: N802
+    def Submit(  # noqa: N802
+        self, request: silos_pb2.Reply, context: grpc.ServicerContext
+    ) -> silos_pb2.SubmitReply:
         """Takes the caller's reply."""
-        reply = reply_of_wire(request)
-        silo = caller_name(context)
+        reply, silo = reply_of_wire(request), caller_name(context)
         if reply.silo != silo:
             raise PermissionError("silo: expected the name of the certificate, got another")
         return answer_to_wire(self._queue.submit(silo, reply))
 
 
-# The parties of secure aggregation as a coordinator sees them: they dial in and fetch tasks.
-
-
-PARTY_SERVICE: Final = "pate_tf.silos.v1.Parties"
-
-
 class PartyService(silos_pb2_grpc.PartiesServicer):
-    """Relays tasks to parties and waits for what they say. Safe to use from several threads.
+    """Parties that dial in and fetch tasks, and the sums that they make for a coordinator.
 
-    A party that was killed fetches the same task again, and gives the answer it gave before.
-
-    Args:
-      names: of the parties.
-      limits: how long a poll waits.
-      seconds: how long to wait for a party's word on one step.
-    """
-
-    def __init__(
-        self, names: Sequence[str], *, limits: Limits | None = None, seconds: float = 120.0
-    ) -> None:
-        self.names = tuple(names)
-        self._limits, self._seconds = limits or Limits(), seconds
-        self._changed = threading.Condition()
-        self._tasks: dict[str, PartyTask] = {}
-        self._results: dict[str, PartyMessage | str] = {}
-        self._asking = {name: threading.Lock() for name in self.names}
-
-    def add_to(self, server: Any) -> None:
-        """Adds the service to a gRPC server."""
-        silos_pb2_grpc.add_PartiesServicer_to_server(self, server)
-
-    def way_to(self, name: str) -> Ask:
-        """Returns how a party is asked, for `open_histogram`.
-
-        Raises:
-          ValueError: if there is no party of that name.
-        """
-        if name not in self.names:
-            raise ValueError("party: expected one of this run, got another")
-        return lambda task: self._ask(name, task)
-
-    def _ask(self, name: str, task: PartyTask) -> PartyMessage:
-        with self._asking[name], self._changed:
-            self._results.pop(name, None)
-            self._tasks[name] = task
-            try:
-                if not self._changed.wait_for(lambda: name in self._results, self._seconds):
-                    raise TimeoutError(f"{name} did not answer within {self._seconds:g} seconds")
-                result = self._results.pop(name)
-            finally:
-                del self._tasks[name]
-        if isinstance(result, str):
-            raise ProtocolError(f"{name} refuses: {result}")
-        return result
-
-    def Poll(self, request: wire.PollRequest, context: grpc.ServicerContext) -> wire.TaskReply:  # noqa: N802
-        """Returns the caller's task, or none after a while."""
-        name = caller_name(context)
-        seconds = min(max(0.0, request.wait_seconds), self._limits.longest_wait)
-        task = wait_for(lambda: self._tasks.get(name), context, seconds)
-        return wire.TaskReply() if task is None else wire.TaskReply(task=task_to_wire(task))
-
-    def Submit(  # noqa: N802
-        self, request: wire.TaskResult, context: grpc.ServicerContext
-    ) -> wire.SubmitReply:
-        """Takes the caller's word on its task."""
-        name = caller_name(context)
-        kind = request.WhichOneof("kind")
-        if kind is None:
-            raise ValueError("result: expected a message or a refusal, got neither")
-        result = (
-            party_message_of_wire(request.message) if kind == "message" else request.refusal[:1000]
-        )
-        with self._changed:
-            task = self._tasks.get(name)
-            if task is None or task.digest != request.task_digest:
-                return answer_to_wire(Answer.LATE)
-            known = self._results.setdefault(name, result)
-            self._changed.notify_all()
-        return answer_to_wire(Answer.OK if known == result else Answer.CONFLICT)
-
-
-# A coordinator on the network: its silos and parties dial in.
-
-
-class PartyLine:
-    """Parties that dial in, and the sums that they make for a coordinator.
+    A party that was killed fetches the same task again, and gives the answer that it gave before.
+    Safe to use from several threads.
 
     Args:
       parties: in the order of their numbers, as silos know them.
-      limits: of every caller.
-      seconds: how long to wait for a party's word on one step.
-      on_opened: told of every histogram, with the silos that were left out.
+      limits: how long a poll waits.
+      seconds: how long to wait for a party's message on one step.
+      on_opened: called with every histogram and the silos that were left out.
 
     Attributes:
-      service: what the parties call.
+      names: of the parties.
       sums: what a `Coordinator` takes as `secure`.
     """
 
@@ -177,10 +95,67 @@ class PartyLine:
         seconds: float = 120.0,
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
-        names = [one.name for one in parties]
-        self.service = PartyService(names, limits=limits, seconds=seconds)
-        ways = [self.service.way_to(name) for name in names]
-        self.sums = PartySums(parties, ways, on_opened=on_opened)
+        self.names = tuple(each.name for each in parties)
+        clients = [self.client_of(name) for name in self.names]
+        self.sums = PartySums(parties, clients, on_opened=on_opened)
+        self._limits, self._seconds = limits or Limits(), seconds
+        self._changed = threading.Condition()
+        self._tasks: dict[str, PartyTask] = {}
+        self._results: dict[str, PartyMessage | str] = {}
+        self._asking = {name: threading.Lock() for name in self.names}
+
+    def add_to(self, server: Any) -> None:
+        """Adds the service to a gRPC server."""
+        silos_pb2_grpc.add_PartiesServicer_to_server(self, server)
+
+    def client_of(self, name: str) -> Ask:
+        """Returns how a party is asked, for `open_histogram`."""
+
+        def ask(task: PartyTask) -> PartyMessage:
+            with self._asking[name], self._changed:
+                self._results.pop(name, None)
+                self._tasks[name] = task
+                try:
+                    if not self._changed.wait_for(lambda: name in self._results, self._seconds):
+                        raise TimeoutError(
+                            f"{name} did not answer within {self._seconds:g} seconds"
+                        )
+                    result = self._results.pop(name)
+                finally:
+                    del self._tasks[name]
+            if isinstance(result, str):
+                raise ProtocolError(f"{name} refuses: {result}")
+            return result
+
+        return ask
+
+    def Poll(  # noqa: N802
+        self, request: silos_pb2.PollRequest, context: grpc.ServicerContext
+    ) -> silos_pb2.TaskReply:
+        """Returns the caller's task, or none after a while."""
+        name = caller_name(context)
+        seconds = min(max(0.0, request.wait_seconds), self._limits.longest_wait)
+        task = wait_for(lambda: self._tasks.get(name), context, seconds)
+        return silos_pb2.TaskReply(task=None if task is None else task_to_wire(task))
+
+    def Submit(  # noqa: N802
+        self, request: silos_pb2.TaskResult, context: grpc.ServicerContext
+    ) -> silos_pb2.SubmitReply:
+        """Takes the caller's message on its task."""
+        name = caller_name(context)
+        kind = request.WhichOneof("kind")
+        if kind is None:
+            raise ValueError("result: expected a message or a refusal, got neither")
+        result = (
+            party_message_of_wire(request.message) if kind == "message" else request.refusal[:1000]
+        )
+        with self._changed:
+            task = self._tasks.get(name)
+            if task is None or task.digest != request.task_digest:
+                return answer_to_wire(Answer.LATE)
+            taken = self._results.setdefault(name, result)
+            self._changed.notify_all()
+        return answer_to_wire(Answer.OK if taken == result else Answer.CONFLICT)
 
 
 def serve_coordinator(
@@ -189,7 +164,7 @@ def serve_coordinator(
     *,
     files: TlsFiles,
     silos: Sequence[str],
-    parties: PartyLine | None = None,
+    parties: PartyService | None = None,
     limits: Limits | None = None,
 ) -> Server:
     """Returns a running server of a coordinator.
@@ -198,7 +173,7 @@ def serve_coordinator(
       address: `host:port`; port 0 for any free one.
       queue: what silos see of the coordinator.
       files: certificate and key of the coordinator, and the authority.
-      silos: names of those on the roster; nobody else gets in but the parties.
+      silos: names of those on the roster; they and the parties alone get in.
       parties: of secure aggregation; None without it.
       limits: of every caller.
 
@@ -209,8 +184,7 @@ def serve_coordinator(
     services = {SILO_SERVICE: SiloService(queue, limits).add_to}
     rosters: dict[str, Sequence[str]] = {SILO_SERVICE: silos}
     if parties is not None:
-        if set(parties.service.names) & set(silos):
+        if set(parties.names) & set(silos):
             raise ValueError("parties: expected other names than those of silos, got one twice")
-        services[PARTY_SERVICE] = parties.service.add_to
-        rosters[PARTY_SERVICE] = parties.service.names
+        services[PARTY_SERVICE], rosters[PARTY_SERVICE] = parties.add_to, parties.names
     return Server(address, files=files, services=services, rosters=rosters, limits=limits)

@@ -1,6 +1,6 @@
-"""One silo: it checks its policy, pays, randomises, stores, and only then sends.
+"""One silo: it checks its policy, is charged, randomises, stores, and only then sends.
 
-In this order a kill at any point leaves no answer that was not paid for, and none that is drawn a
+In this order a kill at any point leaves no answer that was not charged, and none that is drawn a
 second time with fresh noise.
 """
 
@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import pathlib
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger.chain import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
+from pate_tf.net.retries import with_retries
 from pate_tf.silos.account import SiloAccount
 from pate_tf.silos.messages import (
     Answer,
@@ -40,8 +40,6 @@ from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting, votes_of
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-
 
 class Silo:
     """SENSITIVE: a teacher that never leaves its owner, with its own policy and account.
@@ -51,7 +49,7 @@ class Silo:
 
     Attributes:
       policy: what it allows.
-      account: what it paid and answered.
+      account: what it was charged and answered.
     """
 
     def __init__(
@@ -74,8 +72,8 @@ class Silo:
         Args:
           policy: what the silo allows, or the file that says so.
           teacher: a function or object with `predict`, a path, or a `SiloTeacher`.
-          folder: sensitive; holds the account. None for a simulation alone, which keeps none.
-          num_classes: number of classes; None where the teacher knows.
+          folder: sensitive; holds the account. None for a simulation alone, which stores none.
+          num_classes: number of classes; None where the teacher knows, as the two below.
           input_shape: shape of one query; None for any.
           input_type: "uint8" or "float32"; None for either.
           sealer: seals votes to parties; None if the silo takes no part in secure aggregation.
@@ -83,8 +81,7 @@ class Silo:
           clock: seconds since 1970.
           records: what the teacher learnt from, so that ledgers of the same records are recognised;
             None if that is not known.
-          acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
-            of this one, are gone; see `SiloAccount`.
+          acknowledge_reset: see `SiloAccount`.
 
         Raises:
           ValueError: if policy or teacher are none.
@@ -128,11 +125,10 @@ class Silo:
     def answer(self, batch: QueryBatch) -> Reply:
         """Answers a batch, or refuses it by policy.
 
-        What was answered before is answered again from the account, for nothing. A teacher that
+        What was answered before is answered again from the account without a charge. A teacher that
         fails votes for class 0: whether there is an answer does not depend on it.
 
-        Raises:
-          LedgerError: if the account can't be used; nothing leaves.
+        Raises LedgerError if the account can't be used; nothing is sent.
         """
         try:
             charge = batch.charge()
@@ -154,8 +150,8 @@ class Silo:
         """Polls once; answers and submits what there was. Returns what came of it, or None.
 
         Raises:
-          ConnectionError: if the coordinator can't be reached. The reply is stored and will be
-            given again, as it is, when the batch is polled again.
+          ConnectionError: if the coordinator can't be reached. The reply is stored and sent again,
+            unchanged, when the batch is polled again.
         """
         batch = connection.poll()
         if batch is None:
@@ -170,45 +166,37 @@ class Silo:
         self,
         connection: Connection,
         *,
-        until: Callable[[], bool] = lambda: False,
-        sleep: Callable[[float], None] = time.sleep,
         on_event: Callable[[str], None] = lambda event: None,
+        **waiting: Any,
     ) -> None:
-        """Polls and answers until it is told to stop; waits longer while there is nothing to do.
+        """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
           connection: to the coordinator.
-          until: asked before every poll whether to stop.
-          sleep: waits for so many seconds.
-          on_event: told what happens, in words without anything of the data.
+          on_event: called with what happened, in words without anything of the data.
+          **waiting: of `pate_tf.net.retries.with_retries`.
         """
-        wait = FIRST_WAIT
-        while not until():
-            try:
-                answer = self.step(connection)
-            except ConnectionError:
-                on_event("the coordinator can't be reached; trying again")
-                answer = None
-                wait = min(2.0 * wait, LONGEST_WAIT)
-            else:
-                wait = FIRST_WAIT if answer is not None else min(1.2 * wait, 2.0)
-            if answer is None:
-                sleep(wait * (0.5 + secrets.randbelow(2**20) / 2**20))
-            else:
+
+        def step() -> bool | None:
+            answer = self.step(connection)
+            if answer is not None:
                 on_event(f"a batch was answered: {answer.value}")
+            return None if answer is None else True
+
+        with_retries(step, on_event=on_event, **waiting)
 
     def _refusal(self, batch: QueryBatch, reason: Reason) -> Refusal:
-        return Refusal(run_id=batch.run_id, batch_id=batch.batch_id, silo=self.name, reason=reason)
+        return Refusal(**self._names(batch), reason=reason)
 
     def _randomised(self, batch: QueryBatch, charge: LocalRandomiser) -> Reply:
         account = self.account
         queries = list(dict.fromkeys(batch.digests))
-        known = {query: account.charge_of(query) for query in queries}
-        if any(one not in (None, charge) for one in known.values()):
+        charged = {query: account.charge_of(query) for query in queries}
+        if any(earlier not in (None, charge) for earlier in charged.values()):
             return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
-        new = [query for query in queries if known[query] is None]
+        new = [query for query in queries if charged[query] is None]
         if new:
-            reason = self._cannot_pay(batch, charge, len(new))
+            reason = self._cannot_charge(batch, charge, len(new))
             if reason is not None:
                 return self._refusal(batch, reason)
             account.debit(charge, new, number=len(new))
@@ -226,9 +214,7 @@ class Silo:
             fault_point("silo_stored")
             stored |= fresh
         return RandomisedVotes(
-            run_id=batch.run_id,
-            batch_id=batch.batch_id,
-            silo=self.name,
+            **self._names(batch),
             labels=np.array([stored[query] for query in batch.digests]),
             witness=self._witness(),
         )
@@ -240,13 +226,13 @@ class Silo:
             fits = self._sealer is not None and self._sealer.fits(batch)
             if self._sealer is None or not fits or not isinstance(charge, SecureHistogram):
                 return self._refusal(batch, Reason.MECHANISM_NOT_ALLOWED)
-            if not account.is_paid_batch(key):
+            if not account.is_charged_batch(key):
                 # Fresh noise is drawn for every batch, so a query may stand in one of them alone.
                 if len(set(batch.digests)) != len(batch):
                     return self._refusal(batch, Reason.MALFORMED)
                 if any(account.charge_of(query) is not None for query in batch.digests):
                     return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
-                reason = self._cannot_pay(batch, charge, len(batch))
+                reason = self._cannot_charge(batch, charge, len(batch))
                 if reason is not None:
                     return self._refusal(batch, reason)
                 account.debit(charge, batch.digests, number=len(batch), batch=key)
@@ -256,13 +242,10 @@ class Silo:
             fault_point("silo_drawn")
             account.store_sealed(key, sealed)
             fault_point("silo_stored")
-        return SealedShares(
-            run_id=batch.run_id,
-            batch_id=batch.batch_id,
-            silo=self.name,
-            sealed=sealed,
-            witness=self._witness(),
-        )
+        return SealedShares(**self._names(batch), sealed=sealed, witness=self._witness())
+
+    def _names(self, batch: QueryBatch) -> dict[str, str]:
+        return {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}
 
     def _witness(self) -> bytes | None:
         return None if self.account.folder is None else self.account.witness()
@@ -282,19 +265,19 @@ class Silo:
         )
         return False
 
-    def _cannot_pay(self, batch: QueryBatch, charge: Charge, number: int) -> Reason | None:
+    def _cannot_charge(self, batch: QueryBatch, charge: Charge, number: int) -> Reason | None:
         """Why new queries are refused. Debits follow from queries and policy, never from data."""
         if not batch.deadline > self._clock():
             return Reason.TOO_LATE
-        if self.account.num_paid_within_a_day() + number > self.policy.queries_per_day:
+        if self.account.num_charged_within_a_day() + number > self.policy.queries_per_day:
             return Reason.DAILY_LIMIT
-        if not self.account.can_pay(charge, number):
+        if not self.account.can_charge(charge, number):
             return Reason.BUDGET_SPENT
         return None
 
 
 def _key(batch: QueryBatch) -> str:
-    """What a batch is known by: everything in it but its deadline and its witness."""
+    """Returns what identifies a batch: everything in it but its deadline and its witness."""
     fields = [batch.run_id, batch.batch_id, batch.num_classes, dict(batch.mechanism)]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     digest.update(b"".join(batch.digests))

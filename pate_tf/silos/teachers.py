@@ -1,4 +1,4 @@
-"""A silo's teacher, whatever it is: something that gives each public query one label.
+"""A silo's teacher: something that gives each public query one label.
 
 TensorFlow and scikit-learn are imported only by teachers that need them.
 """
@@ -39,7 +39,7 @@ class SiloTeacher(Protocol):
 
 
 def votes_of(teacher: SiloTeacher, queries: npt.NDArray[Any]) -> IntArray:
-    """Returns a vote int64 `[num_queries]` on each query, whatever the teacher does.
+    """Returns a vote int64 `[num_queries]` on each query, even where the teacher fails.
 
     Whether a teacher fails depends on its records, so a failure may not decide whether there is an
     answer: where the teacher gives no label of a class, its vote is `FALLBACK`. The silo's user is
@@ -48,7 +48,7 @@ def votes_of(teacher: SiloTeacher, queries: npt.NDArray[Any]) -> IntArray:
     given: npt.NDArray[Any]
     try:
         given = np.asarray(teacher.votes(queries))
-    except Exception:  # whatever a user's model raises
+    except Exception:  # of a user's model
         given = np.zeros(0)
     votes, is_label = np.full(len(queries), FALLBACK), np.zeros(len(queries), np.bool_)
     if given.shape == (len(queries),) and given.dtype.kind in "iuf":
@@ -94,8 +94,7 @@ class OwnTeacher:
           input_shape: shape of one query; None for any.
           input_type: "uint8" or "float32"; None for either.
 
-        Raises:
-          ValueError: if it can't be called.
+        Raises ValueError if it can't be called.
         """
         self.num_classes, self.input_shape, self.input_type = num_classes, input_shape, input_type
         predict = getattr(model, "predict", model)
@@ -124,7 +123,7 @@ class OwnTeacher:
 
 
 def _is_of_keras(model: Any) -> bool:
-    """Whether something is a Keras model, told without an import of Keras."""
+    """Whether something is a Keras model; Keras is not imported."""
     bases = {f"{base.__module__}.{base.__name__}" for base in type(model).__mro__}
     return "keras.src.models.model.Model" in bases
 
@@ -140,27 +139,20 @@ def _called_in_batches(model: Any) -> Callable[[Any], Any]:
     return predict
 
 
-def load_teacher(
-    path: pathlib.Path,
-    *,
-    num_classes: int,
-    input_shape: tuple[int, ...] | None = None,
-    input_type: str | None = None,
-) -> OwnTeacher:
+def load_teacher(path: str | pathlib.Path, **facts: Any) -> OwnTeacher:
     """Returns a teacher from disk.
 
     Args:
       path: a SavedModel's folder, as `pate_tf` exports students (signatures from raw inputs to
         `label`); a file `*.keras` of a Keras model from raw inputs, float32, to scores; or a file
         `*.skops` of a classifier of scikit-learn.
-      num_classes: number of classes.
-      input_shape: shape of one query; None for any.
-      input_type: "uint8" or "float32"; None for either.
+      **facts: as of `OwnTeacher`.
 
     Raises:
       ValueError: if there is no such teacher there.
       OSError: if it can't be read.
     """
+    path = pathlib.Path(path)
     if path.is_dir():
         from pate_tf.serving.served import ServedStudent
 
@@ -170,16 +162,14 @@ def load_teacher(
 
         model = from_arrays([np.frombuffer(path.read_bytes(), np.uint8)])
     elif path.suffix == ".keras":
-        from pate_tf.models.keras_file import load_keras_file
+        from pate_tf.models.catalogue import load_keras_file
 
         model = load_keras_file(path)
     else:
         raise ValueError(
             f"{path}: expected a SavedModel's folder, a .skops or a .keras file, got another"
         )
-    return OwnTeacher(
-        model, num_classes=num_classes, input_shape=input_shape, input_type=input_type
-    )
+    return OwnTeacher(model, **facts)
 
 
 def as_teacher(
@@ -189,27 +179,16 @@ def as_teacher(
     input_shape: tuple[int, ...] | None = None,
     input_type: str | None = None,
 ) -> SiloTeacher:
-    """Returns whatever a user gives as a teacher.
+    """Returns a `SiloTeacher` as it is, a path by `load_teacher`, a model as an `OwnTeacher`.
 
-    Args:
-      teacher: a `SiloTeacher`; a path, see `load_teacher`; or a model, see `OwnTeacher`.
-      num_classes: number of classes; None where the teacher knows.
-      input_shape: shape of one query; None for any.
-      input_type: "uint8" or "float32"; None for either.
+    What else is given is as of `OwnTeacher`; None for the number of classes where a teacher knows.
 
-    Raises:
-      ValueError: if it is none, or nobody knows the number of classes.
+    Raises ValueError if it is none, or the number of classes is not known.
     """
     if hasattr(teacher, "votes") and hasattr(teacher, "input_shape"):
-        found: SiloTeacher = teacher
-        return found
+        given: SiloTeacher = teacher
+        return given
     if num_classes is None:
         raise ValueError("num_classes: expected a number of classes, got none")
-    facts: dict[str, Any] = {
-        "num_classes": num_classes,
-        "input_shape": input_shape,
-        "input_type": input_type,
-    }
-    if isinstance(teacher, str | pathlib.Path):
-        return load_teacher(pathlib.Path(teacher), **facts)
-    return OwnTeacher(teacher, **facts)
+    make = load_teacher if isinstance(teacher, str | pathlib.Path) else OwnTeacher
+    return make(teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type)

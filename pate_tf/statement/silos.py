@@ -1,17 +1,31 @@
-"""What may be published beside a student of many holders, each of whom paid for itself."""
+"""The statement of a student of many holders, each of which is charged in its own account."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
 from pate_tf.accounting.local import SecureHistogram
+from pate_tf.ledger.store import Store
+from pate_tf.statement.labels import at_least
+from pate_tf.statement.privacy_statement import (
+    WORST_CASE,
+    Guarantee,
+    Part,
+    PrivacyStatement,
+    pure_if_as_small,
+)
 
 PROTECTED: Final = (
-    "everything that a silo holds, and so each of its records: replacing all of it by anything "
-    "else changes the chance of whatever leaves by no more than epsilon and delta say"
+    "everything that a silo holds, and so each of its records, against replacement by anything else"
 )
-SEES_LOCAL: Final = (
+PROMISE: Final = (
+    "Any conclusion from the answers of a silo and any other knowledge has a probability of at "
+    "most exp(epsilon) times what it would be if that silo held anything else, plus delta. It "
+    "holds for everything that silos may hold."
+)
+LOCAL: Final = (
     ("a silo", "the public queries, its own data, its votes, its own account"),
     (
         "the coordinator",
@@ -21,7 +35,7 @@ SEES_LOCAL: Final = (
     ("several silos together", "what each of them sees"),
     ("the network", "sizes and timing"),
 )
-SEES_SECURE: Final = (
+SECURE: Final = (
     ("a silo", "the public queries, its own data, its votes, its own account"),
     (
         "the coordinator",
@@ -45,23 +59,6 @@ COALITIONS_SECURE: Final = (
     "agreed. A party that omits its noise, or more parties than that together, can break it. A "
     "silo that joins the coalition knows its own vote, which takes nothing from the noise."
 )
-NOT_COVERED: Final = (
-    "who takes part, the sizes of messages and how long an answer takes",
-    "a silo that lies: it can spoil labels, and harms nobody's privacy",
-    "a coordinator that chooses its queries badly: labels may be useless, epsilon still holds",
-    "records that stand in several silos: their epsilons add up",
-    "what a silo answered in other runs: its own account has it, and its own budget ends it",
-    "the public queries themselves, which are not protected",
-)
-ASSUMPTIONS: Final = (
-    "each silo ran the published code on a machine of its own and drew from the operating system's "
-    "entropy",
-    "no silo answered with an account that had lost rows: a silo refuses where its own machine or "
-    "the coordinator of the run has seen later ones",
-    "the randomness of the noise is unpredictable to everybody else",
-    "the counts below are those of answers that arrived; an answer that came too late was paid for "
-    "too and stands in the silo's own account",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class SiloSpending:
 
     Attributes:
       name: of the silo.
-      paid: what its answers are charged as, and how many of each.
+      charged: what its answers were charged as, and how many of each.
       num_refused: queries that it refused by policy.
       epsilon: of all its answers in this run together, at `delta`.
       delta: that epsilon holds at; 129 times the run's where a silo answered by several mechanisms,
@@ -79,59 +76,51 @@ class SiloSpending:
     """
 
     name: str
-    paid: Mapping[Charge, int]
+    charged: tuple[tuple[Charge, int], ...]
     num_refused: int
     epsilon: float
     delta: float
     num_declared: int
 
     @property
+    def charges(self) -> Mapping[Charge, int]:
+        """What its answers were charged as, and how many of each."""
+        return dict(self.charged)
+
+    @property
+    def stated(self) -> tuple[float, float]:
+        """Epsilon and delta as the page has them: delta is 0 where all of it is purely private."""
+        return pure_if_as_small(self.charges, self.epsilon, self.delta)
+
+    @property
     def num_answered(self) -> int:
         """How many queries it answered."""
-        return sum(self.paid.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON-able fields."""
-        return {
-            "name": self.name,
-            "paid": [
-                {"charge": charge.to_dict(), "number": number}
-                for charge, number in self.paid.items()
-            ],
-            "num_answered": self.num_answered,
-            "num_refused": self.num_refused,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "num_declared": self.num_declared,
-        }
+        return sum(self.charges.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SilosStatement:
-    """What may be published beside a student of many holders.
+class SilosStatement(PrivacyStatement):
+    """What may be published with a student of many holders; see `PrivacyStatement`.
 
     Attributes:
-      dataset: name of the data set.
       run_id: name of the run.
       query_strategy: how queries were chosen from the public pool.
       num_queries: queries that were asked.
       num_answered: queries that got a label.
-      silos: what each silo paid.
-      student_digest: SHA-256 of the student's weights; empty for labels alone.
-      versions: version of each library that took part.
+      delta: the run's.
+      silos: what each silo was charged.
 
     Raises:
       ValueError: if there is no silo.
     """
 
-    dataset: str
+    system: ClassVar[str] = "silos"
     run_id: str
     query_strategy: str
     num_queries: int
     num_answered: int
+    delta: float
     silos: tuple[SiloSpending, ...]
-    student_digest: str = ""
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.silos:
@@ -140,13 +129,12 @@ class SilosStatement:
     @property
     def charges(self) -> tuple[Charge, ...]:
         """Every mechanism that was used."""
-        return tuple(dict.fromkeys(charge for one in self.silos for charge in one.paid))
+        return tuple(dict.fromkeys(charge for one in self.silos for charge in one.charges))
 
     @property
     def secure(self) -> SecureHistogram | None:
         """The mechanism of secure aggregation; None where votes were randomised locally."""
-        found = [one for one in self.charges if isinstance(one, SecureHistogram)]
-        return found[0] if found else None
+        return next((one for one in self.charges if isinstance(one, SecureHistogram)), None)
 
     @property
     def epsilon(self) -> float:
@@ -156,70 +144,142 @@ class SilosStatement:
     @property
     def sees(self) -> tuple[tuple[str, str], ...]:
         """Who sees what, in words."""
-        rows = SEES_LOCAL if self.secure is None else SEES_SECURE
-        return tuple((who.format(**self._numbers), what) for who, what in rows)
+        rows = LOCAL if self.secure is None else SECURE
+        return tuple((who.format(**self._numbers()), what) for who, what in rows)
 
     @property
     def coalitions(self) -> str:
         """Against whom together epsilon holds, in words."""
         words = COALITIONS_LOCAL if self.secure is None else COALITIONS_SECURE
-        return words.format(**self._numbers)
+        return words.format(**self._numbers())
+
+    def _numbers(self) -> dict[str, int]:
+        names = ("threshold", "num_parties", "num_honest") if self.secure else ()
+        return {name: getattr(self.secure, name) for name in names}
 
     @property
-    def _numbers(self) -> dict[str, int]:
-        secure = self.secure
-        if secure is None:
-            return {}
-        return {
-            "threshold": secure.threshold,
-            "num_parties": secure.num_parties,
-            "num_honest": secure.num_honest,
-        }
+    def protected(self) -> str:  # noqa: D102
+        return PROTECTED
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values: the attributes, and in words whatever the page says."""
+    def introduction(self) -> str:  # noqa: D102
+        words = " ".join(one.in_words() for one in self.charges)
+        return (
+            f"{len(self.silos):,} silos hold records of `{self.dataset}`, which stayed with each. "
+            f"In the run `{self.run_id}` {self.num_answered:,} of {self.num_queries:,} public "
+            f"queries (chosen by `{self.query_strategy}`) got a label. {words}"
+        )
+
+    def facts(self) -> Iterator[tuple[str, str]]:  # noqa: D102
+        yield "method", "`pate`, by silos"
+        yield "queries asked / answered", f"{self.num_queries:,} / {self.num_answered:,}"
+
+    def promised(self) -> tuple[Guarantee, ...]:  # noqa: D102
+        stated = [one.stated for one in self.silos]
+        return (
+            Guarantee(
+                kind=WORST_CASE,
+                covers="what a silo answered in this run, at most",
+                epsilon=max(epsilon for epsilon, _ in stated),
+                delta=max(delta for _, delta in stated),
+                promises=PROMISE,
+            ),
+        )
+
+    def not_released(self) -> Sequence[str]:  # noqa: D102
+        if self.secure is None:
+            votes = "The votes of a silo before they were randomised."
+        else:
+            votes = "The votes, and the numbers of votes without noise: the raw sums."
+        return ("The silos' records and models.", votes, "The silos' own accounts.")
+
+    def parts(self) -> Iterator[Part]:  # noqa: D102
+        head = ("silo", "mechanism", "answered", "refused", "declared", "epsilon", "delta")
+        rows = [
+            (
+                one.name,
+                "; ".join(charge.summary() for charge in one.charges) or "none",
+                f"{one.num_answered:,}",
+                f"{one.num_refused:,}",
+                f"{one.num_declared:,}",
+                rounded_up(one.stated[0]),
+                f"{one.stated[1]:g}",
+            )
+            for one in self.silos
+        ]
+        yield Part(title="What each silo answered", table=[head, *rows])
+        table = [("", "sees"), *self.sees]
+        yield Part(title="Who sees what", text=self.coalitions, table=table)
+
+    def assumptions(self) -> Sequence[str]:  # noqa: D102
+        return (
+            "Each silo ran the published code on a machine of its own and drew from the operating "
+            "system's entropy, which no one else can predict.",
+            "No silo answered with an account that had lost rows: a silo refuses where its own "
+            "machine or the coordinator of the run has seen later ones.",
+            "The numbers above are those of answers that arrived; an answer that came too late was "
+            "charged too and stands in the silo's own account.",
+        )
+
+    def not_covered(self) -> Sequence[str]:  # noqa: D102
+        return (
+            "Who takes part, the sizes of messages and how long an answer takes.",
+            "A silo that lies: it can spoil labels, and harms no one's privacy.",
+            "A coordinator that chooses its queries badly: labels may be useless, epsilon still "
+            "holds.",
+            "Records that several silos hold: their epsilons add up.",
+            "What a silo answered in other runs: its own account has it, and its own budget ends "
+            "it.",
+            "The public queries themselves, which are not protected.",
+        )
+
+    def evidence(self) -> Iterator[tuple[str, str]]:  # noqa: D102
+        yield "run", f"`{self.run_id}`"
+
+    def derived(self) -> Mapping[str, Any]:  # noqa: D102
         return {
-            "kind": "many holders, data-independent, worst case over all data sets",
-            "dataset": self.dataset,
-            "run_id": self.run_id,
-            "query_strategy": self.query_strategy,
-            "num_queries": self.num_queries,
-            "num_answered": self.num_answered,
+            "method": "pate",
             "unit": "silo",
-            "protected": PROTECTED,
             "epsilon": self.epsilon,
-            "silos": [one.to_dict() for one in self.silos],
             "mechanisms_in_words": [one.in_words() for one in self.charges],
             "sees": [{"who": who, "what": what} for who, what in self.sees],
             "coalitions": self.coalitions,
-            "not_covered": list(NOT_COVERED),
-            "assumptions": list(ASSUMPTIONS),
-            "student_digest": self.student_digest,
-            "versions": dict(self.versions),
         }
 
-    def to_markdown(self) -> str:
-        """Returns the page that goes beside the student; epsilons are rounded up."""
-        lines = [
-            f"# Privacy statement: {self.dataset}, {len(self.silos):,} silos",
-            "",
-            f"Run `{self.run_id}`. {self.num_answered:,} of {self.num_queries:,} public queries "
-            f"(chosen by `{self.query_strategy}`) got a label.",
-            "",
-            f"**Protected:** {PROTECTED}.",
-            "",
-            "| silo | mechanism | answered | refused | declared | epsilon | delta |",
-            "|---|---|---:|---:|---:|---:|---:|",
-        ]
+    def check(self, stores: Sequence[Store]) -> None:
+        """Checks that each silo's epsilon is that of its charges, and accounts hold these.
+
+        A silo's account may hold more: of other runs, and of answers that came too late. It says
+        nothing of the other silos; the coordinator's journal has all of them.
+        """
         for one in self.silos:
-            used = "; ".join(charge.summary() for charge in one.paid) or "none"
-            lines.append(
-                f"| {one.name} | {used} | {one.num_answered:,} | {one.num_refused:,} | "
-                f"{one.num_declared:,} | {rounded_up(one.epsilon)} | {one.delta:g} |"
-            )
-        lines += ["", *(one.in_words() for one in self.charges), "", "## Who sees what", ""]
-        lines += ["| | sees |", "|---|---|", *(f"| {who} | {what} |" for who, what in self.sees)]
-        lines += ["", self.coalitions, "", "## Not covered", ""]
-        lines += [f"- {one}" for one in NOT_COVERED]
-        lines += ["", "## Assumed", "", *(f"- {one}" for one in ASSUMPTIONS), ""]
-        return "\n".join(lines)
+            due, _ = smallest_epsilon(one.charges, self.delta)
+            at_least("epsilon", one.epsilon, due, f"for what {one.name} answered")
+            at_least("delta", one.delta, delta_of_chosen_kinds(one.charges, self.delta))
+        by_name = {one.name: one for one in self.silos}
+        for store in stores:
+            name = "" if store.opened is None else store.opened.details.get("silo", "")
+            if name not in by_name:
+                raise ValueError(
+                    f"statement: expected the account of one of {', '.join(by_name)}, got "
+                    f"{store.folder}"
+                )
+            for charge, number in by_name[name].charges.items():
+                if store.charges[charge] < number:
+                    raise ValueError(
+                        f"statement: expected charges that the account of {name} holds, got "
+                        f"{charge.several(number)}"
+                    )
+
+    def check_journal(self, charges: Mapping[str, Mapping[Charge, int]]) -> None:
+        """Checks that each silo answered what the coordinator's journal of the run has.
+
+        Args:
+          charges: what the answers of each silo were charged as, and how many, by its name.
+
+        Raises:
+          ValueError: if a silo is missing, or answered otherwise.
+        """
+        stated = {one.name: dict(one.charges) for one in self.silos}
+        for name in {**stated, **charges}:
+            if stated.get(name) != dict(charges.get(name, {})):
+                raise ValueError(f"statement: the journal says otherwise what {name} answered")

@@ -1,59 +1,36 @@
-"""What a user says of a student, and what its training depends on. TensorFlow is not imported."""
+"""Settings of students, completed by what a kind of student says. TensorFlow is not imported."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS, check_training
-from pate_tf.data.named_function import Named, name_of
+from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
+from pate_tf.data.named_function import Named
+from pate_tf.students.kinds import (
+    AUTO,
+    CHOICES,
+    StudentConfig,
+    StudentKind,
+    kind_of,
+    recommended,
+)
 
-DISTILLATION = "distillation"  # no student that anybody may publish: see `ComparisonSettings`
+TRAINING = ("max_steps", "batch_size", "learning_rate")
 HELD_OUT, ALL_UNQUERIED = "held_out", "all_unqueried"
 FORMATS = ("onnx", "litert")
 
 
-NAMES = {
-    "supervised": "a Keras model by cross-entropy on the noisy labels.",
-    "gan": "PATE-G, an improved GAN on them and on all images of the pool.",
-    "consistency": "a Keras model that must agree with itself on changed images of the pool.",
-    "random_forest": "a random forest on the noisy labels (short for --model=random_forest).",
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StudentConfig:
-    """What a student's result depends on besides its labels and its pool, as `StudentSettings`."""
-
-    student: str = "supervised"
-    model: Named
-    max_steps: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_training(
-            max_steps=self.max_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            seed=self.seed,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as JSON values; a function by its name."""
-        return {**dataclasses.asdict(self), "model": name_of(self.model)}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentSettings(Settings):
-    """How a student learns; what is None is the student's own (`students.catalogue.complete`)."""
+    """How a student learns; what is None is the kind's own: see `complete`."""
 
     student: str = setting(
-        "supervised",
-        choices=(*NAMES, DISTILLATION),
+        AUTO,
+        choices=CHOICES.keys(),
         help="How the student learns. "
-        + " ".join(f"{name}: {sentence}" for name, sentence in NAMES.items())
-        + f" {DISTILLATION}: NOT PRIVATE, see --non_private_comparison.",
+        + " ".join(f"{name}: {sentence}" for name, sentence in CHOICES.items()),
     )
     model: Named | None = setting(
         None,
@@ -108,7 +85,7 @@ class OutputSettings(Settings):
     )
     export_formats: tuple[str, ...] = setting(
         (),
-        help="Formats to write a Keras student in besides the SavedModel: onnx (needs the package "
+        help="Formats to write a Keras student in as well as a SavedModel: onnx (needs the package "
         "tf2onnx), litert, or both with a comma between; they lie in assets.extra of the exported "
         "version.",
     )
@@ -128,3 +105,66 @@ class ComparisonSettings(Settings):
     temperature: float = setting(
         1.0, above=0.0, help="What distillation divides logits by; the larger, the smoother."
     )
+
+
+def complete(
+    settings: StudentSettings,
+    dataset: Dataset,
+    *,
+    labels_whole_pool: bool = False,
+    initial: Any = None,
+) -> StudentConfig:
+    """Returns settings with a kind's own values where they are None.
+
+    A forest as the model of the plain student makes it the forest student.
+
+    Args:
+      settings: what was asked for.
+      dataset: what the student learns from.
+      labels_whole_pool: whether every input of the pool has a label that follows from feature sums.
+      initial: as of `StudentConfig`.
+
+    Raises:
+      ValueError: if there is no such student, or a setting does not fit it.
+    """
+    is_auto = settings.student == AUTO
+    kind = kind_of(recommended(dataset) if is_auto else settings.student)
+    model = settings.model
+    if model is not None and settings.student in (AUTO, "supervised"):
+        from pate_tf.models import forest
+
+        if forest.is_forest(model, dataset):
+            kind = kind_of("random_forest")
+    given = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
+    if given and not kind.has_steps:
+        raise ValueError(f"{next(iter(given))}: expected none for a forest, which has no steps")
+    training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
+    if labels_whole_pool and dataset.kind == "tabular":
+        training |= kind.of_whole_table
+    config = StudentConfig(
+        student=kind.name,
+        model=kind.default_model(dataset) if model is None else model,
+        seed=settings.seed,
+        initial=initial,
+        **{**training, **given},
+    )
+    if is_auto and kind.name == "consistency" and (model or initial) is not None:
+        with contextlib.suppress(ValueError):  # of a model with batch statistics
+            kind.check(config, dataset)
+            return config
+        plain = dataclasses.replace(settings, student="supervised")
+        return complete(plain, dataset, labels_whole_pool=labels_whole_pool, initial=initial)
+    return config
+
+
+def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
+    """Returns the kind that a configuration names, checked against a data set.
+
+    Raises:
+      ValueError: if there is no such student, or the configuration does not fit the data set.
+    """
+    kind = kind_of(config.student)
+    if config.initial is not None and not kind.takes_initial:
+        raise ValueError(f"initial: expected none for student {kind.name}, got a network")
+    kind.check(config, dataset)
+    return kind

@@ -15,9 +15,9 @@ from scipy.stats import rankdata
 from pate_tf.core import event_files
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
+from pate_tf.students.config import ALL_UNQUERIED, HELD_OUT
 from pate_tf.students.training import AveragedStudent
 
-HELD_OUT, ALL_UNQUERIED = "held_out", "all_unqueried"
 EVALUATED_ON = (HELD_OUT, ALL_UNQUERIED)
 CONFIDENCE_95 = 1.959963984540054  # standard normal quantile of 0.975
 
@@ -61,15 +61,7 @@ def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
 
 
 def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
-    """Checks the name of the samples that are to evaluate a student.
-
-    Args:
-      evaluate_on: of `EVALUATED_ON`; None for the held-out ones, if they have labels.
-      public: the public samples.
-
-    Raises:
-      ValueError: if it is something else, or names samples none of which has a label.
-    """
+    """Raises ValueError unless `evaluate_on` is None or names public samples that have labels."""
     if evaluate_on is None:
         return
     if evaluate_on not in EVALUATED_ON:
@@ -91,10 +83,8 @@ def evaluated_samples(
 
     Args:
       evaluate_on: "held_out", or None, for those outside of the pool, which the student never saw;
-        "all_unqueried" for these and all of the pool that was not asked for. There are more of
-        them, but a student that learns from the pool saw their inputs, without labels, or with
-        labels that it inferred. It flatters queries that were chosen for being hard: they are not
-        among these samples.
+        "all_unqueried" for these and all of the pool that was not asked for. These are more, but
+        a student may have learnt from their inputs, and hard queries are not among them.
       public: all public samples.
       queries: positions in the pool that were asked for, `[num_queries]`.
 
@@ -120,11 +110,7 @@ def accuracy_in_pool(labels: PoolLabels, public: PublicSplit) -> Accuracy | None
 
 
 def evaluate(classify: Callable[[npt.NDArray], npt.NDArray], samples: PublicExamples) -> Accuracy:
-    """Asks a student for the labels of public samples.
-
-    Args:
-      classify: from raw inputs `[num_samples, *input_shape]` to labels `[num_samples]`.
-      samples: with the true labels, which serve evaluation alone.
+    """Returns the accuracy of labels `[num_samples]` that `classify` gives raw public inputs.
 
     Raises:
       ValueError: if a sample has no label.
@@ -143,16 +129,9 @@ def true_labels(samples: PublicExamples) -> IntArray:
     return samples.labels
 
 
-# How a model does class by class: what accuracy hides where one class is rare.
-#
-# Of 2 % positives a model that never says so gets 98 % right, finds none of them, and has a
-# balanced
-# accuracy of one over the number of classes.
-
-
 @dataclasses.dataclass(frozen=True)
 class ByClass:
-    """What public labels say of answers, class by class. As public as the answers are.
+    """What public labels say of answers, class by class: what accuracy hides of rare classes.
 
     Attributes:
       recall: of each class, the share of its samples that were given it; None for a class without
@@ -179,11 +158,11 @@ def by_class(
     num_classes: int,
     probabilities: npt.NDArray[np.floating] | None = None,
 ) -> ByClass:
-    """Compares answers `[num_samples]` with the truth `[num_samples]`, class by class.
+    """Compares labels with true ones, both `[num_samples]`, class by class.
 
     Args:
       labels: the answers.
-      truth: what they should be.
+      truth: the true labels.
       num_classes: number of classes.
       probabilities: of each class, `[num_samples, num_classes]`; None if they are not known.
     """
@@ -209,9 +188,6 @@ def _auc(is_positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.floating]) -
     return above / (num_positive * (len(scores) - num_positive))
 
 
-# How a student does on public samples that it never saw, shown in TensorBoard as it trains.
-
-
 NUM_SAMPLES = 1_000
 EPOCHS_BETWEEN_PICTURES = 5
 BATCH = 500
@@ -220,17 +196,12 @@ BATCH = 500
 class HeldOutAccuracy(keras.callbacks.Callback):
     """Writes the held-out accuracy after every epoch, and a confusion matrix after some.
 
-    The true labels are public and serve these pictures alone: nothing is returned to the training,
-    stops it or chooses among its epochs, so a student comes out the same with and without it.
+    The true labels are public and serve these pictures alone: a student comes out the same with and
+    without it.
     """
 
     def __init__(self, samples: PublicExamples, logs: pathlib.Path) -> None:
-        """Takes what to ask.
-
-        Args:
-          samples: held out, each with a label; the first 1,000 are asked.
-          logs: the folder of the student's logs; these go to `held_out` in it.
-        """
+        """Takes held-out samples with labels, of which the first 1,000 count, and the logs."""
         super().__init__()
         self._dataset = samples.dataset
         self._inputs = samples.inputs[:NUM_SAMPLES]
@@ -243,7 +214,7 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         self._writer = tf.summary.create_file_writer(str(self._logs))
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Asks and writes."""
+        """Writes the accuracy, every five epochs the confusion matrix."""
         del logs
         given = self._answers()
         with self._writer.as_default(step=epoch):
@@ -284,7 +255,7 @@ def write_version(
     Args:
       folder: of this version's logs.
       samples: public samples, each with the true label; None if there are none.
-      given: the student's labels of them, `[num_samples]`; None likewise.
+      given: the student's labels of them, `[num_samples]`; None without samples.
       settings: what the student was made with, by name; public.
       results: accuracies and epsilons that may be published, by name.
     """

@@ -1,42 +1,45 @@
-"""The dull part of training every Keras student: `fit`, resuming, and stopping at a NaN."""
+"""How every Keras student is trained: by `fit`, resumed after a stop, stopped at a NaN."""
 
 import dataclasses
 import hashlib
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.core.validation import IntArray
+from pate_tf.data import augmentation
 from pate_tf.data.named_function import name_of
-from pate_tf.students import batches
-from pate_tf.students.config import StudentConfig
-
-# What the semi-supervised students share: a classifier, and the average of its weights.
-
+from pate_tf.models import catalogue, fingerprint
+from pate_tf.students.batches import ShuffledItems, StepBatch, dataset_of, step_seeds
+from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
 
 
 class AveragedStudent(keras.Model):
-    """A classifier in training beside the exponential average of its trained weights.
+    """A classifier in training, with the exponential average of its trained weights.
 
-    A subclass trains `classifier` in its `train_step` and calls `update_average` at the end of it.
+    A subclass trains `classifier` in its `train_step` and returns `step_end` of its losses.
     Evaluation and what is exported use the average.
 
     Attributes:
       averaged_steps: how many steps the average reaches back at the most; until then, about a
         tenth of those so far.
+      losses_shown: names of the losses that `train_step` returns.
     """
 
     averaged_steps = 1_000
+    losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
         """Takes over a classifier.
@@ -49,6 +52,7 @@ class AveragedStudent(keras.Model):
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
+        self.trackers = [keras.metrics.Mean(name) for name in self.losses_shown]
         self.average_age = self.add_weight(
             name="average_age",
             initializer="zeros",
@@ -74,10 +78,17 @@ class AveragedStudent(keras.Model):
     def update_average(self) -> None:
         """Moves the average towards the weights; called once a step, after their update."""
         age = self.average_age + 0.0
-        kept = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
+        share = tf.minimum(age / (age + WARM_UP), 1.0 - 1.0 / self.averaged_steps)
         for average, weight in zip(self.averages, self.classifier.trainable_weights, strict=True):
-            average.assign(kept * average + (1.0 - kept) * weight)
+            average.assign(share * average + (1.0 - share) * weight)
         self.average_age.assign(age + 1.0)
+
+    def step_end(self, *losses: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Updates the average and the means of `losses_shown`; returns these."""
+        self.update_average()
+        for tracker, value in zip(self.trackers, losses, strict=True):
+            tracker.update_state(value)
+        return {tracker.name: tracker.result() for tracker in self.trackers}
 
     def averaged_logits(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns the logits `[batch, num_classes]` of the averaged weights."""
@@ -126,44 +137,18 @@ class TrainingDivergedError(ValueError):
     """A loss or a weight became NaN or infinite."""
 
 
-class StopAtNan(keras.callbacks.Callback):
-    """Stops a run whose loss or weights are no longer finite, before they are kept anywhere.
+class Backup(keras.callbacks.Callback):
+    """Stores the state after each epoch in one file, whole or not at all, as long as it is finite.
 
     Raises:
-      TrainingDivergedError: at the end of such an epoch.
+      TrainingDivergedError: at the end of an epoch with a loss or weight that is not.
     """
 
-    def __init__(self, kept_in: pathlib.Path | None) -> None:
-        """Names the file of the last good weights, for the message."""
-        super().__init__()
-        self._kept_in = kept_in
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Checks the epoch's numbers and all weights."""
-        numbers = {name: float(value) for name, value in (logs or {}).items()}
-        bad = [name for name, value in numbers.items() if not math.isfinite(value)]
-        if not bad:
-            bad = [
-                weight.path
-                for weight in self.model.weights
-                if not np.isfinite(keras.ops.convert_to_numpy(weight)).all()
-            ]
-        if bad:
-            kept = f"; the last good weights are in {self._kept_in}" if self._kept_in else ""
-            raise TrainingDivergedError(
-                f"student: expected finite numbers, got NaN or infinity in {bad[0]} in epoch "
-                f"{epoch + 1}{kept}; try a smaller learning rate"
-            )
-
-
-class Backup(keras.callbacks.Callback):
-    """Keeps the state of the last epoch in one file, whole or not at all."""
-
-    def __init__(self, path: pathlib.Path, state: Sequence[Any]) -> None:
+    def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
         """Takes what belongs to one run: one configuration, one set of labels.
 
         Args:
-          path: the `.npz` file.
+          path: the `.npz` file; None to store nothing.
           state: Keras variables: weights, averages, of optimizers and of generators of noise.
         """
         super().__init__()
@@ -176,7 +161,7 @@ class Backup(keras.callbacks.Callback):
         Raises:
           ValueError: if the file is broken.
         """
-        if not self._path.exists():
+        if self._path is None or not self._path.exists():
             return 0
         arrays = artifacts.read_arrays(self._path)
         for index, variable in enumerate(self._state):
@@ -184,8 +169,21 @@ class Backup(keras.callbacks.Callback):
         return int(arrays["epochs"])
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
-        """Puts the state of this epoch into the place of the last one's."""
-        del logs
+        """Checks the epoch's losses and all weights, and replaces the state that was stored."""
+        bad = [name for name, value in (logs or {}).items() if not math.isfinite(float(value))]
+        bad = bad or [
+            weight.path
+            for weight in self.model.weights
+            if not np.isfinite(keras.ops.convert_to_numpy(weight)).all()
+        ]
+        if bad:
+            where = f"; the last good weights are in {self._path}" if self._path else ""
+            raise TrainingDivergedError(
+                f"student: expected finite numbers, got NaN or infinity in {bad[0]} in epoch "
+                f"{epoch + 1}{where}; try a smaller learning rate"
+            )
+        if self._path is None:
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {
             str(index): keras.ops.convert_to_numpy(variable)
@@ -194,7 +192,9 @@ class Backup(keras.callbacks.Callback):
         artifacts.write_arrays(self._path, {**arrays, "epochs": np.array(epoch + 1)})
 
     def remove(self) -> None:
-        """Deletes what was kept: the run is complete."""
+        """Deletes what was stored: the run is complete."""
+        if self._path is None:
+            return
         self._path.unlink(missing_ok=True)
         if not any(self._path.parent.iterdir()):
             self._path.parent.rmdir()
@@ -205,8 +205,26 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
     return folder / "logs" / "student"
 
 
+def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
+    """Returns the network that training begins with: of its own, or a copy of the given one.
+
+    Raises:
+      ValueError: if the model is none for the data set.
+    """
+    if config.initial is None:
+        return catalogue.build(config.model, dataset, seed=config.seed)
+    catalogue.check_model(config.initial, dataset, "initial")
+    network = keras.models.clone_model(config.initial)
+    network.set_weights(config.initial.get_weights())
+    return network
+
+
 def run_digest(
-    config: StudentConfig, released: PoolLabels, pool: Pool, *, model: Mapping[str, Any]
+    config: StudentConfig,
+    released: PoolLabels,
+    pool: Pool,
+    *,
+    networks: Mapping[str, Any] | None = None,
 ) -> str:
     """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
 
@@ -214,8 +232,15 @@ def run_digest(
       config: how the student is trained.
       released: the labels that it learns from.
       pool: public inputs `[num_inputs, *input_shape]`.
-      model: what its networks compute, as `models/fingerprint.py` describes it.
+      networks: what they compute, as `models/fingerprint.py` describes it. Default: what the
+        configuration's model computes.
     """
+    if networks is not None:
+        model = networks
+    elif config.initial is not None:
+        model = fingerprint.settings_of(config.initial)
+    else:
+        model = fingerprint.architecture_of(config.model, pool.dataset)
     parts: list[Any] = [
         repr(dataclasses.replace(config, model=name_of(config.model))),
         model,
@@ -224,6 +249,8 @@ def run_digest(
         artifacts.digest_array(pool.inputs),
         pool.dataset.to_dict(),
     ]
+    if config.initial is not None:
+        parts.append(artifacts.digest_arrays(config.initial.get_weights()))
     if released.weights is not None:
         parts.append(artifacts.digest_array(released.weights))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -231,14 +258,12 @@ def run_digest(
 
 def fit_student(
     student: keras.Model,
-    batch_at: batches.StepBatch,
+    batch_at: StepBatch,
     *,
     state: Sequence[Any],
     config: StudentConfig,
     digest: str,
-    folder: pathlib.Path | None,
-    callbacks: Sequence[keras.callbacks.Callback],
-    show_progress: bool,
+    options: FitOptions,
 ) -> None:
     """Trains a compiled student for about `config.max_steps` steps, in epochs of about 100.
 
@@ -248,25 +273,23 @@ def fit_student(
       state: all variables that the rest of the run depends on.
       config: how it is trained.
       digest: `run_digest`; a stopped run of the same digest goes on from its last epoch.
-      folder: TensorBoard's logs go below it, and the state of the last epoch until the run is
-        complete; None for neither.
-      callbacks: for `fit`.
-      show_progress: whether `fit` draws its progress bar.
+      options: below its folder go TensorBoard's logs, and the state of the last epoch until the
+        run is complete.
 
     Raises:
       TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
-        good epoch stays in `folder`.
+        good epoch stays in the folder.
     """
     num_epochs = max(1, round(config.max_steps / STEPS_AN_EPOCH))
     steps_an_epoch = -(-config.max_steps // num_epochs)
-    backup, own = None, []
-    if folder:
-        backup = Backup(folder / UNFINISHED / f"{digest}.npz", state)
-        own = [backup, keras.callbacks.TensorBoard(str(logs_of(folder)))]
-    kept_in = folder / UNFINISHED / f"{digest}.npz" if folder else None
-    first_epoch = backup.restore() if backup else 0
+    path = options.folder and options.folder / UNFINISHED / f"{digest}.npz"
+    backup = Backup(path, state)
+    callbacks = [backup, *options.callbacks]
+    if options.folder:
+        callbacks.append(keras.callbacks.TensorBoard(str(logs_of(options.folder))))
+    first_epoch = backup.restore()
     student.fit(
-        batches.dataset_of(
+        dataset_of(
             batch_at,
             first_step=first_epoch * steps_an_epoch,
             end_step=num_epochs * steps_an_epoch,
@@ -274,9 +297,118 @@ def fit_student(
         initial_epoch=first_epoch,
         epochs=num_epochs,
         steps_per_epoch=steps_an_epoch,
-        callbacks=[StopAtNan(kept_in), *own, *callbacks],
+        callbacks=callbacks,
         shuffle=False,  # the batches are shuffled already, by the seed
-        verbose=1 if show_progress else 0,
+        verbose=1 if options.show_progress else 0,
     )
-    if backup:
-        backup.remove()
+    backup.remove()
+
+
+def fit_to_targets(
+    model: keras.Model,
+    config: StudentConfig,
+    dataset: Dataset,
+    *,
+    inputs: npt.NDArray,
+    targets: npt.NDArray,
+    loss: keras.losses.Loss | None = None,
+    digest: str = "",
+    options: FitOptions | None = None,
+) -> None:
+    """Trains a model with `fit`, by Adam along a cosine, on inputs changed as the data set allows.
+
+    Args:
+      model: from raw inputs `[batch, *input_shape]`.
+      config: its steps, batch size, learning rate and seed.
+      dataset: says which changes of an input leave its target as it is.
+      inputs: `[num_examples, *input_shape]`.
+      targets: `[num_examples, ...]`, as the loss takes them.
+      loss: None for the model's own `compute_loss`.
+      digest: identifies the run in the folder of `options`.
+      options: what is stored and shown.
+
+    Raises:
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
+    model.compile(
+        optimizer=keras.optimizers.Adam(schedule),
+        loss=loss,
+        metrics=["accuracy"] if loss else None,
+    )
+    model.optimizer.build(model.trainable_weights)
+    labelled = ShuffledItems(inputs, targets, batch_size=config.batch_size, seed=config.seed)
+
+    def batch_at(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        drawn, drawn_targets = labelled.at(step)
+        (seed,) = step_seeds(config.seed, step, 1)
+        changed = augmentation.augment(tf.cast(drawn, tf.float32), dataset, seed)
+        return changed, drawn_targets
+
+    fit_student(
+        model,
+        batch_at,
+        state=[*model.variables, *model.optimizer.variables],
+        config=config,
+        digest=digest,
+        options=options or FitOptions(),
+    )
+
+
+# The student of a probability vector (Papernot et al. 2017, appendix B.1; Hinton et al. 2015).
+#
+# NOT PRIVATE. The ledger charges one label a query, not the teachers' averaged probabilities; no
+# mechanism here releases those. This student is for comparison and is never exported.
+
+
+def soft_cross_entropy(temperature: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the cross-entropy `[batch]` of softmax(logits / temperature) with probabilities."""
+
+    def loss(probabilities: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax_cross_entropy_with_logits(probabilities, logits / temperature)
+
+    return loss
+
+
+def train_distilled(
+    config: StudentConfig,
+    pool: Pool,
+    *,
+    query_indices: IntArray,
+    probabilities: npt.NDArray,
+    temperature: float,
+    show_progress: bool = False,
+) -> keras.Model:
+    """Trains a Keras model on probabilities of classes.
+
+    Args:
+      config: how it is trained.
+      pool: public inputs `[num_inputs, *input_shape]`.
+      query_indices: int64 `[num_queries]`, positions in the pool.
+      probabilities: `[num_queries, num_classes]`.
+      temperature: that they were stated at.
+      show_progress: whether `fit` draws its progress bar.
+
+    Returns:
+      A model from raw inputs to logits `[batch, num_classes]`.
+
+    Raises:
+      ValueError: if the probabilities have another shape.
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    if probabilities.shape != (len(query_indices), pool.dataset.num_classes):
+        raise ValueError(
+            f"probabilities: expected [{len(query_indices)}, {pool.dataset.num_classes}], got "
+            f"{list(probabilities.shape)}"
+        )
+    model = catalogue.build(config.model, pool.dataset, seed=config.seed)
+    fit_to_targets(
+        model,
+        config,
+        pool.dataset,
+        inputs=pool.inputs[query_indices],
+        targets=probabilities,
+        loss=soft_cross_entropy(temperature),
+        options=FitOptions(show_progress=show_progress),
+    )
+    return model

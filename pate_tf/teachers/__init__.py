@@ -1,1 +1,1 @@
-"""Teachers: trained on disjoint shares of the private data, kept together, asked for votes."""
+"""Teachers: trained on disjoint shares of the private data, saved together, asked for votes."""

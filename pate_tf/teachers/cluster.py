@@ -19,7 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pate_tf.teachers.training import TeacherData, TeacherState, TrainingLoop
+from pate_tf.teachers.store import TeacherState
+from pate_tf.teachers.training import TeacherData, TrainingLoop
 
 # The `tf.distribute` strategy that suits the machine.
 
@@ -102,7 +103,7 @@ class _Result:
         self._promised = schedule()
 
     def fetch(self, *, attempts: int) -> Any:
-        """Returns it; has it computed anew where a worker died that had it and nobody fetched it.
+        """Returns it; has it computed anew where the worker that had it died.
 
         Args:
           attempts: how often at most; the last one's error is raised.

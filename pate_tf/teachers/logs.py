@@ -1,4 +1,4 @@
-"""What TensorBoard shows of the teachers. Sensitive: all of it lies below `sensitive/logs`."""
+"""What TensorBoard shows of the teachers. SENSITIVE: all of it lies below `sensitive/logs`."""
 
 import contextlib
 import pathlib
@@ -93,16 +93,28 @@ def write_accuracies(
     run_directory: artifacts.RunDirectory,
     config: TeacherConfig,
     accuracies: npt.NDArray[np.float64],
+    gaps: npt.NDArray[np.float64],
 ) -> None:
-    """Writes every percentile over the ensemble of the accuracy `[num_teachers]`, and the settings.
+    """Writes every percentile of accuracies and of the votes' gaps, and the settings.
 
-    The percentile takes the place of the step: there is one accuracy for each teacher.
+    The percentile takes the place of the step.
+
+    Args:
+        run_directory: the run.
+        config: of the teachers.
+        accuracies: of each teacher, `[num_teachers]`.
+        gaps: between the class with most votes and the next, as shares of the teachers,
+            `[num_samples]`: how much noise the labels of such inputs stand.
     """
-    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
+    folder = logs_of(run_directory)
+    writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default():
         for percentile in range(101):
-            value = np.percentile(accuracies, percentile)
-            tf.summary.scalar("accuracy/by_percentile", value, step=percentile)
+            for name, values in (
+                ("accuracy/by_percentile", accuracies),
+                ("votes/gap_by_percentile", gaps),
+            ):
+                tf.summary.scalar(name, np.percentile(values, percentile), step=percentile)
     writer.close()
     settings = {**config.to_dict(), "dataset": config.dataset.name}
     results = {
@@ -110,20 +122,5 @@ def write_accuracies(
         "result/lowest_accuracy": float(accuracies.min()),
         "result/highest_accuracy": float(accuracies.max()),
     }
-    event_files.write_result(logs_of(run_directory), settings, results)
-    artifacts.make_private(logs_of(run_directory))
-
-
-def write_gaps(run_directory: artifacts.RunDirectory, gaps: npt.NDArray[np.float64]) -> None:
-    """Writes every percentile over samples of the votes' gap `[num_samples]`.
-
-    The gap between the class with most votes and the next, as a share of the teachers, says how
-    much noise the labels of such inputs stand.
-    """
-    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
-    with writer.as_default():
-        for percentile in range(101):
-            value = np.percentile(gaps, percentile)
-            tf.summary.scalar("votes/gap_by_percentile", value, step=percentile)
-    writer.close()
-    artifacts.make_private(logs_of(run_directory))
+    event_files.write_result(folder, settings, results)
+    artifacts.make_private(folder)

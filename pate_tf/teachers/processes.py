@@ -31,7 +31,7 @@ def in_order(
     Args:
       function: of a module that starts quickly, since every process imports it.
       arguments: what to call it with.
-      num_processes: 1 for none beside the caller's.
+      num_processes: 1 for the caller's alone.
     """
     if num_processes == 1:
         for each in arguments:

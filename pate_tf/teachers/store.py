@@ -6,23 +6,64 @@ not at all.
 """
 
 import collections
+import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
-from pate_tf.core.validation import IntArray
-from pate_tf.models import fingerprint
-from pate_tf.teachers.training import TeacherState
 
 CONFIG = "config.json"
-CLASS_SUMS = "class_sums"
+SECONDS_BETWEEN_SAVES = 10.0
+MOST_UNSAVED = 16 * 2**20  # bytes of finished teachers
 _SLOTS = ("weights", "buffers", "first_moments", "second_moments")
+
+Arrays = list[npt.NDArray[Any]]
+
+
+def _no_losses() -> npt.NDArray[np.float32]:
+    return np.zeros(0, np.float32)
+
+
+@dataclasses.dataclass(repr=False)
+class TeacherState:
+    """SENSITIVE: what one teacher learnt, and where its training is.
+
+    Attributes:
+        weights: trainable weights of a Keras model, in its order; of other kinds all that they
+            learnt.
+        buffers: non-trainable weights (moving averages, dropout seeds).
+        first_moments: Adam's averages of gradients, shaped as the weights; none after training.
+        second_moments: Adam's averages of squared gradients, shaped as the weights.
+        losses: float32 `[step]`, the loss of each step done so far.
+    """
+
+    weights: Arrays
+    buffers: Arrays = dataclasses.field(default_factory=list)
+    first_moments: Arrays = dataclasses.field(default_factory=list)
+    second_moments: Arrays = dataclasses.field(default_factory=list)
+    losses: npt.NDArray[np.float32] = dataclasses.field(default_factory=_no_losses)
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return len(self.losses)
+
+    def after(self, slots: Sequence[Any], losses: npt.NDArray[np.float32]) -> "TeacherState":
+        """Returns the state that further steps lead to, also where a loss is not finite.
+
+        Whether it is follows from the records, so that stopping would reveal some of them. The
+        teacher's votes are defined all the same (`ensemble.networks_module`).
+        """
+        weights, buffers, first, second = ([np.asarray(one) for one in slot] for slot in slots)
+        losses = np.concatenate([self.losses, losses])
+        return TeacherState(weights, buffers, first, second, losses)
 
 
 class TeacherStore:
@@ -32,13 +73,13 @@ class TeacherStore:
         """Opens or creates the folder.
 
         Args:
-          folder: where the files are kept, below `sensitive/`.
+          folder: of the files, below `sensitive/`.
           identity: JSON values that fix the result of the training: configuration, digests of
             data and partition.
 
         Raises:
-          ValueError: if the folder holds teachers of another identity, or of a version that kept
-            less of it: nobody can tell then whether they are the same.
+          ValueError: if the folder holds teachers of another identity, or of a version that wrote
+            less of it.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
         path = folder / CONFIG
@@ -51,17 +92,33 @@ class TeacherStore:
 
     def finished(self) -> set[int]:
         """Returns the teachers that are trained."""
-        return {teacher for path in _finished_paths(self._folder) for teacher in _teachers(path)}
+        return set(Finished(self._folder).teachers)
 
-    def save_finished(
-        self, teachers: Mapping[int, TeacherState], *, class_sums: IntArray | None = None
+    def save_all(
+        self,
+        trained: Iterable[tuple[int, TeacherState]],
+        progress: Callable[[int], object],
     ) -> None:
-        """Keeps weights and losses of trained teachers; drops their unfinished states.
+        """Saves finished teachers, several to a file: every few seconds, or where they get large.
 
         Args:
-          teachers: by their numbers.
-          class_sums: of all their records together; None where they have none.
+            trained: each teacher with its state, as they get done.
+            progress: called with the number of teachers that got done since its last call.
         """
+        unsaved: dict[int, TeacherState] = {}
+        num_bytes, last_save = 0, time.monotonic()
+        for teacher, state in trained:
+            unsaved[teacher] = state
+            num_bytes += sum(array.nbytes for array in (*state.weights, *state.buffers))
+            progress(1)
+            if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or num_bytes > MOST_UNSAVED:
+                self.save_finished(unsaved)
+                unsaved = {}
+                num_bytes, last_save = 0, time.monotonic()
+        self.save_finished(unsaved)
+
+    def save_finished(self, teachers: Mapping[int, TeacherState]) -> None:
+        """Writes weights and losses of trained teachers by number; drops unfinished states."""
         if not teachers:
             return
         numbers = sorted(teachers)
@@ -77,15 +134,13 @@ class TeacherStore:
         for teacher, state in teachers.items():
             if len(state.losses):
                 arrays[f"losses/{teacher}"] = state.losses
-        if class_sums is not None:
-            arrays[CLASS_SUMS] = class_sums
         name = f"finished-{min(teachers):06d}-{max(teachers):06d}.npz"
         artifacts.write_arrays(self._folder / name, arrays, private=True)
         for teacher in teachers:
             self._training_path(teacher).unlink(missing_ok=True)
 
     def save_training(self, teacher: int, state: TeacherState) -> None:
-        """Keeps the unfinished state of a teacher."""
+        """Writes the unfinished state of a teacher."""
         arrays: dict[str, npt.NDArray[Any]] = {"losses": state.losses}
         for slot in _SLOTS:
             for index, array in enumerate(getattr(state, slot)):
@@ -98,32 +153,26 @@ class TeacherStore:
         if not path.exists():
             return None
         arrays = artifacts.read_arrays(path)
-        slots = {}
-        for slot in _SLOTS:
-            names = [name for name in arrays if name.startswith(f"{slot}/")]
-            slots[slot] = [arrays[f"{slot}/{index}"] for index in range(len(names))]
-        return TeacherState(
-            slots["weights"],
-            slots["buffers"],
-            slots["first_moments"],
-            slots["second_moments"],
-            arrays["losses"],
+        sizes = collections.Counter(name.partition("/")[0] for name in arrays)
+        weights, buffers, first, second = (
+            [arrays[f"{slot}/{index}"] for index in range(sizes[slot])] for slot in _SLOTS
         )
+        return TeacherState(weights, buffers, first, second, arrays["losses"])
 
     def merge(self, folders: Sequence[pathlib.Path]) -> None:
         """Takes over the finished teachers of other folders, all of them or none.
 
         Raises:
-          ValueError: if a folder keeps no teachers or those of another identity, or a teacher
+          ValueError: if a folder holds no teachers or those of another identity, or a teacher
             stands in two of them.
         """
-        check_kept(folders)
+        check_folders(folders)
         identity = artifacts.read_json(self._folder / CONFIG)
         paths = []
         known = self.finished()
         for folder in folders:
             _check_identity(artifacts.read_json(folder / CONFIG), identity, folder)
-            for path in _finished_paths(folder):
+            for path in sorted(folder.glob("finished-*.npz")):
                 own = self._folder / path.name
                 if own.exists() and own.read_bytes() == path.read_bytes():
                     continue  # taken over by an earlier call
@@ -144,114 +193,73 @@ class TeacherStore:
         return self._folder / f"training-{teacher:06d}.npz"
 
 
-def check_kept(folders: Sequence[pathlib.Path]) -> None:
-    """Raises ValueError unless each folder keeps teachers; creates nothing."""
+def check_folders(folders: Sequence[pathlib.Path]) -> None:
+    """Raises ValueError unless each folder holds teachers; creates nothing."""
     for folder in folders:
         if not os.path.isfile(folder / CONFIG):
             raise ValueError(f"merge_from: expected trained teachers in {folder}, got none")
 
 
-def load_finished(
-    folder: pathlib.Path, num_teachers: int
-) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[np.float32]]]:
-    """Stacks what all teachers learned.
+class Finished:
+    """SENSITIVE: trained teachers of a folder, read a file at a time.
 
-    Returns:
-      Weights, then buffers, each `[num_teachers, ...]`; and the losses `[step]` of each teacher.
-
-    Raises:
-      ValueError: if a teacher is missing or a file is broken.
+    Attributes:
+        teachers: their numbers, ascending.
     """
-    stacked: list[npt.NDArray[Any]] = []
-    losses: dict[int, npt.NDArray[np.float32]] = {}
-    for by_teacher, some_losses in _files(folder):  # thousands of teachers: one file in memory
-        for teacher, arrays in by_teacher.items():
-            if not stacked:
-                stacked = [np.empty((num_teachers, *one.shape), one.dtype) for one in arrays]
-            for slot, array in zip(stacked, arrays, strict=True):
-                slot[teacher] = array
-        losses |= some_losses
-    _check_complete(losses, num_teachers)
-    return stacked, [losses[teacher] for teacher in range(num_teachers)]
+
+    def __init__(self, folder: pathlib.Path, num_teachers: int | None = None) -> None:
+        """Looks which teachers are trained.
+
+        Args:
+            folder: of a `TeacherStore`.
+            num_teachers: how many there must be; None for those that there are.
+
+        Raises:
+            ValueError: if a teacher is missing or a file is broken.
+        """
+        self._paths = sorted(folder.glob("finished-*.npz"))
+        self.teachers = sorted(one for path in self._paths for one in _teachers(path))
+        missing = sorted(set(range(num_teachers or 0)).difference(self.teachers))
+        if missing:
+            raise ValueError(
+                f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
+                f"the first is {missing[0]}"
+            )
+
+    def each(self) -> list[Arrays]:
+        """Returns what each teacher learnt: its arrays, in the order of `teachers`."""
+        found = {one: arrays for path in self._paths for one, arrays in _learnt(path)}
+        return [found[one] for one in self.teachers]
+
+    def stacked(self) -> Arrays:
+        """Returns what the teachers learnt, each array `[num_teachers, ...]`."""
+        places = {teacher: place for place, teacher in enumerate(self.teachers)}
+        stacked: Arrays = []
+        for path in self._paths:  # thousands of teachers: one file in memory
+            for teacher, arrays in _learnt(path):
+                if not stacked:
+                    stacked = [np.empty((len(places), *one.shape), one.dtype) for one in arrays]
+                for slot, array in zip(stacked, arrays, strict=True):
+                    slot[places[teacher]] = array
+        return stacked
+
+    def losses(self) -> list[npt.NDArray[np.float32]]:
+        """Returns the losses `[step]` of each teacher, in the order of `teachers`."""
+        found: dict[str, npt.NDArray[Any]] = {}
+        for path in self._paths:
+            found |= artifacts.read_arrays(path)
+        none = np.zeros(0, np.float32)
+        return [found.get(f"losses/{teacher}", none) for teacher in self.teachers]
 
 
-def read_finished(
-    folder: pathlib.Path, num_teachers: int
-) -> tuple[list[list[npt.NDArray[Any]]], list[npt.NDArray[np.float32]]]:
-    """Returns the arrays and the losses of each teacher, in the order of the teachers.
-
-    Raises:
-      ValueError: if a teacher is missing or a file is broken.
-    """
-    by_teacher, losses = read_all_finished(folder)
-    _check_complete(by_teacher, num_teachers)
-    teachers = range(num_teachers)
-    return [by_teacher[teacher] for teacher in teachers], [losses[teacher] for teacher in teachers]
-
-
-def read_class_sums(folder: pathlib.Path) -> IntArray | None:
-    """Returns the sums by class of all records of the teachers that are trained. SENSITIVE.
-
-    None where they are not known of each: of teachers without features, or that an earlier version
-    trained.
-
-    Raises:
-      ValueError: if a file is broken.
-    """
-    total: IntArray | None = None
-    for path in _finished_paths(folder):
-        arrays = artifacts.read_arrays(path, [CLASS_SUMS], lacking_ok=True)
-        if CLASS_SUMS not in arrays:
-            return None
-        found: IntArray = arrays[CLASS_SUMS]
-        total = found if total is None else total + found
-    return total
-
-
-def read_all_finished(
-    folder: pathlib.Path,
-) -> tuple[dict[int, list[npt.NDArray[Any]]], dict[int, npt.NDArray[np.float32]]]:
-    """Returns the arrays and the losses of each teacher that is trained, by its number.
-
-    Raises:
-      ValueError: if a file is broken.
-    """
-    by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
-    losses: dict[int, npt.NDArray[np.float32]] = {}
-    for some_teachers, some_losses in _files(folder):
-        by_teacher |= some_teachers
-        losses |= some_losses
-    return by_teacher, losses
-
-
-def _files(
-    folder: pathlib.Path,
-) -> Iterator[tuple[dict[int, list[npt.NDArray[Any]]], dict[int, npt.NDArray[np.float32]]]]:
-    """Yields the arrays and the losses of each teacher of one file after another."""
-    for path in _finished_paths(folder):
-        losses: dict[int, npt.NDArray[np.float32]] = {}
-        by_teacher: dict[int, list[npt.NDArray[Any]]] = {}
-        arrays = artifacts.read_arrays(path)
-        sizes = collections.Counter(name.partition("/")[0] for name in arrays)
-        stacked = [arrays[f"stacked/{index}"] for index in range(sizes["stacked"])]
-        for place, teacher in enumerate(arrays["teachers"].tolist()):
-            own = [arrays[f"{teacher}/{index}"] for index in range(sizes[str(teacher)])]
-            by_teacher[teacher] = own or [array[place] for array in stacked]
-            losses[teacher] = arrays.get(f"losses/{teacher}", np.zeros(0, np.float32))
-        yield by_teacher, losses
-
-
-def _check_complete(teachers: Container[int], num_teachers: int) -> None:
-    missing = [one for one in range(num_teachers) if one not in teachers]
-    if missing:
-        raise ValueError(
-            f"teachers: expected {num_teachers} trained ones, {len(missing)} are missing, "
-            f"the first is {missing[0]}"
-        )
-
-
-def _finished_paths(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(folder.glob("finished-*.npz"))
+def _learnt(path: pathlib.Path) -> Iterator[tuple[int, Arrays]]:
+    """Yields each teacher of a file with its arrays."""
+    arrays = artifacts.read_arrays(path)
+    sizes = collections.Counter(name.partition("/")[0] for name in arrays)
+    stacked = [arrays[f"stacked/{index}"] for index in range(sizes["stacked"])]
+    for place, teacher in enumerate(arrays["teachers"].tolist()):
+        own = [arrays[f"{teacher}/{index}"] for index in range(sizes[str(teacher)])]
+        yield teacher, own or [array[place] for array in stacked]
 
 
 def _teachers(path: pathlib.Path) -> list[int]:
@@ -272,6 +280,8 @@ def _check_identity(
             f"{folder} holds teachers of an earlier version, which noted no {missing[0]} to "
             f"compare; choose another folder; an ensemble exported from this one can still be asked"
         )
+    from pate_tf.models import fingerprint  # which imports Keras
+
     differs = fingerprint.difference(found, wanted)
     if differs:
         raise ValueError(

@@ -7,9 +7,8 @@ instead of milliseconds (`python benchmarks/teachers.py --only=variants` measure
 devices each train teachers of their own.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,21 +17,37 @@ import tensorflow as tf
 
 from pate_tf.core.partition import Partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.core.validation import IntArray
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
 from pate_tf.teachers.settings import TeacherConfig
+from pate_tf.teachers.store import TeacherState
 
-# The training loop of one teacher as a pure function of tensors.
+# The training loop of one teacher is a pure function of tensors.
 #
 # Weights, optimizer slots and records go in and come out as tensors, and every random draw is a
-# function of (seed, teacher, step). So a teacher's result can't depend on which teachers were
-# trained
-# before it or beside it, and a training can stop and go on at any step. The same function runs on
-# one device, on every replica of a strategy, and on workers of a cluster.
-
+# function of (seed, teacher, step). So a teacher's result can't depend on which other teachers are
+# trained, and a training can stop and go on at any step. The same function runs on one device, on
+# every replica of a strategy, and on workers of a cluster.
 
 FIRST_MOMENT_DECAY, SECOND_MOMENT_DECAY, ADAM_EPSILON = 0.9, 0.999, 1e-7
+
+
+class Share(NamedTuple):
+    """SENSITIVE: what one teacher is trained on, as tensors.
+
+    Attributes:
+        inputs: raw records `[capacity, *input_shape]`; those from `num_records` on are padding.
+        labels: int64 `[capacity]`.
+        num_records: how many records the teacher has; with none it has no step to do.
+        num_steps: of its whole training, on which order and learning rate depend.
+        seed: int32 `[2]`, the teacher's own.
+    """
+
+    inputs: tf.Tensor
+    labels: tf.Tensor
+    num_records: tf.Tensor
+    num_steps: tf.Tensor
+    seed: tf.Tensor
 
 
 class TrainingLoop:
@@ -50,36 +65,16 @@ class TrainingLoop:
         self.config = config
         self._model = catalogue.build(config.model, config.dataset)
 
-    def run(
-        self,
-        slots: Any,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        num_records: tf.Tensor,
-        num_steps: tf.Tensor,
-        seed: tf.Tensor,
-        first: tf.Tensor,
-        last: tf.Tensor,
-    ) -> Any:
+    def run(self, slots: Any, share: Share, first: tf.Tensor, last: tf.Tensor) -> Any:
         """Does the steps from `first` up to, not including, `last` in one graph.
 
-        Args:
-          slots: before the first step.
-          inputs: raw records `[capacity, *input_shape]`; those from `num_records` on are padding.
-          labels: int64 `[capacity]`.
-          num_records: how many records the teacher has; with none it must have no step to do.
-          num_steps: how many steps its whole training has, on which order and learning rate depend.
-          seed: int32 `[2]`, the teacher's own.
-          first: first step.
-          last: step to stop before.
-
         Returns:
-          The four lists of slots after the last step, and the losses float32 `[last - first]`.
+            The four lists of slots after the last step, and the losses float32 `[last - first]`.
         """
-        order, augment_seed = self._order(num_records, num_steps, seed)
+        order, augment_seed = self._order(share)
 
         def body(step: tf.Tensor, slots: Any, losses: tf.TensorArray) -> Any:
-            slots, loss = self._step(slots, inputs, labels, order, num_steps, augment_seed, step)
+            slots, loss = self._step(slots, share, order, augment_seed, step)
             return step + 1, slots, losses.write(step - first, loss)
 
         _, slots, losses = tf.while_loop(
@@ -89,32 +84,21 @@ class TrainingLoop:
         )
         return (*slots, losses.stack())
 
-    def one_replica_step(
-        self,
-        slots: Any,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        num_records: tf.Tensor,
-        num_steps: tf.Tensor,
-        seed: tf.Tensor,
-        step: tf.Tensor,
-    ) -> Any:
+    def one_replica_step(self, slots: Any, share: Share, step: tf.Tensor) -> Any:
         """Does one step over all replicas of a strategy, each with its part of the batch.
 
         Returns:
-          The slots after the step, equal on all replicas, and the loss of the whole batch.
+            The slots after the step, equal on all replicas, and the loss of the whole batch.
         """
-        order, augment_seed = self._order(num_records, num_steps, seed)
+        order, augment_seed = self._order(share)
         context = tf.distribute.get_replica_context()
-        return self._step(slots, inputs, labels, order, num_steps, augment_seed, step, context)
+        return self._step(slots, share, order, augment_seed, step, context)
 
     def _step(
         self,
         slots: Any,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
+        share: Share,
         order: tf.Tensor,
-        num_steps: tf.Tensor,
         augment_seed: tf.Tensor,
         step: tf.Tensor,
         context: tf.distribute.ReplicaContext | None = None,
@@ -123,11 +107,11 @@ class TrainingLoop:
         weights, buffers, first_moments, second_moments = slots
         batch = order[step * config.batch_size : (step + 1) * config.batch_size]
         batch_inputs = augmentation.augment(
-            tf.cast(tf.gather(inputs, batch), tf.float32),
+            tf.cast(tf.gather(share.inputs, batch), tf.float32),
             config.dataset,
             tf.random.fold_in(augment_seed, step),
         )
-        batch_labels = tf.gather(labels, batch)
+        batch_labels = tf.gather(share.labels, batch)
         if context is not None:
             # After augmentation, so that the draws do not depend on the number of replicas.
             part = slice(context.replica_id_in_sync_group, None, context.num_replicas_in_sync)
@@ -159,7 +143,7 @@ class TrainingLoop:
                 for buffer in buffers
             ]
         # By hand, because Keras optimizers keep state in variables, which replicas would share.
-        rate = self._learning_rate(step, num_steps)
+        rate = self._learning_rate(step, share.num_steps)
         first_moments = [
             FIRST_MOMENT_DECAY * moment + (1 - FIRST_MOMENT_DECAY) * gradient
             for moment, gradient in zip(first_moments, gradients, strict=True)
@@ -174,13 +158,11 @@ class TrainingLoop:
         ]
         return (weights, list(buffers), first_moments, second_moments), loss
 
-    def _order(
-        self, num_records: tf.Tensor, num_steps: tf.Tensor, seed: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _order(self, share: Share) -> tuple[tf.Tensor, tf.Tensor]:
         """Records of all steps, one shuffle of them all after another, and a seed left over."""
-        shuffle_seed, augment_seed = tf.unstack(tf.random.split(seed, 2))
-        needed = num_steps * self.config.batch_size
-        num_records = tf.maximum(num_records, 1)  # without records there is no step to do
+        shuffle_seed, augment_seed = tf.unstack(tf.random.split(share.seed, 2))
+        needed = share.num_steps * self.config.batch_size
+        num_records = tf.maximum(share.num_records, 1)  # without records there is no step to do
         passes = (needed + num_records - 1) // num_records
         draws = tf.random.stateless_uniform([passes, num_records], shuffle_seed)
         return tf.reshape(tf.argsort(draws, axis=1), [-1])[:needed], augment_seed
@@ -194,69 +176,13 @@ class TrainingLoop:
         return self.config.learning_rate * schedule * correction
 
 
-Arrays = list[npt.NDArray[Any]]
-
-
-@dataclasses.dataclass(repr=False)
-class TeacherState:
-    """Sensitive: one teacher between two calls of the training loop.
-
-    Attributes:
-      weights: trainable weights, in the order of the Keras model.
-      buffers: non-trainable weights (moving averages, dropout seeds).
-      first_moments: Adam's averages of gradients, shaped as the weights.
-      second_moments: Adam's averages of squared gradients, shaped as the weights.
-      losses: float32 `[step]`, the loss of each step done so far.
-      class_sums: of teachers on features what `teachers.class_sums.class_sums` returns of their
-        records; None of others.
-    """
-
-    weights: Arrays
-    buffers: Arrays
-    first_moments: Arrays
-    second_moments: Arrays
-    losses: npt.NDArray[np.float32]
-    class_sums: IntArray | None = None
-
-    @property
-    def step(self) -> int:
-        """Number of steps done."""
-        return len(self.losses)
-
-    def after(self, slots: Sequence[Any], losses: npt.NDArray[np.float32]) -> "TeacherState":
-        """Returns the state that further steps lead to, also where a loss is not finite.
-
-        Whether it is follows from the teacher's records, so that stopping would tell of them. The
-        teacher's votes are defined all the same (`keras_module`).
-        """
-        weights, buffers, first_moments, second_moments = (
-            [np.asarray(array) for array in slot] for slot in slots
-        )
-        losses = np.concatenate([self.losses, losses])
-        return TeacherState(weights, buffers, first_moments, second_moments, losses)
-
-
 class TeacherData:
-    """Sensitive: who trains on what; turns teachers and states into the loop's arguments."""
+    """SENSITIVE: who trains on what; turns teachers and states into the loop's arguments."""
 
     def __init__(
         self, config: TeacherConfig, examples: PrivateExamples, partition: Partition
     ) -> None:
-        """Checks the parts against each other.
-
-        Raises:
-          ValueError: if they do not fit together.
-        """
-        if partition.num_teachers != config.num_teachers:
-            raise ValueError(
-                f"partition: expected {config.num_teachers} teachers, got {partition.num_teachers}"
-            )
-        if partition.unit != config.unit:
-            raise ValueError(f"partition: expected unit {config.unit!r}, got {partition.unit!r}")
-        if partition.num_records != len(examples):
-            raise ValueError(
-                f"partition: expected {len(examples)} records, got {partition.num_records}"
-            )
+        """Takes parts that fit each other, as `kinds.Work` checks them."""
         self.config = config
         self._examples = examples
         self._records = partition.all_records()
@@ -272,28 +198,30 @@ class TeacherData:
             buffers=[variable.numpy() for variable in model.non_trainable_variables],
             first_moments=[np.zeros_like(weight) for weight in weights],
             second_moments=[np.zeros_like(weight) for weight in weights],
-            losses=np.zeros(0, np.float32),
         )
 
     def num_steps(self, teacher: int) -> int:
         """Returns how many steps the whole training of a teacher has."""
         return self.config.num_steps(len(self._records[teacher]))
 
-    def arguments(self, teacher: int, state: TeacherState) -> tuple[Any, ...]:
-        """Returns the first six arguments of `TrainingLoop.run`, as tensors."""
+    def arguments(self, teacher: int, state: TeacherState) -> tuple[Any, Share]:
+        """Returns the first two arguments of `TrainingLoop.run`, as tensors."""
         records = self._records[teacher]
         # Padded to one shape, so that shares of different size do not retrace. The loop reads no
         # padding, and without records it does no step.
         padded = np.resize(records, self._capacity)
         slots = (state.weights, state.buffers, state.first_moments, state.second_moments)
-        return (
-            tuple([tf.constant(array) for array in slot] for slot in slots),
+        return tuple([tf.constant(array) for array in slot] for slot in slots), Share(
             tf.constant(self._examples.inputs[padded]),
             tf.constant(self._examples.labels[padded]),
             tf.constant(len(records)),
             tf.constant(self.num_steps(teacher)),
             tf.constant((self._seeds(teacher)[1:] >> 1).astype(np.int32)),
         )
+
+    def steps(self, teacher: int, state: TeacherState, most: int) -> tuple[int, int]:
+        """Returns the next steps of a teacher: the first, and the one to stop before."""
+        return state.step, min(state.step + most, self.num_steps(teacher))
 
     def _seeds(self, teacher: int) -> npt.NDArray[Any]:
         return np.random.SeedSequence([self.config.seed, teacher]).generate_state(3)
@@ -319,35 +247,29 @@ class EnsembleParallelTrainer:
         """Trains a group of teachers for some steps.
 
         Args:
-          teachers: at most `group_size` teachers, one a replica.
-          states: their states; each goes on from its own step.
-          num_steps: how many steps each does; fewer where its training ends before.
+            teachers: at most `group_size` teachers, one a replica.
+            states: their states; each goes on from its own step.
+            num_steps: how many steps each does; fewer where its training ends before.
         """
-        # A replica without a teacher of its own repeats the last one; the repeat is dropped.
         arguments = [
-            self._arguments(teacher, state, num_steps)
+            (
+                *self.data.arguments(teacher, state),
+                *map(tf.constant, self.data.steps(teacher, state, num_steps)),
+            )
             for teacher, state in zip(teachers, states, strict=True)
         ]
+        # A replica without a teacher of its own repeats the last one; the repeat is dropped.
         arguments += [arguments[-1]] * (self.group_size - len(arguments))
-        distributed = self._strategy.experimental_distribute_values_from_function(
-            lambda context: arguments[context.replica_id_in_sync_group]
+        results = self._run(
+            self._strategy.experimental_distribute_values_from_function(
+                lambda context: arguments[context.replica_id_in_sync_group]
+            )
         )
-        results = self._run(distributed)
         advanced = []
         for replica, state in enumerate(states):
-            *slots, losses = tf.nest.map_structure(
-                lambda value, replica=replica: self._on(value, replica), results
-            )
+            *slots, losses = _on_replica(self._strategy, results, replica)
             advanced.append(state.after(slots, losses))
         return advanced
-
-    def _arguments(self, teacher: int, state: TeacherState, num_steps: int) -> tuple[Any, ...]:
-        last = min(state.step + num_steps, self.data.num_steps(teacher))
-        steps = (tf.constant(state.step), tf.constant(last))
-        return (*self.data.arguments(teacher, state), *steps)
-
-    def _on(self, value: Any, replica: int) -> npt.NDArray[Any]:
-        return self._strategy.experimental_local_results(value)[replica].numpy()
 
 
 class DataParallelTrainer:
@@ -373,17 +295,17 @@ class DataParallelTrainer:
     ) -> list[TeacherState]:
         """As `EnsembleParallelTrainer.advance`, for one teacher."""
         (teacher,), (state,) = teachers, states
-        slots, *records = self.data.arguments(teacher, state)
-        last = min(state.step + num_steps, self.data.num_steps(teacher))
+        slots, share = self.data.arguments(teacher, state)
         losses = []
-        for step in range(state.step, last):
-            slots, loss = self._step(slots, *records, tf.constant(step))
-            losses.append(self._first(loss).numpy())
-        slots = tf.nest.map_structure(lambda value: self._first(value).numpy(), slots)
+        for step in range(*self.data.steps(teacher, state, num_steps)):
+            slots, loss = self._step(slots, share, tf.constant(step))
+            losses.append(_on_replica(self._strategy, loss))
+        slots = _on_replica(self._strategy, slots)
         return [state.after(slots, np.array(losses, np.float32))]
 
-    def _first(self, value: Any) -> tf.Tensor:
-        return self._strategy.experimental_local_results(value)[0]
 
-
-Trainer = EnsembleParallelTrainer | DataParallelTrainer
+def _on_replica(strategy: tf.distribute.Strategy, values: Any, replica: int = 0) -> Any:
+    """Returns the arrays that a replica has of values."""
+    return tf.nest.map_structure(
+        lambda value: strategy.experimental_local_results(value)[replica].numpy(), values
+    )

@@ -1,223 +1,181 @@
-"""Whoever maps inputs to labels can be a teacher: what the labelling side needs of an ensemble.
+"""Voters: ensembles of teachers that can be asked for votes. TensorFlow is not imported."""
 
-`Ensemble` is our own SavedModel of many teachers. Here are the teachers that come from elsewhere:
-a folder of models, or a file of labels from teachers that never leave their owners.
-"""
-
+import dataclasses
 import hashlib
+import json
 import math
 import pathlib
-from collections.abc import Callable
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
+from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
-
-BATCH = 500
+from pate_tf.teachers.settings import TeacherConfig
 
 UNITS = ("record", "owner")
+MOST_VOTES: Final = 2**24  # of all teachers on single inputs, in memory at a time
+RECORDS: Final = "records.json"
 
 Progress = Callable[[int], object]
 
 
-class Voter(Protocol):
-    """Sensitive: a whole ensemble of teachers, to be asked for votes."""
+class Voter:
+    """SENSITIVE: a whole ensemble of teachers, to be asked for votes.
 
-    @property
-    def dataset(self) -> Dataset:
-        """What is publicly known of the data."""
+    A subclass sets the first four attributes and overrides `votes`; the other methods follow from
+    it, and are overridden where teachers can do better.
 
-    @property
-    def num_teachers(self) -> int:
-        """Number of teachers."""
+    Attributes:
+        dataset: what is publicly known of the data.
+        num_teachers: number of teachers.
+        digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
+        unit: what one teacher's share protects, "record" or "owner".
+        config: how they were trained; None of teachers from elsewhere.
+        records: what they learnt from; None where that is not known.
+        encoder_digest: of the public encoder's weights, for teachers on features; else None.
+    """
 
-    @property
-    def unit(self) -> str:
-        """What one teacher's share protects, "record" or "owner"."""
-
-    @property
-    def digest(self) -> str:
-        """Hexadecimal digits that change with any teacher; the ledger knows them by it."""
+    dataset: Dataset
+    num_teachers: int
+    digest: str
+    unit: str = "record"
+    config: TeacherConfig | None = None
+    records: RecordSet | None = None
+    encoder_digest: str | None = None
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Asks every teacher for a label of every raw input `[num_queries, *input_shape]`."""
+        """Asks every teacher for a label of every input.
 
+        Args:
+            inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
+            progress: called with the number of queries done since its last call; teachers that
+                are done may count as their share of the queries.
 
-@runtime_checkable
-class ProbabilisticVoter(Protocol):
-    """Sensitive: an ensemble that can also say how probable each class is."""
+        Raises:
+            ValueError: if the inputs do not fit, or a teacher fails.
+        """
+        raise NotImplementedError
+
+    def covers(self, inputs: npt.NDArray[Any]) -> bool:
+        """Whether the teachers can vote on each of raw inputs `[num_inputs, *input_shape]`."""
+        del inputs
+        return True
+
+    def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
+        """Returns how many teachers vote for each class: `votes(inputs).counts()`. SENSITIVE."""
+        return self.votes(inputs, progress).counts()
+
+    def group_counts(
+        self, groups: npt.NDArray[Any], progress: Progress | None = None
+    ) -> VoteCounts:
+        """Returns how many teachers vote for each class, each once for every group. SENSITIVE.
+
+        A teacher votes for the class that it names most often in a group. Of several it takes that
+        of the group's first input if that is one of them, else the first class. Few votes are in
+        memory at a time.
+
+        Args:
+            groups: raw inputs `[num_queries, group_size, *input_shape]`, a query first in each.
+            progress: called with the number of queries done since its last call.
+        """
+        num_queries, size = groups.shape[:2]
+        together = max(1, MOST_VOTES // (self.num_teachers * size))
+        parts = [np.empty((0, self.dataset.num_classes), np.int64)]
+        for start in range(0, num_queries, together):
+            some = groups[start : start + together]
+            single = self.votes(some.reshape(-1, *groups.shape[2:]), _of_groups(progress, size))
+            parts.append(_group_votes(single, size).counts().values)
+        return VoteCounts(np.concatenate(parts))
 
     def probabilities(
         self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
-        """Returns what the teachers state on average, `[num_queries, num_classes]`."""
+        """Returns what the teachers state on average, `[num_queries, num_classes]`.
 
+        SENSITIVE, and not covered by any mechanism here: for comparisons alone.
 
-def probabilities(
-    teachers: Voter,
-    inputs: npt.NDArray[Any],
-    temperature: float,
-    progress: Progress | None = None,
-) -> npt.NDArray[np.float32]:
-    """Returns the averaged probabilities `[num_queries, num_classes]` of teachers who have them.
+        Args:
+            inputs: as `votes` takes them.
+            temperature: logits are divided by it; the larger, the smoother.
+            progress: called with the number of queries done since its last call.
 
-    Raises:
-      ValueError: if they answer with labels alone, or the temperature is not above 0.
-    """
-    if not 0.0 < temperature < math.inf:
-        raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
-    if not isinstance(teachers, ProbabilisticVoter):
+        Raises:
+            ValueError: if they answer with labels alone, or the temperature is not above 0.
+        """
+        if not 0.0 < temperature < math.inf:
+            raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
+        return self._probabilities(inputs, temperature, progress)
+
+    def _probabilities(
+        self, inputs: npt.NDArray[Any], temperature: float, progress: Progress | None
+    ) -> npt.NDArray[np.float32]:
+        del inputs, temperature, progress
         raise ValueError(
             "teachers: expected Keras teachers trained by train_teachers.py, which state "
-            "probabilities, got teachers who answer with labels alone"
+            "probabilities, got teachers that answer with labels alone"
         )
-    return teachers.probabilities(inputs, temperature, progress)
 
 
-def covers(teachers: Voter, inputs: npt.NDArray[Any]) -> bool:
-    """Whether teachers can vote on each of raw inputs: models can, a file of labels on its own."""
-    return not isinstance(teachers, KeptVotes) or teachers.covers(inputs)
+def _group_votes(votes: Votes, size: int) -> Votes:
+    """Returns a vote for each `size` inputs, `[num_teachers, num_groups]`."""
+    labels = votes.labels.reshape(votes.num_teachers, -1, size)
+    most: IntArray = np.zeros(labels.shape[:2], np.int64)
+    winners: IntArray = np.zeros_like(most)
+    for place in range(votes.num_classes):
+        named = labels == place
+        # Doubled, so that the first input can break a tie and do no more.
+        number = 2 * named.sum(axis=2) + named[:, :, 0]
+        winners[number > most] = place
+        np.maximum(most, number, out=most)
+    return Votes(winners, votes.num_classes)
 
 
-def check_unit(unit: str) -> None:
-    """Raises ValueError unless a unit is one that a teacher's share can protect."""
-    if unit not in UNITS:
-        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}")
+def _of_groups(progress: Progress | None, size: int) -> Progress | None:
+    """Returns what takes numbers of inputs and reports whole groups."""
+    if progress is None:
+        return None
+    inputs = reported = 0
+
+    def advance(number: int) -> None:
+        nonlocal inputs, reported
+        inputs += number
+        progress(inputs // size - reported)
+        reported = inputs // size
+
+    return advance
+
+
+def by_teacher(progress: Progress | None, teacher: int, num_teachers: int, number: int) -> None:
+    """Reports a teacher that is done as its share of `number` queries."""
+    if progress is not None:
+        progress((teacher + 1) * number // num_teachers - teacher * number // num_teachers)
 
 
 def digest_for(digest: str, unit: str) -> str:
     """Returns what a ledger knows teachers from elsewhere by.
 
-    Owners are protected by another ledger than records are: what one of them promised can't
-    become a promise to the other.
+    Owners are protected by another ledger than records are: the guarantee of one is not that of
+    the other.
+
+    Raises:
+        ValueError: if the unit is not "record" or "owner".
     """
-    check_unit(unit)
+    if unit not in UNITS:
+        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}")
     if unit == "record":
         return digest
     return hashlib.sha256(f"{unit}\0{digest}".encode()).hexdigest()
 
 
-class ModelFolder:
-    """Sensitive: teachers trained elsewhere, one `.keras` file or SavedModel folder each.
-
-    Each takes raw inputs `[batch, *input_shape]` and returns labels `[batch]` or scores
-    `[batch, num_classes]`. A SavedModel answers through `serving_default`, by its output `label` or
-    its only output. That their records are disjoint can't be seen from here; the statement says
-    that it was assumed.
-    """
-
-    def __init__(self, folder: pathlib.Path, dataset: Dataset, *, unit: str = "record") -> None:
-        """Finds the teachers, in the order of their names; models are loaded when asked.
-
-        Args:
-          folder: that they lie in.
-          dataset: what is publicly known of the data.
-          unit: what one teacher's records are shared out by, "record" or "owner".
-
-        Raises:
-          ValueError: if there are none, or two of them are the same.
-        """
-        self.unit = unit
-        self.dataset = dataset
-        self._paths = self.paths(folder)
-        self.num_teachers = len(self._paths)
-        self._check_different()
-        self.digest = digest_for(artifacts.digest_paths(self._paths), unit)
-
-    @staticmethod
-    def paths(folder: pathlib.Path) -> list[pathlib.Path]:
-        """Returns the teachers in a folder, in the order of their names.
-
-        Raises:
-          ValueError: if there are none.
-        """
-        found = sorted(
-            path
-            for path in folder.iterdir()
-            if path.suffix == ".keras" or (path / "saved_model.pb").exists()
-        )
-        if not found:
-            raise ValueError(
-                f"teachers: expected .keras files or SavedModel folders in {folder}, got none"
-            )
-        return found
-
-    def _check_different(self) -> None:
-        """Refuses copies: a record that one teacher learnt from would have two votes."""
-        first: dict[tuple[str, ...], str] = {}
-        for path in self._paths:
-            files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
-            content = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-            if first.setdefault(content, path.name) != path.name:
-                raise ValueError(
-                    f"teachers: expected a model of its own for each teacher, got the same in "
-                    f"{first[content]} and {path.name}: its records would have two votes"
-                )
-
-    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Asks one teacher after another, so that only one is in memory.
-
-        Raises:
-          ValueError: if a model does not load or does not fit the data set.
-        """
-        labels = []
-        for index, path in enumerate(self._paths):
-            labels.append(self._labels(path, inputs))
-            if progress is not None:
-                done = (index + 1) * len(inputs) // self.num_teachers
-                progress(done - index * len(inputs) // self.num_teachers)
-        return Votes(np.stack(labels), self.dataset.num_classes)
-
-    def _labels(self, path: pathlib.Path, inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        try:
-            classify = _load_classifier(path, self.dataset)
-            parts = [np.empty(0, np.int64)]
-            for start in range(0, len(inputs), BATCH):
-                answer = np.asarray(classify(inputs[start : start + BATCH]))
-                if answer.shape[1:] not in ((), (self.dataset.num_classes,)):
-                    raise ValueError(
-                        f"answers of shape {list(answer.shape)} for "
-                        f"{self.dataset.num_classes} classes"
-                    )
-                parts.append(answer.argmax(axis=1) if answer.ndim == 2 else answer)
-        except Exception as error:  # Keras, TensorFlow and zipfile each raise their own kinds
-            reason = str(error).strip().splitlines()
-            raise ValueError(
-                f"teachers: expected a model for {self.dataset.name} at {path}, got: "
-                f"{reason[0] if reason else type(error).__name__}"
-            ) from error
-        return np.concatenate(parts)
-
-
-def _load_classifier(path: pathlib.Path, dataset: Dataset) -> Callable[[Any], Any]:
-    if path.suffix == ".keras":
-        model = keras.saving.load_model(path)
-        return lambda inputs: model(tf.cast(inputs, tf.float32), training=False)
-    loaded = tf.saved_model.load(str(path))
-    serve = loaded.signatures["serving_default"]
-    ((name, spec),) = serve.structured_input_signature[1].items()
-
-    def classify(inputs: Any) -> Any:
-        # `loaded` is used here so that it lives as long as its signature.
-        outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
-        if "label" in outputs:
-            return outputs["label"]
-        (output,) = outputs.values()
-        return output
-
-    return classify
-
-
-class KeptVotes:
-    """Sensitive: teachers who answered before, for the first inputs of a pool.
+class StoredVotes(Voter):
+    """SENSITIVE: teachers that answered before, for the first inputs of a pool.
 
     Each owner labels the same public queries and sends the labels alone.
     """
@@ -226,12 +184,12 @@ class KeptVotes:
         """Takes labels.
 
         Args:
-          votes: of the pool's first `num_queries` inputs.
-          pool: public inputs.
-          unit: what one teacher's records are shared out by, "record" or "owner".
+            votes: of the pool's first `num_queries` inputs.
+            pool: public inputs.
+            unit: what one teacher's records are shared out by, "record" or "owner".
 
         Raises:
-          ValueError: if votes and pool don't fit.
+            ValueError: if votes and pool don't fit.
         """
         if votes.num_queries > len(pool) or votes.num_classes != pool.dataset.num_classes:
             raise ValueError(
@@ -254,13 +212,13 @@ class KeptVotes:
         """Looks up the labels of queries of the pool.
 
         Raises:
-          ValueError: if an input is not among the labelled queries.
+            ValueError: if an input is not among the labelled queries.
         """
         columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
         missing = columns.count(-1)
         if missing:
             raise ValueError(
-                f"queries: the kept labels cover {self._labels.shape[1]} queries, {missing} "
+                f"queries: the stored labels cover {self._labels.shape[1]} queries, {missing} "
                 f"others were asked"
             )
         if progress is not None:
@@ -268,109 +226,83 @@ class KeptVotes:
         return Votes(self._labels[:, columns], self.dataset.num_classes)
 
 
-def _read_votes(path: pathlib.Path, pool: Pool) -> KeptVotes:
-    """Reads labels `[num_teachers, num_queries]` from a `.npy` file."""
-    votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
-    if votes.num_queries > len(pool):
-        raise ValueError(
-            f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
-            f"{votes.num_queries}"
-        )
-    return KeptVotes(votes, pool)
+# Ensembles that were trained and saved here.
 
 
-def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
-    """Takes a `.npy` file of labels or a folder of models as an ensemble.
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A saved ensemble's folder, with what `ensemble.json` says.
+
+    Attributes:
+        folder: of the ensemble.
+        description: the fields of the configuration, as they were written.
+        config: the same, checked.
+    """
+
+    folder: pathlib.Path
+    description: Mapping[str, Any]
+    config: TeacherConfig
+
+
+class Ensemble(Voter):
+    """SENSITIVE: an ensemble that was trained here, loaded to be asked for votes.
+
+    A subclass overrides `_votes`, which takes inputs of the right shape.
+    """
+
+    config: TeacherConfig
+
+    def __init__(self, saved: Saved, learnt: str) -> None:
+        """Takes what is common to all kinds.
+
+        Args:
+            saved: the folder that it was loaded from.
+            learnt: digest of all that the teachers learnt, and of their encoder.
+
+        Raises:
+            ValueError: if the records' description next to the folder is broken.
+        """
+        self.config = saved.config
+        self.dataset = saved.config.dataset
+        self.num_teachers = saved.config.num_teachers
+        self.unit = saved.config.unit
+        text = json.dumps(saved.description, sort_keys=True) + learnt
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.records = records_in(saved.folder.parent)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """See `Voter.votes`."""
+        self._check_shape(inputs)
+        return self._votes(inputs, progress)
+
+    def _votes(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Votes:
+        raise NotImplementedError
+
+    def _check_shape(self, inputs: npt.NDArray[Any]) -> None:
+        shape = self.dataset.input_shape
+        if inputs.shape[1:] != shape:
+            raise ValueError(
+                f"queries: expected [num_queries, {', '.join(map(str, shape))}], got "
+                f"{list(inputs.shape)}"
+            )
+
+
+def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:
+    """Writes the record set of private inputs `[num_records, ...]` into a folder, once.
+
+    Args:
+        folder: the sensitive folder of the teachers, which is of one data set for ever.
+        inputs: all private inputs.
+    """
+    if not (folder / RECORDS).exists():
+        artifacts.write_json(folder / RECORDS, RecordSet.of(inputs).to_dict(), private=True)
+
+
+def records_in(folder: pathlib.Path) -> RecordSet | None:
+    """Returns the record set that `store_records` wrote; None if there is none.
 
     Raises:
-      ValueError: if `path` is neither, or holds what does not fit.
+        ValueError: if the file is broken.
     """
-    if path.suffix == ".npy":
-        if not path.is_file():
-            raise ValueError(f"teachers: expected a file of labels at {path}, got none")
-        return _read_votes(path, pool)
-    if path.is_dir():
-        return ModelFolder(path, pool.dataset)
-    raise ValueError(f"teachers: expected a .npy file or a folder of models, got {path}")
-
-
-# Votes of very many teachers, counted without ever holding all of them.
-
-
-MOST_VOTES: Final = 2**24  # of all teachers on single inputs, in memory at a time
-
-
-@runtime_checkable
-class CountingVoter(Protocol):
-    """Sensitive: an ensemble that counts its votes itself, a few teachers' at a time."""
-
-    def counts(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> VoteCounts:
-        """Counts every teacher's vote on every raw input `[num_queries, *input_shape]`."""
-
-
-def counts(
-    teachers: Voter, inputs: npt.NDArray[Any], progress: Progress | None = None
-) -> VoteCounts:
-    """Returns how many teachers vote for each class. SENSITIVE.
-
-    Args:
-      teachers: the ensemble. Where it can count by itself, memory does not grow with the number of
-        teachers times the number of queries.
-      inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
-      progress: called with the number of queries done since its last call.
-    """
-    if isinstance(teachers, CountingVoter):
-        return teachers.counts(inputs, progress)
-    return teachers.votes(inputs, progress).counts()
-
-
-def counts_of_groups(
-    teachers: Voter, groups: npt.NDArray[Any], progress: Progress | None = None
-) -> VoteCounts:
-    """Returns how many teachers vote for each class, each once for every group. SENSITIVE.
-
-    A teacher votes for the class that it names most often in a group. Of several it takes that of
-    the group's first input if that is one of them, else the first class.
-
-    Args:
-      teachers: the ensemble.
-      groups: raw inputs `[num_queries, group_size, *input_shape]`, a query the first of its group.
-      progress: called with the number of queries done since its last call.
-    """
-    num_queries, size = groups.shape[:2]
-    together = max(1, MOST_VOTES // (teachers.num_teachers * size))
-    parts = [np.empty((0, teachers.dataset.num_classes), np.int64)]
-    for start in range(0, num_queries, together):
-        some = groups[start : start + together]
-        single = teachers.votes(some.reshape(-1, *groups.shape[2:]), _of_groups(progress, size))
-        parts.append(_group_votes(single, size).counts().values)
-    return VoteCounts(np.concatenate(parts))
-
-
-def _group_votes(votes: Votes, size: int) -> Votes:
-    """Returns a vote for each `size` inputs, `[num_teachers, num_groups]`."""
-    labels = votes.labels.reshape(votes.num_teachers, -1, size)
-    most: IntArray = np.zeros(labels.shape[:2], np.int64)
-    winners: IntArray = np.zeros_like(most)
-    for place in range(votes.num_classes):
-        named = labels == place
-        # Doubled, so that the first input can break a tie and do no more.
-        number = 2 * named.sum(axis=2) + named[:, :, 0]
-        winners[number > most] = place
-        np.maximum(most, number, out=most)
-    return Votes(winners, votes.num_classes)
-
-
-def _of_groups(progress: Progress | None, size: int) -> Progress | None:
-    """Returns what takes numbers of inputs and tells of whole groups."""
-    if progress is None:
-        return None
-    inputs = told = 0
-
-    def advance(number: int) -> None:
-        nonlocal inputs, told
-        inputs += number
-        progress(inputs // size - told)
-        told = inputs // size
-
-    return advance
+    path = folder / RECORDS
+    return RecordSet.from_dict(artifacts.read_json(path)) if path.exists() else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import mpmath as mp
 import numpy as np
 
-from pate_tf.accounting.quadrature import AdditiveNoise, FloatArray, Grid, IntArray
+from pate_tf.accounting.outcomes import AdditiveNoise, FloatArray, Grid, IntArray
 
 mp.mp.dps = 50
 

@@ -18,7 +18,11 @@ from pate_tf.accounting.conversions import (
     pure_composition_epsilon,
 )
 from pate_tf.accounting.mechanisms import ExponentialMechanism
-from pate_tf.accounting.optimal_thresholding import CERTAIN, pass_numerator, stability_distances
+from pate_tf.accounting.mechanisms.stability_gate import (
+    CERTAIN,
+    pass_numerator,
+    stability_distances,
+)
 
 EXAMPLES = settings(deadline=None, max_examples=40, derandomize=True)
 

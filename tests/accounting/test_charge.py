@@ -31,7 +31,7 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
     StabilityGate,
 )
-from pate_tf.accounting.release_plan import ReleasePlan
+from pate_tf.accounting.planning import ReleasePlan
 
 LAPLACE, GAUSSIAN = LaplaceNoisyMax(0.05), GaussianNoisyMax(40.0)
 GATE = ToyGate(0.25, 1e-6)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.divergences import LATTICE
+from pate_tf.accounting.composition import dp_event, smallest_epsilon
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.group_privacy import several_teachers_epsilon
-from pate_tf.accounting.mechanisms import ClassSums, GaussianHistogram, base
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianHistogram, base
+from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
 
 DELTA = 1e-5
@@ -28,25 +28,25 @@ def exact_epsilon(moved: float) -> float:
 
 @pytest.mark.parametrize("sigma", [2.0, 15.0, 61.5, 400.0])
 def test_a_record_replaced_moves_the_sums_by_two_lengths(sigma):
-    epsilon, _ = smallest_epsilon({ClassSums(sigma): 1}, DELTA)
+    epsilon, _ = smallest_epsilon({GaussianFeatureSums(sigma): 1}, DELTA)
     assert epsilon == pytest.approx(exact_epsilon(2.0 / sigma), rel=1e-6)
     assert epsilon >= exact_epsilon(2.0 / sigma)
     # Moments alone say no less, and dp-accounting no more.
     dp_accounting = pytest.importorskip("dp_accounting")
     accountant = dp_accounting.pld.PLDAccountant()
-    accountant.compose(ClassSums(sigma).to_dp_event())
+    accountant.compose(dp_event(GaussianFeatureSums(sigma)))
     assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
 
 
 def test_several_records_of_one_person_move_them_by_as_many_times_two():
-    paid = {ClassSums(50.0): 1}
+    paid = {GaussianFeatureSums(50.0): 1}
     for number in (2, 5):
         found = several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
         assert found == pytest.approx(exact_epsilon(2.0 * number / 50.0), rel=1e-3)
 
 
 def test_sums_and_votes_of_one_ensemble_add_up():
-    both = {ClassSums(50.0): 1, GaussianHistogram(200.0): 100}
+    both = {GaussianFeatureSums(50.0): 1, GaussianHistogram(200.0): 100}
     moved = np.sqrt(4.0 / 50.0**2 + 100 * 2.0 / 200.0**2)
     # Of different mechanisms moments alone are added, which say a little more.
     found, exact = smallest_epsilon(both, DELTA)[0], exact_epsilon(moved)
@@ -55,7 +55,7 @@ def test_sums_and_votes_of_one_ensemble_add_up():
 
 def test_a_plan_takes_the_least_noise():
     target = Target(epsilon=0.1, delta=DELTA, num_queries=1)
-    sigma = target.least_noise(ClassSums.of_scale).sigma
+    sigma = target.least_noise(GaussianFeatureSums.of_scale).sigma
     assert exact_epsilon(2.0 / sigma) <= 0.1 < exact_epsilon(2.0 / (0.999 * sigma))
 
 
@@ -64,7 +64,7 @@ def test_a_plan_takes_the_least_noise():
 def test_so_much_noise_is_drawn_on_each_number(source, sigma):
     """Chi-squared at a false-alarm rate of 1e-6; a wrong scale of 5 % is always seen."""
     sums = np.arange(40_000).reshape(4_000, 10) * 1_000
-    noise = (ClassSums(sigma).draw_sums(sums, source) - sums) / LATTICE
+    noise = (GaussianFeatureSums(sigma).draw_sums(sums, source) - sums) / LATTICE
 
     def is_likely(scale):
         total = np.square(noise / scale).sum()
@@ -79,16 +79,16 @@ def test_so_much_noise_is_drawn_on_each_number(source, sigma):
 
 def test_little_noise_is_more_than_the_lattice_needs():
     sums = np.zeros((4_000, 10), np.int64)
-    tiny = ClassSums(2.0**-30).draw_sums(sums, SystemNoise())
+    tiny = GaussianFeatureSums(2.0**-30).draw_sums(sums, SystemNoise())
     assert tiny.std() == pytest.approx(8.0, rel=0.05)  # steps
 
 
 def test_it_labels_nothing_by_itself():
     assert "class_sums" in base.adders() and "class_sums" not in base.offered()
     with pytest.raises(ValueError, match="asks no teacher"):
-        check_drawable(ClassSums(1.0))
+        check_drawable(GaussianFeatureSums(1.0))
     with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):
         GaussianHistogram(1.0).draw_sums(np.zeros((2, 2), np.int64), SystemNoise())
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="sigma"):
-            ClassSums(bad)
+            GaussianFeatureSums(bad)

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     epsilon_from_alphas,
+    excess,
+    exp_remainder,
     gaussian_dp_delta,
     gaussian_dp_epsilon,
     least,
+    pure_alpha,
     pure_composition_epsilon,
     strong_composition_epsilon,
 )
-from pate_tf.accounting.divergences import excess, exp_remainder, pure_alpha
 
 EXAMPLES = settings(deadline=None, max_examples=60, derandomize=True)
 

@@ -24,7 +24,7 @@ from pate_tf.accounting.moments import (
     union_bound,
     vote_reach,
 )
-from pate_tf.accounting.quadrature import NeighbourOutcomes, neighbour_outcomes
+from pate_tf.accounting.outcomes import NeighbourOutcomes, neighbour_outcomes
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 MOMENTS = np.array([0.1, 0.5, 1.0, 3.0, 8.0, 30.0])

@@ -21,14 +21,15 @@ from pate_tf.accounting.mechanisms import (
     StabilityGate,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.stability_gate import PLANNED_CHANCE, PLANNED_SHARE
-from pate_tf.accounting.optimal_thresholding import (
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.mechanisms.stability_gate import (
     CERTAIN,
+    PLANNED_CHANCE,
+    PLANNED_SHARE,
     DrawnWhileShut,
     pass_numerator,
     stability_distances,
 )
-from pate_tf.accounting.target import Target
 from pate_tf.aggregation.noise import SystemNoise
 
 FALSE_ALARM = 1e-7

@@ -30,7 +30,7 @@ from pate_tf.accounting.moments import (
     union_bound,
     vote_reach,
 )
-from pate_tf.accounting.quadrature import neighbour_outcomes
+from pate_tf.accounting.outcomes import neighbour_outcomes
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())
 VALUES = {name: float(value) for name, value in GOLDEN["values"].items()}

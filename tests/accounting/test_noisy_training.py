@@ -1,5 +1,8 @@
 """What noisy shared training costs, against slow twins and dp-accounting."""
 
+import dataclasses
+import tracemalloc
+
 import dp_accounting
 import mpmath
 import numpy as np
@@ -181,6 +184,28 @@ def test_the_sparse_vector_is_composed():
     assert 4.0 < one.epsilon(1e-5) < 5.0
     dear = SparseVectorTraining(epsilon_each=1.0, num_uploaded=10_550, rounds=30)
     assert 1e5 < dear.epsilon(1e-5) <= dear.pure_epsilon
+    thrice = dataclasses.replace(dear, rounds=90)
+    assert dear.composed_epsilon(3, delta=1e-5) == pytest.approx(thrice.pure_epsilon)
+
+
+@pytest.mark.parametrize(
+    "training", [TRAININGS[0], SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
+)
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, np.nan])
+def test_a_delta_out_of_range_is_refused(training, delta):
+    with pytest.raises(ValueError, match="expected delta"):
+        training.composed_epsilon(1, delta=delta)
+
+
+def test_losses_take_little_memory_however_little_the_noise():
+    tracemalloc.start()
+    try:
+        little = NoisyTraining(sampling_rate=0.5, noise_multiplier=0.2, rounds=1)
+        assert np.isfinite(little.composed_epsilon(1, delta=1e-5))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**24
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,13 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.outcomes import additive_outcomes, discrete_laplace_tail, laplace_tail
-from pate_tf.accounting.quadrature import geometric_rule, integer_rule
+from pate_tf.accounting.outcomes import (
+    additive_outcomes,
+    discrete_laplace_tail,
+    geometric_rule,
+    integer_rule,
+    laplace_tail,
+)
 
 GOLDEN_FILE = pathlib.Path(__file__).with_name("golden.json")
 GOLDEN = json.loads(GOLDEN_FILE.read_text())

@@ -15,7 +15,7 @@ from scipy import stats
 
 from pate_tf.accounting.composition import ApproximateGuarantee
 from pate_tf.accounting.mechanisms import StabilityGate
-from pate_tf.accounting.optimal_thresholding import (
+from pate_tf.accounting.mechanisms.stability_gate import (
     CERTAIN,
     least_epsilon,
     pass_numerator,

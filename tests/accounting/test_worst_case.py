@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pate_tf.accounting import noisy_max_costs
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS
-from pate_tf.accounting.divergences import bounded_range_alpha
+from pate_tf.accounting.conversions import DEFAULT_MOMENTS, bounded_range_alpha
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.divergences import FloatArray, pure_alpha
+from pate_tf.accounting.conversions import FloatArray, pure_alpha
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     AdditiveNoisyMax,
@@ -25,8 +25,8 @@ from pate_tf.accounting.mechanisms import (
     Parameter,
     largest_sums,
 )
-from pate_tf.accounting.mechanisms.base import SIGMA
-from pate_tf.accounting.quadrature import IntArray
+from pate_tf.accounting.mechanisms.base import OfSigma, OneScale
+from pate_tf.accounting.outcomes import IntArray
 
 TOY_EPS = Parameter(
     field="epsilon",
@@ -41,7 +41,7 @@ TOY_EPS = Parameter(
 
 
 @dataclass(frozen=True)
-class ToyNoisyMax(AdditiveNoisyMax):
+class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     """Discrete Laplace noise of scale 2 / epsilon: one vote moves two counts by one."""
 
     epsilon: float
@@ -74,18 +74,12 @@ class ToyNoisyMax(AdditiveNoisyMax):
 
 
 @dataclass(frozen=True)
-class ToyHistogram(Mechanism):
+class ToyHistogram(OfSigma):
     """Releases every noisy count, and the largest one's class as label."""
 
-    sigma: float
     name: ClassVar[str] = "toy_histogram"
-    parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
     words: ClassVar[str] = "Noisy numbers of votes leave, sigma {sigma}."
     lacks: ClassVar[Mapping[str, str]] = {"bounds": "a toy", "outcome law": "a toy"}
-
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        return cls(scale)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -108,7 +102,7 @@ class ToyGate(Mechanism):
     epsilon: float
     delta: float
     name: ClassVar[str] = "toy_gate"
-    is_paid_once: ClassVar[bool] = True
+    charged_per_batch: ClassVar[bool] = True
     withholds: ClassVar[bool] = True
     words: ClassVar[str] = "All labels of a batch leave, or none. Paid {epsilon} and {delta}."
     lacks: ClassVar[Mapping[str, str]] = {

@@ -9,8 +9,11 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.analysis.accounting import data_independent_guarantees, epsilon_by_dp_accounting
-from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.accounting import (
+    AnalysisConfig,
+    data_independent_guarantees,
+    epsilon_by_dp_accounting,
+)
 
 DELTA = 1e-5
 

@@ -18,8 +18,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
 )
 from pate_tf.analysis import plots as analysis_figures
-from pate_tf.analysis.accounting import analyse
-from pate_tf.analysis.guarantees import AnalysisConfig
+from pate_tf.analysis.accounting import AnalysisConfig, analyse
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
@@ -32,7 +31,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def source_of(*groups, labels=None):
     answered = tuple(AnsweredVotes(*group) for group in groups)
     paid = {group.mechanism: group.counts.num_queries + group.num_unanswered for group in answered}
-    return VoteSource(groups=answered, num_paid=paid, identity=str, labels=labels)
+    return VoteSource(groups=answered, num_charged=paid, identity=str, labels=labels)
 
 
 def label_source(num_teachers=30, num_queries=25):
@@ -83,7 +82,7 @@ def test_files_are_apart_and_private(tmp_path):
 
 
 def test_without_votes_only_the_data_independent_plot_is_drawn(tmp_path):
-    source = VoteSource(groups=None, num_paid={LAPLACE: 100}, identity=str)
+    source = VoteSource(groups=None, num_charged={LAPLACE: 100}, identity=str)
     (path,) = analysis_figures.draw(artifacts.RunDirectory(tmp_path), source, CONFIG)
     assert path == tmp_path / "released/epsilon_data_independent.png"
 
@@ -91,7 +90,7 @@ def test_without_votes_only_the_data_independent_plot_is_drawn(tmp_path):
 def test_every_figure_is_labelled_and_marked():
     source = label_source()
     figures = {
-        analysis_figures.data_independent_figure(source.num_paid, CONFIG): "publishable",
+        analysis_figures.data_independent_figure(source.num_charged, CONFIG): "publishable",
         analysis_figures.bounds_figure(source, CONFIG): "SENSITIVE, do not publish",
         analysis_figures.gap_figure(source.groups[0]): "publishable",
         analysis_figures.teachers_figure(source.labels): "SENSITIVE, do not publish",
@@ -117,7 +116,7 @@ def test_curves_end_at_the_numbers_of_the_analysis():
         (curve,) = [curve for label, curve in curves.items() if label.startswith(f"{bound} (")]
         assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)
         assert (np.diff(curve, axis=0) > 0.0).all()
-    curves = lines_of(analysis_figures.data_independent_figure(source.num_paid, CONFIG))
+    curves = lines_of(analysis_figures.data_independent_figure(source.num_charged, CONFIG))
     for kind, guarantee in analysis.data_independent.items():
         curve = curves[analysis_figures.KINDS[kind]]
         assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)

@@ -2,12 +2,18 @@ import json
 import shutil
 
 import pytest
-from analysis_helpers import DELTA, GivenNoise, Script, golden_counts, pay
+from analysis_helpers import (
+    DELTA,
+    GivenNoise,
+    Script,
+    golden_counts,
+    pay,
+    read_run,
+    release_of,
+)
 from statement_helpers import check, state
 
-from pate_tf.analysis.release import ReleaseStore
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.api import analysis as analysis_run
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.statement.check import add_release
@@ -31,15 +37,14 @@ def values(run) -> dict:
 
 def release(run):
     request = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
-    source = analysis_run.read_run(run.root).source
-    noise = GivenNoise(lambda sigma: 1)
-    return ReleaseStore(run.sensitive).release(source, request, noise).sanitised
+    source = read_run(run.root).source
+    return release_of(source, request, GivenNoise(lambda sigma: 1), run.sensitive).sanitised
 
 
 def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
     run = make_run(tmp_path)
     before, released = values(run), release(run)
-    assert add_release(run, released) == run.released / "privacy_statement.md"
+    assert add_release(run) == run.released / "privacy_statement.md"
     after = values(run)
     assert after["sanitised"] == {
         "epsilon": released.epsilon,
@@ -61,12 +66,13 @@ def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
 
 def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
     run = make_run(tmp_path)
-    add_release(run, release(run))
+    release(run)
+    add_release(run)
     statement = values(run)
     for name, value, told in (
-        ("epsilon", 0.001, "sanitised epsilon of at least"),
-        ("epsilon", float("nan"), "sanitised epsilon of at least"),
-        ("worst_case_epsilon", 0.001, "sanitised worst_case_epsilon of at least"),
+        ("epsilon", 0.001, "at least a sanitised epsilon"),
+        ("epsilon", float("nan"), "at least a sanitised epsilon"),
+        ("worst_case_epsilon", 0.001, "at least a sanitised worst_case_epsilon"),
         ("confidence", 0.999, "a confidence up to 0.99"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -82,7 +88,8 @@ def test_a_plan_that_came_after_votes_is_told(tmp_path):
     opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
     Ledger.open(run.sensitive, **opened, acknowledge_reset=True).close()
     write(run, state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50))))
-    add_release(run, release(run))
+    release(run)
+    add_release(run)
     statement = values(run)
     check(run.sensitive, statement)
     assert statement["sanitised"]["plan_was_fixed"] is False
@@ -95,12 +102,12 @@ def test_a_plan_that_came_after_votes_is_told(tmp_path):
 
 def test_a_seeded_release_can_not_be_hidden(tmp_path):
     run = make_run(tmp_path)
-    released = release(run)
+    release(run)
     with Ledger.open(run.sensitive, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
         (plan,) = (charge for charge in ledger.charges if not charge.answers)
         with ledger.exclusive():
             ledger.debit(plan, secure_noise=False)
-    add_release(run, released)
+    add_release(run)
     assert values(run)["secure_noise"] is False
     with pytest.raises(ValueError, match="it claims secure noise"):
         check(run.sensitive, {**values(run), "secure_noise": True})
@@ -109,14 +116,14 @@ def test_a_seeded_release_can_not_be_hidden(tmp_path):
 def test_the_statement_of_another_ledger_is_left_alone(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
     write(run, values(other))
-    assert add_release(run, release(run)) is None
+    assert add_release(run) is None
     assert values(run) == values(other)
 
 
 def test_a_run_without_a_student_has_no_page(tmp_path):
     run = artifacts.RunDirectory(tmp_path)
     pay(run.sensitive, golden_counts("H1", 5))
-    assert add_release(run, release(run)) is None
+    assert add_release(run) is None
 
 
 @pytest.mark.parametrize("change", [{"query_strategy": "siamese"}, {"delta": 1e-6}], ids=str)
@@ -124,7 +131,7 @@ def test_a_page_that_the_release_does_not_cover_is_left_as_it_was(tmp_path, caps
     run = make_run(tmp_path)
     write(run, {**values(run), **change})
     before = values(run)
-    assert add_release(run, release(run)) is None
+    assert add_release(run) is None
     ended = Script().run(tmp_path, capsys, f"--train_dir={tmp_path}", "--release=sanitised")
     assert (ended.code, ended.err) == (0, "")
     assert "left as it was" in ended.out

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import stat
 import subprocess
 import sys
@@ -25,12 +26,11 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     LaplaceNoisyMax,
-    base,
     mechanism_from_dict,
 )
-from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.cli import analysis, command_line
+from pate_tf.api.analysis import SourceSettings, read_votes
+from pate_tf.cli import command_line
 from pate_tf.ledger import Ledger
 
 
@@ -149,7 +149,7 @@ def test_default_report_has_the_fields_that_users_rely_on(succeed, h1):
     assert "smooth_sensitivity" not in report
 
 
-def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_who_was_not_charged(
+def test_votes_of_a_file_are_released_only_when_asked_to_and_it_says_what_was_not_charged(
     succeed, tmp_path, h1
 ):
     assert not (tmp_path / "out/sensitive/releases").exists()
@@ -187,15 +187,9 @@ PLAN_FLAGS += ["gate_budget=1", "confidence=0.9", "discard_release"]
 
 @pytest.mark.parametrize("flag", PLAN_FLAGS)
 def test_flags_of_a_release_need_one(run, tmp_path, h1, flag):
-    folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 3))
-    sources = ([h1, "--input_is_counts"], [f"--train_dir={tmp_path}/run"], [f"--ledger={folder}"])
-    for source in sources:
-        ended = run(*source, f"--{flag}")
-        assert_refused(ended, tmp_path)
-        assert f"{flag.split('=')[0]}: expected --release with it" in ended.err
-    with Ledger.read(folder) as ledger:
-        assert ledger.history()[-1].kind == "answers"
+    ended = run(h1, "--input_is_counts", f"--{flag}")
+    assert_refused(ended, tmp_path)
+    assert f"{flag.split('=')[0]}: expected a release with it" in ended.err
 
 
 def test_a_charge_without_a_draw_is_not_charged_again_unasked(succeed, tmp_path):
@@ -212,45 +206,6 @@ def test_a_charge_without_a_draw_is_not_charged_again_unasked(succeed, tmp_path)
         assert "sanitised" not in succeed(source).report
     with Ledger.read(folder) as ledger:
         assert ledger.history() == before
-
-
-def test_labels_and_their_counts_give_the_same(succeed, tmp_path, labels):
-    from_labels = succeed(labels, "--release=none").report
-    table = random_labels(50, 40)
-    counts = np.stack([np.bincount(column, minlength=10) for column in table.T])
-    file = save(tmp_path / "counts.npy", counts.astype(np.float64))
-    from_counts = succeed(f"--counts_file={file}", "--input_is_counts", "--release=none").report
-    assert from_labels == from_counts
-
-
-def test_order_of_classes_and_queries_changes_nothing(succeed, tmp_path):
-    rng = np.random.default_rng(3)
-    counts = rng.multinomial(50, [0.7, 0.1, 0.1, 0.1], size=30)
-    reports = []
-    for table in (counts, counts[:, rng.permutation(4)][rng.permutation(30)]):
-        file = save(tmp_path / "counts.npy", table)
-        flags = (f"--counts_file={file}", "--input_is_counts", "--release=sanitised")
-        reports.append(succeed(*flags).report)
-    for bound, found in reports[0]["bounds"].items():
-        assert reports[1]["bounds"][bound]["epsilon"] == pytest.approx(found["epsilon"], rel=1e-12)
-    assert reports[0]["sanitised"] == reports[1]["sanitised"]
-
-
-def test_indices_and_max_examples_select_queries(succeed, tmp_path, labels):
-    indices = np.array([3, 0, 17, 5])
-    file = save(tmp_path / "indices.npy", indices)
-    chosen = save(tmp_path / "chosen.npy", random_labels(50, 40)[:, indices[:3]])
-    selected = succeed(labels, f"--indices_file={file}", "--max_examples=3", "--release=none")
-    expected = succeed(f"--counts_file={chosen}", "--release=none")
-    assert selected.report == expected.report
-    assert selected.report["queries"] == 3
-
-
-def test_more_classes_than_occur_only_raise_the_bounds(succeed, labels):
-    few = succeed(labels, "--release=none").report["bounds"]
-    many = succeed(labels, "--release=none", "--nb_labels=30").report["bounds"]
-    for bound, found in few.items():
-        assert many[bound]["epsilon"] >= found["epsilon"]
 
 
 def test_gaussian_noise_has_its_own_bounds(succeed, h1):
@@ -307,7 +262,7 @@ def test_sensitive_files_are_private_under_any_umask(succeed, tmp_path, h1):
     sensitive = tmp_path / "out/sensitive"
     assert mode(sensitive) == mode(sensitive / "releases") == 0o700
     files = [path for path in sensitive.rglob("*") if path.is_file()]
-    assert len(files) == 2
+    assert len(files) >= 2
     assert {mode(path) for path in [*files, tmp_path / "report.json"]} == {0o600}
 
 
@@ -333,23 +288,13 @@ def test_report_may_not_lie_beside_published_files(run, tmp_path, h1):
 RELEASE = "--release=sanitised"
 
 
-def test_a_release_is_drawn_once(succeed, h1):
-    first = succeed(h1, "--input_is_counts", RELEASE).report
-    assert (
-        succeed(h1, "--input_is_counts", RELEASE, "--bound=two_sided").report["sanitised"]
-        == first["sanitised"]
-    )
-    assert succeed(h1, "--input_is_counts", RELEASE).report == first
-
-
-def test_the_release_is_noisy(succeed, tmp_path, h1):
+def test_the_release_is_noisy(succeed, tmp_path, monkeypatch, h1):
     # Six equal draws of a discrete Gaussian of scale above 5: probability below 0.08^5 = 4e-6.
-    drawn = {
-        succeed(h1, "--input_is_counts", RELEASE, f"--output_dir={tmp_path / str(number)}").report[
-            "sanitised"
-        ]["epsilon"]
-        for number in range(6)
-    }
+    drawn = set()
+    for number in range(6):  # six machines, which know nothing of each other
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {number}"))
+        flags = (h1, "--input_is_counts", RELEASE, f"--output_dir={tmp_path / str(number)}")
+        drawn.add(succeed(*flags).report["sanitised"]["epsilon"])
     assert len(drawn) > 1
 
 
@@ -365,10 +310,10 @@ def test_the_release_is_noisy(succeed, tmp_path, h1):
 )
 def test_other_releases_of_the_same_votes_are_refused(run, succeed, tmp_path, h1, change):
     first = succeed(h1, "--input_is_counts", RELEASE).report["sanitised"]
-    (file,) = (tmp_path / "out/sensitive/releases").glob("*.json")
+    (file,) = (tmp_path / "out/sensitive/releases").glob("*/ledger.sqlite3")
     refused = run(h1, "--input_is_counts", *change)
     assert refused.code == 1
-    assert str(file) in refused.err
+    assert str(file.parent) in refused.err
     assert "--discard_release" in refused.err
     assert succeed(h1, "--input_is_counts", RELEASE).report["sanitised"] == first
     replaced = succeed(h1, "--input_is_counts", *change, "--discard_release")
@@ -423,7 +368,7 @@ def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_pa
         assert kinds == ["opened", "debit", "answers", "debit", "released"]
     refused = run(f"--train_dir={tmp_path / 'run'}", "--release=gate")
     assert refused.code == 1
-    assert "which have left already" in refused.err
+    assert "which were released already" in refused.err
     other = tmp_path / "other"
     pay(other, golden_counts("H2", 30), ensemble="cd" * 32)
     refused = run(f"--ledger={folder},{other}", "--release=sanitised")
@@ -441,22 +386,9 @@ def test_discarding_does_not_draw_the_same_plan_again(succeed, h1):
     assert len(drawn) == 1
 
 
-def test_a_ledger_keeps_to_the_plan_from_before_there_were_votes(run, succeed, tmp_path):
-    folder = tmp_path / "run/sensitive"
-    planned = PlannedRelease(profile=0.6)
-    Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, planned_release=planned).close()
-    pay(folder, golden_counts("H1", 30))
-    for other in ("--release_sigma=20", "--profile=0.8", "--confidence=0.95"):
-        refused = run(f"--ledger={folder}", RELEASE, other)
-        assert refused.code == 1
-        assert "fixed when the ledger was opened, before there were votes" in refused.err
-    first = succeed(f"--ledger={folder}", RELEASE).report
-    assert first["plan_was_fixed"] is True
-    assert "0.6 of the teachers" in first["plan"]["profile"]
-    assert succeed(f"--ledger={folder}").report["sanitised"] == first["sanitised"]
-
-
-def test_a_gate_on_a_file_is_no_worst_case_unless_its_tries_are_counted(run, succeed, tmp_path, h1):
+def test_a_gate_on_a_file_is_no_worst_case_unless_its_tries_are_counted(
+    run, succeed, tmp_path, monkeypatch, h1
+):
     """The reviewer's attack: 40 fresh folders, until it passes."""
     # So little noise that 40 tries don't reach the data-independent epsilon, which would cap them.
     flags = (h1, "--input_is_counts", "--noise_eps=0.1", "--release=gate")
@@ -467,7 +399,10 @@ def test_a_gate_on_a_file_is_no_worst_case_unless_its_tries_are_counted(run, suc
     assert "for this one try alone" in alone.out
     assert "worst case" not in row
     costs = []
+    refused = run(*flags, f"--output_dir={tmp_path}/fresh")
+    assert refused.code == 1 and "--attempts covers several" in refused.err
     for attempts in (1, 2, 40):
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {attempts}"))
         ended = succeed(*flags, f"--attempts={attempts}", f"--output_dir={tmp_path}/{attempts}")
         gate = ended.report["gate"]
         assert (gate["attempts"], gate["worst_case"]) == (attempts, True)
@@ -499,7 +434,7 @@ def test_gate_and_sanitised_epsilon_read_one_draw(succeed, tmp_path, h1):
     assert published["epsilon_worst_case"] == published["epsilon_data_independent"]
     assert published["queries_answered"] == published["queries"]
     assert set(report) == {*published, "epsilon_data_dependent", "order", "bounds", "sensitive"}
-    assert len(list((tmp_path / "out/sensitive/releases").glob("*.json"))) == 1
+    assert len(list((tmp_path / "out/sensitive/releases").glob("*/ledger.sqlite3"))) == 1
 
 
 def test_a_gate_with_no_budget_to_speak_of_stays_shut(succeed, tmp_path):
@@ -590,13 +525,6 @@ def hostile_files(folder):
     return paths
 
 
-HOSTILE = (
-    *("a vector", "no queries", "different sums", "negative", "fractions", "nan", "truth values"),
-    *("text", "no votes", "complex", "objects", "empty", "truncated", "archive", "missing"),
-    "a folder",
-)
-
-
 def assert_refused(ended, tmp_path, code=1):
     assert ended.code == code
     assert ended.err.startswith("error: ")
@@ -605,28 +533,23 @@ def assert_refused(ended, tmp_path, code=1):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_bad_file_gets_one_line(run, tmp_path, kind):
-    path = hostile_files(tmp_path)[kind]
-    ended = run(f"--counts_file={path}", "--input_is_counts")
+def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1):
+    def refusal(**settings):
+        with pytest.raises((ValueError, OSError)) as caught:
+            read_votes(SourceSettings(**settings), MECHANISM)
+        return str(caught.value)
+
+    for path in hostile_files(tmp_path).values():
+        message = refusal(counts_file=path, input_is_counts=True)
+        assert str(path) in message and "235" not in message and "\n" not in message
+    for kind in ("a vector", "fractions", "nan", "text", "objects", "truncated"):
+        assert "\n" not in refusal(counts_file=tmp_path / f"{kind}.npy")
+    good = pathlib.Path(h1.removeprefix("--counts_file="))
+    for indices in ([0, 100], [-1], [0.5], [[0, 1]], ["0"], [True], [np.nan], []):
+        file = save(tmp_path / "indices.npy", np.array(indices))
+        assert "\n" not in refusal(counts_file=good, input_is_counts=True, indices_file=file)
+    ended = run(f"--counts_file={tmp_path / 'nan.npy'}", "--input_is_counts")
     assert_refused(ended, tmp_path)
-    assert str(path) in ended.err
-    assert "235" not in ended.err
-
-
-@pytest.mark.parametrize("kind", ["a vector", "fractions", "nan", "text", "objects", "truncated"])
-def test_a_bad_file_of_labels_gets_one_line(run, tmp_path, kind):
-    assert_refused(run(f"--counts_file={hostile_files(tmp_path)[kind]}"), tmp_path)
-
-
-@pytest.mark.parametrize(
-    "indices",
-    [[0, 100], [-1], [0.5], [[0, 1]], ["0"], [True], [np.nan], []],
-    ids=str,
-)
-def test_bad_indices_get_one_line(run, tmp_path, h1, indices):
-    file = save(tmp_path / "indices.npy", np.array(indices))
-    assert_refused(run(h1, "--input_is_counts", f"--indices_file={file}"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -651,17 +574,17 @@ def test_bad_indices_get_one_line(run, tmp_path, h1, indices):
         ["--counts_file={h1}", "--no_such_flag"],
         ["--counts_file={h1}", "stray"],
         ["--calibrate"],
-        ["--calibrate", "--target_epsilon=1"],
         ["--calibrate", "--target_epsilon=0", "--queries=2"],
         ["--calibrate", "--target_epsilon=1", "--queries=0"],
-        ["--calibrate", "--target_epsilon=1", "--queries=2", "--noise_eps=1"],
-        ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--sigma=3"],
         ["--calibrate", "--nb_teachers=9"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=0"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--margin=0"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--margin=1.1"],
         ["--calibrate", "--target_epsilon=1", "--nb_teachers=9", "--exceptions=-1"],
         ["--counts_file={h1}", "--nb_teachers=9"],
+        ["--counts_file={h1}", "--release=sanitised", "--confidence=0.3"],
+        ["--counts_file={h1}", "--margin=0.5"],
+        ["--counts_file={h1}", "--exceptions=2"],
     ],
     ids=" ".join,
 )
@@ -680,7 +603,6 @@ def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, arguments):
         ["--release=sanitised,smooth_sensitivity"],
         ["--release=sanitised", "--gate_budget=1"],
         ["--release=gate", "--confidence=0.9"],
-        ["--release=sanitised", "--confidence=0.3"],
         ["--release=sanitised", "--release_sigma=1e9"],
         ["--release=sanitised", "--release_sigma=1e-200"],
         ["--release=sanitised", "--release_sigma=1e-155"],
@@ -688,8 +610,6 @@ def test_bad_flags_get_one_line_and_code_2(run, tmp_path, h1, arguments):
         ["--sigma=3", "--mechanism=permute_and_flip"],
         ["--adaptive", "--release=none", "--bound=paper"],
         ["--nb_labels=3"],
-        ["--margin=0.5"],
-        ["--exceptions=2"],
     ],
     ids=" ".join,
 )
@@ -718,9 +638,9 @@ def test_prints_a_ledger(succeed, tmp_path):
     history = ended.out.split("Ledger, publishable")[0].strip().splitlines()[1:]
     assert len(history) == len(rows) == 5
     assert "opened: epsilon at most 20 at delta 1e-05" in history[0]
-    assert "paid for 30 queries of permute_and_flip, gamma 0.05 (scale 20 votes)" in history[1]
-    assert "answered 30 of the 30 queries that row 2 paid for" in history[2]
-    assert "paid for 10 queries" in history[3]
+    assert "charged 30 queries of permute_and_flip, gamma 0.05 (scale 20 votes)" in history[1]
+    assert "answered 30 of the 30 queries that row 2 charged" in history[2]
+    assert "charged 10 queries" in history[3]
     report = ended.report
     assert report["queries"] == 40
     assert report["epsilon_data_independent"] == pytest.approx(spent, rel=1e-12)
@@ -778,7 +698,7 @@ def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tm
     assert report["queries"] == 3
     ended = run(f"--train_dir={tmp_path}/run")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "expected the counts of a paid batch" in ended.err
+    assert "expected the counts of" in ended.err
 
 
 def test_analyses_a_run(succeed, tmp_path):
@@ -938,58 +858,19 @@ def test_most_queries_meet_the_target(succeed):
     assert report["epsilon_data_independent"] <= 2.0
 
 
-def test_all_mechanisms_are_compared_and_one_is_recommended(succeed):
-    asked = ("--calibrate", "--target_epsilon=0.25", "--queries=50", "--nb_teachers=250")
-    ended = succeed(*asked)
-    report = ended.report
-    assert report["mechanism"]["name"] == "stability_gate"
-    assert report["queries"] == 50 and 0.2499 < report["epsilon_data_independent"] <= 0.25
-    assert report["mechanism"]["delta"] == pytest.approx(
-        1e-5 / 3
-    )  # the rest is for what comes later
-    assert report["expected_right_labels"] > 49.9
-    names = [one["mechanism"]["name"] for one in report["plan"]["candidates"]]
-    offered = base.offered()
-    assert sorted(names) == [one for one in offered if not offered[one].heeds_predictions]
-    for text in ("Recommended: stability_gate", "--epsilon=0.25", "Assumed, not measured"):
+def test_without_noise_methods_and_mechanisms_are_compared(succeed, run):
+    ended = succeed("--calibrate", "--epsilon=1", "--nb_teachers=60", "--delta=1e-6")
+    assert {one["mechanism"]["name"] for one in ended.report["plan"]["candidates"]} > {
+        "stability_gate",
+        "gaussian_histogram",
+    }
+    assert ended.report["delta"] == 1e-6 and "class_sums" in ended.report
+    for text in ("Recommended", "pate student", "feature_sums", "--nb_teachers=60"):
         assert text in ended.out
-    for name in names:
-        assert name in ended.out
-
-
-def test_a_comparison_says_what_sums_of_records_would_take(succeed):
-    """The noise that `train_student.py` takes for a budget alone, and from how many records."""
-    asked = ("--calibrate", "--target_epsilon=0.25", "--nb_teachers=250")
-    ended = succeed(*asked)
-    sums = ended.report["class_sums"]
-    paid = mechanism_from_dict(sums["mechanism"])
-    assert paid.name == "class_sums"
-    epsilon, _ = paid.data_independent_epsilon(num_queries=1, delta=DELTA)
-    assert 0.2499 < epsilon <= sums["epsilon"] <= 0.25
-    assert sums["fewest_records_of_a_class"] == 20.0 * paid.noise_scales["sigma"]
-    assert f"noise of {rounded_up(paid.noise_scales['sigma'])} to each" in " ".join(
-        ended.out.split()
-    )
-    named = succeed(*asked, "--mechanism=gaussian_histogram")
-    assert "class_sums" not in named.report and "Or no votes" not in named.out
-
-
-def test_the_margin_and_the_number_of_classes_are_heeded(succeed):
-    asked = ("--calibrate", "--target_epsilon=1", "--nb_teachers=60")
-    few = ("--mechanism=gaussian_histogram", "--queries=30")
-    right = [
-        succeed(*asked, *few, *more).report["expected_right_labels"]
-        for more in ((), ("--margin=0.4",), ("--nb_labels=2",), ("--exceptions=10",))
-    ]
-    assert right[1] < right[0] < right[2]
-    assert right[3] < right[0]
-
-
-def test_without_a_number_of_queries_it_is_planned(succeed):
-    asked = ("--calibrate", "--target_epsilon=1", "--nb_teachers=60", "--mechanism=stability_gate")
-    ended = succeed(*asked)
-    assert ended.report["queries"] == 50
-    assert ended.report["plan"]["queries_were_planned"] is True
+    assert "Recommended" in succeed("--calibrate", "--epsilon=1").out
+    for more in ("--queries=2", "--nb_teachers=9"):
+        refused = run("--calibrate", "--epsilon=1", more, "--sigma=3")
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
 
 
 # The process
@@ -1026,14 +907,14 @@ def test_starts_light(tmp_path, h1):
     assert (tmp_path / "runs/analysis/released/analysis.json").exists()
 
 
-def test_help_is_complete(tmp_path, script):
-    ended = fresh(SCRIPT, "--helpfull", folder=tmp_path)
-    text = " ".join(ended.stdout.split())
-    own = script.module.FLAGS.flags_by_module_dict()[analysis.__name__]
-    assert len(own) > 25
-    for flag in own:
-        assert flag.help
-        assert f"--{flag.name}" in text or f"--[no]{flag.name}" in text
+def test_help_is_complete_and_the_short_one_short(tmp_path):
+    whole, short = (
+        fresh(SCRIPT, flag, folder=tmp_path).stdout.split("\n  --")
+        for flag in ("--helpfull", "--help")
+    )
+    assert len(short) - 1 <= 20 < len(whole)
+    for name in ("release_sigma", "indices_file", "noise_eps", "nb_labels"):
+        assert any(one.startswith(name) for one in whole)
 
 
 def test_exit_codes_of_the_process(tmp_path, h1):

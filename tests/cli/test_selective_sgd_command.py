@@ -1,4 +1,4 @@
-"""pate-dssgd as a user runs it."""
+"""pate dssgd as a user runs it."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ from script_processes import REPOSITORY, run_fresh, run_script, start_script
 
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
-from pate_tf.serving.digest import matches_statement
+from pate_tf.serving.served import matches_statement
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 SCRIPT = "pate_tf/cli/selective_sgd.py"
@@ -92,7 +92,7 @@ def test_python_m_and_help(tmp_path):
     ended = run_fresh(
         "-c",
         f"import sys, runpy; sys.path.insert(0, {str(REPOSITORY)!r}); "
-        "sys.argv = ['pate-dssgd', '--help']; "
+        "sys.argv = ['pate dssgd', '--help']; "
         "runpy.run_module('pate_tf.selective_sgd', run_name='__main__', alter_sys=True)",
         folder=tmp_path,
     )

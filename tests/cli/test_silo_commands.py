@@ -1,4 +1,4 @@
-"""`pate-silo` and `pate-coordinator` as somebody types them: processes on loopback, over TLS."""
+"""`pate silo` and `pate coordinator` as somebody types them: processes on loopback, over TLS."""
 
 import dataclasses
 import json
@@ -9,8 +9,7 @@ import sys
 import pytest
 from script_processes import REPOSITORY
 
-from pate_tf.api.silo import SiloRun, policy_in_force, share_out
-from pate_tf.api.silo_teacher import TeacherRun
+from pate_tf.api.silo import SiloRun, TeacherRun, policy_in_force, share_out
 from pate_tf.silos import Member, Policy, Roster
 
 NAMES = ("clinic", "school")
@@ -148,7 +147,7 @@ def test_commands_that_are_none_and_help():
     assert "expected one of init, serve, certificates" in said("silo", "start", code=2)
     assert "policy.toml" in said("silo", "--help")
     assert (
-        "pate-party"
+        "pate party"
         in subprocess.run(
             command("coordinator", "--help"), capture_output=True, text=True, cwd=REPOSITORY
         ).stdout
@@ -177,7 +176,7 @@ def test_the_tighter_of_flag_and_policy_is_the_budget_in_force(tmp_path):
     assert (
         error == "error: epsilon_budget: expected at most 200, which the policy allows, got 200.1\n"
     )
-    assert "expected above 0" in said("silo", *flags, "--epsilon_budget=nan", code=1)
+    assert "expected above 0" in said("silo", *flags, "--epsilon_budget=nan", code=2)
     assert not list((tmp_path / "clinic" / "sensitive").iterdir()), "nothing was opened"
 
 

@@ -1,30 +1,19 @@
 """SVHN and CIFAR-10, small but in TFDS' own format, from loading to an exported student."""
 
-import functools
 import os
 import shutil
 
 import numpy as np
 import pytest
 import scipy.io
-import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_builders import SPLITS, prepare
 
-from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.aggregation.noise import SeededNoise
-from pate_tf.api import teacher_training as run
-from pate_tf.api.labelling import open_ledger, plan_release
-from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.api.student_training import Output, make_student
+import pate_tf
 from pate_tf.core import artifacts
-from pate_tf.core.partition import random_partition
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_source import SVHN
 from pate_tf.serving.served import ServedStudent
-from pate_tf.students import catalogue as students
-from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.settings import TeacherConfig
 
 
 @pytest.fixture(scope="module")
@@ -152,67 +141,24 @@ def test_digit_zero_has_label_zero(tmp_path):
     assert names == ["0", "3"]
 
 
-@pytest.fixture(scope="module")
-def trained_on(prepared, tmp_path_factory):
-    """From a data set's name to the run of two teachers (don't write there)."""
-
-    @functools.cache
-    def trained(name: str) -> artifacts.RunDirectory:
-        private = catalogue.load_private(name, data_dir=prepared[0])
-        directory = artifacts.RunDirectory(tmp_path_factory.mktemp(name) / "run")
-        config = TeacherConfig(
-            dataset=private.dataset,
-            num_teachers=2,
-            model="cnn",
-            max_steps=60,
-            batch_size=20,
-            learning_rate=0.005,
-            seed=0,
-        )
-        complete = run.train(
-            config=config,
-            examples=private,
-            partition=random_partition(num_records=len(private), num_teachers=2, seed=0),
-            teachers=[0, 1],
-            run_directory=directory,
-            devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
-            progress=lambda done: None,
-        )
-        assert complete
-        return directory
-
-    return trained
-
-
 @pytest.mark.parametrize(
     ("name", "student"), [("svhn", "supervised"), ("svhn", "gan"), ("cifar10", "consistency")]
 )
-def test_a_colour_teacher_learns_and_a_student_is_exported(
-    prepared, trained_on, tmp_path, monkeypatch, name, student
+def test_colour_teachers_learn_and_a_student_is_exported(
+    prepared, tmp_path, monkeypatch, name, student
 ):
     monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", 0)
-    public = catalogue.load_public(name, data_dir=prepared[0])
-    teachers = run.load_ensemble(run.ensemble_folder(trained_on(name)))
-    votes = teachers.votes(public.inputs).labels
-    # By guessing: 10 %, and above 40 % on 80 answers less than once in 10**10.
-    assert (votes == public.labels).mean() > 0.4
-    directory = artifacts.RunDirectory(tmp_path / "run")
-    with open_ledger(directory.sensitive, teachers=teachers, budget=Budget(delta=1e-5)) as ledger:
-        result = make_student(
-            students.complete(
-                StudentSettings(student=student, max_steps=5, batch_size=10), public.dataset
-            ),
-            public.split(30),
-            plan=plan_release(
-                LabelSettings(mechanism=LaplaceNoisyMax(1.0), num_queries=20),
-                teachers,
-                public.split(30).pool,
-                delta=1e-5,
-            ),
-            noise=SeededNoise(0),
-            teachers=teachers,
-            ledger=ledger,
-            output=Output(directory=directory),
-        )
-    labels = ServedStudent(result.published.student_folder).classify(public.inputs)
-    assert labels.shape == (40,)
+    data = pate_tf.datasets.load(name, data_dir=prepared[0], pool_size=30)
+    teachers = pate_tf.Teachers(
+        "cnn", num_teachers=2, steps=60, batch_size=20, directory=tmp_path / "run"
+    ).fit(data.private)
+    votes = teachers.votes(data.pool)
+    # By guessing: 10 %, and above 40 % on 60 answers less than once in 10**8.
+    assert (votes == data.public.pool_labels).mean() > 0.4
+    mechanism = pate_tf.LaplaceNoisyMax(1.0)
+    with pate_tf.Labeller(teachers, mechanism, delta=1e-5, insecure_seed=0) as labeller:
+        labels = labeller.label(data.pool, 20)
+        learner = pate_tf.Student(student, steps=5, batch_size=10).fit(data.pool, labels)
+        published = pate_tf.publish(learner, tmp_path / "released")
+    inputs = data.held_out.inputs
+    assert ServedStudent(published.student_folder).classify(inputs).shape == (len(inputs),)

@@ -44,13 +44,6 @@ def test_the_two_sides_are_the_archive_shared_out():
     assert max(everything.values()) == 1  # so the sides have no image in common
 
 
-def test_loading_again_gives_the_same_order():
-    for load in (catalogue.load_private, catalogue.load_public):
-        one, other = load("digits"), load("digits")
-        np.testing.assert_array_equal(one.inputs, other.inputs)
-        np.testing.assert_array_equal(one.labels, other.labels)
-
-
 @pytest.mark.parametrize("name", ["", "Digits", "nosuch", "mnist\n", "../digits"])
 def test_an_unknown_name_is_one_clear_line(name):
     for load in (catalogue.load_private, catalogue.load_public):
@@ -58,9 +51,3 @@ def test_an_unknown_name_is_one_clear_line(name):
             load(name)
         assert "\n" not in str(caught.value)
         assert all(known in str(caught.value) for known in ("digits", "mnist"))
-
-
-def test_the_default_pool_leaves_something_to_evaluate_on():
-    public = catalogue.load_public("digits")
-    split = public.split(public.dataset.pool_size)
-    assert min(len(split.pool), len(split.held_out)) >= 100

@@ -5,6 +5,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from pate_tf.api.data import Data
 from pate_tf.data import tables
 from pate_tf.data.schema import schema_of
 
@@ -106,3 +107,100 @@ def test_a_mark_at_the_beginning_and_blank_lines_do_no_harm(tmp_path):
     fields, places = tables.read_fields(path)
     assert fields == {"age": ["30"], "sex": ["F"]}
     assert places == ["line 3"]
+
+
+TABLE = {
+    "age": [30, 61, None, 45],
+    "sex": ["F", "M", "F", None],
+    "ward": [2, 0, 1, 2],
+    "remark": [f"remark {number}" for number in range(4)],
+    "diagnosis": ["ill", "well", "ill", "well"],
+    "patient": ["a", "b", "a", "c"],
+}
+
+
+def test_a_data_frame_is_encoded_by_what_its_public_side_shows():
+    private = pyarrow.table({**TABLE, "age": [99, 61, 2, 45], "sex": ["F", "X", "M", "F"]})
+    public = pyarrow.table({**TABLE, "remark": [str(n) * 40 for n in range(4)]})
+    data = Data.from_dataframe(
+        private, public, label="diagnosis", owner="patient", categories=["ward"]
+    )
+    columns = {column.name: column for column in data.schema.columns}
+    assert (columns["age"].low, columns["age"].high, columns["age"].missing) == (30, 61, "30.0")
+    assert columns["sex"].categories == ("F", "M", "") and columns["sex"].other
+    assert columns["ward"].categories == ("0", "1", "2")
+    assert data.dataset.class_names == ("ill", "well")
+    # Ages are clipped to the public range; a category that is not public is the one for others.
+    assert data.private.inputs[:, 0].tolist() == [61, 61, 30, 45]
+    assert data.private.inputs[:, 1:5].argmax(axis=1).tolist() == [0, 3, 1, 0]
+    assert data.private.owners.tolist() == TABLE["patient"]
+    assert (len(data.pool), len(data.held_out)) == (3, 1)
+
+
+def test_a_data_frame_without_public_labels_needs_classes():
+    private = pyarrow.table(TABLE)
+    public = private.drop_columns(["diagnosis", "patient"])
+    with pytest.raises(ValueError, match="classes: expected what diagnosis can be"):
+        Data.from_dataframe(private, public, label="diagnosis")
+    data = Data.from_dataframe(private, public, label="diagnosis", classes=["well", "ill"])
+    assert data.private.labels.tolist() == [1, 0, 1, 0]
+    with pytest.raises(ValueError, match="private: expected a column age"):
+        Data.from_dataframe(
+            private.drop_columns(["age"]), public, label="diagnosis", classes=["well", "ill"]
+        )
+    with pytest.raises(ValueError, match="expected a data frame"):
+        Data.from_dataframe(private, [1, 2], label="diagnosis")
+
+
+def test_columns_with_too_many_texts_are_left_out_with_a_warning():
+    many = pyarrow.table(
+        {"text": [f"{n} words" for n in range(40)], "age": range(40), "y": ["a", "b"] * 20}
+    )
+    with pytest.warns(UserWarning, match="columns text have too many values"):
+        data = Data.from_dataframe(many, many, label="y")
+    assert [column.name for column in data.schema.columns] == ["age"]
+
+
+ROWS = np.array([[0, 1.5], [2, 0.5], [1, 1.0], [2, 2.0]])
+
+
+def from_arrays(rows, **options):
+    return Data.from_arrays(rows, [0, 1, 0, 1], rows, num_classes=2, **options)
+
+
+def test_codes_of_categories_become_a_feature_each():
+    data = from_arrays(ROWS, categories={0: 3}, value_range=(0, 2))
+    expected = np.column_stack([np.eye(3)[[0, 2, 1, 2]], ROWS[:, 1]]).astype(np.float32)
+    np.testing.assert_array_equal(data.private.inputs, expected)
+    np.testing.assert_array_equal(data.pool.inputs, expected)
+    assert data.dataset.value_range[1] == (1.0, 1.0, 1.0, 2.0)
+    named = np.array([[("x", "z", "y")[int(code)], number] for code, number in ROWS], dtype=object)
+    data = from_arrays(named, categories={0: ["x", "z", "y"]}, value_range=(0, 2))
+    np.testing.assert_array_equal(data.private.inputs, expected)
+    assert data.schema.encode({"column 0": "z", "column 1": 0.25}).tolist() == [0, 1, 0, 0.25]
+
+
+def test_small_whole_numbers_are_warned_of_unless_they_are_said_to_be_numbers(recwarn):
+    with pytest.warns(UserWarning, match=r"columns 0 hold few whole numbers.*categories=\{0: "):
+        from_arrays(ROWS, value_range=(0, 2))
+    recwarn.clear()
+    data = from_arrays(ROWS, value_range=(0, 2), categories={})
+    np.testing.assert_array_equal(data.private.inputs, ROWS.astype(np.float32))
+    from_arrays(ROWS[:, 1:] + 0.25, value_range=(0, 3))
+    assert not recwarn
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"categories": {7: 3}}, "categories: expected columns from 0 to 1, got 7"),
+        ({"categories": {0: 2}}, r"x_public, row 1: column 0: expected a category of the schema"),
+        ({"categories": {0: 3}, "value_range": (0, 1)}, "x_public: column 1: expected numbers in"),
+        ({"categories": {0: 3}, "value_range": None}, "value_range: expected the lowest"),
+        ({"categories": {0: 3}, "kind": "image"}, "categories: expected with tables"),
+    ],
+    ids=str,
+)
+def test_categories_that_do_not_fit_are_one_line(options, told):
+    with pytest.raises(ValueError, match=told):
+        from_arrays(ROWS, **{"value_range": (0, 2), **options})

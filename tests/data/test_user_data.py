@@ -4,7 +4,7 @@ import tensorflow_datasets as tfds
 from data_sets_for_tests import WAVES
 from table_helpers import copy_raw, write_adult
 
-from pate_tf.data import adult, catalogue
+from pate_tf.data import catalogue, uci
 
 
 class Measurements(tfds.core.GeneratorBasedBuilder):
@@ -128,7 +128,7 @@ def test_tfds_data_of_another_form_are_one_clear_line(tmp_path, monkeypatch, fie
 def test_the_projects_own_builders_work_by_tfds_alone(tmp_path):
     write_adult(tmp_path)
     by_hand = tfds.download.DownloadConfig(manual_dir=tmp_path / "adult")
-    builder = tfds.builder(adult.ADULT.name, data_dir=tmp_path)
+    builder = tfds.builder(uci.ADULT.name, data_dir=tmp_path)
     builder.download_and_prepare(download_config=by_hand)
     inputs, labels = next(iter(builder.as_dataset(split="train", as_supervised=True).batch(10)))
     assert inputs.shape == (3, 13)

@@ -27,7 +27,6 @@ SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
 FEW_STEPS = "--max_steps=5"
 
 # Blocks that are not run, a page each; no others are left out.
-COMMANDS = {"pate-schema": "pate_tf/cli/schema.py"}  # installed commands without a script
 NOT_RUN = {
     "devices.md": 2,
     "instead.md": 1,
@@ -51,8 +50,8 @@ def commands(text: str) -> list[list[str]]:
 
 
 def run_command(words: list[str], folder: pathlib.Path) -> Ended:
-    if words[0] in COMMANDS:
-        return run_script(COMMANDS[words[0]], *words[1:], folder=folder)
+    if words[0] == "pate":
+        return run_script("pate_tf/cli/main.py", *words[1:], folder=folder)
     python, script, *flags = words
     assert python == "python"
     assert script in SCRIPTS

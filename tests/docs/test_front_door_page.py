@@ -22,11 +22,11 @@ def programs() -> dict[str, str]:
 
 
 def few_steps() -> None:
-    from pate_tf.students.catalogue import STUDENTS
+    from pate_tf.students.kinds import CHOICES, kind_of, names, register
 
     learn_little()
-    for name, student in STUDENTS.items():
-        STUDENTS[name] = dataclasses.replace(student, max_steps=200)
+    for name in names():
+        register(dataclasses.replace(kind_of(name), max_steps=200), CHOICES[name])
 
 
 @pytest.mark.parametrize("name", programs())

@@ -13,10 +13,7 @@ from pate_tf.core import artifacts
 from pate_tf.selective_sgd.roster import Roster
 
 BLOCKS = blocks("selective_sgd.md")
-SCRIPTS = {
-    "pate-silo": "pate_tf/cli/silo.py",
-    "pate-dssgd": "pate_tf/cli/selective_sgd.py",
-}
+PATE = "pate_tf/cli/main.py"
 (ROSTER,) = (block.text for block in BLOCKS if block.marker == "file: roster.toml")
 
 
@@ -29,7 +26,7 @@ def commands(first: str) -> list[list[str]]:
 def test_the_roster_is_one_and_everybody_is_on_it(tmp_path):
     (tmp_path / "roster.toml").write_text(ROSTER)
     names = Roster.read(tmp_path / "roster.toml").names
-    typed = [" ".join(words) for words in commands("pate-silo certificates")]
+    typed = [" ".join(words) for words in commands("pate silo certificates")]
     assert f"--names={','.join(names)}" in typed[0]
     joined = [re.search(r"--participant=(\w+)", line)[1] for line in typed[2:]]
     assert joined == list(names)
@@ -42,15 +39,15 @@ def test_five_terminals_come_to_what_one_process_does(tmp_path):
         one.bind(("localhost", 0))
         port = one.getsockname()[1]
     running: list[Running] = []
-    first, *others = commands("pate-silo certificates")
-    (alone,) = commands("pate-dssgd --dataset=digits")
+    first, *others = commands("pate silo certificates")
+    (alone,) = commands("pate dssgd --dataset=digits")
     for words in (first, alone):
-        ended = run_script(SCRIPTS[words[0]], *words[1:], folder=tmp_path)
+        ended = run_script(PATE, *words[1:], folder=tmp_path)
         assert ended.code == 0, ended.err
     try:
         for words in others:
             flags = [word.replace("localhost:7000", f"localhost:{port}") for word in words[1:]]
-            running.append(start_script(SCRIPTS[words[0]], *flags, folder=tmp_path))
+            running.append(start_script(PATE, *flags, folder=tmp_path))
         for one in running:
             ended = one.wait()
             assert ended.code == 0, ended.err

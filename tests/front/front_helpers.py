@@ -51,7 +51,7 @@ def digits(num_private: int = 120, **settings: object) -> pate_tf.Data:
 def weights(folder: object, teacher: int) -> list[np.ndarray]:
     """What a teacher learnt, as it is kept."""
     from pate_tf.core import artifacts
-    from pate_tf.teachers.store import read_all_finished
+    from pate_tf.teachers.store import Finished
 
     run = artifacts.RunDirectory(folder)
-    return read_all_finished(run.sensitive / "teachers")[0][teacher]
+    return Finished(run.sensitive / "teachers").each()[teacher]

@@ -280,10 +280,10 @@ def test_its_own_learning_rate_stands(tmp_path, data):
 KILLED = """
 import sys
 import front_helpers
-from pate_tf.api import teacher_training as going_on
+from pate_tf.teachers import store
 import pate_tf
 
-going_on.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
+store.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
 data = front_helpers.digits()
 pate_tf.Teachers(
     getattr(front_helpers, sys.argv[2]),

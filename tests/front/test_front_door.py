@@ -30,7 +30,7 @@ class Whole:
             self.remaining = labeller.remaining
         self.labeller = labeller
         self.student = pate_tf.Student("consistency", steps=100).fit(self.data.pool, self.labels)
-        self.published = pate_tf.publish(self.student, self.labels, labeller, folder / "released")
+        self.published = pate_tf.publish(self.student, folder / "released")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_labels_know_their_pool_and_their_cost(whole):
 
 def test_what_follows_without_a_query_comes_on_request(whole):
     inputs, given = whole.labels.to_numpy(inferred=True)
-    assert len(inputs) == len(given) == len(whole.labels.queried.labels.labels)
+    assert len(inputs) == len(given) == len(whole.labels.training_labels.labels)
 
 
 def test_what_was_spent_can_be_read_after_the_block(whole):
@@ -150,12 +150,13 @@ def test_cells_of_a_notebook_show_what_is_public_alone(whole):
 
 def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
     whole.labels.save(tmp_path / "labels")
-    labels = pate_tf.load_labels(tmp_path / "labels", whole.data.pool)
+    labels = pate_tf.load_labels(tmp_path / "labels", whole.data.pool, labeller=whole.labeller)
     np.testing.assert_array_equal(labels.labels, whole.labels.labels)
     assert labels.cost == whole.labels.cost
     model = front_helpers.compiled(whole.data.dataset)
     model.fit(labels.as_dataset(batch_size=20), epochs=3, verbose=0)
-    published = pate_tf.publish(model, labels, whole.labeller, tmp_path / "released")
+    student = pate_tf.Student.from_model(model, labels)
+    published = pate_tf.publish(student, tmp_path / "released")
     served = tf.saved_model.load(str(published.student_folder)).signatures["serving_default"]
     inputs = whole.data.held_out.inputs[:9]
     # The model ends in probabilities; these, not their softmax, are served.
@@ -164,27 +165,34 @@ def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
         model(tf.constant(inputs, tf.float32)).numpy(),
         atol=1e-5,
     )
+    np.testing.assert_allclose(
+        student.predict_proba(inputs), model(tf.constant(inputs, tf.float32)).numpy(), atol=1e-5
+    )
 
 
 def test_a_student_is_published_with_its_own_labels_alone(whole, tmp_path):
     teachers = pate_tf.Teachers.load(whole.folder / "run")
     with pate_tf.Labeller(teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5) as labeller:
         others = labeller.label(whole.data.pool, num_queries=3)
-        with pytest.raises(ValueError, match="labels: expected those that the student learnt"):
-            pate_tf.publish(whole.student, others, labeller, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    student = pate_tf.Student("supervised", steps=1).fit(whole.data.pool, others)
+    assert pate_tf.publish(student, tmp_path / "out").statement.num_queries == 3
+    others.save(tmp_path / "labels")
+    student.fit(whole.data.pool, pate_tf.load_labels(tmp_path / "labels", whole.data.pool))
+    with pytest.raises(ValueError, match="labels: expected those of a labeller"):
+        pate_tf.publish(student, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 def test_nothing_is_published_below_sensitive(whole):
     target = whole.folder / "run" / "sensitive" / "released"
     with pytest.raises(ValueError, match="folder: expected one outside of sensitive"):
-        pate_tf.publish(whole.student, whole.labels, whole.labeller, target)
+        pate_tf.publish(whole.student, target)
 
 
 def test_a_model_of_another_shape_is_not_published(whole, tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(10)])
     with pytest.raises(ValueError, match=r"expected .* for digits"):
-        pate_tf.publish(model, whole.labels, whole.labeller, tmp_path)
+        pate_tf.Student.from_model(model, whole.labels)
 
 
 def test_public_samples_without_labels_are_enough(tmp_path):
@@ -197,7 +205,7 @@ def test_public_samples_without_labels_are_enough(tmp_path):
         labels = labeller.label(data.pool, 20)
     student = pate_tf.Student(model=front_helpers.net, steps=5).fit(data.pool, labels)
     assert student.evaluate(data.held_out) is None
-    assert pate_tf.publish(student, labels, labeller, tmp_path / "out").statement.epsilon > 0
+    assert pate_tf.publish(student, tmp_path / "out").statement.epsilon > 0
 
 
 def test_owners_decide_the_shares_and_the_guarantee(tmp_path):
@@ -252,7 +260,7 @@ WRONG = {
     ),
     "a labeller of a list": (
         lambda data, folder: pate_tf.Labeller([1], MECHANISM, delta=1e-5),
-        "teachers: expected pate_tf.Teachers",
+        "source: expected pate_tf.Teachers",
     ),
     "a scale for a mechanism": (
         lambda data, folder: pate_tf.Labeller(

@@ -91,7 +91,7 @@ with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as l
     reveal_type(labeller.spent())
 student = pate_tf.Student("consistency").fit(data.pool, labels)
 reveal_type(student)
-reveal_type(pate_tf.publish(student, labels, labeller, "released").statement)
+reveal_type(pate_tf.publish(student, "released").statement)
 pate_tf.Teachers(net, teachers=3)
 """
 
@@ -113,7 +113,7 @@ def test_a_type_checker_sees_real_types(tmp_path):
         "float",
         "pate_tf.ledger.ledger.Spending",
         "pate_tf.api.student.Student",
-        "pate_tf.statement.privacy_statement.PrivacyStatement",
+        "pate_tf.statement.labels.LabelsStatement",
     ], ended.stdout
     errors = re.findall(r"error: (.*)", ended.stdout)
     assert len(errors) == 1, ended.stdout

@@ -43,7 +43,7 @@ def published(data, tmp_path_factory):
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, num_queries=300)
         student = pate_tf.Student("supervised", model="mlp", steps=200).fit(data.pool, labels)
-        return pate_tf.publish(student, labels, labeller, folder / "released")
+        return pate_tf.publish(student, folder / "released")
 
 
 def test_a_text_student_learns_and_is_served_strings(texts, data, published):

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     ConfidentGaussianNoisyMax,
@@ -13,7 +13,6 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.aggregation.labeller import Labeller, paid_counts, query_digests
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.core import artifacts

@@ -26,7 +26,7 @@ from pate_tf.accounting.mechanisms import (
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms import stability_gate as gate_module
-from pate_tf.accounting.optimal_thresholding import stability_distances
+from pate_tf.accounting.mechanisms.stability_gate import stability_distances
 from pate_tf.aggregation.noise import SystemNoise
 
 pytestmark = pytest.mark.long
@@ -64,7 +64,7 @@ def drawn(mechanism, num_runs=MILLION):
     noise = SameNoise()
     for counts in WORST_CASE:
         table = np.tile(counts, (num_runs, 1))
-        if mechanism.heeds_predictions:
+        if mechanism.uses_student_predictions:
             yield mechanism.draw_with(np.tile(SAID, (num_runs, 1)), table, noise)
         else:
             yield mechanism.draw(table, noise)

@@ -12,9 +12,8 @@ from pate_tf.aggregation.labeller import Labeller, paid_counts
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
-from pate_tf.statement import page as statement_page
 from pate_tf.statement.check import check_statement
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.labels import LabelsStatement
 
 DELTA = 1e-5
 CLEAR, UNDECIDED = [250, 0, 0], [90, 85, 75]
@@ -48,17 +47,8 @@ def pool(start, stop):
 
 
 def stated(ledger, released):
-    return PrivacyStatement.of(
-        released,
-        dataset="digits",
-        num_teachers=250,
-        epsilon_ensemble=ledger.spent().epsilon,
-        epsilon_budget=ledger.epsilon_budget,
-        budget_was_raised=ledger.was_raised,
-        ledger_head=(ledger.head.sequence, ledger.head.digest),
-        student_digest="cd" * 32,
-        versions={"python": "3"},
-    )
+    facts = {"dataset": "digits", "num_teachers": 250, "student_digest": "cd" * 32}
+    return LabelsStatement.of(released, ledger, **facts)
 
 
 def test_a_toy_is_drawn_paid_kept_and_stated(ledger):
@@ -71,7 +61,7 @@ def test_a_toy_is_drawn_paid_kept_and_stated(ledger):
     assert [batch.mechanism for batch in paid_counts(ledger)] == [toy]
     statement = stated(ledger, released)
     check_statement(statement.to_dict(), ledger)
-    assert "Toy noise of epsilon 2 is added" in statement_page.to_markdown(statement)
+    assert "Toy noise of epsilon 2 is added" in statement.to_markdown()
 
 
 def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):

@@ -23,8 +23,7 @@ from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger
 from pate_tf.statement.check import check_statement
-from pate_tf.statement.page import to_markdown
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.labels import LabelsStatement
 
 DELTA = 1e-5
 GATE = StabilityGate(epsilon=0.25, delta=DELTA)
@@ -61,21 +60,8 @@ def labeller_on(ledger, *, tied=(), unit="record"):
 
 def stated(released, ledger, **changes):
     """The statement on labels of these teachers."""
-    return PrivacyStatement.of(
-        released,
-        dataset="digits",
-        num_teachers=1000,
-        epsilon_ensemble=ledger.spent().epsilon,
-        epsilon_ensemble_replaced=(
-            ledger.replaced_owner_epsilon() if released.cost.unit == "owner" else None
-        ),
-        epsilon_budget=None,
-        budget_was_raised=False,
-        ledger_head=(ledger.head.sequence, ledger.head.digest),
-        student_digest="cd" * 32,
-        versions={"python": "3"},
-        **changes,
-    )
+    facts = {"dataset": "digits", "num_teachers": 1000, "student_digest": "cd" * 32}
+    return LabelsStatement.of(released, ledger, **facts, **changes)
 
 
 @pytest.mark.parametrize("num_queries", [1, 300])
@@ -140,7 +126,7 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
     statement = stated(released, ledger)
     paid = {gate: 1, shut: 2}
-    assert ledger.charges == statement.paid == paid
+    assert ledger.charges == statement.charged == paid
     assert statement.several == {
         number: several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
         for number in (2, 5)
@@ -150,10 +136,10 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
         assert statement.epsilon_replaced == statement.epsilon_ensemble_replaced
         assert statement.epsilon_replaced == replaced_owner_epsilon(paid, DELTA) > 0.6
     check_statement(statement.to_dict(), ledger)
-    again = PrivacyStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
+    again = LabelsStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
     assert again == statement
-    with pytest.raises(ValueError, match="paid_before, got fewer"):
-        check_statement({**statement.to_dict(), "paid_before": []}, ledger)
+    with pytest.raises(ValueError, match="charged_before, got fewer"):
+        check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 
 
 def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
@@ -169,9 +155,9 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
     assert released.cost.in_words().endswith(f", after {gate.several(1)}")
     statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
-    assert f"| counted too | {gate.several(1)} |" in to_markdown(statement)
-    with pytest.raises(ValueError, match="paid_before, got fewer"):
-        check_statement({**statement.to_dict(), "paid_before": []}, ledger)
+    assert f"| counted too | {gate.several(1)} |" in statement.to_markdown()
+    with pytest.raises(ValueError, match="charged_before, got fewer"):
+        check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 
 
 def test_a_whole_float_is_a_number_of_queries():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_helpers import DELTA, ENSEMBLE, MECHANISM, answers_of, label, open_ledger
+from ledger_helpers import DELTA, MECHANISM, answers_of, label, open_ledger
 
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, epsilon_from_alphas
 from pate_tf.accounting.mechanisms import (
@@ -23,6 +23,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
+from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.ledger import (
     BudgetExceeded,
@@ -86,7 +87,7 @@ def test_costs_of_mixed_mechanisms_add_up_moment_by_moment(tmp_path):
         alphas = np.zeros_like(DEFAULT_MOMENTS)
         for mechanism in MECHANISMS:
             debit(ledger, mechanism, 30)
-            alphas += mechanism.data_independent_alpha(DEFAULT_MOMENTS, num_queries=30)
+            alphas += data_independent_alpha(mechanism, DEFAULT_MOMENTS, num_queries=30)
         for conversion in ("improved", "classic"):
             for delta in (None, 1e-6):
                 spent = ledger.spent(delta, conversion=conversion)
@@ -144,7 +145,7 @@ def test_the_budget_is_never_exceeded(tmp_path_factory, batches, budget):
             # A mixture may lose a single mechanism's closed form, so it is held to moments.
             moments, _ = epsilon_from_alphas(
                 sum(
-                    m.data_independent_alpha(DEFAULT_MOMENTS, num_queries=n)
+                    data_independent_alpha(m, DEFAULT_MOMENTS, num_queries=n)
                     for m, n in ledger.charges.items()
                 )
                 + np.zeros_like(DEFAULT_MOMENTS),
@@ -245,8 +246,12 @@ def test_deltas_out_of_range_leave_nothing_behind(tmp_path, delta):
 
 def test_another_ensemble_is_refused(tmp_path):
     open_ledger(tmp_path).close()
-    with pytest.raises(EnsembleMismatch, match="another ensemble"):
+    with pytest.raises(EnsembleMismatch, match="another ensemble") as caught:
         open_ledger(tmp_path, ensemble_digest="cd" * 32)
+    # Nothing of it stays open, also while somebody holds the error and with it the ledger.
+    assert caught.value is not None
+    left = [path.resolve() for path in pathlib.Path("/proc/self/fd").iterdir()]
+    assert not [path for path in left if path.is_relative_to(tmp_path.resolve())]
 
 
 def test_seeded_noise_marks_the_ledger_for_good(tmp_path):
@@ -334,8 +339,8 @@ def test_several_ledgers_compose_by_their_moments(tmp_path):
         debit(first, LaplaceNoisyMax(0.05), 100)
         debit(second, GaussianNoisyMax(40.0), 50)
         debit(second, LaplaceNoisyMax(0.05), 10)
-        alphas = LaplaceNoisyMax(0.05).data_independent_alpha(DEFAULT_MOMENTS, num_queries=110)
-        alphas += GaussianNoisyMax(40.0).data_independent_alpha(DEFAULT_MOMENTS, num_queries=50)
+        alphas = data_independent_alpha(LaplaceNoisyMax(0.05), DEFAULT_MOMENTS, num_queries=110)
+        alphas += data_independent_alpha(GaussianNoisyMax(40.0), DEFAULT_MOMENTS, num_queries=50)
         together = compose([first, second], delta=1e-6)
         assert together.epsilon == pytest.approx(
             epsilon_from_alphas(alphas, DEFAULT_MOMENTS, 1e-6)[0], rel=1e-12
@@ -417,16 +422,3 @@ def test_threads_keep_apart(tmp_path):
             thread.join()
         assert found == [found[0]] * 4
         assert ledger.charges == {MECHANISM: 20} and ledger.num_answered == 20
-
-
-def test_importing_the_ledger_is_cheap():
-    code = (
-        "import sys, pate_tf.ledger; "
-        "sys.exit(bool({'opendp', 'tensorflow', 'dp_accounting', 'matplotlib'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_ensemble_digest_is_the_one_given(tmp_path):
-    with open_ledger(tmp_path) as ledger:
-        assert ledger.ensemble_digest == ENSEMBLE

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import sqlite3
 import stat
@@ -17,12 +18,16 @@ from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning, compose
 from pate_tf.ledger.ledger import facts_beyond_the_ledger
 from pate_tf.ledger.rollback_guard import REGISTRY as DATABASE
-from pate_tf.ledger.rollback_guard import RegistryError, RollbackGuard, state_folder
+from pate_tf.ledger.rollback_guard import RollbackGuard, open_registry
 
 
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "run" / "sensitive"
+
+
+def state_folder():
+    return pathlib.Path(os.environ["PATE_TF_STATE"])
 
 
 def without_registry(monkeypatch, tmp_path):
@@ -119,7 +124,7 @@ def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
         found = ledger.all_ensembles()
         # What was charged again is what the earlier ledger paid: counted once.
         assert found.charges == {MECHANISM: 10}
-    assert not Ledger.read(folder).is_registered
+    assert Ledger.read(folder).guard is None
 
 
 def test_a_reset_does_not_free_a_budget(folder):
@@ -257,7 +262,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
         found = ledger.all_ensembles()
         assert (found.charges, found.num_ledgers, found.num_unknown) == ({MECHANISM: 7}, 2, 1)
         assert found.epsilon(DELTA) == np.inf
-        assert ledger.is_registered
+        assert ledger.guard.is_kept
         facts = facts_beyond_the_ledger(ledger)
         assert (facts["epsilon_all_ensembles"], facts["num_ledgers"]) == (None, 2)
     # What came later was noted: a ledger that is put back from a copy is told from the newer one.
@@ -397,18 +402,26 @@ def test_two_registries_know_the_same_by_different_keys(tmp_path, monkeypatch):
     assert known_as("one", *subject) != known_as("one", "silo", ENSEMBLE)
 
 
+def test_registries_that_were_kept_are_read_again(tmp_path):
+    guard = RollbackGuard(tmp_path, None)
+    guard._key = bytes(32)
+    expected = "1580f5773afcd45ddeda040f86a0d22ab1a1e148f1062b73f873902126547874"
+    assert guard.keyed("ensemble", ENSEMBLE).hex() == expected
+
+
 def test_where_the_registry_lies(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", "/home/of-somebody")
-    monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path))
-    assert state_folder() == tmp_path
-    monkeypatch.delenv("PATE_TF_STATE")
-    assert str(state_folder()) == "/state/pate_tf"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    assert str(state_folder()) == "/home/of-somebody/.local/state/pate_tf"
-    monkeypatch.delenv("HOME")
-    with pytest.raises(RegistryError, match="expected PATE_TF_STATE"):
-        state_folder()
+    places = {
+        "PATE_TF_STATE": tmp_path / "own",
+        "XDG_STATE_HOME": tmp_path / "state/pate_tf",
+        "HOME": tmp_path / "home/.local/state/pate_tf",
+    }
+    for name, folder in (("PATE_TF_STATE", "own"), ("XDG_STATE_HOME", "state"), ("HOME", "home")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    for name, place in places.items():
+        assert not place.exists()
+        open_registry()[0].close()
+        assert (place / DATABASE).exists()
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("trouble", ["no home", "a file in its place", "damaged"])
@@ -428,7 +441,7 @@ def test_without_a_registry_it_warns_and_goes_on(folder, tmp_path, monkeypatch, 
     assert len(warned) == 1
     with ledger:
         label(ledger, 0, 5)
-        assert not ledger.is_registered
+        assert not ledger.guard.is_kept
         assert ledger.all_ensembles() is None
 
 
@@ -436,7 +449,7 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
     spend(folder, 0, 5)
     without_registry(monkeypatch, tmp_path)
     with open_ledger(folder) as ledger:
-        assert ledger.is_registered
+        assert ledger.guard.is_kept
         assert ledger.all_ensembles().charges == {MECHANISM: 5}
 
 

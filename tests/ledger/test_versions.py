@@ -20,7 +20,7 @@ from pate_tf.accounting.mechanisms import (
     LaplaceNoisyMax,
     PermuteAndFlip,
 )
-from pate_tf.accounting.release_plan import ReleasePlan
+from pate_tf.accounting.planning import ReleasePlan
 from pate_tf.aggregation.labeller import paid_counts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from labels_for_tests import released_labels
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue as data

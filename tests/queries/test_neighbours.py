@@ -5,7 +5,7 @@ import pytest
 from query_helpers import POOL
 
 from pate_tf.core.public import Pool
-from pate_tf.queries import neighbours
+from pate_tf.queries import propagation
 
 
 @pytest.fixture
@@ -14,13 +14,13 @@ def features(monkeypatch):
     random = np.random.default_rng(0)
     views = [random.normal(size=(len(POOL), width)).astype(np.float32) for width in (3, 2)]
     views[0][40:44], views[1][40:44] = views[0][7], views[1][7]  # copies
-    monkeypatch.setattr(neighbours, "pool_features", lambda *asked: views)
+    monkeypatch.setattr(propagation, "pool_features", lambda *asked: views)
     return np.concatenate(views, axis=1)
 
 
 def test_they_are_the_nearest_in_all_views_together(features):
     queries = np.array([3, 250, 0])
-    found = neighbours.nearest(POOL, queries, 5, 0)
+    found = propagation.nearest(POOL, queries, 5, 0)
     for query, near in zip(queries, found, strict=True):
         distances = np.linalg.norm(features - features[query], axis=1)
         np.testing.assert_array_equal(near, np.argsort(distances, kind="stable")[1:6])
@@ -29,7 +29,7 @@ def test_they_are_the_nearest_in_all_views_together(features):
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 6])
 def test_a_query_is_not_its_own_look_alike_though_others_are_its_copies(features, number):
     copies = [7, 40, 41, 42, 43]
-    found = neighbours.nearest(POOL, np.array(copies), number, 0)
+    found = propagation.nearest(POOL, np.array(copies), number, 0)
     assert found.shape == (5, number) and found.dtype == np.int64
     for query, near in zip(copies, found, strict=True):
         assert query not in near and len(set(near.tolist())) == number
@@ -37,16 +37,16 @@ def test_a_query_is_not_its_own_look_alike_though_others_are_its_copies(features
 
 
 def test_they_do_not_depend_on_what_else_is_asked(features):
-    everything = neighbours.nearest(POOL, np.arange(len(POOL)), 6, 0)
+    everything = propagation.nearest(POOL, np.arange(len(POOL)), 6, 0)
     for queries in (np.array([5]), np.array([299, 7, 40]), np.arange(150)):
-        np.testing.assert_array_equal(neighbours.nearest(POOL, queries, 6, 0), everything[queries])
+        np.testing.assert_array_equal(propagation.nearest(POOL, queries, 6, 0), everything[queries])
 
 
 def test_by_default_half_of_a_querys_share_at_most():
-    assert neighbours.default_number(POOL, 100) == 1  # of 300 inputs
-    assert neighbours.default_number(POOL, 50) == 3
-    assert neighbours.default_number(POOL, 1) == neighbours.NEIGHBOURS
-    assert neighbours.default_number(POOL, 300) == 0
+    assert propagation.default_number(POOL, 100) == 1  # of 300 inputs
+    assert propagation.default_number(POOL, 50) == 3
+    assert propagation.default_number(POOL, 1) == propagation.NEIGHBOURS
+    assert propagation.default_number(POOL, 300) == 0
 
 
 def test_nothing_looks_alike_by_default_where_no_change_keeps_a_label():
@@ -54,4 +54,4 @@ def test_nothing_looks_alike_by_default_where_no_change_keeps_a_label():
         POOL.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
     )
     inputs = POOL.inputs.reshape(-1, 64).astype(np.float32)
-    assert neighbours.default_number(Pool(table, inputs), 10) == 0
+    assert propagation.default_number(Pool(table, inputs), 10) == 0

@@ -23,11 +23,11 @@ from pate_tf.cli import student
 student.define()
 flag = flags.FLAGS["query_strategy"]
 assert "last" in flag.parser.enum_values and "last: the last ones" in flag.help, flag.help
-from pate_tf.statement import words
+from pate_tf.statement import labels as words
 assert words.STRATEGIES["last"].words == "the last of the public pool"
 assert "tensorflow" not in sys.modules
 from query_helpers import POOL, Answers
-from pate_tf.queries.config import QueryConfig
+from pate_tf.queries.rounds import QueryConfig
 from pate_tf.queries.rounds import ask_in_rounds
 asked = ask_in_rounds(QueryConfig(strategy="last", num_queries=3), POOL, Answers())
 print(*asked.queries)

@@ -7,9 +7,8 @@ from labels_for_tests import released_labels
 from query_helpers import POOL, PUBLIC, Answers, islands
 
 from pate_tf.core.public import Pool, PoolLabels
-from pate_tf.queries.config import QueryConfig
-from pate_tf.queries.rounds import ask_in_rounds, check_queries
-from pate_tf.queries.strategies import STRATEGIES, Strategy, simple
+from pate_tf.queries.rounds import QueryConfig, ask_in_rounds, check_queries
+from pate_tf.queries.strategies import CHOICES, STRATEGIES, Strategy, simple
 from pate_tf.queries.strategies.simple import choose_random
 
 
@@ -34,6 +33,7 @@ def by_last_label(monkeypatch):
         name="toy", help="a toy", words="toys", choose=choose_random, score=score, rounds=5
     )
     monkeypatch.setitem(STRATEGIES, "by_last_label", strategy)
+    monkeypatch.setitem(CHOICES, "by_last_label", "a toy")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -56,8 +56,10 @@ def test_every_strategy_asks_what_it_may_and_the_same_after_the_same_answers(str
 
     again = ask_in_rounds(wanted, pool, Answers(labels))
     np.testing.assert_array_equal(asked.queries, again.queries)
-    np.testing.assert_array_equal(asked.labels.query_indices, again.labels.query_indices)
-    np.testing.assert_array_equal(asked.labels.labels, again.labels.labels)
+    np.testing.assert_array_equal(
+        asked.training_labels.query_indices, again.training_labels.query_indices
+    )
+    np.testing.assert_array_equal(asked.training_labels.labels, again.training_labels.labels)
 
     other_answers = Answers(np.where(labels < 5, 0, labels))  # five classes become one
     after_others = ask_in_rounds(wanted, pool, other_answers)
@@ -73,23 +75,13 @@ def test_the_seed_decides_where_asking_begins(strategy):
     assert strategy == "medoids" or np.array_equal(one, other) == (strategy == "first")
 
 
-def test_first_and_random_do_not_look_at_answers():
-    answers = Answers()
-    first = ask_in_rounds(config("first"), POOL, answers)
-    np.testing.assert_array_equal(first.queries, np.arange(40))
-    assert len(answers.rounds) == 1
-    random = ask_in_rounds(config("random"), POOL, Answers()).queries
-    assert not np.array_equal(np.sort(random), np.arange(40))
-    # More of the same seed begin with the same, which are paid for.
-    more = ask_in_rounds(config("random", num_queries=60), POOL, Answers()).queries
-    np.testing.assert_array_equal(more[:40], random)
-
-
 def test_random_is_uniform_over_the_pool():
     drawn = [choose_random(POOL, 100, seed) for seed in range(600)]
     hits = np.bincount(np.concatenate(drawn), minlength=300)
     # Each is binomial, 600 draws at 1/3; the chance of 6 deviations is 2e-9, for 300 inputs 6e-7.
     assert np.abs(hits - 200).max() < 6 * np.sqrt(600 * 2 / 9)
+    # More of the same seed begin with the same ones, which were charged.
+    np.testing.assert_array_equal(choose_random(POOL, 150, 3)[:100], drawn[3])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +124,7 @@ def test_queries_without_an_answer_are_not_asked_again():
     assert asked.released.num_answered == 20
 
 
-def test_labels_that_follow_stand_beside_the_paid_ones(monkeypatch):
+def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
     def infer(pool, given, seed):
         """Drops the first and adds two."""
         indices = [*given.query_indices[1:], 298, 299]
@@ -147,11 +139,12 @@ def test_labels_that_follow_stand_beside_the_paid_ones(monkeypatch):
         infer=infer,
     )
     monkeypatch.setitem(STRATEGIES, "inferring", strategy)
+    monkeypatch.setitem(CHOICES, "inferring", "a toy")
     asked = ask_in_rounds(config("inferring", num_queries=3), POOL, Answers())
     assert asked.released.num_answered == asked.released.num_queries == 3
     assert asked.released.query_indices.tolist() == [0, 1, 2]
-    assert not hasattr(asked.labels, "epsilon")
-    assert asked.labels.query_indices.tolist() == [1, 2, 298, 299]
+    assert not hasattr(asked.training_labels, "epsilon")
+    assert asked.training_labels.query_indices.tolist() == [1, 2, 298, 299]
     assert asked.num_inferred == 2
     assert asked.inferred.query_indices.tolist() == [298, 299]
     assert asked.inferred.labels.tolist() == [1, 2]
@@ -160,43 +153,26 @@ def test_labels_that_follow_stand_beside_the_paid_ones(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strategy": "nosuch"}, "strategy: expected first, random"),
+        ({"strategy": "nosuch"}, "strategy: expected auto, first, random"),
+        ({"strategy": "auto"}, "strategy: expected one of first, random"),
+        ({"num_queries": 0}, "num_queries: expected at least 1 and finite, got 0"),
+        ({"rounds": 41}, "rounds: expected from 1 to the 40 queries, got 41"),
+        ({"seed": 2**31}, "seed: expected"),
+        ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
+        ({"strategy": "uncertain", "representation": "raw"}, "representation: expected with"),
         ({"num_queries": 301}, "num_queries: expected from 1 to the pool's 300, got 301"),
         ({"strategy": "random", "rounds": 2}, "rounds: expected 1 for strategy random"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_told_before_anybody_is_asked(changes, message):
+def test_what_does_not_fit_is_refused_before_anything_is_asked(changes, message):
     answers = Answers()
     for check in (check_queries, lambda *fitting: ask_in_rounds(*fitting, answers)):
         with pytest.raises(ValueError, match=message) as caught:
             check(config(**{"strategy": "first", **changes}), POOL)
         assert "\n" not in str(caught.value)
     assert answers.rounds == []
-
-
-def test_a_representation_that_nothing_looks_at_is_refused():
-    for strategy in ("first", "uncertain"):
-        check_queries(config(strategy), POOL)
-        with pytest.raises(ValueError, match="representation: expected with strategy diverse or"):
-            check_queries(config(strategy, representation="raw"), POOL)
     check_queries(config("medoids", representation="raw"), POOL)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_queries": 0}, "num_queries: expected at least 1 and finite, got 0"),
-        ({"rounds": 0}, "rounds: expected at least 1 and finite, got 0"),
-        ({"rounds": 41}, "rounds: expected from 1 to the 40 queries, got 41"),
-        ({"seed": -1}, "seed: expected"),
-        ({"seed": 2**31}, "seed: expected"),
-    ],
-    ids=str,
-)
-def test_nonsense_is_refused_by_name(changes, message):
-    with pytest.raises(ValueError, match=message):
-        config("uncertain", **changes)
 
 
 @pytest.mark.usefixtures("by_last_label")
@@ -212,7 +188,7 @@ def test_copies_are_asked_once_whatever_the_answers():
 
 
 @pytest.mark.usefixtures("by_last_label")
-def test_whoever_waits_is_told_while_queries_are_chosen():
+def test_progress_is_shown_while_queries_are_chosen():
     events = []
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ def test_uncertain_goes_by_the_least_sure_answer(monkeypatch):
     monkeypatch.setattr(simple, "STEPS", 200)
     pool, labels = islands(200)
     inputs = pool.inputs.copy()
-    # Half of one class, half of another: nobody can be sure of these.
+    # Half of one class, half of another: no student can be sure of these.
     one, other = np.flatnonzero(labels == 1)[0], np.flatnonzero(labels == 2)[0]
     inputs[150:160] = (inputs[one] + inputs[other]) / 2
     indices = np.arange(100)
@@ -73,7 +73,7 @@ def test_the_experts_are_one_against_all(monkeypatch):
 def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     monkeypatch.setattr(simple, "STEPS", 200)
     pool, labels = islands(300)
-    known = np.flatnonzero(labels < 8)[:60]  # nobody knows of two classes
+    known = np.flatnonzero(labels < 8)[:60]  # of two classes no label is known
     found = siamese.match(pool, released_labels(known, labels[known]), 0)
     assert found.num_classes == 10
     assert set(found.query_indices.tolist()).isdisjoint(known.tolist())
@@ -81,7 +81,7 @@ def test_siamese_matches_what_looks_the_same_and_nothing_else(monkeypatch):
     assert (found.labels == truth)[truth < 8].mean() > 0.98
     num_unknown = (labels < 8).sum() - 60
     assert (truth < 8).sum() > num_unknown / 2
-    # An image of a class that nobody labelled matches less often than one of a known class.
+    # An image of a class without labels matches less often than one of a known class.
     assert (truth >= 8).sum() / (labels >= 8).sum() < 0.5 * (truth < 8).sum() / num_unknown
 
 
@@ -113,13 +113,32 @@ def test_no_answer_at_all_is_told(name):
         strategies.STRATEGIES[name].score(POOL, nothing, 0)
 
 
+@pytest.mark.parametrize(
+    ("of_mechanism", "augmentation", "num_queries", "is_whole_pool", "expected"),
+    [
+        ("first", "affine", 50, True, "diverse"),
+        ("first", "affine", 49, True, "first"),
+        ("first", "affine", 50, False, "first"),
+        ("first", "none", 500, True, "first"),
+        ("medoids", "affine", 500, True, "medoids"),
+        ("medoids", "none", 5, True, "medoids"),
+    ],
+)
+def test_auto_follows_from_mechanism_data_and_number(
+    of_mechanism, augmentation, num_queries, is_whole_pool, expected
+):
+    dataset = dataclasses.replace(POOL.dataset, augmentation=augmentation)
+    found = strategies.recommended(of_mechanism, dataset, num_queries, is_whole_pool=is_whole_pool)
+    assert found == expected
+
+
 def test_no_true_label_can_be_reached_from_here():
-    """A `Pool` has none; the type that has them is named nowhere in this room."""
+    """A `Pool` has none; the type that has them is named nowhere in this package."""
     import pkgutil
 
-    import pate_tf.queries as room
+    import pate_tf.queries
 
-    for module in pkgutil.iter_modules(room.__path__, "pate_tf.queries."):
+    for module in pkgutil.walk_packages(pate_tf.queries.__path__, "pate_tf.queries."):
         tree = ast.parse(inspect.getsource(__import__(module.name, fromlist=["_"])))
         names = {getattr(node, "name", None) or getattr(node, "id", "") for node in ast.walk(tree)}
         assert not names & {"PublicExamples", "PrivateExamples", "load_public", "evaluation"}

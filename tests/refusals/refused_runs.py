@@ -88,7 +88,7 @@ def _run_all(
     sys.path.insert(0, str(REPOSITORY))
     import pate_tf.api.analysis
     import pate_tf.api.student_run
-    import pate_tf.api.teacher_run  # noqa: F401
+    import pate_tf.api.teacher_training  # noqa: F401
 
     lines = []
     for number, case in enumerate(cases):

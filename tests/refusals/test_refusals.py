@@ -354,7 +354,7 @@ def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
     with artifacts.only_writer(tmp_path / "run" / "released"):
         ended = run_script(STUDENT, *ASK, folder=tmp_path)
     assert ended.code == 1
-    assert "expected nobody else at work in there" in ended.err
+    assert "expected no other process at work there" in ended.err
     assert run_script(STUDENT, *ASK, folder=tmp_path).code == 0
 
 

@@ -28,7 +28,7 @@ from pate_tf.accounting.mechanisms import (
     Plurality,
 )
 from pate_tf.accounting.moments import query_costs
-from pate_tf.accounting.release_plan import gaussian_smooth_sensitivity_rdp
+from pate_tf.accounting.planning import gaussian_smooth_sensitivity_rdp
 from pate_tf.analysis.smooth_sensitivity import (
     BallMinima,
     ball_maxima,

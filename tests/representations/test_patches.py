@@ -27,7 +27,7 @@ def images(shape, number=40, value_range=(0, 255), seed=0) -> Pool:
 
 def learnt(pool: Pool, seed: int = 0) -> patches.PatchPart:
     part = patches.PatchPart(pool, seed)
-    part.learn(pool)
+    part.train(pool)
     return part
 
 

@@ -5,14 +5,16 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pate_tf.api import shared_training
 from pate_tf.api.reporting import QUIET
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.data import adult
 from pate_tf.data import catalogue as data
-from pate_tf.representations import catalogue, contrastive, raw
+from pate_tf.data import uci
+from pate_tf.models.encoder import Part
+from pate_tf.representations import Kind, catalogue, contrastive, raw, register
 from pate_tf.selective_sgd import models
 
 POOL = data.load_public("digits").split(300).pool
@@ -41,7 +43,7 @@ def doubled(dataset: Dataset) -> keras.Model:
 def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):
     first = catalogue.encoder_of(POOL)
     forget()
-    monkeypatch.setattr(contrastive, "learn", lambda *arguments, **named: pytest.fail("learnt"))
+    monkeypatch.setattr(contrastive, "_fit", lambda *given, **named: pytest.fail("trained"))
     again = catalogue.encoder_of(Pool(POOL.dataset, POOL.inputs.copy()))
     assert again.digest == first.digest
     np.testing.assert_array_equal(again.features(POOL.inputs), first.features(POOL.inputs))
@@ -93,7 +95,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     rows[:, 0] = [40.0, 60.0, 50.0]
     rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
     rows[:, 9] = [0.0, 0.0, 99_999.0]
-    encoder = catalogue.encoder_of(Pool(adult.ADULT, rows))
+    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows))
     found = encoder.features(rows)[0]
     numbers = 5
     assert found @ found == pytest.approx(1.0, rel=1e-5)
@@ -105,23 +107,37 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     work, education = scaled[numbers + 1 :][:9], scaled[numbers + 10 :][:17]
     assert work.argmax() == 2 and work.sum() == pytest.approx(1.0)
     assert education.argmax() == 15 and education.sum() == pytest.approx(1.0)
-    assert len(found) == numbers + 1 + sum(adult.ADULT.num_categories)
+    assert len(found) == numbers + 1 + sum(uci.ADULT.num_categories)
 
 
 def test_a_category_beyond_the_public_list_is_in_none_of_the_places():
     row = np.zeros((1, 13), np.float32)
     row[0, 1] = 40.0
-    (found,) = catalogue.encoder_of(Pool(adult.ADULT, row)).features(row)
+    (found,) = catalogue.encoder_of(Pool(uci.ADULT, row)).features(row)
     assert not found[6:15].any()
 
 
-def test_a_model_of_the_users_own():
-    encoder = catalogue.encoder_of(POOL, doubled)
-    found = encoder.features(POOL.inputs[:5])
-    pooled = POOL.inputs[:5].reshape(5, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(5, -1)
-    np.testing.assert_allclose(
-        found, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5
-    )
+class Halves(Part):
+    """A toy: one view, the mean of the upper half of an image and that of the lower one."""
+
+    widths = (2,)
+    learnt = ()
+
+    def __call__(self, inputs):
+        halves = tf.reduce_mean(tf.reshape(inputs, [-1, 2, 32]), axis=2)
+        return [tf.math.l2_normalize(halves, axis=1)]
+
+
+def test_a_kind_of_representation_is_what_a_file_registers():
+    register(Kind(name="halves", parts=lambda pool, seed: [Halves()]))
+    try:
+        found = catalogue.encoder_of(POOL, "halves+raw").features(POOL.inputs)
+        halves = POOL.inputs.reshape(len(POOL), 2, 32).mean(axis=2)
+        halves /= np.linalg.norm(halves, axis=1, keepdims=True)
+        np.testing.assert_allclose(found[:, :2], halves, rtol=1e-5)
+        assert found.shape[1] == 2 + catalogue.encoder_of(POOL, "raw").num_features
+    finally:
+        del catalogue.KINDS["halves"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +148,11 @@ def test_a_model_of_the_users_own():
             POOL,
             "representation: expected one of contrastive, patches, raw, some",
         ),
-        ("contrastive", Pool(adult.ADULT, np.zeros((2, 13), np.float32)), "expected raw or module"),
+        (
+            "contrastive",
+            Pool(uci.ADULT, np.zeros((2, 13), np.float32)),
+            "expected raw, encoder:PATH or module",
+        ),
         (lambda dataset: "no model", POOL, "expected a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),
     ],

@@ -14,8 +14,9 @@ from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.queries.queried import QueriedLabels
-from pate_tf.students.config import StudentConfig
+from pate_tf.queries.labels import Labels
+from pate_tf.students.kinds import StudentConfig
+from pate_tf.teachers.voters import Voter
 
 NUM_TEACHERS = 100
 NUM_QUERIES = 40
@@ -25,7 +26,7 @@ PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
 
 
 @dataclasses.dataclass
-class FakeEnsemble:
+class FakeEnsemble(Voter):
     """Votes that a test chooses; counts how often it was asked."""
 
     table: np.ndarray
@@ -60,7 +61,7 @@ def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choice
     return plan_release(settings, teachers, pool, delta=1e-5)
 
 
-def released(ledger, teachers, pool, *, noise=None, **choices) -> QueriedLabels:
+def released(ledger, teachers, pool, *, noise=None, **choices) -> Labels:
     """Labels of such a plan."""
     plan = planned(teachers, pool, **choices)
     return release_labels(

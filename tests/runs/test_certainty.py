@@ -11,10 +11,12 @@ from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
 from pate_tf.api.reporting import Reporting
 from pate_tf.api.student_training import certainty, warn_of_noise
 from pate_tf.core.public import PoolLabels
-from pate_tf.queries.queried import QueriedLabels
+from pate_tf.data import catalogue as data
+from pate_tf.queries.labels import Labels
 from pate_tf.representations.regression import MOST_QUERIES
 
 ASKED = np.arange(4)
+ANY_POOL = data.load_public("digits").split(10).pool
 
 
 def queried(sure, *, charge=None, counts=True, weights=True, asked=ASKED):
@@ -30,17 +32,17 @@ def queried(sure, *, charge=None, counts=True, weights=True, asked=ASKED):
         cost=Cost(charge=charge, number=len(asked), epsilon=1.0, delta=1e-5),
         noisy_counts=np.zeros((len(asked), 3), np.int64) if counts else None,
     )
-    return QueriedLabels(
+    return Labels(
+        pool=ANY_POOL,
         queries=asked,
         released=released,
-        labels=PoolLabels(
+        training_labels=PoolLabels(
             query_indices=np.arange(number),
             labels=shares.argmax(axis=1),
             num_classes=3,
             weights=shares if weights else None,
         ),
         strategy="diverse",
-        pool_digest="",
     )
 
 

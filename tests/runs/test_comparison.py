@@ -8,14 +8,15 @@ from pate_tf.api.reporting import Reporting
 from pate_tf.api.student_run import DistillationReport, compare_distillation
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.kinds import StudentConfig
+from pate_tf.teachers.voters import Voter
 
 PUBLIC = data.load_public("digits")
 PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
 
 
 @dataclasses.dataclass
-class LabelsAlone:
+class LabelsAlone(Voter):
     """Teachers who all give labels of a test's choice."""
 
     labels: np.ndarray
@@ -37,7 +38,7 @@ class WithProbabilities(LabelsAlone):
 
     probable: np.ndarray
 
-    def probabilities(self, inputs, temperature, progress=None):
+    def _probabilities(self, inputs, temperature, progress):
         places = [PLACES[row.tobytes()] for row in inputs]
         progress(len(inputs))
         return np.eye(10, dtype=np.float32)[self.probable[places]]
@@ -90,7 +91,7 @@ def test_all_that_was_not_asked_for_can_evaluate():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teachers": LabelsAlone(PUBLIC.labels)}, "who answer with labels alone"),
+        ({"teachers": LabelsAlone(PUBLIC.labels)}, "that answer with labels alone"),
         ({"temperature": 0.0}, "temperature: expected a finite number above 0, got 0.0"),
         ({"temperature": float("nan")}, "temperature: expected a finite number above 0"),
         ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400, got 401"),

@@ -6,29 +6,28 @@ import pathlib
 
 import numpy as np
 import pytest
+from analysis_helpers import analysed
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
 
+from pate_tf.accounting.charge import shares
 from pate_tf.accounting.mechanisms import (
     LATTICE,
     GaussianHistogram,
     StabilityGate,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.released_labels import shares
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.analysis.guarantees import AnalysisConfig
-from pate_tf.api import analysis as analysis_run
 from pate_tf.api import student_run as student_report
 from pate_tf.api.labelling import open_ledger
+from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import NothingAnsweredError, Output, make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
-from pate_tf.queries.queried import QueriedLabels
+from pate_tf.queries.labels import load_labels
 from pate_tf.statement.check import check_statement
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.kinds import StudentConfig
 
 SPLIT = PUBLIC.split(POOL)
 GATE = StabilityGate(epsilon=1.0, delta=1e-5)
@@ -51,20 +50,13 @@ def run(folder, teachers, *, mechanism, query_strategy="first"):
         )
 
 
-def analysed(folder):
-    paid = analysis_run.read_run(folder)
-    config = analysis_run.RunConfig(accounting=AnalysisConfig(), release=None, beta=0.1)
-    report = analysis_run.account(paid.source, config, artifacts.RunDirectory(folder), noise=None)
-    return report
-
-
 def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
     report = run(tmp_path, FakeEnsemble(table(100)), mechanism=GATE)
-    values = student_report.student_values(report, seconds=1.0)
+    values, rows = student_report.student_report(report, seconds=1.0)
     assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
     assert values["queries_answered"] == values["queries"] == NUM_QUERIES
     assert values["label_accuracy"] == 1.0 and values["epsilon_data_dependent"] is None
-    rows = dict(student_report.student_rows(report, seconds=1.0))
+    rows = dict(rows)
     assert rows["epsilon, data-dependent"] == "none: its cost is the same for all votes"
     with Ledger.read(tmp_path / "sensitive") as ledger:
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
@@ -81,13 +73,13 @@ def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
         run(tmp_path, FakeEnsemble(divided), mechanism=GATE)
     message = str(refusal.value)
     assert "at least one label of 40, got none" in message and "\n" not in message
-    assert "epsilon 1 at delta 1e-05" in message and "was paid" in message
+    assert "epsilon 1 at delta 1e-05" in message and "was charged" in message
     assert "fewer queries" in message and "paid for again" in message
-    values = student_report.unanswered_values(
-        refusal.value.labels, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
+    values, rows = student_report.unanswered_report(
+        refusal.value, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
     )
     assert (values["epsilon_worst_case"], values["queries_answered"]) == (1.0, 0)
-    assert "NONE answered" in dict(student_report.unanswered_rows(values))["queries"]
+    assert "NONE answered" in dict(rows)["queries"]
     assert not (tmp_path / "released" / "student").exists()
     found = analysed(tmp_path)
     assert found.publishable["epsilon_worst_case"] == 1.0
@@ -98,11 +90,13 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
     teachers = FakeEnsemble(table(95))
     with opened(tmp_path, teachers) as ledger:
         labels = released(ledger, teachers, SPLIT.pool, mechanism=GaussianHistogram(20.0))
-    np.testing.assert_array_equal(labels.labels.weights, shares(labels.released.noisy_counts))
-    assert 0.3 < labels.labels.weights.max(axis=1).mean() < 0.9
+    np.testing.assert_array_equal(
+        labels.training_labels.weights, shares(labels.released.noisy_counts)
+    )
+    assert 0.3 < labels.training_labels.weights.max(axis=1).mean() < 0.9
     labels.save(tmp_path / "kept")
-    again = QueriedLabels.load(tmp_path / "kept")
-    np.testing.assert_array_equal(again.labels.weights, labels.labels.weights)
+    again = load_labels(tmp_path / "kept", SPLIT.pool)
+    np.testing.assert_array_equal(again.training_labels.weights, labels.training_labels.weights)
     np.testing.assert_array_equal(again.released.noisy_counts, labels.released.noisy_counts)
     assert "weights" in np.load(tmp_path / "kept" / "labels.npz")
     forged = dataclasses.replace(
@@ -110,12 +104,11 @@ def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_p
     )
     with (
         opened(tmp_path, teachers) as ledger,
-        pytest.raises(ValueError, match="labels: expected labels that this ledger paid for"),
+        pytest.raises(ValueError, match="labels: expected labels that were charged to this ledger"),
     ):
-        publish(
+        publish_model(
             None,
-            dataclasses.replace(labels, released=forged, labels=forged),
-            SPLIT.pool,
+            dataclasses.replace(labels, released=forged, training_labels=forged),
             teachers=teachers,
             ledger=ledger,
             folder=tmp_path / "out",
@@ -138,16 +131,18 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
     divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
     teachers = FakeEnsemble(table(100) if agree else divided)
     report = run(tmp_path, teachers, mechanism=mechanism)
-    values = student_report.student_values(report, seconds=1.0)
+    values, rows = student_report.student_report(report, seconds=1.0)
     assert (values["epsilon_worst_case"], values["delta"]) == (1.0, 1e-5)
     assert values["queries_answered"] == values["queries"] == NUM_QUERIES
-    queried, rows = report.queried, dict(student_report.student_rows(report, seconds=1.0))
+    queried, rows = report.labels, dict(rows)
     if agree:
-        assert values["label_accuracy"] == 1.0 and queried.labels.weights is None
+        assert values["label_accuracy"] == 1.0 and queried.training_labels.weights is None
         assert rows["queries"] == "40 asked, 40 answered, without noise"
     else:
         assert queried.released.noisy_counts.shape == (NUM_QUERIES, 10)
-        np.testing.assert_array_equal(queried.labels.weights, shares(queried.released.noisy_counts))
+        np.testing.assert_array_equal(
+            queried.training_labels.weights, shares(queried.released.noisy_counts)
+        )
         assert rows["queries"] == "40 asked, 40 answered, with noisy counts"
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert f"standard deviation {counted.sigma:.4g} votes. Both together are (1, 1e-05)" in page
@@ -156,7 +151,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
         check_statement(stated, ledger)
         assert ledger.charges == {mechanism: 1}
     # Asked again, the same is answered, and nothing is paid or drawn.
-    again = run(tmp_path, teachers, mechanism=mechanism).queried
+    again = run(tmp_path, teachers, mechanism=mechanism).labels
     assert again.seal == queried.seal and again.released.cost == queried.released.cost
     found = analysed(tmp_path)
     assert found.publishable["epsilon_worst_case"] == 1.0 and found.sensitive == {}

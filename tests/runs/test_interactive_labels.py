@@ -17,7 +17,7 @@ from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
 from pate_tf.statement.check import check_statement
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.kinds import StudentConfig
 
 SPLIT = PUBLIC.split(POOL)
 ROUNDS = 4
@@ -108,11 +108,11 @@ def test_a_student_is_made_stated_and_reported(tmp_path):
         )
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)
-    values = student_report.student_values(report, seconds=1.0)
+    values, rows = student_report.student_report(report, seconds=1.0)
     assert values["mechanism"] == MECHANISM.to_dict()
     assert values["epsilon_worst_case"] == stated["epsilon"]
     assert values["epsilon_data_dependent"] is None
-    rows = dict(student_report.student_rows(report, seconds=1.0))
+    rows = dict(rows)
     assert "only the worst case holds" in rows["epsilon, data-dependent"]
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert "the student's own class is the label" in page and "at most 0.6" in page

@@ -10,7 +10,7 @@ from pate_tf.accounting.mechanisms import (
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.api import labelling
 from pate_tf.api.labelling import TOGETHER, joint_plan, plan_release
 from pate_tf.api.settings import LabelSettings

@@ -10,14 +10,13 @@ from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, relea
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.api.labelling import open_ledger
+from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_publishing import publish
 from pate_tf.api.student_training import learn
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
-from pate_tf.queries.queried import QueriedLabels
-from pate_tf.students.catalogue import complete
-from pate_tf.students.config import StudentSettings
+from pate_tf.queries.labels import Labels, load_labels
+from pate_tf.students.config import StudentSettings, complete
 
 SPLIT = PUBLIC.split(POOL)
 CONFIG = complete(StudentSettings(model="mlp", max_steps=10, batch_size=8), PUBLIC.dataset)
@@ -27,18 +26,18 @@ def opened(folder, teachers, *, delta=1e-5):
     return open_ledger(folder / "sensitive", teachers=teachers, budget=Budget(delta=delta))
 
 
-def labels_of(folder, teachers, **changes) -> QueriedLabels:
+def labels_of(folder, teachers, **changes) -> Labels:
     with opened(folder, teachers) as ledger:
         return released(ledger, teachers, SPLIT.pool, **changes)
 
 
-def as_arrays(labels: QueriedLabels) -> list[np.ndarray]:
+def as_arrays(labels: Labels) -> list[np.ndarray]:
     return [
         labels.queries,
         labels.released.query_indices,
         labels.released.labels,
-        labels.labels.query_indices,
-        labels.labels.labels,
+        labels.training_labels.query_indices,
+        labels.training_labels.labels,
     ]
 
 
@@ -50,7 +49,7 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     folder = tmp_path / "kept"
     labels.save(folder)
     assert {path.name for path in folder.iterdir()} == {"labels.npz", "labels.json"}
-    again = QueriedLabels.load(folder)
+    again = load_labels(folder, SPLIT.pool)
     for one, other in zip(as_arrays(labels), as_arrays(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.strategy == strategy
@@ -66,11 +65,11 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
 def test_stored_labels_are_learnt_from_and_published(tmp_path):
     teachers = FakeEnsemble(table(95))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = QueriedLabels.load(tmp_path / "kept")
+    labels = load_labels(tmp_path / "kept", SPLIT.pool)
     model = learn(CONFIG, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
-        published = publish(
-            model, labels, SPLIT.pool, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        published = publish_model(
+            model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
         )
     assert published.statement.num_queries == NUM_QUERIES
     assert published.statement.epsilon == labels.released.cost.epsilon
@@ -81,14 +80,19 @@ def test_stored_labels_are_learnt_from_and_published(tmp_path):
 def test_labels_of_another_pool_are_refused(tmp_path):
     labels = labels_of(tmp_path, FakeEnsemble(table(95)))
     other = PUBLIC.split(POOL + 1)
-    with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
-        learn(CONFIG, other, labels)
-    assert "\n" not in str(caught.value)
+    labels.save(tmp_path / "kept")
+    for wrong in (
+        lambda: learn(CONFIG, other, labels),
+        lambda: load_labels(tmp_path / "kept", other.pool),
+    ):
+        with pytest.raises(ValueError, match="labels: expected labels of this pool") as caught:
+            wrong()
+        assert "\n" not in str(caught.value)
 
 
-def forged(queried: QueriedLabels, changes: dict) -> QueriedLabels:
+def forged(queried: Labels, changes: dict) -> Labels:
     released = dataclasses.replace(queried.released, **changes)
-    return dataclasses.replace(queried, released=released, labels=released)
+    return dataclasses.replace(queried, released=released, training_labels=released)
 
 
 def costing(released, **changes) -> dict:
@@ -98,12 +102,15 @@ def costing(released, **changes) -> dict:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda it: {"labels": (it.labels + 1) % 10}, "that this ledger paid for"),
-        (lambda it: {"labels": it.labels[1:], "query_indices": it.query_indices[1:]}, "paid for"),
-        (lambda it: {"ledger_rows": (1,)}, "that this ledger paid for"),
+        (lambda it: {"labels": (it.labels + 1) % 10}, "charged to this ledger"),
+        (
+            lambda it: {"labels": it.labels[1:], "query_indices": it.query_indices[1:]},
+            "charged to this ledger",
+        ),
+        (lambda it: {"ledger_rows": (1,)}, "charged to this ledger"),
         (
             lambda it: costing(it, charge=LaplaceNoisyMax(0.2)),
-            "that this ledger paid for",
+            "charged to this ledger",
         ),
         (
             lambda it: costing(it, epsilon=it.cost.epsilon / 2),
@@ -116,10 +123,9 @@ def test_nothing_is_published_that_the_ledger_does_not_know(tmp_path, change, me
     teachers = FakeEnsemble(table(95))
     labels = labels_of(tmp_path, teachers)
     with opened(tmp_path, teachers) as ledger, pytest.raises(ValueError, match=message):
-        publish(
+        publish_model(
             None,
             forged(labels, change(labels.released)),
-            SPLIT.pool,
             teachers=teachers,
             ledger=ledger,
             folder=tmp_path / "out",
@@ -143,10 +149,9 @@ def test_how_stored_labels_were_chosen_is_verified_against_the_ledger(tmp_path, 
         opened(tmp_path, teachers) as ledger,
         pytest.raises(ValueError, match="how it was chosen, got something that was changed") as no,
     ):
-        publish(
+        publish_model(
             None,
-            QueriedLabels.load(tmp_path / "kept"),
-            SPLIT.pool,
+            load_labels(tmp_path / "kept", SPLIT.pool),
             teachers=teachers,
             ledger=ledger,
             folder=tmp_path / "out",
@@ -159,9 +164,9 @@ def test_another_ensembles_ledger_does_not_vouch_for_labels(tmp_path):
     other = FakeEnsemble(table(95), "cd" * 32)
     with (
         opened(tmp_path / "two", other) as ledger,
-        pytest.raises(ValueError, match="that this ledger paid for"),
+        pytest.raises(ValueError, match="charged to this ledger"),
     ):
-        publish(None, labels, SPLIT.pool, teachers=other, ledger=ledger, folder=tmp_path)
+        publish_model(None, labels, teachers=other, ledger=ledger, folder=tmp_path)
 
 
 def test_predictable_noise_spoils_earlier_labels(tmp_path):
@@ -171,8 +176,8 @@ def test_predictable_noise_spoils_earlier_labels(tmp_path):
     labels_of(tmp_path, teachers, num_queries=NUM_QUERIES + 1, noise=SeededNoise(1))
     model = learn(CONFIG, SPLIT, labels)
     with opened(tmp_path, teachers) as ledger:
-        published = publish(
-            model, labels, SPLIT.pool, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
+        published = publish_model(
+            model, labels, teachers=teachers, ledger=ledger, folder=tmp_path / "out"
         )
     assert not published.statement.secure_noise
 
@@ -203,7 +208,7 @@ def test_spoilt_files_are_one_line(tmp_path, spoil):
     labels_of(tmp_path, FakeEnsemble(table(95))).save(tmp_path / "kept")
     spoil(tmp_path / "kept")
     with pytest.raises(ValueError, match=r"kept.*: expected") as caught:
-        QueriedLabels.load(tmp_path / "kept")
+        load_labels(tmp_path / "kept", SPLIT.pool)
     assert "\n" not in str(caught.value)
 
 

@@ -9,17 +9,16 @@ from chosen_votes import POOL, PUBLIC, FakeEnsemble, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.api.labelling import open_ledger
+from pate_tf.api.publishing import PAGE, publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_publishing import PAGE, publish
 from pate_tf.api.student_training import learn
 from pate_tf.core.sensitive import Votes
-from pate_tf.queries import neighbours, strategies
-from pate_tf.queries.queried import QueriedLabels
+from pate_tf.queries import propagation, strategies
+from pate_tf.queries.labels import load_labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
-from pate_tf.students.catalogue import complete
-from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.voters import KeptVotes
+from pate_tf.students.config import StudentSettings, complete
+from pate_tf.teachers.voters import StoredVotes
 
 SPLIT = PUBLIC.split(POOL)
 QUERIES = 20
@@ -32,7 +31,7 @@ def features(monkeypatch):
     """Features that bring the inputs of a class together, without learning any."""
     random = np.random.default_rng(0)
     found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
-    for module in (features_catalogue, neighbours):
+    for module in (features_catalogue, propagation):
         monkeypatch.setattr(module, "pool_features", lambda *asked: [found.astype(np.float32)])
     monkeypatch.setattr(trust, "doubts", lambda *asked: None)
     for name in ("diverse", "medoids"):
@@ -55,7 +54,7 @@ def test_a_gate_asks_so_by_default_and_opens_where_single_inputs_keep_it_shut(
     assert alone.neighbours is None
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))  # on another machine
     together = labels_of(tmp_path / "together", teachers)
-    assert together.num_neighbours == min(neighbours.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
+    assert together.num_neighbours == min(propagation.NEIGHBOURS, POOL // (2 * QUERIES)) == 10
     released = together.released
     assert released.num_answered == QUERIES
     assert (released.labels == PUBLIC.labels[released.query_indices]).all()
@@ -77,7 +76,7 @@ def test_asked_again_they_are_free_and_asked_alone_they_are_not(tmp_path):
 def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(90))
     labels_of(tmp_path, teachers).save(tmp_path / "kept")
-    labels = QueriedLabels.load(tmp_path / "kept")
+    labels = load_labels(tmp_path / "kept", SPLIT.pool)
     assert labels.neighbours.shape == (QUERIES, 10)
     model = learn(CONFIG, SPLIT, labels)
     with open_ledger(
@@ -85,10 +84,9 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
     ) as ledger:
 
         def published(these, name):
-            return publish(
+            return publish_model(
                 model,
                 these,
-                SPLIT.pool,
                 teachers=teachers,
                 ledger=ledger,
                 folder=tmp_path / name,
@@ -96,7 +94,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
 
         for neighbours in (None, labels.neighbours[:, :9], labels.neighbours[::-1]):
             forged = dataclasses.replace(labels, neighbours=neighbours)
-            with pytest.raises(ValueError, match="labels: expected labels that this ledger paid"):
+            with pytest.raises(ValueError, match="labels: expected labels that were charged"):
                 published(forged, "forged")
         beyond = dataclasses.replace(labels, neighbours=labels.neighbours + POOL)
         with pytest.raises(ValueError, match="queries: expected positions in a pool of 400"):
@@ -120,7 +118,7 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
 
 def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
     votes = table(100)[:, : POOL - 1]
-    teachers = KeptVotes(Votes(votes, 10), SPLIT.pool)
+    teachers = StoredVotes(Votes(votes, 10), SPLIT.pool)
     with pytest.raises(ValueError, match="num_neighbours: expected 0 with labels of a part"):
         labels_of(tmp_path, teachers, num_neighbours=2)
     assert not (tmp_path / "sensitive" / "votes").exists()

@@ -1,7 +1,7 @@
 """Public data without labels: PATE's normal case. Metrics are absent, all else works."""
 
+import dataclasses
 import json
-import pathlib
 
 import event_files
 import numpy as np
@@ -9,16 +9,15 @@ import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, run, statement, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
-from pate_tf.api import sources
+from pate_tf.api import run_folder
 from pate_tf.api import student_run as student_report
-from pate_tf.api import teacher_run as train_teachers
+from pate_tf.api import teacher_training as train_teachers
 from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.api.student_run import compare_distillation
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.students.config import StudentConfig, StudentSettings
-from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.students.config import StudentSettings
+from pate_tf.teachers.settings import RunSettings, TeacherSettings
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
 NOT_MEASURED = "not measured: the public samples have no labels"
@@ -36,10 +35,10 @@ def labelled_from(first: int) -> PublicExamples:
 
 
 def without_accuracies(folder, result):
-    values = student_report.student_values(result, seconds=1.0)
+    values, rows = student_report.student_report(result, seconds=1.0)
     assert {values[name] for name in METRICS} == {None}
     json.dumps(values, allow_nan=False)
-    rows = dict(student_report.student_rows(result, seconds=1.0))
+    rows = dict(rows)
     assert rows["student accuracy"] == rows["accuracy of the noisy labels"] == NOT_MEASURED
     assert "nan" not in " ".join(rows.values())
     version = folder / "released" / "logs" / "versions" / result.published.student_folder.name
@@ -77,8 +76,8 @@ def test_strategies_and_forests_need_no_label(tmp_path, strategy, model):
         model=model,
     )
     rows = without_accuracies(tmp_path, result)
-    if result.queried.num_inferred:
-        assert rows["queries saved"] == str(result.queried.num_inferred)
+    if result.labels.num_inferred:
+        assert rows["queries saved"] == str(result.labels.num_inferred)
 
 
 def test_held_out_samples_alone_may_have_labels(tmp_path):
@@ -88,7 +87,7 @@ def test_held_out_samples_alone_may_have_labels(tmp_path):
     assert result.measured.evaluated_on == "held_out"
     whole = run(tmp_path / "whole", FakeEnsemble(table(95)))
     assert result.measured.constant_answer == whole.measured.constant_answer
-    rows = dict(student_report.student_rows(result, seconds=1.0))
+    rows = dict(student_report.student_report(result, seconds=1.0)[1])
     assert rows["accuracy of the noisy labels"] == NOT_MEASURED
     assert "held-out samples" in rows["student accuracy"]
 
@@ -102,34 +101,32 @@ def test_an_evaluation_that_was_asked_for_needs_labels(tmp_path, evaluate_on):
     assert ensemble.asked == 0
 
 
-def test_a_comparison_measures_nothing_and_ends():
-    class Stating(FakeEnsemble):
-        def probabilities(self, inputs, temperature, progress=None):
-            return np.eye(10, dtype=np.float32)[PUBLIC.labels[: len(inputs)]]
+class Stating(FakeEnsemble):
+    def _probabilities(self, inputs, temperature, progress):
+        return np.eye(10, dtype=np.float32)[PUBLIC.labels[: len(inputs)]]
 
-    teachers = Stating(table(95))
-    found = compare_distillation(
-        StudentConfig(
-            student="distillation",
-            model="mlp",
-            max_steps=5,
-            batch_size=8,
-            learning_rate=0.01,
-            seed=0,
-        ),
-        UNLABELLED.split(POOL),
-        num_queries=20,
-        teachers=teachers,
-        temperature=1.0,
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Sources that are there already."""
+
+    directory: artifacts.RunDirectory
+
+    def load(self, reporting):
+        return UNLABELLED.split(POOL), Stating(table(95)), self.directory, self.directory
+
+
+def test_a_comparison_measures_nothing_and_ends(tmp_path):
+    found = student_report.compare(
+        student_report.ComparisonRun(
+            sources=Given(artifacts.RunDirectory(tmp_path)),
+            settings=StudentSettings(model="mlp", max_steps=5, batch_size=8),
+            num_queries=20,
+            temperature=1.0,
+        )
     )
-    assert found.distilled is found.plurality is found.plurality_labels is None
-    values = student_report.comparison_values(
-        found, teachers, num_queries=20, temperature=1.0, seconds=1.0
-    )
-    assert values["distilled_accuracy"] is None
-    assert values["constant_answer_accuracy"] is None
-    rows = dict(student_report.comparison_rows(found, values, pathlib.Path("file")))
-    assert rows["labels by plurality"] == NOT_MEASURED
+    assert found.values["distilled_accuracy"] is found.values["constant_answer_accuracy"] is None
+    assert dict(found.rows)["labels by plurality"] == NOT_MEASURED
 
 
 @pytest.fixture
@@ -140,11 +137,7 @@ def unlabelled_digits(monkeypatch):
 @pytest.mark.usefixtures("unlabelled_digits")
 def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     found = train_teachers.run(
-        train_teachers.TeachersRun(
-            num_teachers=3,
-            settings=TeacherSettings(model="mlp", max_steps=4),
-            folder=tmp_path,
-        )
+        TeacherSettings(model="mlp", max_steps=4), RunSettings(num_teachers=3, folder=tmp_path)
     )
     for name in ("mean", "lowest", "highest"):
         assert found.values[f"teacher_accuracy_{name}"] is None
@@ -154,7 +147,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     made = student_report.run(
         student_report.StudentRun(
             sources=student_report.Sources(
-                data=sources.DataSource(), teachers=sources.TeacherSource(folder=tmp_path)
+                data=run_folder.DataSource(), labels_from=run_folder.TeacherSource(folder=tmp_path)
             ),
             settings=StudentSettings(model="mlp", max_steps=4, batch_size=4),
             labels=LabelSettings(mechanism=LaplaceNoisyMax(1.0), num_queries=5),

@@ -5,8 +5,7 @@ import pytest
 import silo_teachers_for_tests as given
 from script_processes import REPOSITORY
 
-from pate_tf.api.silo import share_out
-from pate_tf.api.silo_teacher import TeacherRun, make_teacher
+from pate_tf.api.silo import TeacherRun, make_teacher, share_out
 from pate_tf.data import catalogue
 from pate_tf.models.forest import Forest
 

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from analysis_helpers import read_run, release_of
 from chosen_votes import (
     NUM_QUERIES,
     NUM_TEACHERS,
@@ -18,19 +19,14 @@ from chosen_votes import (
 
 from pate_tf.accounting import mechanisms
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
-from pate_tf.analysis.ledger import opened
-from pate_tf.analysis.release import ReleaseStore
 from pate_tf.analysis.release_planning import ReleaseRequest
-from pate_tf.analysis.votes import read_ledgers
-from pate_tf.api import analysis as analysis_run
 from pate_tf.api.reporting import Reporting
 from pate_tf.api.student_run import warn_of_raw_pixels
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
-from pate_tf.ledger import LedgerError
+from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.queries.strategies import siamese
 from pate_tf.statement.check import check_statement
-from pate_tf.statement.privacy_statement import Sanitised
 from pate_tf.students.config import StudentSettings
 
 
@@ -45,7 +41,7 @@ def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
     assert made.unit == "owner"
     # Moved from one class to another by two teachers: e^(4 gamma) a label.
     assert made.epsilon < made.epsilon_replaced == made.epsilon_ensemble_replaced
-    with opened([tmp_path / "sensitive"]) as (ledger,):
+    with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(statement(tmp_path), ledger)
 
 
@@ -91,7 +87,7 @@ def test_released_holds_what_it_may_and_sensitive_is_closed(tmp_path):
     found = labels(tmp_path)
     assert set(found) == {"queries", "query_indices", "labels"}
     assert found["labels"].shape == found["query_indices"].shape == (NUM_QUERIES,)
-    np.testing.assert_array_equal(found["labels"], result.queried.released.labels)
+    np.testing.assert_array_equal(found["labels"], result.labels.released.labels)
     travelling = result.published.student_folder / "assets.extra" / "privacy_statement.json"
     assert json.loads(travelling.read_text()) == statement(tmp_path)
     assert (tmp_path / "sensitive").stat().st_mode & 0o777 == 0o700
@@ -101,15 +97,12 @@ def test_released_holds_what_it_may_and_sensitive_is_closed(tmp_path):
 
 def release(folder: pathlib.Path, **changes) -> dict:
     """Draws a sanitised epsilon of a run's votes and returns what was published of it."""
-    directory = artifacts.RunDirectory(folder)
-    with opened([directory.sensitive]) as ledgers:
-        source = read_ledgers(ledgers, votes_needed=True)
-    released = ReleaseStore(directory.sensitive).release(
-        source, ReleaseRequest(kinds=("sanitised",), delta=1e-5), SystemNoise(), **changes
-    )
-    return dataclasses.asdict(
-        Sanitised.of(released.sanitised, plan_was_fixed=released.plan_was_fixed)
-    )
+    request = ReleaseRequest(kinds=("sanitised",), delta=1e-5)
+    source = read_run(folder).source
+    released = release_of(source, request, SystemNoise(), folder / "sensitive", **changes)
+    found = dataclasses.asdict(released.sanitised)
+    del found["plan"]
+    return found | {"plan_was_fixed": released.plan_was_fixed}
 
 
 def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
@@ -123,7 +116,7 @@ def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
     assert published["worst_case_epsilon"] >= found["epsilon_ensemble"] > found["epsilon"]
     travelling = result.published.student_folder / "assets.extra" / "privacy_statement.json"
     assert json.loads(travelling.read_text()) == found
-    with opened([tmp_path / "sensitive"]) as (ledger,):
+    with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(found, ledger)
     assert "None is named here" not in (tmp_path / "released/privacy_statement.md").read_text()
     # More labels: what was released does not cover them.
@@ -191,7 +184,7 @@ def test_more_queries_and_other_mechanisms_are_paid_for(tmp_path):
     first = run(tmp_path, ensemble)
     more = run(tmp_path, ensemble, num_queries=NUM_QUERIES + 10)
     assert ensemble.asked == NUM_QUERIES + 10
-    released = (result.queried.released.labels for result in (first, more))
+    released = (result.labels.released.labels for result in (first, more))
     np.testing.assert_array_equal(next(released), next(released)[:NUM_QUERIES])
     assert more.published.statement.epsilon_ensemble > first.published.statement.epsilon_ensemble
     assert more.published.statement.epsilon == pytest.approx(
@@ -344,7 +337,7 @@ def test_a_run_killed_between_rounds_asks_the_same_again_and_pays_for_no_round_t
     # On another machine: on this one it would be charged what the same teachers spent before.
     monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "state"))
     whole = run(tmp_path / "whole", FakeEnsemble(unanimous()), **options)
-    np.testing.assert_array_equal(again.queried.queries, whole.queried.queries)
+    np.testing.assert_array_equal(again.labels.queries, whole.labels.queries)
     assert again.published.statement.student_digest == whole.published.statement.student_digest
     # All rounds, each charged once, and one record for all of them.
     for result in (again, whole):
@@ -360,7 +353,7 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
     adaptive = run(tmp_path, ensemble, query_strategy="uncertain", query_rounds=2)
     assert adaptive.epsilon_data_dependent is None
     assert statement(tmp_path)["query_strategy"] == "uncertain"
-    source = analysis_run.read_run(tmp_path).source
+    source = read_run(tmp_path).source
     assert source.groups is None
     assert source.num_queries == NUM_QUERIES
     # Who learns from the same labels again, by whichever way, has none either.
@@ -371,7 +364,7 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
     fixed = run(tmp_path / "other", FakeEnsemble(table(95)), query_strategy="random")
     assert 0.0 < fixed.epsilon_data_dependent <= fixed.published.statement.epsilon
     assert statement(tmp_path / "other")["query_strategy"] == "random"
-    assert analysis_run.read_run(tmp_path / "other").source.groups is not None
+    assert read_run(tmp_path / "other").source.groups is not None
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -396,7 +389,7 @@ def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
     monkeypatch.setattr(siamese, "CONFIDENT", 1e-9)  # everything matches something
     options = {"mechanism": mechanisms.LaplaceNoisyMax(5.0), "query_rounds": 1}
     result = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="siamese", **options)
-    assert result.queried.num_inferred == POOL - NUM_QUERIES
+    assert result.labels.num_inferred == POOL - NUM_QUERIES
     assert result.measured.inferred_accuracy.num_samples == POOL - NUM_QUERIES
     assert result.measured.label_accuracy.num_samples == NUM_QUERIES
     assert (
@@ -408,7 +401,7 @@ def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
     assert labels(tmp_path)["labels"].shape == (NUM_QUERIES,)
     fewer = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="random", **options)
     assert fewer.published.statement.epsilon_ensemble == result.published.statement.epsilon_ensemble
-    assert fewer.queried.num_inferred == 0
+    assert fewer.labels.num_inferred == 0
     assert fewer.measured.inferred_accuracy is None
     assert fewer.published.statement.student_digest != result.published.statement.student_digest
 

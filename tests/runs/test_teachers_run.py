@@ -1,132 +1,163 @@
-"""What a run of the teachers checks before it trains."""
+"""What a run of the teachers checks before it trains, and what its folder says of it."""
 
 import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
+from script_processes import run_script
 
-from pate_tf.api import sources, teacher_run, teacher_settings
-from pate_tf.api import student_run as train_student
-from pate_tf.api import teacher_training as runs
-from pate_tf.api.reporting import QUIET
-from pate_tf.core.dataset import Dataset
+import pate_tf
+from pate_tf.api import teacher_training
+from pate_tf.api.data import FileSource
+from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, described_run
+from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.students.config import StudentSettings
+from pate_tf.teachers.settings import RunSettings, TeacherSettings
 
 PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
 OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
 
 
-@pytest.fixture(autouse=True)
-def never_trains(monkeypatch):
-    def train(**arguments: object) -> bool:
-        raise AssertionError("trained")
-
-    monkeypatch.setattr(runs, "train", train)
-
-
-def sides(monkeypatch, *, private=PRIVATE, public=PUBLIC):
-    monkeypatch.setattr(data, "load_private", lambda name, **options: private)
-    monkeypatch.setattr(data, "load_public", lambda name, **options: public)
-
-
 @pytest.mark.parametrize(
-    ("changes", "asked", "message"),
+    ("public", "asked", "message"),
     [
         (
-            {"public": PublicExamples(OTHER, PUBLIC.inputs)},
+            PublicExamples(OTHER, PUBLIC.inputs),
             {},
             r"dataset: expected public samples of the private records' data set digits, got others",
         ),
-        ({}, {"num_classes": 9}, "num_classes: digits has 10 classes, got 9"),
-        ({}, {"num_teachers": 1201}, "num_teachers: expected at most one teacher a record"),
+        (PUBLIC, {"num_classes": 9}, "num_classes: digits has 10 classes, got 9"),
+        (
+            PUBLIC,
+            {"owners_file": pathlib.Path("a"), "partition_file": pathlib.Path("b")},
+            "partition: expected owners_file or partition_file, got both",
+        ),
+        (PUBLIC, {"num_teachers": 1201}, "num_teachers: expected at most one teacher a record"),
+        (
+            PUBLIC,
+            {"num_teachers": 9, "teachers": "3-9"},
+            "teachers: expected teachers from 0 to 8",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_is_trained(
-    tmp_path, monkeypatch, changes, asked, message
+    tmp_path, monkeypatch, public, asked, message
 ):
-    sides(monkeypatch, **changes)
+    monkeypatch.setattr(data, "load_private", lambda name, **options: PRIVATE)
+    monkeypatch.setattr(data, "load_public", lambda name, **options: public)
+    monkeypatch.delattr(teacher_training, "train")
     with pytest.raises(ValueError, match=message) as caught:
-        teacher_run.run(teacher_run.TeachersRun(folder=tmp_path, **asked))
+        teacher_training.run(TeacherSettings(model="mlp"), RunSettings(folder=tmp_path, **asked))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_files_that_say_who_gets_what_are_one_too_many(tmp_path):
-    both = teacher_settings.PartitionSource(owners_file=tmp_path, partition_file=tmp_path)
-    with pytest.raises(ValueError, match="partition: expected owners_file or partition_file"):
-        both.load(num_records=3, num_teachers=1, seed=0)
-
-
-def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):
-    asked = train_student.Sources(
-        data=sources.DataSource(),
-        teachers=sources.TeacherSource(elsewhere=tmp_path / "votes.npy"),
-    )
-    with pytest.raises(ValueError, match="teachers: expected their run folder as well"):
-        asked.load(QUIET)
-
-
-def test_a_students_settings_are_its_own_where_nobody_says_otherwise():
-    from pate_tf.students.catalogue import STUDENTS, complete
-
-    for name, student in STUDENTS.items():
-        if name != "gan":  # its images are too small here
-            found = complete(StudentSettings(student=name), PUBLIC.dataset)
-            assert found.max_steps == student.max_steps
-            assert found.model == student.default_model(PUBLIC.dataset)
-    said = complete(StudentSettings(model="mlp", max_steps=3, seed=4), PUBLIC.dataset)
-    assert (said.model, said.max_steps, said.seed) == ("mlp", 3, 4)
-    with pytest.raises(ValueError, match="student: expected supervised, gan"):
-        complete(StudentSettings(student="nosuch"), PUBLIC.dataset)
-
-
-def test_labels_of_a_whole_table_are_followed_closely_unless_the_user_says_otherwise():
-    from pate_tf.students.catalogue import STUDENTS, complete
-
-    own = STUDENTS["supervised"]
-    a_table = Dataset(
-        name="t",
-        kind="tabular",
-        input_shape=(3,),
-        value_range=(0.0, 1.0),
-        num_classes=2,
-        pool_size=9,
-    )
-    settings = StudentSettings(learning_rate=0.01)
-    few = complete(settings, a_table)
-    assert (few.max_steps, few.batch_size, few.learning_rate) == (1_000, 64, 0.01)
-    whole = complete(settings, a_table, labels_whole_pool=True)
-    assert {**own.of_whole_table, "learning_rate": 0.01} == {
-        name: getattr(whole, name) for name in own.of_whole_table
-    }
-    assert whole.max_steps > few.max_steps and whole.batch_size > few.batch_size
-    assert complete(settings, PUBLIC.dataset, labels_whole_pool=True) == complete(
-        settings, PUBLIC.dataset
-    )
-
-
-def test_a_number_of_teachers_is_recommended_with_its_reason():
-    few = teacher_run.recommendation(60_000, PRIVATE.dataset)
-    assert few.num_teachers == 2_000 and "30 records" in few.reason
+def test_a_number_of_teachers_is_recommended_by_public_values():
+    recommended = teacher_training.recommended_num_teachers
+    assert recommended(60_000, PRIVATE.dataset) == 2_000
     many_classes = dataclasses.replace(PRIVATE.dataset, num_classes=100, class_names=())
-    assert teacher_run.recommendation(60_000, many_classes).num_teachers == 200
-    assert teacher_run.recommendation(5, PRIVATE.dataset).num_teachers == 1
+    assert recommended(60_000, many_classes) == 200
+    assert recommended(5, PRIVATE.dataset) == 1
 
 
 def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path):
-    """Sums of records are shortened by owner: by those that shares go by, and no others."""
-    private = data.load_private("digits")
-    visits = np.arange(len(private))
+    visits = np.arange(len(PRIVATE))
     persons = visits // 7
     np.save(tmp_path / "persons.npy", persons)
-    examples = dataclasses.replace(private, owners=visits)
-    source = teacher_settings.PartitionSource(owners_file=tmp_path / "persons.npy")
-    owned = source.owned(examples)
+    examples = dataclasses.replace(PRIVATE, owners=visits)
+    owned = teacher_training.owned(examples, tmp_path / "persons.npy")
     np.testing.assert_array_equal(owned.owners, persons)
-    shares = source.load(num_records=len(private), num_teachers=5, seed=0, owners=owned.owners)
+    shares = teacher_training.shares_of(owned, num_teachers=5, seed=0)
     assert shares.unit == "owner"
     for person in range(10):
         assert len(set(shares.assignment[persons == person].tolist())) == 1
-    assert teacher_settings.PartitionSource().owned(examples) is examples
+    assert teacher_training.owned(examples, None) is examples
+
+
+def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):
+    source = TeacherSource(elsewhere=tmp_path / "votes.npy")
+    with pytest.raises(ValueError, match="teachers: expected their run folder as well"):
+        source.load(PUBLIC.split(400))
+
+
+# What a run folder says of itself.
+
+NAMED = DataSource(dataset="mnist", svhn_extra=False)
+FILES = DataSource(files=FileSource(public=pathlib.Path("p.csv"), label="ill"))
+
+
+def description(source: DataSource | None = None, **changes: object) -> RunDescription:
+    fields = {"data_name": "digits", "num_classes": 10, "num_teachers": 4, **changes}
+    return RunDescription(**fields, source={} if source is None else source.flags)
+
+
+@pytest.mark.parametrize("source", [NAMED, FILES], ids=["a name", "files"])
+def test_a_folder_gives_its_data_back(tmp_path, source):
+    written = description(source, model="mlp", pool_size=7)
+    written.write(artifacts.RunDirectory(tmp_path))
+    found = described_run(tmp_path)
+    assert found == written
+    back = found.data()
+    if source is NAMED:
+        assert back == source
+        assert found.data(dataset="mnist") == back
+        elsewhere = found.data(data_dir=tmp_path)
+        assert elsewhere == dataclasses.replace(back, data_dir=tmp_path)
+    else:
+        assert back.files.public == source.files.public.absolute()
+        assert back.files.label == "ill" and back.files.schema is None
+        assert found.data(files=source.files) == source  # it may have been moved
+    assert (tmp_path / "sensitive").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_contradicts_a_folder_is_one_line(tmp_path):
+    for run, named, message in (
+        (description(NAMED), {"dataset": "svhn"}, "dataset: expected mnist, .* got svhn"),
+        (description(NAMED), {"files": FILES.files}, "dataset: expected mnist, .* got p.csv"),
+        (description(FILES), {"dataset": "svhn"}, r"dataset: expected .*p\.csv, .* got svhn"),
+        (description(), {}, "dataset: expected it, or files, for the run of arrays digits"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            run.data(**named)
+        assert "\n" not in str(caught.value)
+    assert description().data(dataset="digits") == DataSource()
+    description().check(num_teachers=4, num_classes=10)
+    with pytest.raises(ValueError, match="num_teachers: expected 4, as the run folder says, got 5"):
+        description().check(num_teachers=5)
+    with pytest.raises(ValueError, match="num_classes: expected 10"):
+        description().check(num_classes=9)
+    assert described_run(None) is described_run(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "sensitive").mkdir()
+    (tmp_path / "sensitive" / "run.json").write_text('{"other": 1}')
+    with pytest.raises(ValueError, match=r"run.json: expected the description of a run"):
+        described_run(tmp_path)
+
+
+def test_the_folder_alone_is_enough_for_a_student(tmp_path):
+    flags = ("--nb_teachers=12", "--max_steps=30", "--stdnt_share=300", "--train_dir=run")
+    ended = run_script("train_teachers.py", *flags, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "Teachers of cnn, 30 steps each" in ended.out  # a default is told
+    said = described_run(tmp_path / "run")
+    assert (said.num_teachers, said.model, said.pool_size) == (12, "cnn", 300)
+    asked = ("train_student.py", "--train_dir=run", "--queries=20", "--lap_scale=1")
+    quick = ("--student=supervised", "--query_strategy=first", "--max_steps=9", "--model=mlp")
+    ended = run_script(*asked, *quick, folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "run" / "released" / "privacy_statement.json").exists()
+    for flag, told in (
+        ("--dataset=mnist", "error: dataset: expected digits, as the run folder says, got mnist"),
+        ("--nb_teachers=3", "error: nb_teachers: expected 12, as the run folder says, got 3"),
+    ):
+        ended = run_script(*asked, flag, folder=tmp_path)
+        assert ended.code == 1 and ended.err.startswith(told)
+
+
+def test_teachers_of_python_name_themselves_and_no_data(tmp_path):
+    digits = pate_tf.datasets.load("digits")
+    pate_tf.Teachers("mlp", num_teachers=3, steps=2, directory=tmp_path).fit(digits.private)
+    said = described_run(tmp_path)
+    assert (said.data_name, said.num_teachers, said.source) == ("digits", 3, {})

@@ -13,7 +13,7 @@ from pate_tf.api.labelling import open_ledger
 from pate_tf.api.settings import Budget
 from pate_tf.api.student_training import Output, make_student
 from pate_tf.core import artifacts
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.kinds import StudentConfig
 
 POOL, QUERIES, TEACHERS = 400, 40, 100
 RIGHT = np.tile(PUBLIC.labels[:POOL], (TEACHERS, 1))

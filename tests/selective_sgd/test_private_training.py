@@ -163,9 +163,14 @@ def test_what_a_record_adds_does_not_depend_on_which_others_are_drawn():
 
 def test_clipped_steps():
     generator = np.random.default_rng(0)
-    for scale in (1e-6, 1.0, 1e6):
-        steps = clipped_steps((scale * generator.normal(size=500)).astype(np.float32), 0.5)
-        assert sum(int(step) ** 2 for step in steps.tolist()) <= LATTICE**2
+    for scale in (1e-6, 0.01, 1.0, 1e6):
+        for drawn in (generator.normal(size=500), generator.uniform(size=500)):
+            values = (scale * drawn).astype(np.float32)
+            steps = clipped_steps(values, 0.5).tolist()
+            length = np.sqrt(sum(int(step) ** 2 for step in steps)) / LATTICE
+            assert length <= 1.0
+            expected = min(1.0, np.linalg.norm(values.astype(np.float64)) / 0.5)
+            assert length == pytest.approx(expected, abs=1e-4)
     assert clipped_steps(np.array([np.nan, 1.0], np.float32), 1.0).tolist() == [0, 0]
     small = np.array([0.25, -0.125], np.float32)
     np.testing.assert_allclose(clipped_steps(small, 1.0) / LATTICE, small, atol=1e-5)
@@ -490,6 +495,13 @@ def test_gaussian_noise_needs_synchronous_rounds():
 def test_privacy_is_checked(name, value):
     with pytest.raises(ValueError, match="expected"):
         Privacy(**{"kind": "record", "target_epsilon": 1.0, name: value})
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0, 300.0])
+def test_the_sparse_vector_uses_the_whole_target(target):
+    privacy = Privacy(kind="sparse_vector", target_epsilon=target)
+    charge = privacy.training(synchronous(), 21)
+    assert 0.9999 * target < charge.epsilon(privacy.delta) <= target
 
 
 def test_a_charge_that_cannot_be_drawn_is_refused():

@@ -176,6 +176,8 @@ def test_encodings_give_back_what_went_in(size, share):
     assert found.indices.tolist() == indices.tolist()
     assert found.values.tobytes() == given.values.tobytes()
     assert (found.participant, found.round, found.version, found.run) == (2, 3, 4, RUN)
+    for text in (repr(given), repr(found)):
+        assert "indices" not in text and "values" not in text
 
 
 def test_a_far_index_needs_no_gaps():

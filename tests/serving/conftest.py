@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.models import catalogue as models
-from pate_tf.serving.digest import student_digest
 from pate_tf.serving.export import export_student
+from pate_tf.serving.signatures import student_digest
 
 NUM_IMAGES = 1_000
 ROUNDING = 1e-3  # between two logits; other batches and runtimes round otherwise
@@ -56,26 +55,15 @@ def exported(
     return Exported(model, dataset, version, inputs[clear], logits.argmax(axis=1)[clear])
 
 
-def exported_images(public: PublicExamples, folder: pathlib.Path) -> Exported:
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Exported:
+    public = data.load_public("digits")
     model = models.build("cnn", public.dataset, seed=1)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     images, labels = public.inputs[: 2 * NUM_IMAGES], public.labels[: 2 * NUM_IMAGES]
     model.fit(images.astype(np.float32), labels, epochs=3, shuffle=False, verbose=0)
-    made = exported(model, public.dataset, images, folder)
+    made = exported(model, public.dataset, images, tmp_path_factory.mktemp("served"))
     assert len(np.unique(made.labels)) == 10  # else the same labels would mean little
-    return made
-
-
-@pytest.fixture(scope="session")
-def digits(tmp_path_factory) -> Exported:
-    return exported_images(data.load_public("digits"), tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="session")
-def mnist(shared_data, tmp_path_factory) -> Exported:
-    public = data.load_public("mnist", data_dir=shared_data / "tfds")
-    made = exported_images(public, tmp_path_factory.mktemp("served"))
-    assert len(made.inputs) == NUM_IMAGES
     return made
 
 
@@ -84,9 +72,3 @@ def table(tmp_path_factory) -> Exported:
     rows = np.random.default_rng(0).uniform(-1, 1, (50, 4)).astype(np.float32)
     model = models.build("mlp", TABLE, seed=1)
     return exported(model, TABLE, rows, tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(params=["digits", "mnist"])
-def images(request) -> Exported:
-    """The digits, and 1,000 images of MNIST."""
-    return request.getfixturevalue(request.param)

@@ -45,15 +45,8 @@ def run(classify, student, images, shape) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_c_program_gives_the_labels_of_keras(classify, images, tmp_path):
-    (tmp_path / "images").write_bytes(images.inputs.tobytes())
-    ended = run(classify, images, tmp_path / "images", images.dataset.input_shape)
+def test_a_c_program_gives_the_labels_of_keras(classify, digits, tmp_path):
+    (tmp_path / "images").write_bytes(digits.inputs.tobytes())
+    ended = run(classify, digits, tmp_path / "images", digits.dataset.input_shape)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    np.testing.assert_array_equal([int(line) for line in ended.stdout.split()], images.labels)
-
-
-def test_images_of_another_size_are_refused(classify, digits, tmp_path):
-    (tmp_path / "images").write_bytes(bytes(9 * 8))
-    ended = run(classify, digits, tmp_path / "images", (9, 8, 1))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "[?,8,8,1]" in ended.stderr
+    np.testing.assert_array_equal([int(line) for line in ended.stdout.split()], digits.labels)

@@ -15,10 +15,9 @@ from script_processes import NUM_TEACHERS, run_script
 
 from pate_tf.data.digits import DIGITS, load_public
 from pate_tf.models import catalogue, forest
-from pate_tf.serving import formats
-from pate_tf.serving.export import export_student
-from pate_tf.students.catalogue import ForestModel
-from pate_tf.students.gan import build_classifier
+from pate_tf.serving.export import check_formats, export_student
+from pate_tf.students.kinds.gan import build_classifier
+from pate_tf.students.kinds.random_forest import ForestModel
 
 FORMATS = ("onnx", "litert")
 # One for each kind of layer; the plain and the consistency student are such models too.
@@ -102,17 +101,17 @@ def test_what_can_not_be_converted_leaves_no_version(tmp_path, name, model):
 
 
 def test_formats_are_checked_by_name_and_package(monkeypatch):
-    formats.check_formats([])
-    formats.check_formats(FORMATS)
+    check_formats([])
+    check_formats(FORMATS)
     with pytest.raises(ValueError, match="export_formats: expected of onnx, litert, got 'pickle'"):
-        formats.check_formats(["litert", "pickle"])
+        check_formats(["litert", "pickle"])
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else find(name)
     )
-    formats.check_formats(["litert"])
+    check_formats(["litert"])
     with pytest.raises(ValueError, match="expected tf2onnx to be installed"):
-        formats.check_formats(["onnx"])
+        check_formats(["onnx"])
 
 
 def test_the_script_writes_them(trained, tmp_path):
@@ -127,7 +126,7 @@ def test_the_script_writes_them(trained, tmp_path):
     assert ended.code == 1
     assert ended.err.count("\n") == 1
     assert "export_formats: expected none for a forest" in ended.err
-    assert not (tmp_path / "run" / "released").exists()  # nothing was paid for
+    assert not (tmp_path / "run" / "released").exists()  # nothing was charged
     report = tmp_path / "report.json"
     ended = run("--export_formats=onnx,litert", "--max_steps=5", f"--report_file={report}")
     assert ended.code == 0, ended.err

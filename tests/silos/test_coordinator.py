@@ -10,13 +10,13 @@ from silo_helpers import NUM_CLASSES, SECURE, SHAPE, FakeSealer, queries, silo, 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.accounting.mechanisms import LATTICE
+from pate_tf.api.analysis import check_by_paths
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.queries.queried import QueriedLabels
 from pate_tf.silos import Asking, Coordinator, Member, Roster
-from pate_tf.silos.asking import choose_silos
 from pate_tf.silos.coordinator import UNIT
 from pate_tf.silos.messages import Answer
+from pate_tf.silos.roster import choose_silos
 
 DATASET = Dataset(
     name="lines",
@@ -52,18 +52,8 @@ def test_labels_cost_and_counts_are_those_of_the_silos_accounts():
     assert released.cost.charge == charge
     assert released.cost.epsilon == smallest_epsilon({charge: 50}, 1e-6)[0]
     for one, spent in zip(silos, spending, strict=True):
-        assert one.account.charges == spent.paid == {charge: 50}
+        assert one.account.charges == spent.charges == {charge: 50}
         assert spent.epsilon == one.account.epsilon()
-
-
-def test_labels_are_kept_and_read_like_any_others(tmp_path):
-    silos, roster = group(5)
-    with ten_lines(silos, roster) as coordinator:
-        labels = coordinator.label(POOL, num_queries=10)
-    labels.save(tmp_path)
-    again = QueriedLabels.load(tmp_path)
-    assert again.released.cost == labels.released.cost
-    assert np.array_equal(again.released.labels, labels.released.labels)
 
 
 def test_the_same_queries_are_not_asked_twice():
@@ -177,7 +167,7 @@ def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
     assert labels.weights is not None and len(sums.batches) == 1
     charge = SecureHistogram(40.0, 4, 1)
     assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
-    assert {kind for one in spent for kind in one.paid} == {charge}
+    assert {kind for one in spent for kind in one.charges} == {charge}
     assert "up to 1 of 4 parties together" in dict(statement.sees)
     assert "3 parties add their noise" in statement.coalitions
     with pytest.raises(ValueError, match="expected parties"):
@@ -192,10 +182,27 @@ def test_a_statement_says_who_paid_what_and_who_sees_what():
     fields = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
     assert fields["epsilon"] == max(one["epsilon"] for one in fields["silos"])
     page = statement.to_markdown()
-    for words in ("| s0 | randomised_response", "Who sees what", "the coordinator", "Not covered"):
+    for words in (
+        "| s0 | randomised_response",
+        "Who sees what",
+        "the coordinator",
+        "What is not covered",
+    ):
         assert words in page
     assert page.count("randomised_response, epsilon 3") == 3 and "7 of 7" in page
     assert "timing" in page and statement.secure is None
+
+
+def test_the_journal_verifies_the_statement(tmp_path):
+    silos, roster = group(3)
+    with ten_lines(silos, roster, folder=tmp_path) as coordinator:
+        coordinator.ask(POOL, np.arange(7))
+        fields = coordinator.statement(dataset="lines").to_dict()
+    assert check_by_paths(fields, (tmp_path,)) == "agrees with the ledger"
+    with ten_lines(silos, roster, folder=tmp_path) as coordinator:
+        coordinator.ask(POOL, np.arange(7, 9))
+    with pytest.raises(ValueError, match="the journal says otherwise what s0 answered"):
+        check_by_paths(fields, (tmp_path,))
 
 
 def test_silos_and_roster_must_fit():
@@ -205,7 +212,7 @@ def test_silos_and_roster_must_fit():
     for wrong in ({"how": "any"}, {"seconds": 0.0}, {"least_answers": 0}, {"weighting": "no"}):
         with pytest.raises(ValueError, match="expected"):
             Asking(**wrong)
-    with pytest.raises(ValueError, match="subset: expected 1 to 3"):
+    with pytest.raises(ValueError, match="subset: expected a whole number from 1 to 3"):
         ten_lines(silos, roster, asking=Asking(subset=4)).ask(POOL, np.arange(2))
     with pytest.raises(ValueError, match="asked something"):
         ten_lines(silos, roster).cost()

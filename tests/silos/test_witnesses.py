@@ -6,11 +6,11 @@ import warnings
 
 import numpy as np
 import pytest
-from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo, teacher
+from silo_helpers import NUM_CLASSES, RANDOMISED, SECURE, FakeSealer, batch, queries, silo
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.ledger import LedgerError, LedgerWarning
+from pate_tf.ledger import LedgerWarning
 from pate_tf.silos import Asking, Coordinator, Member, Roster
 from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
 from pate_tf.silos.messages import Answer, RandomisedVotes, Reason, Refusal, SealedShares
@@ -26,45 +26,6 @@ def another_machine(monkeypatch, tmp_path):
 def put_back(copy, folder):
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(copy, folder)
-
-
-def test_votes_can_t_be_read_by_restoring_an_account(tmp_path):
-    """The attack: an empty account is put back before each of many batches of the same queries."""
-    folder = tmp_path / "account"
-    silo(folder).close()
-    shutil.copytree(folder, tmp_path / "copy")
-    with silo(folder) as one:
-        first = one.answer(batch(0, 20)).labels
-    shutil.copytree(folder, tmp_path / "newest")
-    drawn = [first]
-    for _ in range(30):
-        put_back(tmp_path / "copy", folder)
-        with pytest.raises(LedgerError, match="row 3 was seen, row 1 is here"), silo(folder) as one:
-            drawn.append(one.answer(batch(0, 20)).labels)
-    shutil.rmtree(folder)
-    for place in (folder, tmp_path / "elsewhere"):
-        with pytest.raises(LedgerError, match="of 3 rows was seen") as error, silo(place) as one:
-            drawn.append(one.answer(batch(0, 20)).labels)
-        assert "\n" not in str(error.value) and "acknowledge_reset" in str(error.value)
-    put_back(tmp_path / "newest", folder)
-    with silo(folder) as one:
-        drawn.append(one.answer(batch(0, 20)).labels)
-        assert one.account.num_queries == 20
-    assert len({tuple(labels) for labels in drawn}) == 1 and len(drawn) == 2
-
-
-def test_an_acknowledged_account_is_charged_what_is_known_and_goes_on(tmp_path):
-    with silo(tmp_path / "account") as one:
-        one.answer(batch(0, 20))
-        epsilon = one.account.epsilon()
-    shutil.rmtree(tmp_path / "account")
-    with silo(tmp_path / "account", acknowledge_reset=True) as one:
-        assert one.account.was_reset and one.account.was_raised
-        assert one.account.epsilon() == epsilon
-        one.answer(batch(0, 20))
-        assert one.account.num_queries == 40
-    with silo(tmp_path / "account") as one:
-        assert one.account.was_reset
 
 
 def pool():
@@ -125,18 +86,6 @@ def test_a_coordinator_s_witness_stops_a_silo_that_is_behind(tmp_path, monkeypat
         one.close()
 
 
-def test_a_copy_of_a_silo_stops_where_the_other_went_on(tmp_path, monkeypatch):
-    """Two machines, one account: what the coordinator heard of one, the other lacks."""
-    silo(tmp_path / "one").close()
-    shutil.copytree(tmp_path / "one", tmp_path / "other")
-    with silo(tmp_path / "one") as one:
-        witness = one.answer(batch(0, 5)).witness
-    another_machine(monkeypatch, tmp_path)
-    with silo(tmp_path / "other") as other, pytest.warns(LedgerWarning, match="a copy of it"):
-        refused = other.answer(batch(5, 9, witness=witness))
-    assert refused.reason is Reason.UNKNOWN_WITNESS
-
-
 def test_a_lost_account_goes_on_once_its_owner_acknowledges_the_witness(tmp_path, monkeypatch):
     with silo(tmp_path / "account") as one:
         witness = one.answer(batch(0, 5)).witness
@@ -184,19 +133,6 @@ def test_a_lying_coordinator_gets_refusals_and_nothing_else(tmp_path, mechanism)
 
 def given(reply):
     return reply.sealed if isinstance(reply, SealedShares) else reply.labels.tolist()
-
-
-def test_a_witness_is_of_a_row_that_is_on_disk_and_of_no_public_digest(tmp_path):
-    with silo(tmp_path / "account") as one:
-        witness = one.answer(batch(0, 5)).witness
-        digests = {row.digest for row in one.account.history()}
-        assert witness.hex() not in digests
-        # A kill right after the answer: what another object reads is what was sent.
-        shutil.copytree(tmp_path / "account", tmp_path / "killed" / "account")
-        with silo(tmp_path / "account") as other:
-            assert other.account.holds_witness(witness)
-    with pytest.raises(ValueError, match="witness: expected 32 bytes or none"):
-        batch(0, 5, witness=b"short")
 
 
 def test_a_simulation_keeps_no_witness(tmp_path):
@@ -252,15 +188,3 @@ def test_a_coordinator_keeps_the_latest_witness_of_each_silo(tmp_path):
     assert again.poll("school").batch_id == "round-2"
     assert again.poll("school").witness == b"3" * 32
     again.journal.close()
-
-
-def test_a_teacher_is_not_asked_by_a_silo_that_is_behind(tmp_path):
-    asked = []
-
-    def watched(inputs):
-        asked.append(len(inputs))
-        return teacher(inputs)
-
-    with silo(tmp_path / "account", model=watched) as one, pytest.warns(LedgerWarning):
-        one.answer(batch(0, 3, witness=bytes(32)))
-    assert not asked

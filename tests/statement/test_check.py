@@ -9,17 +9,22 @@ from analysis_helpers import DELTA, MECHANISM, golden_counts, pay
 from statement_helpers import check, state
 
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
+from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import Ledger
-from pate_tf.statement.page import to_markdown
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.silos.account import SiloAccount
+from pate_tf.statement.check import check_statement, opened_stores
+from pate_tf.statement.labels import LabelsStatement
+from pate_tf.statement.shared_training import SharedTrainingStatement
+from pate_tf.statement.silos import SiloSpending, SilosStatement
 
 SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_epsilon": 1.0}
 
 
 @pytest.fixture
-def paid(tmp_path):
+def charged(tmp_path):
     """A ledger of two students, and the statement of the second."""
     first = pay(tmp_path, golden_counts("H1", 5))
     second = pay(tmp_path, golden_counts("H2", 7))
@@ -48,7 +53,7 @@ def test_a_reset_can_not_be_hidden(tmp_path):
     check(folder, statement)
     assert statement["ledger_was_reset"] is True
     assert "THE LEDGER WAS RESET" in statement["one_ledger"][0]
-    page = to_markdown(PrivacyStatement.from_dict(statement))
+    page = LabelsStatement.from_dict(statement).to_markdown()
     assert page.splitlines()[2].startswith("**THE LEDGER WAS RESET")
     with pytest.raises(ValueError, match="expected the ledger's ledger_was_reset True, got False"):
         check(folder, {**statement, "ledger_was_reset": False})
@@ -72,14 +77,14 @@ def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path
     expected, _ = smallest_epsilon({MECHANISM: 12}, DELTA)
     assert statement["epsilon_all_ensembles"] == expected > statement["epsilon_ensemble"]
     assert (statement["num_ledgers"], statement["records_are_known"]) == (2, True)
-    page = to_markdown(PrivacyStatement.from_dict(statement))
+    page = LabelsStatement.from_dict(statement).to_markdown()
     assert "as far as known on this machine (2 ledgers)" in page
     with pytest.raises(ValueError, match="for all ensembles of the records"):
         check(ledgers[1][0], {**statement, "epsilon_all_ensembles": 0.01})
 
 
-def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
-    folder, statement = paid
+def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
+    folder, statement = charged
     check(folder, statement)
     pay(folder, golden_counts("H3", 9))
     check(folder, statement)
@@ -93,7 +98,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
         ({"epsilon": 0.0}, "at least epsilon"),
         ({"epsilon": 1e-9}, "at least epsilon"),
         ({"epsilon": float("nan")}, "at least epsilon"),
-        ({"ledger_rows": []}, "expected the ledger rows that paid, got none"),
+        ({"ledger_rows": []}, "expected the ledger rows of its labels, got none"),
         ({"delta": 1e-12}, "expected the ledger's delta"),
         ({"num_answered": -1}, "no more answers than queries"),
         ({"num_answered": 8}, "no more answers than queries"),
@@ -109,13 +114,13 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
         ({"kind": "perfect"}, "others in kind"),
         ({"largest_share_of_right_guesses": 0.5}, "others in largest_share"),
         ({"note": "certified"}, "no other fields, got note"),
-        ({"sanitised": SANITISED}, "the ledger kept no release"),
+        ({"sanitised": SANITISED}, "the ledger stores no release"),
         ({"sanitised": {**SANITISED, "epsilon": "low"}}, "other types of values"),
         ({"num_queries": 7.5}, "other types of values"),
-        ({"versions": None}, "other types of values"),
+        ({"versions": None}, "got none: versions"),
         ({"epsilon_ensemble": float("nan")}, "at least epsilon"),
-        ({"ledger_rows": [1]}, "expected a payment at row 1"),
-        ({"ledger_rows": [99]}, "expected a payment at row 99"),
+        ({"ledger_rows": [1]}, "expected a debit at row 1"),
+        ({"ledger_rows": [99]}, "expected a debit at row 99"),
         ({"mechanism": GaussianNoisyMax(400.0).to_dict()}, "another mechanism"),
         ({"ledger_head": [3, "00" * 32]}, "another history"),
         ({"ledger_head": [99, "00" * 32]}, "another history"),
@@ -124,21 +129,21 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(paid):
     ],
     ids=str,
 )
-def test_a_cheaper_statement_is_refused(paid, change, told):
-    folder, statement = paid
+def test_a_cheaper_statement_is_refused(charged, change, told):
+    folder, statement = charged
     with pytest.raises(ValueError, match=told) as caught:
         check(folder, {**statement, **change})
     assert "\n" not in str(caught.value)
 
 
-def test_a_student_can_not_be_signed_by_the_head_before_it_was_paid_for(paid, tmp_path):
-    folder, statement = paid
+def test_a_student_can_not_be_signed_by_the_head_before_it_was_charged(charged, tmp_path):
+    folder, statement = charged
     with Ledger.read(folder) as ledger:
         earlier = ledger.history()[2]
     cheaper = copy.deepcopy(statement)
     cheaper["ledger_head"] = [earlier.sequence, earlier.digest]
     cheaper["epsilon"] = cheaper["epsilon_ensemble"] = statement["epsilon"] / 2
-    with pytest.raises(ValueError, match="expected a payment at row"):
+    with pytest.raises(ValueError, match="expected a debit at row"):
         check(folder, cheaper)
 
 
@@ -165,7 +170,7 @@ def test_a_row_that_was_never_answered_taught_nobody(tmp_path):
         lost = ledger.debit(MECHANISM, [b"lost in a crash."], secure_noise=True)
     statement = state(tmp_path, released)
     check(tmp_path, statement)
-    with pytest.raises(ValueError, match="was paid for and never answered"):
+    with pytest.raises(ValueError, match="was charged and never answered"):
         check(tmp_path, {**statement, "ledger_rows": [*statement["ledger_rows"], lost]})
 
 
@@ -176,18 +181,18 @@ def test_withheld_queries_are_no_answers(tmp_path):
     check(tmp_path, state(tmp_path, released))
 
 
-def test_what_the_rows_do_not_say_is_not_checked(paid):
+def test_what_the_rows_do_not_say_is_not_checked(charged):
     """As the docstring admits: the student's own share is only checked to be possible."""
-    folder, statement = paid
-    fewer = PrivacyStatement.from_dict(statement)
+    folder, statement = charged
+    fewer = LabelsStatement.from_dict(statement)
     epsilon, _ = MECHANISM.data_independent_epsilon(num_queries=1, delta=DELTA)
     fewer = dataclasses.replace(fewer, num_queries=1, num_answered=1, epsilon=epsilon)
     check(folder, json.loads(json.dumps(fewer.to_dict())))
     assert fewer.epsilon_ensemble == statement["epsilon_ensemble"]
 
 
-def test_another_ledger_with_the_same_rows_does_not_vouch(paid, tmp_path_factory):
-    _, statement = paid
+def test_another_ledger_with_the_same_rows_does_not_vouch(charged, tmp_path_factory):
+    _, statement = charged
     other = tmp_path_factory.mktemp("other")
     pay(other, golden_counts("H1", 5))
     pay(other, golden_counts("H2", 7))
@@ -209,10 +214,91 @@ def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
         check(tmp_path, {**statement, "secure_noise": True})
 
 
-def test_the_statement_names_the_rows_that_paid(paid):
-    folder, statement = paid
+def test_the_statement_names_the_rows_that_were_charged(charged):
+    folder, statement = charged
     with Ledger.read(folder) as ledger:
         debits = [row.sequence for row in ledger.history() if row.kind == "debit"]
     assert statement["ledger_rows"] == debits[1:]
     assert statement["mechanism"] == MECHANISM.to_dict()
     assert statement["delta"] == DELTA
+
+
+# Shared training and silos.
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Two participants' ledgers, charged alike, and the statement of their model."""
+    charge = NoisyTraining(sampling_rate=0.1, noise_multiplier=1.0, rounds=20)
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for number, folder in enumerate(folders):
+        facts = {"ensemble_digest": f"{number}" * 64, "delta": DELTA}
+        with Ledger.open(folder, **facts) as ledger, ledger.exclusive():
+            ledger.debit(charge, secure_noise=True)
+    heads = []
+    for folder in folders:
+        with Ledger.read(folder) as ledger:
+            heads.append((ledger.head.sequence, ledger.head.digest))
+            epsilon = ledger.spent().epsilon
+    facts = {"num_participants": 2, "num_parameters": 9, "upload": 1.0, "rounds": 20}
+    facts |= {"dataset": "d", "protocol": "synchronous", "charge": charge, "unit": "record"}
+    made = SharedTrainingStatement(**facts, epsilon=epsilon, delta=DELTA, ledger_heads=tuple(heads))
+    return folders, json.loads(json.dumps(made.to_dict()))
+
+
+def checked(folders, fields):
+    with opened_stores(folders) as stores:
+        return check_statement(fields, *stores)
+
+
+def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_path):
+    folders, fields = trained
+    for some in (folders, folders[:1], folders[1:]):
+        assert checked(some, fields).epsilon == fields["epsilon"]
+    other = tmp_path / "third"
+    Ledger.open(other, ensemble_digest="ab" * 32, delta=DELTA).close()
+    for some, change, told in (
+        ([], {}, "expected a ledger to check it by"),
+        ([other], {}, "another history"),
+        (folders, {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
+        (folders, {"epsilon_all_ensembles": 0.1}, "at least epsilon_all_ensembles"),
+        (folders, {"delta": 1e-4}, "expected the ledger's delta"),
+        (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "another history"),
+        (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
+        (folders, {"kind": "perfect"}, "others in kind"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            checked(some, {**fields, **change})
+
+
+def test_silos_are_checked_by_their_accounts_and_the_journal(tmp_path):
+    charge = RandomisedResponse(epsilon=2.0, num_classes=10)
+    account = SiloAccount(tmp_path / "north", silo="north", epsilon_budget=90.0, delta=1e-6)
+    with account.exclusive():
+        account.debit(charge, [bytes([n]) * 32 for n in range(5)], number=5)
+    account.close()
+    epsilon, _ = smallest_epsilon({charge: 5}, 1e-6)
+    spent = SiloSpending(
+        name="north",
+        charged=((charge, 5),),
+        num_refused=0,
+        epsilon=epsilon,
+        delta=1e-6,
+        num_declared=9,
+    )
+    facts = {"run_id": "r", "query_strategy": "first", "num_queries": 5, "num_answered": 5}
+    made = SilosStatement(dataset="lines", delta=1e-6, silos=(spent,), **facts)
+    checked([tmp_path / "north"], made.to_dict())
+    for change, told in (
+        ({"epsilon": epsilon / 2}, "at least epsilon"),
+        ({"delta": 1e-9}, "at least delta"),
+        ({"charged": ((charge, 6),), "epsilon": 50.0}, "charges that the account of north holds"),
+        ({"name": "south"}, "expected the account of one of south"),
+    ):
+        wrong = dataclasses.replace(made, silos=(dataclasses.replace(spent, **change),))
+        with pytest.raises(ValueError, match=told):
+            checked([tmp_path / "north"], wrong.to_dict())
+    made.check_journal({"north": {charge: 5}})
+    for journal in ({"north": {charge: 6}}, {}, {"north": {charge: 5}, "south": {charge: 1}}):
+        with pytest.raises(ValueError, match="the journal says otherwise"):
+            made.check_journal(journal)

@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 from labels_for_tests import released_labels
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.serving import export
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students import training
-from pate_tf.students.catalogue import find_student
-from pate_tf.students.config import StudentConfig
+from pate_tf.students.config import find_student
+from pate_tf.students.kinds import StudentConfig
 
 QUERIES = 60
 

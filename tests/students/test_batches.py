@@ -4,7 +4,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pate_tf.students.batches import ShuffledItems, dataset_of, derived_seeds, step_seeds
+from pate_tf.students.batches import (
+    BATCH,
+    ShuffledItems,
+    dataset_of,
+    derived_seeds,
+    outputs,
+    step_seeds,
+)
 
 
 def rows_of(items: ShuffledItems, steps) -> np.ndarray:
@@ -53,3 +60,14 @@ def test_seeds_differ():
     assert len(set(seeds)) == 15
     assert len(set(derived_seeds(7, 30) + derived_seeds(8, 30))) == 60
     assert derived_seeds(7, 3) == derived_seeds(7, 5)[:3]
+
+
+@pytest.mark.parametrize("num", [1, BATCH, BATCH + 1])
+def test_outputs_are_those_of_the_model_whatever_their_number(num):
+    def double(inputs: tf.Tensor, training: bool) -> tf.Tensor:
+        assert not training
+        assert inputs.dtype == tf.float32
+        return 2.0 * inputs
+
+    given = np.arange(2 * num, dtype=np.uint8).reshape(num, 2)
+    np.testing.assert_array_equal(outputs(double, given), 2.0 * given)

@@ -1,5 +1,6 @@
 import dataclasses
-import importlib
+import shutil
+import subprocess
 import sys
 import types
 
@@ -8,13 +9,19 @@ import numpy as np
 import pytest
 from contract import FittedStudentContract, KillAfter, Killed, StudentContract
 from labels_for_tests import released_labels
+from script_processes import REPOSITORY
 
 from pate_tf.core.public import PublicExamples
-from pate_tf.core.settings import described
 from pate_tf.data import catalogue as data
-from pate_tf.students import gan, training
-from pate_tf.students.catalogue import STUDENTS, find_student
-from pate_tf.students.config import StudentConfig, StudentSettings
+from pate_tf.students import training
+from pate_tf.students.config import (
+    ComparisonSettings,
+    OutputSettings,
+    StudentSettings,
+    complete,
+    find_student,
+)
+from pate_tf.students.kinds import StudentConfig, gan, kind_of, names
 
 DIGITS = data.load_public("digits")
 
@@ -22,7 +29,7 @@ DIGITS = data.load_public("digits")
 def config(student: str, **changes: object) -> StudentConfig:
     fields = {
         "student": student,
-        "model": STUDENTS[student].default_model(DIGITS.dataset),
+        "model": kind_of(student).default_model(DIGITS.dataset),
         "max_steps": 60,
         "batch_size": 32,
         "learning_rate": 0.003,
@@ -32,12 +39,15 @@ def config(student: str, **changes: object) -> StudentConfig:
 
 
 def as_table(public: PublicExamples) -> PublicExamples:
-    """The digits as 64 features that nobody may shift."""
+    """The digits as 64 features, without augmentation."""
     dataset = dataclasses.replace(
         public.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
     )
     inputs = public.inputs.reshape(-1, 64).astype(np.float32)
     return PublicExamples(dataset, inputs, public.labels)
+
+
+TABLE = as_table(DIGITS)
 
 
 class TestSupervised(FittedStudentContract):
@@ -77,7 +87,7 @@ class TestConsistency(FittedStudentContract):
 
 class TestRandomForest(StudentContract):
     config = config("random_forest")
-    public = as_table(DIGITS)
+    public = TABLE
 
 
 @pytest.mark.parametrize("student", ["supervised", "consistency"])
@@ -102,67 +112,148 @@ def test_a_stopped_run_goes_on_with_the_same_model_alone(student, rates, tmp_pat
     )
     rate = rates[0]
     with pytest.raises(Killed):
-        STUDENTS[student].train(*asked, folder=tmp_path, callbacks=[KillAfter(2)])
+        kind_of(student).train(*asked, folder=tmp_path, callbacks=[KillAfter(2)])
     rate = rates[1]
-    STUDENTS[student].train(*asked, folder=tmp_path, callbacks=[count])
+    kind_of(student).train(*asked, folder=tmp_path, callbacks=[count])
     assert epochs == ([2] if rates[0] == rates[1] else [0, 1, 2])
 
 
 def test_every_student_keeps_the_contract():
     classes = StudentContract.__subclasses__() + FittedStudentContract.__subclasses__()
-    assert {one.config.student for one in classes if hasattr(one, "config")} == set(STUDENTS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"student": "nosuch"}, "student: expected one of supervised, gan"),
-        ({"student": "gan", "model": "cnn"}, "model: expected none for student gan"),
-        ({"student": "consistency", "model": "random_forest"}, "model: expected one of"),
-        ({"student": "random_forest", "model": "cnn"}, "model: expected a forest"),
-        ({"student": "supervised", "model": "nosuch"}, "model: expected one of"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_refused_before_anything_is_paid_for(changes, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        find_student(dataclasses.replace(config("supervised"), **changes), DIGITS.dataset)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_gan_wants_images():
-    with pytest.raises(ValueError, match=r"student gan: expected gray images or \[32, 32, 3\]"):
-        find_student(config("gan"), as_table(DIGITS).dataset)
-
-
-def test_consistency_wants_data_that_can_be_changed():
-    with pytest.raises(ValueError, match="student consistency: expected images whose") as caught:
-        find_student(config("consistency", model="mlp"), as_table(DIGITS).dataset)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_forest_as_the_plain_students_model_makes_it_the_forest_student():
-    forest = find_student(config("supervised", model="random_forest"), DIGITS.dataset)
-    assert forest is STUDENTS["random_forest"]
-
-
-def test_every_student_is_in_the_flag():
-    assert {*STUDENTS} < {*described(StudentSettings)["student"].choices}
+    assert {one.config.student for one in classes if hasattr(one, "config")} == set(names())
 
 
 def with_batch_statistics(dataset):
+    layers = [keras.layers.Flatten(), keras.layers.BatchNormalization(), keras.layers.Dense(10)]
+    return keras.Sequential([keras.Input(dataset.input_shape), *layers])
+
+
+BATCH_STATISTICS = f"{__name__}:with_batch_statistics"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "message"),
+    [
+        (DIGITS, {"student": "nosuch"}, "student: expected one of consistency, gan"),
+        (DIGITS, {"student": "gan", "model": "cnn"}, "model: expected none for student gan"),
+        (DIGITS, {"student": "consistency", "model": "random_forest"}, "model: expected one of"),
+        (DIGITS, {"student": "random_forest", "model": "cnn"}, "model: expected a forest"),
+        (DIGITS, {"student": "supervised", "model": "nosuch"}, "model: expected one of"),
+        (
+            DIGITS,
+            {"student": "consistency", "model": BATCH_STATISTICS},
+            "student consistency: expected a model without batch statistics",
+        ),
+        (TABLE, {"student": "gan"}, "student gan: expected gray images or"),
+        (TABLE, {"student": "consistency"}, "student consistency: expected images whose"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_before_anything_is_charged(dataset, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        wrong = dataclasses.replace(config("supervised"), **changes)
+        find_student(wrong, dataset.dataset)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "public", "student", "model"),
+    [
+        ({}, DIGITS, "consistency", "wide_cnn"),
+        ({"model": "mlp"}, DIGITS, "consistency", "mlp"),
+        ({"model": BATCH_STATISTICS}, DIGITS, "supervised", BATCH_STATISTICS),
+        ({"model": "random_forest"}, DIGITS, "random_forest", "random_forest"),
+        ({}, TABLE, "supervised", "mlp"),
+        ({"student": "supervised"}, DIGITS, "supervised", "cnn"),
+        ({"student": "supervised", "model": "random_forest"}, TABLE, "random_forest", None),
+        ({"student": "random_forest"}, TABLE, "random_forest", "random_forest"),
+        ({"student": "gan"}, DIGITS, "gan", "improved_gan"),
+    ],
+    ids=str,
+)
+def test_settings_are_completed_by_what_the_data_and_the_kind_say(settings, public, student, model):
+    found = complete(StudentSettings(**settings), public.dataset)
+    kind = kind_of(student)
+    assert find_student(found, public.dataset) is kind
+    assert found.model == (model or "random_forest")
+    assert (found.max_steps, found.batch_size) == (kind.max_steps, kind.batch_size)
+    if kind.has_steps:
+        given = complete(StudentSettings(**settings, max_steps=3), public.dataset)
+        assert given == dataclasses.replace(found, max_steps=3)
+    else:
+        with pytest.raises(ValueError, match="max_steps: expected none for a forest"):
+            complete(StudentSettings(**settings, max_steps=3), public.dataset)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (StudentSettings, {"student": "nosuch"}),
+        (StudentSettings, {"max_steps": 0}),
+        (StudentSettings, {"learning_rate": float("nan")}),
+        (StudentSettings, {"seed": 2**31}),
+        (OutputSettings, {"evaluate_on": "everything"}),
+        (ComparisonSettings, {"temperature": 0.0}),
+        (StudentConfig, {"batch_size": 0}),
+        (StudentConfig, {"learning_rate": float("inf")}),
+        (StudentConfig, {"seed": -1}),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_by_name(kind, changes):
+    with pytest.raises(ValueError, match=f"{next(iter(changes))}: expected") as caught:
+        dataclasses.replace(config("gan") if kind is StudentConfig else kind(), **changes)
+    assert "\n" not in str(caught.value)
+
+
+TOY = '''"""Always says nine."""
+
+import keras
+
+from pate_tf.students.kinds import StudentKind
+
+
+def fit(config, released, pool, options):
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(dataset.input_shape),
-            layers.Flatten(),
-            layers.BatchNormalization(),
-            layers.Dense(dataset.num_classes),
-        ]
+    bias = keras.initializers.Constant(range(10))
+    body = [layers.Rescaling(0.0), layers.Flatten(), layers.Dense(10, bias_initializer=bias)]
+    return keras.Sequential([keras.Input(pool.dataset.input_shape), *body])
+
+
+KIND = StudentKind(
+    name="nine", fit=fit, check=lambda *asked: None, default_model=lambda dataset: "mlp"
+)
+'''
+PROGRAM = """
+import sys
+from absl import flags
+from pate_tf.cli import student
+student.define()
+flags.FLAGS(["train_student", "--student=nine"])
+flag = flags.FLAGS["student"]
+assert flag.value == "nine" and "nine: Always says nine." in flag.help, flag.help
+assert "tensorflow" not in sys.modules
+import pate_tf
+data = pate_tf.datasets.load("digits")
+teachers = pate_tf.Teachers.from_votes([[0] * 20] * 3, directory="run")
+with pate_tf.Labeller(teachers, pate_tf.LaplaceNoisyMax.of_scale(1.0), delta=1e-5) as labeller:
+    labels = labeller.label(data.pool, 20)
+found = pate_tf.Student("nine").fit(data.pool, labels)
+print(*{int(label) for label in found.predict(data.held_out)})
+"""
+
+
+def test_a_file_is_all_that_a_student_takes(tmp_path):
+    shutil.copytree(REPOSITORY / "pate_tf", tmp_path / "pate_tf")
+    (tmp_path / "pate_tf" / "students" / "kinds" / "nine.py").write_text(TOY)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
-
-
-def test_consistency_refuses_batch_statistics():
-    name = f"{importlib.import_module(__name__).__name__}:with_batch_statistics"
-    with pytest.raises(ValueError, match="student consistency: expected a model without batch"):
-        find_student(config("consistency", model=name), DIGITS.dataset)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["9"]

@@ -1,19 +1,26 @@
+import event_files
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from labels_for_tests import released_labels
 
 from pate_tf.core.public import PoolLabels, PublicExamples
+from pate_tf.data import catalogue as data
 from pate_tf.data.digits import DIGITS
+from pate_tf.students import evaluation, training
 from pate_tf.students.evaluation import (
     Accuracy,
     accuracy,
     accuracy_in_pool,
+    by_class,
     check_evaluate_on,
     evaluate,
     evaluated_samples,
 )
+from pate_tf.students.kinds import StudentConfig, gan, kind_of
 
 
 @given(st.integers(1, 20_000).flatmap(lambda num: st.tuples(st.integers(0, num), st.just(num))))
@@ -69,11 +76,6 @@ def test_only_samples_that_nobody_asked_for_evaluate(evaluate_on, expected):
     assert samples.labels.tolist() == [number % 10 for number in expected]
 
 
-def test_other_samples_are_refused():
-    with pytest.raises(ValueError, match="evaluate_on: expected one of held_out, all_unqueried"):
-        evaluated_samples("everything", numbered(12).split(8), queries=np.array([1]))
-
-
 def labelled(num: int, *known: int) -> PublicExamples:
     """The same, with labels of some alone."""
     labels = np.full(num, -1)
@@ -101,19 +103,16 @@ def test_samples_without_a_label_evaluate_nothing(known, evaluate_on, expected):
         assert samples is None
     else:
         assert samples.inputs[:, 0, 0, 0].tolist() == expected
-        assert samples.labels.tolist() == expected_labels(expected)
-
-
-def expected_labels(numbers: list[int]) -> list[int]:
-    return [number % 10 for number in numbers]
+        assert samples.labels.tolist() == [number % 10 for number in expected]
 
 
 @pytest.mark.parametrize(
     ("known", "evaluate_on"),
-    [([], "held_out"), ([], "all_unqueried"), ([0, 1], "held_out")],
+    [([], "held_out"), ([], "all_unqueried"), ([0, 1], "held_out"), ([9], "everything")],
 )
-def test_what_can_not_be_measured_is_not_promised(known, evaluate_on):
-    with pytest.raises(ValueError, match="evaluate_on: expected public samples with labels"):
+def test_what_can_not_be_measured_is_refused(known, evaluate_on):
+    expected = "one of held_out" if evaluate_on == "everything" else "public samples with labels"
+    with pytest.raises(ValueError, match=f"evaluate_on: expected {expected}"):
         check_evaluate_on(evaluate_on, labelled(12, *known).split(8))
 
 
@@ -125,3 +124,113 @@ def test_labels_in_the_pool_are_measured_where_the_truth_is_known():
     assert accuracy_in_pool(given, labelled(12, 7).split(8)) is None
     assert accuracy_in_pool(given, labelled(12, 11).split(8)) is None
     assert accuracy_in_pool(given, numbered(12).split(8)) == Accuracy(1 / 3, 3)
+
+
+def test_the_constant_answer_is_right_often_and_good_for_nothing():
+    truth = np.array([0] * 98 + [1] * 2)
+    found = by_class(np.zeros(100, np.int64), truth, 2, np.tile([0.9, 0.1], (100, 1)))
+    assert found.recall == (1.0, 0.0)
+    assert found.balanced_accuracy == 0.5
+    assert found.auc == 0.5
+    assert found.is_constant
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_auc_is_the_share_of_pairs_in_the_right_order(num_classes):
+    random = np.random.default_rng(num_classes)
+    truth = random.integers(0, num_classes, 60)
+    probabilities = random.dirichlet(np.ones(num_classes), 60).round(1)
+    found = by_class(probabilities.argmax(axis=1), truth, num_classes, probabilities)
+    shares = []
+    for one in [1] if num_classes == 2 else range(num_classes):
+        pairs = [
+            (high > low) + 0.5 * (high == low)
+            for high in probabilities[truth == one, one]
+            for low in probabilities[truth != one, one]
+        ]
+        shares.append(np.mean(pairs))
+    assert found.auc == pytest.approx(np.mean(shares))
+    assert not found.is_constant
+
+
+def test_a_class_without_samples_counts_for_nothing():
+    found = by_class(np.array([0, 0, 2]), np.array([0, 2, 2]), 3, np.full((3, 3), 1 / 3))
+    assert found.recall == (1.0, None, 0.5)
+    assert found.balanced_accuracy == 0.75
+    assert found.auc is None
+
+
+PUBLIC = data.load_public("digits")
+SPLIT = PUBLIC.split(400)
+HELD_OUT = SPLIT.held_out
+LABELS = released_labels(np.arange(100), SPLIT.pool_labels[:100])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(training, "STEPS_AN_EPOCH", 10)
+    monkeypatch.setattr(gan, "CLASSIFIER_UNITS", (64, 32, 32))
+    monkeypatch.setattr(gan, "GENERATOR_UNITS", (32, 32))
+
+
+def train(student: str, max_steps: int = 60, **kwargs):
+    found = kind_of(student)
+    config = StudentConfig(
+        student=student,
+        model="mlp" if student != "gan" else found.default_model(PUBLIC.dataset),
+        max_steps=max_steps,
+        batch_size=16,
+        learning_rate=0.003,
+        seed=1,
+    )
+    return found.train(config, LABELS, SPLIT.pool, **kwargs)
+
+
+WATCHED = pytest.mark.parametrize(
+    "student", ["supervised", "consistency", pytest.param("gan", marks=pytest.mark.long)]
+)
+
+
+@WATCHED
+@pytest.mark.usefixtures("small")
+def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
+    logs = training.logs_of(tmp_path)
+    model = train(student, folder=tmp_path, callbacks=[evaluation.HeldOutAccuracy(HELD_OUT, logs)])
+    written = event_files.scalars(logs / "held_out")["epoch_accuracy"]
+    assert [step for step, _ in written] == list(range(6))
+    logits = model(tf.constant(HELD_OUT.inputs, tf.float32), training=False)
+    final = (np.argmax(logits, axis=1) == HELD_OUT.labels).mean()
+    assert written[-1][1] == pytest.approx(final, abs=1e-6)
+    ((step, picture),) = event_files.images(logs / "held_out")["confusion_matrix"]
+    assert step == 4
+    assert picture.shape == (480, 480, 3)
+    losses = event_files.scalars(logs / "train")["epoch_loss"]
+    assert [step for step, _ in losses] == list(range(6))
+    assert all(np.isfinite(value) for _, value in losses)
+
+
+@WATCHED
+@pytest.mark.usefixtures("small")
+def test_watching_changes_nothing_whatever_the_true_labels(student, tmp_path):
+    others = PublicExamples(PUBLIC.dataset, HELD_OUT.inputs, (HELD_OUT.labels + 1) % 10)
+    alone = train(student, 20).get_weights()
+    for samples in (HELD_OUT, others):
+        watch = evaluation.HeldOutAccuracy(samples, tmp_path)
+        for one, other in zip(
+            alone, train(student, 20, callbacks=[watch]).get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_version_leaves_its_settings_results_and_confusion(tmp_path):
+    config = StudentConfig(model="mlp", max_steps=2, batch_size=3, learning_rate=0.5, seed=4)
+    evaluation.write_version(
+        tmp_path,
+        HELD_OUT,
+        HELD_OUT.labels,
+        settings=config.to_dict(),
+        results={"accuracy": 1.0},
+    )
+    assert event_files.settings(tmp_path) == config.to_dict()
+    assert event_files.scalars(tmp_path) == {"accuracy": [(0, 1.0)]}
+    assert list(event_files.images(tmp_path)) == ["confusion_matrix"]

@@ -11,12 +11,8 @@ from pate_tf.core.partition import Partition, assigned_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue
 from pate_tf.teachers.settings import TeacherConfig
-from pate_tf.teachers.training import (
-    DataParallelTrainer,
-    EnsembleParallelTrainer,
-    TeacherData,
-    TeacherState,
-)
+from pate_tf.teachers.store import TeacherState
+from pate_tf.teachers.training import DataParallelTrainer, EnsembleParallelTrainer, TeacherData
 
 NUM_TEACHERS = 4
 SMALL = "architectures_for_tests:small"  # no dropout, no moving averages

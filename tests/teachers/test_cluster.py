@@ -15,7 +15,7 @@ from script_processes import REPOSITORY, run_script
 from pate_tf.api import teacher_training as run
 from pate_tf.core import artifacts
 from pate_tf.teachers import cluster
-from pate_tf.teachers.ensemble import Ensemble
+from pate_tf.teachers.kinds import load_ensemble
 
 FLAGS = ("--nb_teachers=12", "--max_steps=600")
 
@@ -81,7 +81,7 @@ def test_a_killed_worker_changes_nothing(tmp_path):
     )
     assert ended.code == 0, ended.err
     together, alone = (
-        Ensemble(run.ensemble_folder(artifacts.RunDirectory(tmp_path / name)))
+        load_ensemble(run.ensemble_folder(artifacts.RunDirectory(tmp_path / name)))
         for name in ("cluster", "alone")
     )
     assert together.digest == alone.digest

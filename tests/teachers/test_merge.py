@@ -5,7 +5,7 @@ from script_processes import MAX_STEPS, NUM_TEACHERS, run_script
 
 from pate_tf.api import teacher_training as run
 from pate_tf.core import artifacts
-from pate_tf.teachers.ensemble import Ensemble
+from pate_tf.teachers.kinds import load_ensemble
 
 FLAGS = (f"--nb_teachers={NUM_TEACHERS}", f"--max_steps={MAX_STEPS}")
 MIDDLE = NUM_TEACHERS // 2
@@ -41,7 +41,7 @@ def merge(folder, target, *names, flags=FLAGS):
 
 
 def digest(folder):
-    return Ensemble(run.ensemble_folder(artifacts.RunDirectory(folder))).digest
+    return load_ensemble(run.ensemble_folder(artifacts.RunDirectory(folder))).digest
 
 
 def test_merged_jobs_are_the_ensemble_of_one_job(jobs, trained, tmp_path):

@@ -1,5 +1,4 @@
-"""The promise by brute force: neighbouring private data, all teachers trained again, every bit held
-against what it was.
+"""Neighbouring private data by brute force: all teachers trained again, every bit compared.
 
 The number of steps comes by default (`max_steps=None`), and shares are long enough against the
 batches for it to differ between data sets.
@@ -22,7 +21,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import catalogue, classifier, closed_form
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import contrastive
-from pate_tf.teachers import classifiers, logs, on_features
+from pate_tf.teachers import kinds, logs, on_features
 from pate_tf.teachers.settings import FEWEST_STEPS
 from pate_tf.teachers.training import EnsembleParallelTrainer, TeacherData
 
@@ -148,45 +147,35 @@ def learn_keras() -> Learn:
     return learn
 
 
-def learn_classifiers(model: str) -> Learn:
-    def learn(records: list[Record], shares: Partition) -> Learned:
-        trained = classifiers.train(
-            config(model, shares.unit), examples(records), shares, range(NUM_TEACHERS)
-        )
-        return [state.weights for _, state in trained]
-
-    return learn
-
-
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     """Of a network whose rounding could depend on the batch."""
     generator = np.random.default_rng(0)
     pool = Pool(helpers.BLOBS, generator.integers(0, 256, (40, 8, 8, 1)).astype(np.uint8))
-    (part,) = contrastive.unlearnt(helpers.BLOBS, 0)[:1]
+    part = contrastive.parts(pool, 0)[0]
     part.find_directions(pool)
     return Encoder(helpers.BLOBS, [part], {})
 
 
-def learn_on_features(model: str, encoder: Encoder) -> Learn:
+def learn_others(model: str, encoder: Encoder) -> Learn:
     def learn(records: list[Record], shares: Partition) -> Learned:
         settings = config(model.removesuffix(" on features"), shares.unit)
-        trained = on_features.train(
-            settings, examples(records), shares, range(NUM_TEACHERS), encoder
+        work = kinds.Work(
+            config=settings,
+            examples=examples(records),
+            partition=shares,
+            encoder=encoder if model in CLOSED_FORMS else None,
+            engine=kinds.Engine(num_processes=1),
         )
-        return [state.weights for _, state in trained]
+        kind = kinds.find_kind(settings.model, settings.dataset)
+        return [state.weights for _, state in kind.train(work, range(NUM_TEACHERS), None)]
 
     return learn
 
 
 @pytest.fixture(scope="module", params=[KERAS, FOREST, LOGISTIC, *CLOSED_FORMS])
 def learn(request, learn_keras, encoder) -> Learn:
-    if request.param in CLOSED_FORMS:
-        yield learn_on_features(request.param, encoder)
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classifiers, "num_cores", lambda: 1)
-        yield learn_keras if request.param == KERAS else learn_classifiers(request.param)
+    return learn_keras if request.param == KERAS else learn_others(request.param, encoder)
 
 
 @pytest.fixture(scope="module")
@@ -302,10 +291,9 @@ def test_a_whole_run_with_a_teacher_without_records(tmp_path):
         partition=shares,
         teachers=range(NUM_TEACHERS),
         run_directory=directory,
-        devices=tf.distribute.OneDeviceStrategy("/CPU:0"),
         progress=lambda done: None,
     )
-    ensemble = run.load_ensemble(run.ensemble_folder(directory))
+    ensemble = kinds.load_ensemble(run.ensemble_folder(directory))
     assert ensemble.config.max_steps is None
     assert ensemble.unit == "owner"
     images, _ = helpers.blob_images(30, seed=9)

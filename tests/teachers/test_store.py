@@ -3,8 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from pate_tf.teachers.store import TeacherStore, load_finished
-from pate_tf.teachers.training import TeacherState
+from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
 
 IDENTITY = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "records": "abc"}
 
@@ -60,19 +59,23 @@ def test_finished_teachers_are_stacked_by_number_however_they_were_saved(store, 
     assert store.finished() == {1, 2, 3}
     store.save_finished({0: state(0)})
     assert store.load_training(1) is None
-    stacked, losses = load_finished(tmp_path / "teachers", 4)
-    np.testing.assert_array_equal(losses, [state(teacher).losses for teacher in range(4)])
+    found = Finished(tmp_path / "teachers", 4)
+    stacked, each = found.stacked(), found.each()
+    np.testing.assert_array_equal(found.losses(), [state(teacher).losses for teacher in range(4)])
     for teacher in range(4):
         expected = [*state(teacher).weights, *state(teacher).buffers]
         for slot, array in zip(stacked, expected, strict=True):
             assert slot.dtype == array.dtype
             np.testing.assert_array_equal(slot[teacher], array)
+        for one, array in zip(each[teacher], expected, strict=True):
+            np.testing.assert_array_equal(one, array)
 
 
 def test_a_missing_teacher_is_named(store, tmp_path):
     store.save_finished({0: state(0), 2: state(2)})
     with pytest.raises(ValueError, match=r"teachers: expected 4 trained ones, 2 are missing.* 1"):
-        load_finished(tmp_path / "teachers", 4)
+        Finished(tmp_path / "teachers", 4)
+    assert Finished(tmp_path / "teachers").teachers == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,7 @@ def test_a_broken_file_is_refused(store, tmp_path, kept):
     for call in (
         store.finished,
         lambda: store.load_training(1),
-        lambda: load_finished(tmp_path / "teachers", 1),
+        lambda: Finished(tmp_path / "teachers", 1),
     ):
         with pytest.raises(ValueError, match=r"expected a complete .npz file") as caught:
             call()
@@ -137,7 +140,7 @@ def test_stores_of_other_hosts_are_merged(tmp_path):
     stores[2].save_finished({1: state(1), 2: state(2)})
     stores[0].merge([tmp_path / "there", tmp_path / "elsewhere"])
     assert stores[0].finished() == {0, 1, 2, 3}
-    stacked, _ = load_finished(tmp_path / "here", 4)
+    stacked = Finished(tmp_path / "here", 4).stacked()
     for teacher in range(4):
         np.testing.assert_array_equal(stacked[0][teacher], state(teacher).weights[0])
 

@@ -8,7 +8,6 @@ from script_processes import REPOSITORY, run_fresh
 
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.teachers import ensemble as ensembles
 from pate_tf.teachers.training import DataParallelTrainer, EnsembleParallelTrainer, TeacherData
 
 
@@ -165,40 +164,6 @@ def test_a_training_that_diverges_stops_nothing(kind):
     (state,) = helpers.train_all(trainer, [3])
     assert state.step == 50
     assert not np.isfinite(state.losses).all()
-
-
-def test_a_teacher_that_diverged_votes_and_spoils_no_other(tmp_path, monkeypatch):
-    """By the first class where all of its logits are NaN; and without a warning."""
-    trained = helpers.stacked_weights(helpers.config(model=helpers.SMALL))
-    images, _ = helpers.blob_images(50)
-
-    def votes(folder, stacked):
-        folder.mkdir()
-        ensembles.save(folder / "ensemble", helpers.config(model=helpers.SMALL), stacked)
-        ensemble = ensembles.Ensemble(folder / "ensemble")
-        found = ensemble.votes(images)
-        np.testing.assert_array_equal(ensemble.counts(images).values, found.counts().values)
-        assert np.isfinite(ensemble.probabilities(images, 1.0)).all()
-        return found.labels
-
-    before = votes(tmp_path / "before", trained)
-    for array in trained:
-        array[1], array[2, ..., 0] = np.nan, np.nan
-    after = votes(tmp_path / "after", trained)
-    assert (after[1] == 0).all() and set(after[2].tolist()) <= {1, 2}
-    np.testing.assert_array_equal(after[[0, 3]], before[[0, 3]])
-
-
-def test_parts_that_do_not_fit_are_refused():
-    private, partition = helpers.examples(), helpers.uneven_partition()
-    with pytest.raises(ValueError, match="partition: expected 5 teachers, got 4"):
-        TeacherData(helpers.config(num_teachers=5), private, partition)
-    with pytest.raises(ValueError, match="partition: expected 63 records, got 64"):
-        TeacherData(helpers.config(), helpers.examples(63), partition)
-    with pytest.raises(ValueError, match="partition: expected unit"):
-        TeacherData(helpers.config(unit="owner"), private, partition)
-    with pytest.raises(ValueError, match="model: expected"):
-        helpers.trainer(model="nosuch")
 
 
 def test_one_record_a_teacher_is_enough():

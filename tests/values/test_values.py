@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import Plurality
-from pate_tf.accounting.released_labels import ReleasedLabels
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
 from pate_tf.core.record_set import RecordSet

@@ -5,11 +5,11 @@ from pate_tf.accounting.local.base import (
     SILO_CHARGES,
     LocalNoise,
     LocalRandomiser,
+    SecureHistogram,
     WorstPair,
     silo_charge_from_dict,
 )
 from pate_tf.accounting.local.randomised_response import RandomisedResponse
-from pate_tf.accounting.local.secure_histogram import SecureHistogram
 from pate_tf.accounting.local.truncated_geometric import TruncatedGeometric
 
 __all__ = [

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.local.base import LocalRandomiser
 from pate_tf.accounting.local.randomised_response import RandomisedResponse
-from pate_tf.accounting.quadrature import IntArray
+from pate_tf.accounting.outcomes import IntArray
 
 ABSENT = -1
 WEIGHTINGS = ("likelihood", "unbiased")

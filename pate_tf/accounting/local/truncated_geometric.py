@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from pate_tf.accounting.divergences import FloatArray
+from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.local.base import LocalNoise, LocalRandomiser, WorstPair, register
-from pate_tf.accounting.quadrature import IntArray
+from pate_tf.accounting.outcomes import IntArray
 
 
 @register

@@ -1,6 +1,6 @@
 """Aggregation mechanisms as frozen values: one file each, registered by name."""
 
-from pate_tf.accounting.divergences import LATTICE
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import (
     Answers,
     Flag,
@@ -12,15 +12,15 @@ from pate_tf.accounting.mechanisms.base import (
     mechanism_from_dict,
     register,
 )
-from pate_tf.accounting.mechanisms.class_sums import ClassSums
 from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
     ConfidentGaussianNoisyMax,
     InteractiveGaussianNoisyMax,
 )
-from pate_tf.accounting.mechanisms.gaussian_histogram import GaussianHistogram
+from pate_tf.accounting.mechanisms.feature_sums import GaussianFeatureSums
 from pate_tf.accounting.mechanisms.noisy_max import (
     AdditiveNoisyMax,
     ExponentialMechanism,
+    GaussianHistogram,
     GaussianNoisyMax,
     LaplaceNoisyMax,
     PermuteAndFlip,
@@ -33,10 +33,10 @@ __all__ = [
     "LATTICE",
     "AdditiveNoisyMax",
     "Answers",
-    "ClassSums",
     "ConfidentGaussianNoisyMax",
     "ExponentialMechanism",
     "Flag",
+    "GaussianFeatureSums",
     "GaussianHistogram",
     "GaussianNoisyMax",
     "InteractiveGaussianNoisyMax",

@@ -18,21 +18,119 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from math import exp, inf, log
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.composition import smallest_epsilon, total_alphas
-from pate_tf.accounting.conversions import check_num_queries
-from pate_tf.accounting.divergences import LATTICE, FloatArray
-from pate_tf.accounting.outcomes import NeighbourLaws
-from pate_tf.accounting.quadrature import IntArray
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.conversions import LATTICE, FloatArray, check_delta, check_num_queries
+from pate_tf.accounting.group_privacy import several_teachers_epsilon
+from pate_tf.accounting.outcomes import IntArray, NeighbourLaws
+
+SCALE_RANGE: Final = (2.0**-30, 2.0**60)
+UNITS: Final = ("record", "owner")
+TOLERANCE: Final = 1e-9
+
+_FAR: Final = 50.0  # a factor of e^50 too much is as bad as infinitely much
+_SMALLEST_STEP: Final = 1e-14  # of a logarithm
+
+Member = TypeVar("Member", bound=Charge)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the labels of a plan may cost, in the worst case over all data.
+
+    Attributes:
+        epsilon: the most that they may cost together, above 0.
+        delta: what it holds at.
+        num_queries: how many queries are asked, at least 1.
+        unit: what is protected, "record" (default) or "owner".
+        num_changed_teachers: how many teachers the change may reach that epsilon protects against:
+            1 (default) for one record replaced, or one owner added or removed; 2 for one owner
+            replaced by another; k for k records of one person.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    epsilon: float
+    delta: float
+    num_queries: int
+    unit: str = "record"
+    num_changed_teachers: int = 1
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if not 0.0 < self.epsilon < float("inf"):
+            raise ValueError(f"epsilon: expected above 0 and finite, got {self.epsilon}")
+        if check_num_queries(self.num_queries) < 1:
+            raise ValueError(f"num_queries: expected at least 1, got {self.num_queries}")
+        if self.unit not in UNITS:
+            raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {self.unit!r}")
+        number = self.num_changed_teachers
+        if number != int(number) or number < 1:
+            raise ValueError(f"num_changed_teachers: expected at least 1, got {number}")
+
+    def epsilon_of(self, charge: Charge) -> float:
+        """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
+        paid = {charge: charge.number_charged(self.num_queries)}
+        if self.num_changed_teachers == 1:
+            return smallest_epsilon(paid, self.delta)[0]
+        return several_teachers_epsilon(
+            paid, delta=self.delta, num_teachers=self.num_changed_teachers
+        )
+
+    def affords(self, charge: Charge) -> bool:
+        """Whether `num_queries` of a charge cost no more than epsilon."""
+        return self.epsilon_of(charge) <= self.epsilon
+
+    def least_noise(
+        self, of_scale: Callable[[float], Member], *, tolerance: float = TOLERANCE
+    ) -> Member:
+        """Returns the affordable member with the least scale, which is never too small.
+
+        Args:
+            of_scale: from a scale of noise in votes to the charge that has it; more noise never
+                costs more.
+            tolerance: relative, of the scale.
+
+        Raises:
+            ValueError: if no scale between 2^-30 and 2^60 votes is affordable.
+        """
+        from scipy.optimize import brentq  # a silo plans nothing, and stays small without it
+
+        lowest, highest = (log(scale) for scale in SCALE_RANGE)
+
+        def excess(log_scale: float) -> float:
+            """By what factor too much is paid, as a logarithm; finite, for the search."""
+            spent = self.epsilon_of(of_scale(exp(log_scale))) / self.epsilon
+            return min(max(log(spent), -_FAR), _FAR) if spent > 0.0 else -_FAR
+
+        too_little, enough = lowest, 0.0
+        while (over := excess(enough)) > 0.0:
+            # Epsilon falls at least as fast as the scale grows: this one step is most often enough.
+            too_little, enough = enough, enough + min(max(over, log(2.0)), log(64.0))
+            if enough > highest:
+                raise ValueError(
+                    f"expected a reachable epsilon, got {self.epsilon} at delta {self.delta}"
+                )
+        if excess(too_little) > 0.0:
+            step = max(tolerance / 4.0, _SMALLEST_STEP)
+            enough = brentq(excess, too_little, enough, xtol=step, rtol=_SMALLEST_STEP)
+        else:
+            enough = too_little
+        # The search ends on either side of where the target is met.
+        while not self.affords(of_scale(exp(enough))):
+            enough += max(tolerance / 2.0, 2.0 * _SMALLEST_STEP)
+        return of_scale(exp(enough))
+
 
 # How the parameters of mechanisms are given on a command line and shown.
 
@@ -51,6 +149,7 @@ class Flag:
         is_whole: whether it is a whole number, at least 0.
         is_inverse: whether the parameter is one over it.
         is_positive: whether it must be above 0; else it must only be finite.
+        at_most: the largest value.
         more_is_noisier: whether a larger value means more noise, so that rounding it up is safe.
         unit: what follows the number where it is shown.
     """
@@ -63,6 +162,7 @@ class Flag:
     is_whole: bool = False
     is_inverse: bool = False
     is_positive: bool = True
+    at_most: float = inf
     more_is_noisier: bool = True
     unit: str = "votes"
 
@@ -108,6 +208,18 @@ class Parameter:
     def flags(self) -> tuple[Flag, ...]:
         """Every flag that gives it."""
         return (self.flag,) if self.analysis_flag is None else (self.flag, self.analysis_flag)
+
+    def check(self, value: float) -> None:
+        """Raises ValueError unless a value is in the flag's range."""
+        if self.flag.at_most < inf:
+            if not 0.0 < value <= self.flag.at_most:
+                raise ValueError(
+                    f"{self.field}: expected in (0, {self.flag.at_most:g}], got {value}"
+                )
+        elif self.flag.is_positive:
+            check_positive(self.field, value)
+        elif not abs(value) < inf:
+            raise ValueError(f"expected a finite {self.field}, got {value}")
 
 
 GAMMA = Parameter(
@@ -221,7 +333,7 @@ class Mechanism(Charge):
         words: what it does, in sentences with its fields in braces.
         bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query may get no label.
-        heeds_predictions: whether answers depend on a student of earlier labels: `draw_with`.
+        uses_student_predictions: whether answers depend on a student: `draw_with`.
         query_strategy: how queries are best chosen for it, where nobody says; a public rule.
         unanswered_advice: what to say to whoever paid and got no label at all.
     """
@@ -232,25 +344,24 @@ class Mechanism(Charge):
     words: ClassVar[str] = ""
     bounds: ClassVar[tuple[str, ...]] = ()
     withholds: ClassVar[bool] = False
-    heeds_predictions: ClassVar[bool] = False
+    uses_student_predictions: ClassVar[bool] = False
     query_strategy: ClassVar[str] = "first"
     unanswered_advice: ClassVar[str] = "every query was withheld"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "counted" not in vars(cls):
-            cls.counted = ("batch", "batches") if cls.is_paid_once else ("query", "queries")
+            cls.counted = ("batch", "batches") if cls.charged_per_batch else ("query", "queries")
 
-    # What it costs, whatever the votes.
+    def __post_init__(self) -> None:
+        """Raises ValueError if a parameter is out of the range of its flag."""
+        for parameter in self.parameters:
+            parameter.check(getattr(self, parameter.field))
 
     def number_charged(self, num_queries: int) -> int:
         """Returns num_queries, or one for the whole batch."""
         queries = check_num_queries(num_queries)
-        return min(queries, 1) if self.is_paid_once else queries
-
-    def data_independent_alpha(self, moments: FloatArray, *, num_queries: int) -> FloatArray:
-        """Returns the total cost of num_queries labels, [num_moments], whatever the counts."""
-        return total_alphas({self: self.number_charged(num_queries)}, moments)
+        return min(queries, 1) if self.charged_per_batch else queries
 
     def data_independent_epsilon(
         self, *, num_queries: int, delta: float
@@ -260,13 +371,6 @@ class Mechanism(Charge):
         The moment is None where a composition theorem other than moments gives the result.
         """
         return smallest_epsilon({self: self.number_charged(num_queries)}, delta)
-
-    # How it draws.
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Scales of the noise that it draws, in votes, by what they are called."""
-        return {}
 
     def check_counts(self, counts: IntArray) -> None:
         """Checks whatever `draw` and the cost demand of a batch's counts, before it is charged.
@@ -297,144 +401,11 @@ class Mechanism(Charge):
             ValueError: if the mechanism has no sampler.
         """
         del counts, noise, noisy_winners
-        raise self.lacking("a sampler", "draw")
-
-    def draw_with(
-        self,
-        predictions: FloatArray,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
-    ) -> Answers:
-        """Draws as `draw`, given a student's probabilities [num_queries, num_classes].
-
-        Raises:
-            ValueError: if the mechanism does not heed them.
-        """
-        del predictions, counts, noise, noisy_winners
-        raise self.lacking("answers that heed a student", "heed of a student")
-
-    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
-        """Returns sums int64 [num_features + 1, num_classes] with noise, in 1 / LATTICE both.
-
-        Raises:
-            ValueError: if the mechanism adds up no records.
-        """
-        del sums, noise
-        raise self.lacking("sums of records", "sums")
-
-    # What is known of its label, for bounds at the true votes.
-
-    @property
-    def answering(self) -> Mechanism:
-        """What chooses the label of a query that is answered."""
-        return self
-
-    def test_alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns what a query costs before it is known whether it is answered, [num_moments]."""
-        return np.zeros_like(moments)
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns F(D), at least Pr[a class with D votes fewer is preferred], same shape as gaps.
-
-        F is nonincreasing, and convex on D >= 0 for every mechanism that adds noise.
-        """
-        raise self.lacking("a pairwise tail", "pairwise tail")
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the exact law of the label, [num_queries, num_classes]."""
-        raise self.lacking("an outcome law", "outcome law")
-
-    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
-        """Returns the exact laws at one histogram [num_classes] and at every neighbour."""
-        raise self.lacking("an outcome law", "outcome law")
-
-    def bound_tail(self, bound: str) -> Tail:
-        """Returns the tail F that a bound is evaluated with; the caller has checked the bound."""
-        del bound
-        return self.pairwise_tail
-
-    def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns the cap that data-dependent costs of a query end at, [num_moments].
-
-        A closed form, and no less than `alphas`, which a search over all counts may have lowered.
-        """
-        return self.alphas(moments)
-
-    def bound_cap(self, bound: str, moments: FloatArray) -> FloatArray:
-        """Returns what a query costs at most under a bound, [num_moments]."""
-        del bound
-        return self.cost_cap(moments)
-
-    def bound_costs(
-        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
-    ) -> FloatArray:
-        """Returns costs from q and u, [num_queries, num_moments]; infinite where none is proved.
-
-        Args:
-            bound: one of `bounds` but "exact".
-            q: Pr[label != plurality] or a bound on it, [num_queries], above 0.
-            u: largest single term of q, [num_queries].
-            moments: [num_moments].
-        """
-        del q, u, moments
-        raise self.lacking(f"the bound {bound!r}", "bounds")
-
-    def vote_reach(self, bound: str) -> int:
-        """Returns by how many votes q and u are moved first; `moments.vote_reach` says why."""
-        del bound
-        return 0
-
-    # How it is planned for.
-
-    @classmethod
-    def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the member that labels best within a target, for votes that are assumed.
-
-        Here: the one with the least noise. `counts` must be assumed from public values; nothing
-        below holds for a mechanism that was chosen by looking at votes.
-
-        Args:
-            target: what the labels may cost.
-            counts: assumed, int64 [num_queries, num_classes].
-
-        Raises:
-            ValueError: if no member is affordable, or the mechanism can't be planned for.
-        """
-        del counts
-        return target.least_noise(cls.of_scale)
-
-    def expected_right(self, counts: IntArray) -> float:
-        """Returns how many queries of a batch get class 0 as their label, in expectation.
-
-        Args:
-            counts: assumed, int64 [num_queries, num_classes]; class 0 is the right one.
-        """
-        rows, number = np.unique(counts, axis=0, return_counts=True)
-        return float(number @ self.outcome_probabilities(rows)[:, 0])
-
-    # How it is made, kept and told.
-
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism whose noise has a scale in votes.
-
-        More of it never costs more; calibration solves for it.
-
-        Raises:
-            ValueError: if the scale is out of range, or the mechanism has no single scale.
-        """
-        del scale
-        raise cls.lacking("a single scale of noise", "calibration")
+        raise lacking(self, "a sampler", "draw")
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields, with the mechanism's name; see `mechanism_from_dict`."""
         return {"name": self.name, **dataclasses.asdict(self)}
-
-    def numbers(self) -> dict[str, float]:
-        """Returns the numbers that `words` may name."""
-        return dataclasses.asdict(self)
 
     def summary(self) -> str:
         """Returns name and parameters, such as `gaussian_noisy_max, sigma 40`."""
@@ -447,9 +418,196 @@ class Mechanism(Charge):
         Raises:
             ValueError: if nothing private may come from it, or it has no words.
         """
-        if not self.words or ("draw" in self.lacks and not self.adds_records):
-            raise self.lacking("words for a statement", "words")
-        return self.words.format(**{key: f"{value:.4g}" for key, value in self.numbers().items()})
+        if not self.words or ("draw" in self.lacks and not self.releases_feature_sums):
+            raise lacking(self, "words for a statement", "words")
+        return self.words.format(**{key: f"{value:.4g}" for key, value in numbers(self).items()})
+
+
+def numbers(mechanism: Mechanism) -> dict[str, float]:
+    """Returns a mechanism's fields, and as `scale` the inverse of one whose flag is its scale."""
+    fields = dataclasses.asdict(mechanism)
+    for one in mechanism.parameters:
+        if one.flag.is_inverse:
+            fields["scale"] = one.flag.to_field(fields[one.field])
+    return fields
+
+
+def data_independent_alpha(
+    mechanism: Mechanism, moments: FloatArray, *, num_queries: int
+) -> FloatArray:
+    """Returns the total cost of num_queries labels, [num_moments], whatever the counts."""
+    return total_alphas({mechanism: mechanism.number_charged(num_queries)}, moments)
+
+
+# What some mechanisms can do besides. Each kind is a base class; what a mechanism lacks of them
+# stands in its `lacks`.
+
+
+class Planned(Mechanism):
+    """A mechanism whose parameters follow from a target."""
+
+    @classmethod
+    @abstractmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Returns the member that labels best within a target, for votes that are assumed.
+
+        `counts` must be assumed from public values; no cost holds for a mechanism that was chosen
+        by looking at votes.
+
+        Args:
+            target: what the labels may cost.
+            counts: assumed, int64 [num_queries, num_classes].
+
+        Raises:
+            ValueError: if no member is affordable.
+        """
+
+
+class OneScale(Planned):
+    """A mechanism with a single scale of noise: the least that is affordable is planned."""
+
+    @classmethod
+    @abstractmethod
+    def of_scale(cls, scale: float) -> Self:
+        """Returns the mechanism whose noise has a scale in votes.
+
+        More of it never costs more; calibration solves for it.
+
+        Raises:
+            ValueError: if the scale is out of range.
+        """
+
+    @classmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Returns the affordable member with the least noise; `counts` are not read."""
+        del counts
+        return target.least_noise(cls.of_scale)
+
+
+@dataclass(frozen=True)
+class OfSigma(OneScale):
+    """A mechanism with Gaussian noise of one scale.
+
+    Attributes:
+        sigma: standard deviation of the noise, in votes.
+    """
+
+    sigma: float
+    parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
+
+    @classmethod
+    def of_scale(cls, scale: float) -> Self:
+        """Returns the mechanism with sigma = scale."""
+        return cls(scale)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Sigma."""
+        return {"sigma": self.sigma}
+
+
+class Expected(Mechanism):
+    """A mechanism of which is known how many right labels to expect."""
+
+    @abstractmethod
+    def expected_right(self, counts: IntArray) -> float:
+        """Returns how many queries of a batch get class 0 as their label, in expectation.
+
+        Args:
+            counts: assumed, int64 [num_queries, num_classes]; class 0 is the right one.
+        """
+
+
+class OutcomeLaw(Expected):
+    """A mechanism with a known law of the label of each query."""
+
+    @abstractmethod
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the exact law of the label, [num_queries, num_classes]."""
+
+    @abstractmethod
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns F(D), at least Pr[a class with D votes fewer is preferred], same shape as gaps.
+
+        F is nonincreasing, and convex on D >= 0 for every mechanism that adds noise.
+        """
+
+    def expected_right(self, counts: IntArray) -> float:
+        """Returns the sum of the probabilities of class 0."""
+        rows, number = np.unique(counts, axis=0, return_counts=True)
+        return float(number @ self.outcome_probabilities(rows)[:, 0])
+
+
+class Bound(NamedTuple):
+    """A data-dependent bound on the cost of one query, as a function of q and u.
+
+    Attributes:
+        tail: F, that q and u are evaluated with.
+        reach: by how many votes q and u are moved first; `moments.vote_reach` says why.
+        cap: what a query costs at most, [num_moments].
+        costs: from q = Pr[label != plurality] or a bound on it, above 0, and u, its largest term,
+            both [num_queries], to costs [num_queries, num_moments]; infinite where none is proved.
+    """
+
+    tail: Tail
+    reach: int
+    cap: FloatArray
+    costs: Callable[[FloatArray, FloatArray], FloatArray]
+
+
+class DataDependent(OutcomeLaw):
+    """A mechanism with bounds on what a query costs at the true votes; `bounds` has their names."""
+
+    @property
+    def answering(self) -> DataDependent:
+        """What chooses the label of a query that is answered."""
+        return self
+
+    def test_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns what a query costs before it is known whether it is answered, [num_moments]."""
+        return np.zeros_like(moments)
+
+    @abstractmethod
+    def cost_cap(self, moments: FloatArray) -> FloatArray:
+        """Returns the cap that data-dependent costs of a query end at, [num_moments].
+
+        A closed form, and no less than `alphas`, which a search over all counts may have lowered.
+        """
+
+    @abstractmethod
+    def bound(self, name: str, moments: FloatArray) -> Bound:
+        """Returns a bound that `answering` has, one of `bounds` but "exact"."""
+
+    @abstractmethod
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
+        """Returns the exact laws at one histogram [num_classes] and at every neighbour."""
+
+
+class UsesStudentPredictions(Mechanism):
+    """A mechanism whose answers depend on a student of earlier labels."""
+
+    uses_student_predictions: ClassVar[bool] = True
+
+    @abstractmethod
+    def draw_with(
+        self,
+        predictions: FloatArray,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws as `draw`, given a student's probabilities [num_queries, num_classes]."""
+
+
+class ReleasesFeatureSums(Mechanism):
+    """A mechanism that releases sums of records' features by class, and asks no teacher."""
+
+    releases_feature_sums: ClassVar[bool] = True
+
+    @abstractmethod
+    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
+        """Returns sums int64 [num_features + 1, num_classes] with noise, in 1 / LATTICE both."""
 
 
 def check_positive(name: str, value: float) -> None:
@@ -508,10 +666,10 @@ def missing(kind: type[Mechanism]) -> list[str]:
         "words": bool(kind.words),
         "flags": {parameter.field for parameter in kind.parameters}
         == {field.name for field in dataclasses.fields(kind)},
-        "calibration": overrides("of_scale"),
+        "calibration": issubclass(kind, OneScale),
         "bounds": bool(kind.bounds),
-        "outcome law": overrides("outcome_probabilities"),
-        "dp event": overrides("to_dp_event", "noise_multipliers", "pure_epsilon"),
+        "outcome law": issubclass(kind, OutcomeLaw),
+        "dp event": overrides("noise_multipliers", "pure_epsilon"),
     }
     return [what for what, is_there in there.items() if not is_there]
 
@@ -537,7 +695,7 @@ def offered() -> dict[str, type[Mechanism]]:
 
 def adders() -> dict[str, type[Mechanism]]:
     """Returns the mechanisms that add up records and ask no teacher, by name in order."""
-    return {name: kind for name, kind in sorted(MECHANISMS.items()) if kind.adds_records}
+    return {name: kind for name, kind in sorted(MECHANISMS.items()) if kind.releases_feature_sums}
 
 
 def check_mechanism(given: object) -> None:

@@ -10,22 +10,25 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from pate_tf.accounting.divergences import LATTICE, FloatArray, ndtr
+from pate_tf.accounting.conversions import LATTICE, FloatArray, ndtr
 from pate_tf.accounting.mechanisms.base import (
     SIGMA,
     Answers,
+    Bound,
+    DataDependent,
     Flag,
-    Mechanism,
     NoiseSource,
     NoisyWinners,
+    OutcomeLaw,
     Parameter,
-    check_positive,
+    Planned,
+    Target,
+    UsesStudentPredictions,
     largest_sums,
     register,
 )
 from pate_tf.accounting.mechanisms.noisy_max import LARGEST_SUM, GaussianNoisyMax, gaussian_epsilon
-from pate_tf.accounting.quadrature import IntArray
-from pate_tf.accounting.target import Target
+from pate_tf.accounting.outcomes import IntArray, NeighbourLaws
 
 THRESHOLD = Parameter(
     field="threshold",
@@ -48,7 +51,7 @@ SIGMA_THRESHOLD = Parameter(
 
 @register
 @dataclass(frozen=True)
-class ConfidentGaussianNoisyMax(Mechanism):
+class ConfidentGaussianNoisyMax(Planned, DataDependent):
     """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
     The threshold test is always paid. So is the label, also where it is withheld: nothing is given
@@ -76,13 +79,6 @@ class ConfidentGaussianNoisyMax(Mechanism):
         "Then Gaussian noise of standard deviation {sigma} votes is added to every class's number "
         "of votes. " + LARGEST_SUM
     )
-
-    def __post_init__(self) -> None:
-        """Raises ValueError unless both scales are positive and the threshold is finite."""
-        check_positive("sigma_threshold", self.sigma_threshold)
-        check_positive("sigma", self.sigma)
-        if not abs(self.threshold) < math.inf:
-            raise ValueError(f"expected a finite threshold, got {self.threshold}")
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
@@ -157,9 +153,13 @@ class ConfidentGaussianNoisyMax(Mechanism):
         """Returns the tail of `answering`."""
         return self.answering.pairwise_tail(gaps)
 
-    def vote_reach(self, bound: str) -> int:
+    def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns that of `answering`."""
-        return self.answering.vote_reach(bound)
+        return self.answering.bound(name, moments)
+
+    def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
+        """Returns those of `answering`."""
+        return self.answering.neighbour_laws(row)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the law of the label of a query that passed the test."""
@@ -176,6 +176,7 @@ STUDENT_CONFIDENCE = Parameter(
         help="Probability above which a student's own answer is taken where its teachers don't "
         "clearly contradict it.",
         default=0.9,
+        at_most=1.0,
         unit="",
     ),
 )
@@ -186,6 +187,7 @@ LABEL_SHARE = Parameter(
         help="Share of the queries of each round that teachers may label at most; only so many are "
         "paid for, besides the test of every query.",
         default=1.0,
+        at_most=1.0,
         more_is_noisier=False,
         unit="",
     ),
@@ -194,7 +196,7 @@ LABEL_SHARE = Parameter(
 
 @register
 @dataclass(frozen=True)
-class InteractiveGaussianNoisyMax(Mechanism):
+class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
 
     A query is tested first: does the largest n_j - N p_j, with noise, reach a threshold? n are the
@@ -225,7 +227,6 @@ class InteractiveGaussianNoisyMax(Mechanism):
         *(STUDENT_CONFIDENCE, LABEL_SHARE),
     )
     withholds: ClassVar[bool] = True
-    heeds_predictions: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
         "calibration": "it has two scales, a threshold and a share of labels",
         "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
@@ -242,23 +243,6 @@ class InteractiveGaussianNoisyMax(Mechanism):
         "Gaussian noise of standard deviation {sigma} votes is added to every class's number of "
         "votes. " + LARGEST_SUM
     )
-
-    def __post_init__(self) -> None:
-        """Raises ValueError unless scales are positive, shares in (0, 1], the threshold finite."""
-        check_positive("sigma_threshold", self.sigma_threshold)
-        check_positive("sigma", self.sigma)
-        if not abs(self.threshold) < math.inf:
-            raise ValueError(f"expected a finite threshold, got {self.threshold}")
-        for name in ("student_confidence", "label_share"):
-            value = getattr(self, name)
-            if not 0.0 < value <= 1.0:
-                raise ValueError(f"{name}: expected in (0, 1], got {value}")
-
-    @classmethod
-    def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Raises ValueError: how many are right depends on a student that is not there yet."""
-        del target, counts
-        raise cls.lacking("a student that is known beforehand", "calibration")
 
     @property
     def answering(self) -> GaussianNoisyMax:

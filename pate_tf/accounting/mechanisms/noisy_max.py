@@ -12,17 +12,26 @@ from typing import ClassVar, Self
 import numpy as np
 
 from pate_tf.accounting import outcomes
-from pate_tf.accounting.conversions import DEFAULT_MOMENTS, gaussian_dp_epsilon
-from pate_tf.accounting.divergences import LATTICE, FloatArray, bounded_range_alpha, pure_alpha
+from pate_tf.accounting.conversions import (
+    DEFAULT_MOMENTS,
+    LATTICE,
+    FloatArray,
+    bounded_range_alpha,
+    gaussian_dp_epsilon,
+    pure_alpha,
+)
 from pate_tf.accounting.mechanisms.base import (
     GAMMA,
-    SIGMA,
     Answers,
+    Bound,
+    DataDependent,
     Mechanism,
     NoiseSource,
     NoisyWinners,
+    OfSigma,
+    OneScale,
+    OutcomeLaw,
     Parameter,
-    Tail,
     check_positive,
     largest_sums,
     register,
@@ -35,11 +44,12 @@ from pate_tf.accounting.noisy_max_costs import (
     paper_alpha,
     pure_costs,
 )
-from pate_tf.accounting.outcomes import NeighbourLaws, listed_outcomes
-from pate_tf.accounting.quadrature import (
+from pate_tf.accounting.outcomes import (
     DiscreteLaplaceNoise,
     GaussianNoise,
     IntArray,
+    NeighbourLaws,
+    listed_outcomes,
     neighbour_outcomes,
 )
 
@@ -71,7 +81,7 @@ LARGEST_SUM = "The class with the largest sum is the label, and nothing else of 
 
 
 @dataclass(frozen=True)
-class PureNoisyMax(Mechanism):
+class PureNoisyMax(OneScale, DataDependent):
     """A mechanism whose label is 2 gamma differentially private, whatever the counts.
 
     Its pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1 rests on,
@@ -84,10 +94,6 @@ class PureNoisyMax(Mechanism):
     gamma: float
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA,)
     bounds: ClassVar[tuple[str, ...]] = ("tight", "two_sided", "class_aware", "exact")
-
-    def __post_init__(self) -> None:
-        """Raises ValueError unless gamma is positive and finite."""
-        check_positive("gamma", self.gamma)
 
     @classmethod
     def of_scale(cls, scale: float) -> Self:
@@ -108,23 +114,21 @@ class PureNoisyMax(Mechanism):
         """Returns `cost_cap`."""
         return self.cost_cap(moments)
 
-    def bound_costs(
-        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
-    ) -> FloatArray:
+    def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of Theorems T0 to T3, for q up to 1/(E+1), E = e^{2 gamma}."""
-        costs = np.full((len(q), len(moments)), inf)
-        applies = q <= 1.0 / (1.0 + exp(min(self.pure_epsilon, 700.0)))
-        costs[applies] = pure_costs(bound, self.gamma, q[applies], u[applies], moments)
-        return costs
+
+        def costs(q: FloatArray, u: FloatArray) -> FloatArray:
+            found = np.full((len(q), len(moments)), inf)
+            applies = q <= 1.0 / (1.0 + exp(min(self.pure_epsilon, 700.0)))
+            found[applies] = pure_costs(name, self.gamma, q[applies], u[applies], moments)
+            return found
+
+        return Bound(tail=self.pairwise_tail, reach=0, cap=self.cost_cap(moments), costs=costs)
 
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns the laws at every neighbour, one column for each class."""
         outcomes = listed_outcomes(row, self.outcome_probabilities)
         return NeighbourLaws(outcomes, limit=self.pure_epsilon)
-
-    def numbers(self) -> dict[str, float]:
-        """Returns the fields, and the scale in votes."""
-        return {**super().numbers(), "scale": 1.0 / self.gamma}
 
     def summary(self) -> str:
         """Returns name and parameters, such as `permute_and_flip, gamma 0.05 (scale 20 votes)`."""
@@ -139,7 +143,7 @@ NO_NOISE = "it has no noise, and nothing private may come from it"
 
 @register
 @dataclass(frozen=True)
-class Plurality(Mechanism):
+class Plurality(OutcomeLaw):
     """The class with most votes and no noise: a baseline that nothing private may come from."""
 
     name: ClassVar[str] = "plurality"
@@ -312,15 +316,13 @@ class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
         """Returns Pr[difference of two discrete Laplace variables >= gaps]."""
         return outcomes.discrete_laplace_tail(gaps, self.gamma)
 
-    def bound_tail(self, bound: str) -> Tail:
-        """Returns the tail; for `paper` that of continuous noise (Proposition D1)."""
-        if bound == "paper":
-            return partial(outcomes.laplace_tail, gamma=self.gamma)
-        return self.pairwise_tail
-
-    def bound_cap(self, bound: str, moments: FloatArray) -> FloatArray:
-        """Returns the worst case; for `paper` the paper's own."""
-        return paper_alpha(self.gamma, moments) if bound == "paper" else self.cost_cap(moments)
+    def bound(self, name: str, moments: FloatArray) -> Bound:
+        """Returns as every pure one; for `paper` with continuous noise (Proposition D1)."""
+        found = super().bound(name, moments)
+        if name != "paper":
+            return found
+        tail = partial(outcomes.laplace_tail, gamma=self.gamma)
+        return found._replace(tail=tail, cap=paper_alpha(self.gamma, moments))
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the exact law of the label, ties broken by random priority."""
@@ -348,7 +350,7 @@ def gaussian_epsilon(squared_distance: float, delta: float) -> float:
 
 @register
 @dataclass(frozen=True)
-class GaussianNoisyMax(AdditiveNoisyMax):
+class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
     """The class with most votes after Gaussian noise is added to every count.
 
     The noise is a discrete Gaussian on multiples of 1 / LATTICE votes. Its Renyi divergence
@@ -361,33 +363,17 @@ class GaussianNoisyMax(AdditiveNoisyMax):
         sigma: standard deviation of the noise, in votes.
     """
 
-    sigma: float
     name: ClassVar[str] = "gaussian_noisy_max"
-    parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
     bounds: ClassVar[tuple[str, ...]] = ("paper", "two_sided", "exact")
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
         "added. " + LARGEST_SUM
     )
 
-    def __post_init__(self) -> None:
-        """Raises ValueError unless sigma is positive and finite."""
-        check_positive("sigma", self.sigma)
-
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism with sigma = scale."""
-        return cls(scale)
-
     @property
     def noise(self) -> GaussianNoise:
         """The law of the noise on one count, without its lattice."""
         return GaussianNoise(self.sigma)
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Sigma."""
-        return {"sigma": self.sigma}
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
@@ -421,18 +407,17 @@ class GaussianNoisyMax(AdditiveNoisyMax):
         """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
         return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
 
-    def bound_costs(
-        self, bound: str, q: FloatArray, u: FloatArray, moments: FloatArray
-    ) -> FloatArray:
-        """Returns the costs of arXiv 1802.08908, for q below 1."""
-        del bound, u
-        costs = np.full((len(q), len(moments)), np.inf)
-        costs[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
-        return costs
+    def bound(self, name: str, moments: FloatArray) -> Bound:
+        """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
 
-    def vote_reach(self, bound: str) -> int:
-        """Returns 1 for `two_sided`: see `pate_tf.accounting.moments.vote_reach`."""
-        return 1 if bound == "two_sided" else 0
+        def costs(q: FloatArray, u: FloatArray) -> FloatArray:
+            del u
+            found = np.full((len(q), len(moments)), inf)
+            found[q < 1.0] = gaussian_costs(self.sigma, q[q < 1.0], moments)
+            return found
+
+        reach = 1 if name == "two_sided" else 0
+        return Bound(tail=self.pairwise_tail, reach=reach, cap=self.cost_cap(moments), costs=costs)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the law of the label, by quadrature of the continuous noise."""
@@ -448,3 +433,61 @@ class GaussianNoisyMax(AdditiveNoisyMax):
         step = 1.0 / self.sigma
         rare = outcomes.SMALLEST_PROBABILITY * exp(min(80.0 * step + step**2, 700.0))
         return outcomes.NeighbourLaws(laws, rare=rare, margin=16.0 / LATTICE)
+
+
+@register
+@dataclass(frozen=True)
+class GaussianHistogram(OfSigma, OutcomeLaw):
+    """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
+
+    One vote of a query moves two counts by one: a Gaussian mechanism of sensitivity sqrt(2), on
+    multiples of 1 / LATTICE votes (docs/theory.md, Proposition D4). Several queries are
+    sqrt(2 num_queries) / sigma Gaussian differentially private. A label says which class is ahead;
+    the counts also say by how much, which a mean over look-alikes makes good use of.
+
+    Attributes:
+        sigma: standard deviation of the noise on each count, in votes.
+    """
+
+    name: ClassVar[str] = "gaussian_histogram"
+    releases_counts: ClassVar[bool] = True
+    lacks: ClassVar[Mapping[str, str]] = {
+        "bounds": "the noisy counts leave too, which costs the same for all votes"
+    }
+    words: ClassVar[str] = (
+        "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
+        "added. All these sums leave, and the class with the largest one is the label."
+    )
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
+        return (self.sigma / sqrt(2.0),)
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws discrete Gaussian variables of scale sigma * LATTICE; all sums are released."""
+        drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
+        winners = noisy_winners(counts, drawn)
+        return Answers(winners.tolist(), counts * LATTICE + drawn)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns l (l+1) / sigma^2, [num_moments]."""
+        return moments * (moments + 1.0) / self.sigma**2
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
+        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
+        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label alone, by quadrature of the continuous noise."""
+        return outcomes.additive_outcomes(counts, GaussianNoise(self.sigma))

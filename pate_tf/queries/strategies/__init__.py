@@ -16,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 
@@ -63,12 +64,39 @@ class Strategy:
         return self.score is not None
 
 
+AUTO = "auto"
+QUERIES_A_CLASS = 5  # from which on each class is likely to be among diverse queries
 STRATEGIES: dict[str, Strategy] = {}
+# Values of `--query_strategy` with their help.
+CHOICES = {
+    AUTO: f"the mechanism's own, such as medoids for a stability_gate or a plan; else diverse for "
+    f"images whose data set names an augmentation and at least {QUERIES_A_CLASS} queries a class; "
+    f"else first"
+}
 
 
 def register(*strategies: Strategy) -> None:
     """Makes strategies known by their names."""
-    STRATEGIES.update({strategy.name: strategy for strategy in strategies})
+    for one in strategies:
+        STRATEGIES[one.name] = one
+        CHOICES[one.name] = one.help
+
+
+def recommended(
+    of_mechanism: str, dataset: Dataset, num_queries: int, *, is_whole_pool: bool
+) -> str:
+    """Returns the strategy that `auto` stands for; a public rule.
+
+    Args:
+        of_mechanism: the mechanism's own: "first" if it has none.
+        dataset: of the pool. Without an augmentation nothing is known to propagate labels by.
+        num_queries: that are asked; a class that no query hits is never predicted.
+        is_whole_pool: whether all of the pool can be asked about, not its first inputs alone.
+    """
+    has_features = dataset.augmentation != "none" and is_whole_pool
+    if of_mechanism != "first" or not has_features:
+        return of_mechanism
+    return "diverse" if num_queries >= QUERIES_A_CLASS * dataset.num_classes else of_mechanism
 
 
 def find_strategy(name: str) -> Strategy:
@@ -84,7 +112,7 @@ def find_strategy(name: str) -> Strategy:
 
 def choices_help() -> str:
     """Returns what every strategy chooses, in one sentence each kind: for `--help`."""
-    fixed, adaptive = list[str](), list[str]()
+    fixed, adaptive = [f"{AUTO}: {CHOICES[AUTO]}"], list[str]()
     for one in STRATEGIES.values():
         (adaptive if one.is_adaptive else fixed).append(f"{one.name}: {one.help}")
     return f"{'; '.join(fixed)}. In rounds, from the noisy labels so far: {'; '.join(adaptive)}."

@@ -6,11 +6,11 @@ trained a network for each class.
 
 import numpy as np
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool
 from pate_tf.queries.strategies import FloatArray, Strategy, register, simple
 
-CONFIDENT = 0.9  # a candidate label with a lower score is in doubt
+CONFIDENT = 0.9  # a candidate label with a lower score is uncertain
 NOT_EXCLUDED = 0.1  # an expert with a higher score does not rule its class out
 OTHER_EXPERTS = 4  # how many of them must not
 
@@ -22,7 +22,7 @@ def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
 
     from pate_tf.models import catalogue
     from pate_tf.students.batches import outputs
-    from pate_tf.students.supervised import fit_to_targets
+    from pate_tf.students.training import fit_to_targets
 
     released.check_pool(pool)
     config = simple.training_config(pool.dataset, seed)

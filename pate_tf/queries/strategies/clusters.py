@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named

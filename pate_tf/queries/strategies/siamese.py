@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.queries.strategies import FloatArray, Strategy, register, simple
@@ -24,12 +24,12 @@ def match_logits(
 ) -> npt.NDArray[np.float32]:
     """Trains the twins; returns logits of being of one class, `[num_inputs, num_labels]`.
 
-    The twins place inputs so that those of one class lie together: two inputs match with
-    probability sigmoid(offset - |distance of their places|^2), the offset being learnt, too.
+    Two inputs match with probability sigmoid(offset - |distance of their places|^2); the offset is
+    learnt.
 
     Args:
         inputs: raw, `[num_inputs, *input_shape]`.
-        dataset: whose inputs they are.
+        dataset: of the inputs.
         labelled: positions of those with labels, `[num_labels]`.
         labels: of these.
         seed: of weights and batches.
@@ -39,7 +39,7 @@ def match_logits(
 
     from pate_tf.models import catalogue
     from pate_tf.students.batches import outputs
-    from pate_tf.students.supervised import fit_to_targets
+    from pate_tf.students.training import fit_to_targets
 
     class Twins(keras.Model):
         """From raw inputs to places `[batch, num_dimensions]`."""

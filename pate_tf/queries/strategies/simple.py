@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pate_tf.accounting.released_labels import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.queries.strategies import FloatArray, Strategy, register
 
 if TYPE_CHECKING:
-    from pate_tf.students.config import StudentConfig
+    from pate_tf.students.kinds import StudentConfig
 
 STEPS = 300  # a few seconds on images of 28x28
 
@@ -42,7 +42,7 @@ def choose_random(pool: Pool, num_queries: int, seed: int) -> IntArray:
 def training_config(dataset: Dataset, seed: int) -> "StudentConfig":
     """Returns how a model between rounds is trained."""
     from pate_tf.models.catalogue import default_model
-    from pate_tf.students.config import StudentConfig
+    from pate_tf.students.kinds import StudentConfig
 
     return StudentConfig(
         model=default_model(dataset), max_steps=STEPS, batch_size=64, learning_rate=0.002, seed=seed
@@ -60,9 +60,9 @@ def predictions(pool: Pool, released: PoolLabels, seed: int) -> FloatArray:
     import scipy.special
 
     from pate_tf.students.batches import outputs
-    from pate_tf.students.supervised import train_supervised
+    from pate_tf.students.kinds import kind_of
 
-    student = train_supervised(training_config(pool.dataset, seed), released, pool)
+    student = kind_of("supervised").train(training_config(pool.dataset, seed), released, pool)
     return scipy.special.softmax(outputs(student, pool.inputs).astype("float64"), axis=1)
 
 

@@ -9,29 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.messages import QueryBatch, SealedShares
-from pate_tf.silos.secure import protocol
-from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
-from pate_tf.silos.secure.messages import (
+from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.protocol import (
     STEPS,
     PartyMessage,
     PartyTask,
     ProtocolError,
     Step,
-    check_message,
-    round_digest,
+    Transcript,
 )
-from pate_tf.silos.secure.party import Party
 from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
-
-# The coordinator's part: relays the parties' messages until the noisy histogram opens.
-#
-# It sees what everybody may see. What it relays wrongly is refused by the parties.
-
 
 # Asks one party; raises ConnectionError or TimeoutError while it can't be reached.
 Ask = Callable[[PartyTask], PartyMessage]
@@ -44,14 +37,14 @@ class PartyMissingError(ConnectionError):
       party: number of the party.
       step: what it was asked.
       can_do_without: whether the other parties are enough to ask the queries again as another
-        batch, which silos pay for again.
+        batch, which silos are charged for again.
     """
 
     def __init__(self, party: int, step: Step, terms: BatchTerms) -> None:
         self.party, self.step = party, step
         self.can_do_without = len(terms.parties) > SecureHistogram.least_parties(terms.threshold)
         others = (
-            "the others can be asked again, as another batch that silos pay for"
+            "the others can be asked again, as another batch that silos are charged for"
             if self.can_do_without
             else f"{len(terms.parties)} parties are needed, so the others can't go on alone"
         )
@@ -82,8 +75,9 @@ def open_histogram(
 ) -> OpenedHistogram:
     """Has the parties add up the silos' votes and returns the noisy histogram.
 
-    May be repeated after any failure, with the same arguments: every party gives the answers that
-    it gave before. The last step needs `2 * threshold + 1` parties; the others need all.
+    Relays what parties say; what it relayed wrongly, the parties would refuse. May be repeated
+    after any failure, with the same arguments: every party gives the answers that it gave before.
+    The last step needs `2 * threshold + 1` parties; the others need all.
 
     Args:
       terms: of the batch.
@@ -98,102 +92,63 @@ def open_histogram(
     for silo, shares in sealed.items():
         if len(shares) != len(terms.parties):
             raise ValueError(f"sealed: expected shares for {len(terms.parties)} parties of {silo}")
-    messages: tuple[PartyMessage, ...] = ()
-    rounds: dict[Step, tuple[PartyMessage, ...]] = {}
+    transcript, messages = Transcript(terms), tuple[PartyMessage, ...]()
     with ThreadPoolExecutor(len(terms.parties)) as pool:
         for step in STEPS:
-            tasks = {
-                party: PartyTask(
+            tasks = [
+                PartyTask(
                     step=step,
                     terms=terms,
-                    sealed={
-                        silo: shares[party - 1]
-                        for silo, shares in sealed.items()
-                        if step is Step.COMMIT
-                    },
+                    sealed={silo: shares[party - 1] for silo, shares in sealed.items()}
+                    if step is Step.COMMIT
+                    else {},
                     messages=messages,
                 )
                 for party in terms.numbers
-            }
-            answered = pool.map(lambda each: _ask(each[0], each[1], parties), tasks.items())
-            messages = _complete(step, terms, dict(zip(tasks, answered, strict=True)))
-            rounds[step] = messages
-    return _opened(terms, sealed, rounds)
+            ]
+            asked = list(pool.map(_ask, terms.numbers, tasks, [parties] * len(tasks)))
+            messages = tuple(message for message in asked if message is not None)
+            if len(messages) < (
+                2 * terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
+            ):
+                raise PartyMissingError(asked.index(None) + 1, step, terms)
+            transcript = transcript.after(step, messages)
+    return OpenedHistogram(
+        noisy_counts=np.asarray(shamir.to_integers(transcript.total)),
+        silos=transcript.passing,
+        left_out={
+            silo: _why_left_out(silo, transcript)
+            for silo in sorted(set(sealed) - set(transcript.passing))
+        },
+    )
 
 
 def _ask(party: int, task: PartyTask, parties: Mapping[int, Ask]) -> PartyMessage | None:
-    """Returns a party's checked message; None if it can't be reached."""
+    """Returns a party's message; None if it can't be reached."""
     try:
         message = parties[party](task)
     except (ConnectionError, TimeoutError, KeyError):
         return None
     if message.party != party:
         raise ProtocolError(f"{task.step.value}: expected a message of party {party}")
-    check_message(message, task.step, task.terms)
     return message
 
 
-def _complete(
-    step: Step, terms: BatchTerms, answered: Mapping[int, PartyMessage | None]
-) -> tuple[PartyMessage, ...]:
-    there = tuple(message for message in answered.values() if message is not None)
-    # 2 t + 1 sums name the total even where t of them lie; fewer would let the last one choose it.
-    needed = 2 * terms.threshold + 1 if step is Step.RELEASE else len(terms.parties)
-    if len(there) < needed:
-        missing = next(party for party, message in answered.items() if message is None)
-        raise PartyMissingError(missing, step, terms)
-    return there
-
-
-def _opened(
-    terms: BatchTerms,
-    sealed: Mapping[str, Sequence[bytes]],
-    rounds: Mapping[Step, tuple[PartyMessage, ...]],
-) -> OpenedHistogram:
-    committed = protocol.commitments(rounds[Step.COMMIT], terms)
-    common = protocol.common_silos(committed)
-    masked, checked = (
-        protocol.opened_values(
-            rounds[step], terms, step, num_silos=len(common), seen=round_digest(rounds[before])
-        )
-        for before, step in ((Step.REVEAL, Step.MASK), (Step.MASK, Step.CHECK))
-    )
-    silos = protocol.passing_silos(common, [y is not None for y in masked], checked)
-    if not silos:
-        raise ProtocolError("expected the shares of at least one silo to pass the checks")
-    agreed = round_digest(rounds[Step.AGREE])
-    sums = {
-        message.party: protocol.released_sums(message, terms, agreed=agreed)
-        for message in rounds[Step.RELEASE]
-    }
-    try:
-        total = field.reconstruct(sums, degree=terms.threshold)
-    except field.InconsistentSharesError:
-        raise ProtocolError(
-            "release: expected sums that fit each other; a party added wrongly, and it can't be "
-            "said which"
-        ) from None
-    left_out = {}
-    for silo in sorted(set(sealed) - set(silos)):
-        if silo in common:
-            left_out[silo] = "votes are not one for each query, or shares don't fit each other"
-        elif all(silo in each.dealings for each in committed):
-            left_out[silo] = "parties hold shares of different dealings: one was replaced"
-        else:
-            left_out[silo] = "a party could not open its share"
-    return OpenedHistogram(
-        noisy_counts=np.asarray(field.to_integers(total)), silos=silos, left_out=left_out
-    )
+def _why_left_out(silo: str, transcript: Transcript) -> str:
+    if silo in transcript.silos:
+        return "votes are not one for each query, or shares don't fit each other"
+    if all(silo in each.dealings for each in transcript.committed):
+        return "parties hold shares of different dealings: one was replaced"
+    return "a party could not open its share"
 
 
 # Secure aggregation as silos and a coordinator use it: a sealer, and sums.
 
 
 class PartySealer:
-    """Seals a silo's votes to the parties that the silo itself knows.
+    """Seals a silo's votes to parties, in the order of their numbers.
 
-    Args:
-      parties: in the order of their numbers; from the silo's own files, never from a coordinator.
+    They are known from the silo's own files, never from a coordinator.
     """
 
     def __init__(self, parties: Sequence[PartyIdentity]) -> None:
@@ -208,15 +163,9 @@ class PartySealer:
         return True
 
     def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> tuple[bytes, ...]:
-        """Returns the sealed shares of votes, one for each party.
+        """Returns the sealed shares of votes, one for each party; see `seal_votes`.
 
-        Args:
-          votes: one for each query, int64 `[num_queries]`. Sensitive.
-          batch: that is answered.
-          silo: name of the silo.
-
-        Raises:
-          ValueError: if the batch names another number of parties, or votes are none.
+        Raises ValueError if the batch names another number of parties, or votes are none.
         """
         return seal_votes(votes, BatchTerms.of_batch(batch, self._parties), silo=silo)
 
@@ -226,44 +175,33 @@ class PartySums:
 
     Args:
       parties: in the order of their numbers, as silos know them.
-      ways: how to ask each party, in the same order.
-      on_opened: told of every histogram, with the silos that were left out.
+      party_clients: how to ask each party, in the same order.
+      on_opened: called with every histogram and the silos that were left out.
     """
 
     def __init__(
         self,
         parties: Sequence[PartyIdentity],
-        ways: Sequence[Ask],
+        party_clients: Sequence[Ask],
         *,
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
-        if len(parties) != len(ways):
-            raise ValueError(f"ways: expected {len(parties)}, got {len(ways)}")
+        if len(parties) != len(party_clients):
+            raise ValueError(f"party_clients: expected {len(parties)}, got {len(party_clients)}")
         self._parties = tuple(parties)
-        self._ways = dict(enumerate(ways, start=1))
+        self._party_clients = dict(enumerate(party_clients, start=1))
         self._on_opened = on_opened
 
     def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
         """Returns noisy counts int64 `[num_queries, num_classes]` in units of 1 / LATTICE votes.
 
-        May be repeated with the same arguments after any failure.
-
-        Args:
-          batch: that was asked.
-          shares: of each silo that sent some, by its name.
-
-        Raises:
-          PartyMissingError: if a party can't be reached; nothing has opened.
-          ProtocolError: if a party refuses or says what it can't say, or no silo's votes are votes.
+        May be repeated with the same arguments after any failure; raises as `open_histogram`.
         """
         terms = BatchTerms.of_batch(batch, self._parties)
-        sealed = {silo: one.sealed for silo, one in shares.items()}
-        opened = open_histogram(terms, sealed, self._ways)
+        sealed = {silo: each.sealed for silo, each in shares.items()}
+        opened = open_histogram(terms, sealed, self._party_clients)
         self._on_opened(opened)
         return opened.noisy_counts
-
-
-# Parties in this process, for simulations: whoever runs them all could learn every vote.
 
 
 def simulated_parties(
@@ -271,17 +209,15 @@ def simulated_parties(
 ) -> tuple[PartySealer, PartySums]:
     """Returns what silos and a coordinator need of parties that work in this process.
 
-    Args:
-      folder: sensitive; keys and journals of the parties. A run that goes on needs the same one.
-      num_parties: how many there are.
+    For simulations: who runs all parties could learn every vote. Keys and journals lie in a
+    sensitive folder; a run that goes on needs the same one.
 
-    Raises:
-      ValueError: if another process has the folder open.
+    Raises LedgerError if a party's journal can't be used.
     """
     parties = []
     for number in range(1, num_parties + 1):
         name = f"party-{number}"
         keys = PartyKeys.load_or_create(folder / name / "keys.json", name)
         parties.append(Party(keys, folder / name / "journal"))
-    identities = [one.identity for one in parties]
-    return PartySealer(identities), PartySums(identities, [one.answer for one in parties])
+    identities = [each.identity for each in parties]
+    return PartySealer(identities), PartySums(identities, [each.answer for each in parties])

@@ -1,8 +1,15 @@
-"""What parties say on each step, what they conclude from it, and the check of votes."""
+"""The protocol of secure aggregation: its messages, the check of votes, and what all conclude.
+
+Parties sign what they say on each step, over the batch's terms, the step and the content. A
+coordinator relays it and can't change a word. Every party, and the coordinator, concludes the same
+from the same messages: `Transcript`.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
 import hashlib
 from collections.abc import Mapping, Sequence
 
@@ -10,17 +17,159 @@ import numpy as np
 
 from pate_tf.core.validation import check_name
 from pate_tf.silos.secure import shamir
-from pate_tf.silos.secure import shamir as field
-from pate_tf.silos.secure.messages import PartyMessage, ProtocolError, Step, check_messages, split
+from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.shamir import Elements
-from pate_tf.silos.secure.shares import split_shares
-from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
+from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined, split_shares
+
+
+class Step(enum.Enum):
+    """The steps of a batch, in their order; each takes all parties' messages of the one before.
+
+    Attributes:
+      COMMIT: shares were received; noise and a seed are drawn, noise is shared among the parties.
+      REVEAL: the seed, once every party is committed.
+      MASK: shares of masked sums of each silo's votes under the challenge.
+      CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
+      AGREE: which silos pass.
+      RELEASE: the party's share of the noisy sum.
+    """
+
+    COMMIT = "commit"
+    REVEAL = "reveal"
+    MASK = "mask"
+    CHECK = "check"
+    AGREE = "agree"
+    RELEASE = "release"
+
+
+STEPS = tuple(Step)
+
+
+class ProtocolError(ValueError):
+    """A message is not what the protocol has in its place; nothing was released for it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartyMessage:
+    """One party's message on one step. Public: all of them together tell the noisy sum.
+
+    Attributes:
+      terms_digest: of the batch, 32 bytes.
+      step: which step.
+      party: number of the party, from 1.
+      content: its form depends on the step.
+      signature: of all of the above, 64 bytes.
+    """
+
+    terms_digest: bytes
+    step: Step
+    party: int
+    content: bytes = dataclasses.field(repr=False)
+    signature: bytes = dataclasses.field(repr=False)
+
+    @property
+    def parts(self) -> list[bytes]:
+        """The parts that the content joins; raises ProtocolError if it joins none."""
+        return split(self.content)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartyTask:
+    """What a party is asked.
+
+    Attributes:
+      step: which step.
+      terms: of the batch; a party checks that it is in them.
+      sealed: only to `COMMIT`: by silo, what it sealed to this party.
+      messages: of all parties on the step before, by their numbers; none to `COMMIT`.
+    """
+
+    step: Step
+    terms: BatchTerms
+    sealed: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
+    messages: Sequence[PartyMessage] = ()
+
+    @property
+    def digest(self) -> bytes:
+        """What tells two tasks apart, 32 bytes."""
+        parts = [self.terms.digest, self.step.value.encode()]
+        for silo in sorted(self.sealed):
+            parts += [silo.encode(), self.sealed[silo]]
+        parts.append(round_digest(self.messages))
+        return hashlib.sha256(joined(*parts)).digest()
+
+
+def split(content: bytes) -> list[bytes]:
+    """Returns the parts that `joined` put in a row; raises ProtocolError if there are none such."""
+    parts, place = [], 0
+    while place < len(content):
+        start = place + 8
+        end = start + int.from_bytes(content[place:start], "big")
+        if start > len(content) or end > len(content):
+            raise ProtocolError("expected a message in parts, got something else")
+        parts.append(content[start:end])
+        place = end
+    return parts
+
+
+def signed(
+    content: bytes, *, step: Step, terms: BatchTerms, party: int, keys: PartyKeys
+) -> PartyMessage:
+    """Returns a party's message with its signature."""
+    return PartyMessage(
+        terms_digest=terms.digest,
+        step=step,
+        party=party,
+        content=content,
+        signature=keys.sign(_signed_bytes(terms.digest, step, party, content)),
+    )
+
+
+def check_messages(messages: Sequence[PartyMessage], step: Step, terms: BatchTerms) -> None:
+    """Checks that there is one message of every party on a step, each signed by it.
+
+    On `RELEASE` 2 t + 1 are enough: they name the total even where t of them lie; fewer would let
+    the last one choose it.
+
+    Raises ProtocolError if not; names the party.
+    """
+    numbers = [message.party for message in messages]
+    is_enough = step is Step.RELEASE and len(numbers) > 2 * terms.threshold
+    if numbers != [one for one in terms.numbers if one in numbers or not is_enough]:
+        raise ProtocolError(
+            f"{step.value}: expected a message of each of {len(terms.numbers)} parties in order"
+        )
+    for message in messages:
+        identity = terms.parties[message.party - 1]
+        signed_bytes = _signed_bytes(terms.digest, step, message.party, message.content)
+        if (
+            message.step is not step
+            or message.terms_digest != terms.digest
+            or not identity.verifies(message.signature, signed_bytes)
+        ):
+            raise ProtocolError(
+                f"{step.value}: expected a message of {identity.name} on this batch with its "
+                "signature, got another"
+            )
+
+
+def round_digest(messages: Sequence[PartyMessage]) -> bytes:
+    """Returns what all parties' messages on a step are known by, 32 bytes."""
+    parts = []
+    for message in messages:
+        parts += [str(message.party).encode(), message.step.value.encode(), message.content]
+    return hashlib.sha256(joined(*parts)).digest()
+
+
+def _signed_bytes(terms_digest: bytes, step: Step, party: int, content: bytes) -> bytes:
+    return joined(b"pate_tf party", terms_digest, step.value.encode(), str(party).encode(), content)
+
 
 # Whether shares are those of one vote for each query, without a look at the votes.
 #
-# After all shares are committed to, the parties draw public random weights rho, tau and chi.
-# Beside its votes v a silo shares a random number a and its square b for each query. Of each silo
-# the parties open, one after the other, values of polynomials of degree t:
+# After all shares are committed to, the parties draw public random weights rho, tau and chi. With
+# its votes v a silo shares a random number a and its square b for each query. Of each silo the
+# parties open, one after the other, values of polynomials of degree t:
 #
 #     y = a + sum_k rho v                                                    for each query
 #     sum tau (y^2 - 2 y a + b - sum_k rho^2 v) + sum chi (sum_k v - 1)      0 if votes are
@@ -29,17 +178,8 @@ from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
 # one-hot votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
 # Every opened value is determined by the shares of honest parties, so that others can spoil an
 # opening but not change it (docs/theory_secure.md, Theorems V2 and V3).
-
-
-def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:
-    """Returns what all parties' seeds together give, 32 bytes; one random seed is enough.
-
-    Args:
-      seeds: one of each party, in their order.
-      terms: of the batch.
-      committed: digest of what the parties committed to.
-    """
-    return hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
+#
+# All else here holds for sums of any vectors of whole numbers.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,63 +201,62 @@ class Challenge:
         """Returns the weights that a `challenge_seed` gives."""
         num_queries, num_classes = terms.shape
         num_votes = num_queries * num_classes
-        drawn = field.from_seed(seed, num_votes + 2 * num_queries)
+        drawn = shamir.from_seed(seed, num_votes + 2 * num_queries)
         rho, tau, chi = np.split(drawn, [num_votes, num_votes + num_queries])
         return cls(rho.reshape(terms.shape), tau, chi)
 
     def masked(self, shares: Elements) -> Elements:
-        """Returns a party's shares of y of one silo, `[num_queries]`.
-
-        Args:
-          shares: the party's shares of the silo's numbers, `[share_size(terms)]`.
-        """
+        """Returns shares of y, `[num_queries]`, of a party's shares of one silo, `[share_size]`."""
         a, _, votes = split_shares(shares, self.rho.shape)
-        return field.add(a, field.total(field.multiply(self.rho, votes), axis=1))
+        return shamir.add(a, shamir.total(shamir.multiply(self.rho, votes), axis=1))
 
     def check_value(self, shares: Elements, opened: Elements) -> np.uint64:
-        """Returns a party's share of the number that is 0 if one silo's votes are.
+        """Returns a party's share of the number that is 0 if one silo's votes are votes.
 
-        Args:
-          shares: the party's shares of the silo's numbers, `[share_size(terms)]`.
-          opened: y of the silo, `[num_queries]`.
+        `shares` are the party's of the silo, `[share_size]`, `opened` is y, `[num_queries]`.
         """
         a, b, votes = split_shares(shares, self.rho.shape)
-        squares = field.total(field.multiply(field.multiply(self.rho, self.rho), votes), axis=1)
-        twice = field.multiply(np.uint64(2), field.multiply(opened, a))
-        brackets = field.subtract(
-            field.add(field.multiply(opened, opened), b), field.add(twice, squares)
+        weights = shamir.multiply(self.rho, self.rho)
+        squares = shamir.total(shamir.multiply(weights, votes), axis=1)
+        products = shamir.multiply(np.uint64(2), shamir.multiply(opened, a))
+        brackets = shamir.subtract(
+            shamir.add(shamir.multiply(opened, opened), b), shamir.add(products, squares)
         )
-        missing = field.subtract(field.total(votes, axis=1), np.uint64(1))
+        missing = shamir.subtract(shamir.total(votes, axis=1), np.uint64(1))
         return np.uint64(
-            field.add(
-                field.total(field.multiply(self.tau, brackets)),
-                field.total(field.multiply(self.chi, missing)),
+            shamir.add(
+                shamir.total(shamir.multiply(self.tau, brackets)),
+                shamir.total(shamir.multiply(self.chi, missing)),
             )
         )
+
+
+def seed_digest(seed: bytes, party: int, terms: BatchTerms) -> bytes:
+    """Returns what a party commits to of its seed, 32 bytes."""
+    return hashlib.sha256(joined(terms.digest, str(party).encode(), seed)).digest()
+
+
+def challenge_seed(seeds: Sequence[bytes], terms: BatchTerms, committed: bytes) -> bytes:
+    """Returns what all parties' seeds together give, 32 bytes; one random seed is enough.
+
+    `committed` is the digest of what the parties committed to.
+    """
+    return hashlib.sha256(joined(terms.digest, committed, *seeds)).digest()
 
 
 def opened(values: Mapping[int, Elements], *, threshold: int) -> list[Elements | None]:
     """Returns what parties' shares open of each silo, `[num_values]`; None where they don't fit.
 
-    Args:
-      values: by number of the party, its shares `[num_silos, num_values]`.
-      threshold: degree of the polynomials.
+    `values` are shares `[num_silos, num_values]` by party, `threshold` the polynomials' degree.
     """
-    num_silos = len(next(iter(values.values())))
     found: list[Elements | None] = []
-    for silo in range(num_silos):
+    for silo in range(len(next(iter(values.values())))):
         shares = {party: rows[silo] for party, rows in values.items()}
         try:
-            found.append(field.reconstruct(shares, degree=threshold))
-        except field.InconsistentSharesError:
+            found.append(shamir.reconstruct(shares, degree=threshold))
+        except shamir.InconsistentSharesError:
             found.append(None)
     return found
-
-
-# The content of parties' messages, step by step, and what all parties conclude from them.
-#
-# Every party concludes the same from the same messages: which silos are summed up, which challenge
-# they face, which of them pass.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,12 +284,10 @@ class Commitment:
 
     @classmethod
     def of(cls, message: PartyMessage, terms: BatchTerms) -> Commitment:
-        """Returns what a message says.
-
-        Raises:
-          ProtocolError: if it says nothing of the kind.
-        """
-        names, dealings, received, seed, noise = _parts(message, 5)
+        """Returns what a message says; raises ProtocolError if it says nothing of the kind."""
+        if len(message.parts) != 5:
+            raise ProtocolError(f"commit: expected 5 parts, got {len(message.parts)}")
+        names, dealings, received, seed, noise = message.parts
         digests, shares = split(dealings), tuple(split(noise))
         if any(len(digest) != DIGEST_BYTES for digest in (*digests, received, seed)):
             raise ProtocolError("commit: expected digests of 32 bytes, got others")
@@ -170,21 +307,6 @@ class Commitment:
         )
 
 
-def seed_digest(seed: bytes, party: int, terms: BatchTerms) -> bytes:
-    """Returns what a party commits to of its seed, 32 bytes."""
-    return hashlib.sha256(joined(terms.digest, str(party).encode(), seed)).digest()
-
-
-def commitments(messages: Sequence[PartyMessage], terms: BatchTerms) -> list[Commitment]:
-    """Returns what all parties committed to, after checking their signatures.
-
-    Raises:
-      ProtocolError: if a message is not as it should be.
-    """
-    check_messages(messages, Step.COMMIT, terms)
-    return [Commitment.of(message, terms) for message in messages]
-
-
 def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
     """Returns the silos of which every party holds a share of the same dealing, in order."""
     common = set(committed[0].dealings.items()).intersection(
@@ -193,150 +315,123 @@ def common_silos(committed: Sequence[Commitment]) -> tuple[str, ...]:
     return tuple(sorted(silo for silo, _ in common))
 
 
-def reveal_content(committed: bytes, seed: bytes) -> bytes:
-    """Returns the content of a party's message on `Step.REVEAL`.
-
-    Args:
-      committed: `round_digest` of all commitments, as this party saw them.
-      seed: the party's seed, 32 bytes.
-    """
-    return joined(committed, seed)
-
-
-def challenge_seed_of(
-    messages: Sequence[PartyMessage],
-    terms: BatchTerms,
-    *,
-    committed: bytes,
-    seed_digests: Sequence[bytes],
-) -> bytes:
-    """Returns the seed of the challenge that all revealed seeds give, 32 bytes.
-
-    Raises:
-      ProtocolError: if a seed is not the one committed to, or a party saw other commitments.
-    """
-    check_messages(messages, Step.REVEAL, terms)
-    seeds = []
-    for message, expected in zip(messages, seed_digests, strict=True):
-        seen, seed = _parts(message, 2)
-        if seen != committed or seed_digest(seed, message.party, terms) != expected:
-            name = terms.parties[message.party - 1].name
-            raise ProtocolError(f"reveal: expected the seed that {name} committed to")
-        seeds.append(seed)
-    return challenge_seed(seeds, terms, committed)
-
-
-def opening_content(seen: bytes, values: Elements) -> bytes:
-    """Returns the content of a party's message on `Step.MASK` and `Step.CHECK`.
-
-    Args:
-      seen: `round_digest` of the step before, as this party saw it.
-      values: its shares of what opens of each silo, `[num_silos, num_values]`.
-    """
-    return joined(seen, shamir.to_bytes(values))
-
-
-def opened_values(
-    messages: Sequence[PartyMessage],
-    terms: BatchTerms,
-    step: Step,
-    *,
-    num_silos: int,
-    seen: bytes,
-) -> list[Elements | None]:
-    """Returns what opens of each silo; None where parties' shares don't fit each other.
-
-    Args:
-      messages: of all parties on the step.
-      terms: of the batch.
-      step: `Step.MASK`, which opens `[num_queries]`, or `Step.CHECK`, which opens `[1]`.
-      num_silos: number of common silos.
-      seen: `round_digest` of the step before.
-
-    Raises:
-      ProtocolError: if a party saw something else, or opened something else.
-    """
-    check_messages(messages, step, terms)
-    size = terms.num_queries if step is Step.MASK else 1
-    values = {}
-    for message in messages:
-        saw, content = _parts(message, 2)
-        if saw != seen:
-            raise ProtocolError(f"{step.value}: expected all parties to see the same messages")
-        try:
-            values[message.party] = shamir.from_bytes(content, (num_silos, size), step.value)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-    return opened(values, threshold=terms.threshold)
-
-
 def passing_silos(
-    silos: Sequence[str], fits: Sequence[bool], checked: Sequence[Elements | None]
+    silos: Sequence[str],
+    masked: Sequence[Elements | None],
+    checked: Sequence[Elements | None],
 ) -> tuple[str, ...]:
-    """Returns the silos whose shares fit each other and open to 0, in order.
+    """Returns those of the common silos whose shares fit each other and open to 0, in order.
 
-    Args:
-      silos: the common ones.
-      fits: whether the shares of each fitted each other on `Step.MASK`.
-      checked: what opened of each on `Step.CHECK`.
+    `masked` and `checked` are what opened of each on `Step.MASK` and `Step.CHECK`.
     """
     return tuple(
         silo
-        for silo, fitted, value in zip(silos, fits, checked, strict=True)
-        if fitted and value is not None and not value.any()
+        for silo, y, value in zip(silos, masked, checked, strict=True)
+        if y is not None and value is not None and not value.any()
     )
 
 
-def agreed_content(checked: bytes, silos: Sequence[str]) -> bytes:
-    """Returns the content of a party's message on `Step.AGREE`.
+class Transcript:
+    """All parties' messages on the steps of a batch so far, and what follows from them. Public.
 
-    Args:
-      checked: `round_digest` of all checks, as this party saw them.
-      silos: that pass.
+    Attributes:
+      terms: of the batch.
+      seen: `round_digest` of the last step's messages; every message on the next step begins with
+        it, so that parties that saw different messages never go on together.
+      committed: after `COMMIT`, what each party committed to.
+      silos: after `COMMIT`, the silos of which every party holds a share of the same dealing.
+      challenge: after `REVEAL`.
+      masked: after `MASK`, of each silo y `[num_queries]`, None where shares don't fit each other.
+      passing: after `CHECK`, the silos whose votes are votes.
+      total: after `RELEASE`, the noisy sum, of the terms' shape.
     """
-    return joined(checked, *(silo.encode() for silo in silos))
 
+    committed: list[Commitment]
+    silos: tuple[str, ...]
+    challenge: Challenge
+    masked: list[Elements | None]
+    passing: tuple[str, ...]
+    total: Elements
 
-def check_agreed(messages: Sequence[PartyMessage], terms: BatchTerms, content: bytes) -> None:
-    """Checks that all parties agree with this one on which silos are summed up.
+    def __init__(self, terms: BatchTerms) -> None:
+        self.terms, self.seen = terms, b""
 
-    Raises:
-      ProtocolError: if one does not.
-    """
-    check_messages(messages, Step.AGREE, terms)
-    for message in messages:
-        if message.content != content:
-            name = terms.parties[message.party - 1].name
-            raise ProtocolError(f"agree: expected the silos that {name} agreed to, got others")
+    def after(self, step: Step, messages: Sequence[PartyMessage]) -> Transcript:
+        """Returns the transcript with the messages of the next step.
 
+        Raises ProtocolError if a message is missing or forged, or contradicts what was said before.
+        """
+        check_messages(messages, step, self.terms)
+        longer = copy.copy(self)
+        if step is Step.COMMIT:
+            longer.committed = [Commitment.of(message, self.terms) for message in messages]
+            longer.silos = common_silos(longer.committed)
+        else:
+            said = {}
+            for message in messages:
+                first, *said[message.party] = message.parts or [b""]
+                if first != self.seen:
+                    raise ProtocolError(
+                        f"{step.value}: expected {self._name(message.party)} to have seen what the "
+                        "others saw, got a message on something else"
+                    )
+            getattr(longer, f"_{step.value}")(said)
+        longer.seen = round_digest(messages)
+        return longer
 
-def release_content(agreed: bytes, sums: Elements) -> bytes:
-    """Returns the content of a party's message on `Step.RELEASE`.
+    def content(self, *parts: bytes) -> bytes:
+        """Returns the content of a party's message on the next step."""
+        return joined(self.seen, *parts)
 
-    Args:
-      agreed: `round_digest` of all agreements.
-      sums: the party's share of the noisy histogram, `[num_queries, num_classes]`.
-    """
-    return joined(agreed, shamir.to_bytes(sums))
+    def _reveal(self, said: Mapping[int, list[bytes]]) -> None:
+        seeds = []
+        for (party, parts), committed in zip(said.items(), self.committed, strict=True):
+            if len(parts) != 1 or seed_digest(parts[0], party, self.terms) != committed.seed:
+                raise ProtocolError(
+                    f"reveal: expected the seed that {self._name(party)} committed to"
+                )
+            seeds.append(parts[0])
+        self.challenge = Challenge.of_seed(challenge_seed(seeds, self.terms, self.seen), self.terms)
 
+    def _mask(self, said: Mapping[int, list[bytes]]) -> None:
+        shape = (len(self.silos), self.terms.num_queries)
+        self.masked = opened(self._values(said, shape, "mask"), threshold=self.terms.threshold)
 
-def released_sums(message: PartyMessage, terms: BatchTerms, *, agreed: bytes) -> Elements:
-    """Returns a party's share of the noisy histogram, `[num_queries, num_classes]`.
+    def _check(self, said: Mapping[int, list[bytes]]) -> None:
+        values = self._values(said, (len(self.silos), 1), "check")
+        checked = opened(values, threshold=self.terms.threshold)
+        self.passing = passing_silos(self.silos, self.masked, checked)
+        if not self.passing:
+            raise ProtocolError("expected the shares of at least one silo to pass the checks")
 
-    Raises:
-      ProtocolError: if the message holds none, or is about other silos.
-    """
-    seen, sums = _parts(message, 2)
-    if seen != agreed:
-        raise ProtocolError("release: expected sums over the silos that all agreed to")
-    try:
-        return shamir.from_bytes(sums, terms.shape, "release")
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None
+    def _agree(self, said: Mapping[int, list[bytes]]) -> None:
+        for party, parts in said.items():
+            if parts != [silo.encode() for silo in self.passing]:
+                raise ProtocolError(
+                    f"agree: expected the silos that pass, got others of {self._name(party)}"
+                )
 
+    def _release(self, said: Mapping[int, list[bytes]]) -> None:
+        sums = self._values(said, self.terms.shape, "release")
+        try:
+            self.total = shamir.reconstruct(sums, degree=self.terms.threshold)
+        except shamir.InconsistentSharesError:
+            raise ProtocolError(
+                "release: expected sums that fit each other; a party added wrongly, and it can't "
+                "be said which"
+            ) from None
 
-def _parts(message: PartyMessage, number: int) -> list[bytes]:
-    parts = message.parts
-    if len(parts) != number:
-        raise ProtocolError(f"{message.step.value}: expected {number} parts, got {len(parts)}")
-    return parts
+    def _values(
+        self, said: Mapping[int, list[bytes]], shape: tuple[int, ...], what: str
+    ) -> dict[int, Elements]:
+        if any(len(parts) != 1 for parts in said.values()):
+            raise ProtocolError(f"{what}: expected one row of values of each party, got others")
+        try:
+            return {
+                party: shamir.from_bytes(parts[0], shape, what) for party, parts in said.items()
+            }
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+
+    def _name(self, party: int) -> str:
+        return self.terms.parties[party - 1].name

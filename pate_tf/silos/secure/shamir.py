@@ -51,8 +51,9 @@ def subtract(one: Operand, other: Operand) -> Elements:
 def multiply(one: Operand, other: Operand) -> Elements:
     """Returns products; shapes are broadcast.
 
-    With a = a1 2**31 + a0 and b likewise: a b = 2 a1 b1 + (a1 b0 + a0 b1) 2**31 + a0 b0, as 2**62
-    is 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits 64 bits.
+    With a = a1 2**31 + a0 and b = b1 2**31 + b0 the product is 2 a1 b1 + (a1 b0 + a0 b1) 2**31 +
+    a0 b0, as 2**62 is 2. The parts are below 2**61, 2**61 + 2**32 and 2**62, so their sum fits 64
+    bits.
     """
     a1, a0 = one >> _31, one & _LOW_31
     b1, b0 = other >> _31, other & _LOW_31
@@ -80,11 +81,6 @@ def to_integers(values: Elements) -> IntArray:
     return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
 
-def power(base: int, exponent: int) -> np.uint64:
-    """Returns a power modulo the prime; the inverse for exponent -1."""
-    return np.uint64(pow(base, exponent, PRIME))
-
-
 def uniform(shape: tuple[int, ...], words: Words) -> Elements:
     """Returns exactly uniform elements.
 
@@ -100,7 +96,7 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
 
 
 def from_seed(seed: bytes, size: int) -> Elements:
-    """Returns elements that everybody who knows a seed agrees on, `[size]`, by SHAKE-256.
+    """Returns elements that all who know a seed agree on, `[size]`, by SHAKE-256.
 
     As good as uniform: 0 stands for two of 2**61 words.
     """
@@ -116,8 +112,7 @@ def to_bytes(values: Elements) -> bytes:
 def from_bytes(data: bytes, shape: tuple[int, ...], what: str) -> Elements:
     """Returns the elements of `to_bytes`.
 
-    Raises:
-      ValueError: if their number differs from the shape's, or one is not below the prime.
+    Raises ValueError if their number differs from the shape's, or one is not below the prime.
     """
     if len(data) != 8 * int(np.prod(shape)):
         raise ValueError(f"{what}: expected {8 * int(np.prod(shape))} bytes, got {len(data)}")
@@ -140,8 +135,7 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
       degree: of the polynomials; so many parties together learn nothing.
       words: the entropy of the polynomials.
 
-    Raises:
-      ValueError: unless 1 <= degree < num_parties.
+    Raises ValueError unless 1 <= degree < num_parties.
     """
     if not 1 <= degree < num_parties:
         raise ValueError(f"expected 1 <= degree < num_parties, got {degree} and {num_parties}")

@@ -1,4 +1,14 @@
-"""A silo's votes as shares: dealt, bound to each other, and each sealed to its party."""
+"""A silo's votes as shares: dealt, bound to each other, and each sealed to its party.
+
+With the shares of its votes each party gets, for each query, shares of a random number and of its
+square, which the checks use up (`pate_tf.silos.secure.protocol`).
+
+Each sealed share holds the blinded digests of all of a silo's shares. Parties compare these before
+they use any, so that a share which another sealed in a silo's name is never used with genuine ones.
+
+Sealing is hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What
+the bytes are for goes into `info`: opened for anything else they give nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +23,13 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core.validation import IntArray
-from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.shamir import Elements
-from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined
+from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined, share_size
 
-# Seals bytes to a party so that nobody else reads them and no other place takes them.
-#
-# Hybrid public key encryption (RFC 9180) with X25519, HKDF-SHA256 and AES-256-GCM. What the bytes
-# are for goes into `info`: whoever opens them for anything else gets nothing.
-
-
-OVERHEAD: Final = 48  # bytes
+OVERHEAD: Final = 48  # bytes that sealing adds
+BLIND_BYTES: Final = 32
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -50,8 +55,7 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, party: int
 def unseal(sealed: bytes, terms: BatchTerms, *, sender: str, kind: str, keys: PartyKeys) -> bytes:
     """Returns what was sealed; the arguments are those of `seal`, `keys` the party's own.
 
-    Raises:
-      SealingError: if anything differs.
+    Raises SealingError if anything differs.
     """
     info = _info(terms, sender, kind, keys.identity)
     try:
@@ -66,21 +70,6 @@ def _info(terms: BatchTerms, sender: str, kind: str, party: PartyIdentity) -> by
     return joined(terms.digest, kind.encode(), sender.encode(), party.name.encode())
 
 
-# A silo's part: its votes as sealed shares, one for each party.
-#
-# Beside the shares of its votes each party gets, for each query, shares of a random number and of
-# its
-# square, which the checks use up (`pate_tf.silos.secure.protocol`).
-#
-# All shares of a silo are bound to each other: each sealed share holds the blinded digests of all
-# of
-# them. Parties compare these before they use any, so that a share that somebody else sealed in a
-# silo's name stands for itself alone and never beside genuine ones.
-
-
-BLIND_BYTES: Final = 32
-
-
 def seal_votes(
     labels: IntArray, terms: BatchTerms, *, silo: str, noise: NoiseSource | None = None
 ) -> tuple[bytes, ...]:
@@ -92,8 +81,7 @@ def seal_votes(
       silo: name of the silo.
       noise: entropy; None for the operating system's.
 
-    Raises:
-      ValueError: unless there is a class for every query.
+    Raises ValueError unless there is a class for every query.
     """
     num_queries, num_classes = terms.shape
     if labels.shape != (num_queries,) or labels.dtype.kind not in "iu":
@@ -105,18 +93,6 @@ def seal_votes(
     return seal_shares(vote_shares(one_hot, terms, noise or SystemNoise()), terms, silo=silo)
 
 
-def share_size(terms: BatchTerms) -> int:
-    """Returns how many numbers a silo shares: two for each query, and its votes."""
-    return terms.num_queries * (2 + terms.num_classes)
-
-
-def split_shares(shares: Elements, shape: tuple[int, int]) -> tuple[Elements, Elements, Elements]:
-    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
-    num_queries = shape[0]
-    a, b, votes = np.split(shares, [num_queries, 2 * num_queries])
-    return a, b, votes.reshape(shape)
-
-
 def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
     """Returns each party's shares of what a silo shares, `[num_parties, share_size(terms)]`.
 
@@ -125,9 +101,9 @@ def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Ele
       terms: of the batch.
       noise: entropy.
     """
-    a = field.uniform((terms.num_queries,), noise.words)
-    return field.share(
-        np.concatenate([a, field.multiply(a, a), one_hot.reshape(-1)]),
+    a = shamir.uniform((terms.num_queries,), noise.words)
+    return shamir.share(
+        np.concatenate([a, shamir.multiply(a, a), one_hot.reshape(-1)]),
         num_parties=len(terms.parties),
         degree=terms.threshold,
         words=noise.words,
@@ -136,7 +112,7 @@ def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Ele
 
 def seal_shares(shares: Elements, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
     """Returns the rows of `vote_shares`, bound to each other and each sealed to its party."""
-    rows = [field.to_bytes(row) for row in shares]
+    rows = [shamir.to_bytes(row) for row in shares]
     blinds = [os.urandom(BLIND_BYTES) for _ in rows]
     digests = b"".join(
         _share_digest(row, blind, terms, silo, party)
@@ -162,7 +138,7 @@ def open_share(
     whole = unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
     start = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)
     blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:start], whole[start:]
-    shares = field.from_bytes(row, (share_size(terms),), "votes")
+    shares = shamir.from_bytes(row, (share_size(terms),), "votes")
     party = terms.parties.index(keys.identity) + 1
     own = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
     if _share_digest(row, blind, terms, silo, party) != own:

@@ -1,7 +1,7 @@
 """What silos and parties agree on before a batch is shared: its terms.
 
-Every sealed share names the digest of its terms, so nobody can make a party treat it under others:
-other noise, other parties, another batch.
+Every sealed share names the digest of its terms, so that no party treats it under others: other
+noise, other parties, another batch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import hashlib
 from math import sqrt
 from typing import Final
 
-from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
+import numpy as np
+
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.core import validation
 from pate_tf.core.validation import check_name
 from pate_tf.silos.messages import SECURE_HISTOGRAM, QueryBatch
 from pate_tf.silos.secure.keys import PartyIdentity
-from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos.secure.shamir import PRIME, Elements
 
 MOST_SILOS: Final = 100_000
+MOST_CLASSES: Final = 2**16
 DIGEST_BYTES: Final = 32
 MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
 # A sum of noise beyond so many standard deviations has a probability below e^-198.
@@ -44,8 +49,7 @@ class BatchTerms:
       mechanism: noise, number of parties and threshold; what is charged for it.
       parties: the parties in the order of their numbers, which count from 1.
 
-    Raises:
-      ValueError: if values don't fit each other, or a sum could wrap around in the field.
+    Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
     """
 
     run_id: str
@@ -59,18 +63,10 @@ class BatchTerms:
     def __post_init__(self) -> None:
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
-        if len(self.queries_digest) != 32:
+        if len(self.queries_digest) != DIGEST_BYTES:
             raise ValueError("queries_digest: expected 32 bytes, got another number")
-        if self.num_queries < 1 or not 2 <= self.num_classes <= 2**16:
-            raise ValueError(
-                "expected at least 1 query and 2 to 65,536 classes, got "
-                f"{self.num_queries} and {self.num_classes}"
-            )
-        if self.num_queries * self.num_classes > MOST_COUNTS:
-            raise ValueError(
-                f"num_queries: expected at most {MOST_COUNTS:,} counts in a batch, got "
-                f"{self.num_queries} queries of {self.num_classes} classes"
-            )
+        validation.whole(2, MOST_CLASSES, num_classes=self.num_classes)
+        validation.whole(1, MOST_COUNTS // self.num_classes, num_queries=self.num_queries)
         if len(self.parties) != self.mechanism.num_parties:
             raise ValueError(
                 f"parties: expected {self.mechanism.num_parties}, got {len(self.parties)}"
@@ -91,10 +87,9 @@ class BatchTerms:
 
         Args:
           batch: with the mechanism `secure_histogram`.
-          parties: as whoever calls knows them; never from the coordinator.
+          parties: as the caller knows them; never from the coordinator.
 
-        Raises:
-          ValueError: if the batch is not to be shared, or names another number of parties.
+        Raises ValueError if the batch is not to be shared, or names another number of parties.
         """
         values = dict(batch.mechanism)
         if values.pop("name") != SECURE_HISTOGRAM:
@@ -115,6 +110,11 @@ class BatchTerms:
         return (self.num_queries, self.num_classes)
 
     @property
+    def size(self) -> int:
+        """How many numbers are summed up: num_queries * num_classes."""
+        return self.num_queries * self.num_classes
+
+    @property
     def threshold(self) -> int:
         """How many parties may pool what they know."""
         return self.mechanism.threshold
@@ -127,14 +127,13 @@ class BatchTerms:
     @functools.cached_property
     def digest(self) -> bytes:
         """What the terms are known by, 32 bytes."""
-        whole = (self.num_queries, self.num_classes)
         mechanism = self.mechanism
         parts = [
-            b"pate_tf secure histogram 2",
+            b"pate_tf secure histogram 3",
             self.run_id.encode(),
             self.batch_id.encode(),
             self.queries_digest,
-            *(str(number).encode() for number in whole),
+            *(str(number).encode() for number in self.shape),
             float(mechanism.sigma).hex().encode(),
             str(mechanism.threshold).encode(),
         ]
@@ -154,3 +153,15 @@ def party_scale(mechanism: SecureHistogram) -> float:
 def total_sigma(mechanism: SecureHistogram) -> float:
     """Returns the standard deviation of all parties' noise on a count, in votes."""
     return mechanism.sigma * sqrt(mechanism.num_parties / mechanism.num_honest)
+
+
+def share_size(terms: BatchTerms) -> int:
+    """Returns how many numbers a silo shares: two for each query, and its votes."""
+    return 2 * terms.num_queries + terms.size
+
+
+def split_shares(shares: Elements, shape: tuple[int, int]) -> tuple[Elements, Elements, Elements]:
+    """Returns the shares of a, b `[num_queries]` and of votes `[num_queries, num_classes]`."""
+    num_queries = shape[0]
+    a, b, votes = np.split(shares, [num_queries, 2 * num_queries])
+    return a, b, votes.reshape(shape)

@@ -21,7 +21,7 @@ from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.simulation import train
-from pate_tf.serving.digest import matches_statement
+from pate_tf.serving.served import matches_statement
 
 
 def in_one_process(folder: pathlib.Path) -> bytes:

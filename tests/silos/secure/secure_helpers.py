@@ -1,11 +1,13 @@
 """Parties, terms and silos of made-up batches."""
 
+import itertools
+
 import numpy as np
 
-from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.messages import STEPS, PartyTask, Step
 from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.protocol import STEPS, PartyTask, Step, Transcript
 from pate_tf.silos.secure.shares import seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
 
@@ -82,3 +84,11 @@ def run_until(parties, terms, sealed, last):
         if step is last:
             break
     return rounds
+
+
+def transcript_of(party, terms, step):
+    """What a party knew when it answered a step, from its journal."""
+    said = Transcript(terms)
+    for before, following in itertools.pairwise(STEPS[: STEPS.index(step) + 1]):
+        said = said.after(before, party.journal._messages(terms, following)[1:])
+    return said

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import shamir
 from pate_tf.silos.secure.shamir import PRIME
 
 EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**32, 2**60, PRIME - 2, PRIME - 1]
@@ -32,61 +32,61 @@ def test_the_modulus_is_prime():
 def test_arithmetic_is_that_of_whole_numbers(one, other):
     pairs = [(a, b) for a in one for b in other]
     left, right = (array(column) for column in zip(*pairs, strict=True))
-    assert field.add(left, right).tolist() == [(a + b) % PRIME for a, b in pairs]
-    assert field.subtract(left, right).tolist() == [(a - b) % PRIME for a, b in pairs]
-    assert field.multiply(left, right).tolist() == [a * b % PRIME for a, b in pairs]
+    assert shamir.add(left, right).tolist() == [(a + b) % PRIME for a, b in pairs]
+    assert shamir.subtract(left, right).tolist() == [(a - b) % PRIME for a, b in pairs]
+    assert shamir.multiply(left, right).tolist() == [a * b % PRIME for a, b in pairs]
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
 def test_any_word_is_reduced(values):
-    assert field.reduced(array(values)).tolist() == [value % PRIME for value in values]
+    assert shamir.reduced(array(values)).tolist() == [value % PRIME for value in values]
 
 
 def test_totals_don_t_overflow():
     values = np.full((3, 100_000), PRIME - 1, np.uint64)
     expected = 100_000 * (PRIME - 1) % PRIME
-    assert field.total(values, axis=1).tolist() == [expected] * 3
-    assert int(field.total(values)) == 300_000 * (PRIME - 1) % PRIME
-    assert field.total(values[:0], axis=0).tolist() == [0] * 100_000
+    assert shamir.total(values, axis=1).tolist() == [expected] * 3
+    assert int(shamir.total(values)) == 300_000 * (PRIME - 1) % PRIME
+    assert shamir.total(values[:0], axis=0).tolist() == [0] * 100_000
 
 
 @given(st.lists(st.integers(-(2**60) + 1, 2**60 - 1), min_size=1))
 def test_signed_numbers_come_back(values):
     signed = np.array(values, np.int64)
-    elements = field.from_integers(signed)
+    elements = shamir.from_integers(signed)
     assert elements.tolist() == [value % PRIME for value in values]
-    assert field.to_integers(elements).tolist() == values
+    assert shamir.to_integers(elements).tolist() == values
 
 
 def test_uniform_elements_redraw_the_one_word_too_many():
     served = iter([np.full(2, 2**64 - 1, np.uint64), array([8, 2**64 - 1]), array([16])])
-    assert field.uniform((2,), lambda size: next(served)[:size]).tolist() == [1, 2]
+    assert shamir.uniform((2,), lambda size: next(served)[:size]).tolist() == [1, 2]
 
 
 def test_bytes_come_back_and_others_are_refused():
     values = array([[0, PRIME - 1, 5]])
-    assert np.array_equal(field.from_bytes(field.to_bytes(values), (1, 3), "x"), values)
+    assert np.array_equal(shamir.from_bytes(shamir.to_bytes(values), (1, 3), "x"), values)
     with pytest.raises(ValueError, match="x: expected 32 bytes, got 24"):
-        field.from_bytes(field.to_bytes(values), (4,), "x")
+        shamir.from_bytes(shamir.to_bytes(values), (4,), "x")
     with pytest.raises(ValueError, match="expected elements of the field"):
-        field.from_bytes(PRIME.to_bytes(8, "little"), (1,), "x")
+        shamir.from_bytes(PRIME.to_bytes(8, "little"), (1,), "x")
 
 
 def test_a_seed_gives_everybody_the_same():
     seed = os.urandom(32)
-    assert np.array_equal(field.from_seed(seed, 9), field.from_seed(seed, 9))
-    assert not np.array_equal(field.from_seed(seed, 9), field.from_seed(os.urandom(32), 9))
+    assert np.array_equal(shamir.from_seed(seed, 9), shamir.from_seed(seed, 9))
+    assert not np.array_equal(shamir.from_seed(seed, 9), shamir.from_seed(os.urandom(32), 9))
 
 
 @pytest.mark.parametrize(("num_parties", "degree"), [(3, 1), (3, 2), (5, 2), (7, 3)])
 def test_any_parties_above_the_degree_know_the_secret(num_parties, degree):
-    secrets = field.uniform((4, 3), WORDS)
-    shares = field.share(secrets, num_parties=num_parties, degree=degree, words=WORDS)
+    secrets = shamir.uniform((4, 3), WORDS)
+    shares = shamir.share(secrets, num_parties=num_parties, degree=degree, words=WORDS)
     for first in range(num_parties - degree):
         some = {party + 1: shares[party] for party in range(first, num_parties)}
-        assert np.array_equal(field.reconstruct(some, degree=degree), secrets)
+        assert np.array_equal(shamir.reconstruct(some, degree=degree), secrets)
     with pytest.raises(ValueError, match=f"shares of {degree + 1} parties, got {degree}"):
-        field.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
+        shamir.reconstruct({i + 1: shares[i] for i in range(degree)}, degree=degree)
 
 
 def test_shares_are_values_of_a_polynomial_in_whole_numbers():
@@ -96,15 +96,15 @@ def test_shares_are_values_of_a_polynomial_in_whole_numbers():
         drawn.append(WORDS(size))
         return drawn[-1].copy()
 
-    shares = field.share(array([7]), num_parties=5, degree=2, words=words)
+    shares = shamir.share(array([7]), num_parties=5, degree=2, words=words)
     c1, c2 = (int(word) >> 3 for word in drawn[0])
     assert shares[:, 0].tolist() == [(7 + c1 * x + c2 * x * x) % PRIME for x in range(1, 6)]
 
 
 def test_shares_of_another_degree_are_noticed():
-    shares = field.share(array([7]), num_parties=5, degree=3, words=WORDS)
-    with pytest.raises(field.InconsistentSharesError):
-        field.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
+    shares = shamir.share(array([7]), num_parties=5, degree=3, words=WORDS)
+    with pytest.raises(shamir.InconsistentSharesError):
+        shamir.reconstruct({i + 1: shares[i] for i in range(5)}, degree=2)
 
 
 def test_degree_shares_say_nothing():
@@ -114,7 +114,7 @@ def test_degree_shares_say_nothing():
     # Ours: the same coefficient moves a share by exactly the secret.
     fixed = array([8 * 12345])
     low, high = (
-        field.share(array([s]), num_parties=3, degree=1, words=lambda size: fixed.copy())
+        shamir.share(array([s]), num_parties=3, degree=1, words=lambda size: fixed.copy())
         for s in (0, 1)
     )
     assert (high - low)[:, 0].tolist() == [1, 1, 1]

@@ -23,17 +23,17 @@ import threading
 
 import numpy as np
 import pytest
-from secure_helpers import some_keys, some_terms
+from secure_helpers import some_keys, some_terms, transcript_of
 
-from pate_tf.accounting.local.secure_histogram import LATTICE, SecureHistogram
+from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.silos.secure import protocol
-from pate_tf.silos.secure import shamir as field
+from pate_tf.silos.secure import protocol, shamir
 from pate_tf.silos.secure import shares as sealing
-from pate_tf.silos.secure.messages import STEPS, PartyTask, Step, round_digest, signed
 from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import AnsweredOtherwiseError, Party
+from pate_tf.silos.secure.protocol import STEPS, PartyTask, Step, round_digest, signed
 from pate_tf.silos.secure.shamir import PRIME
+from pate_tf.silos.secure.terms import joined
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
@@ -135,20 +135,20 @@ class Adversary:
         kind = self.dice.choice(["votes", "votes", "heavy", "uniform", "degree", "square"])
         one_hot = np.array([[1, 0]], np.uint64)
         if kind == "heavy":
-            one_hot = np.array([[1000, field.PRIME - 999]], np.uint64)
+            one_hot = np.array([[1000, shamir.PRIME - 999]], np.uint64)
         shares = sealing.vote_shares(one_hot, self.terms, SystemNoise())
         if kind == "uniform":
-            shares = field.uniform((count, size), WORDS)
+            shares = shamir.uniform((count, size), WORDS)
         elif kind == "degree":
-            high = field.share(
+            high = shamir.share(
                 np.zeros(size, np.uint64),
                 num_parties=count,
                 degree=2 * self.terms.threshold,
                 words=WORDS,
             )
-            shares = field.add(shares, high)
+            shares = shamir.add(shares, high)
         elif kind == "square":
-            shares[:, 1] = field.add(shares[:, 1], np.uint64(1))
+            shares[:, 1] = shamir.add(shares[:, 1], np.uint64(1))
         return shares
 
     def digests_of(self, silo):
@@ -172,7 +172,7 @@ class Adversary:
         digests = self.digests_of(silo)
         return tuple(
             sealing.seal(
-                os.urandom(sealing.BLIND_BYTES) + digests + field.to_bytes(row),
+                os.urandom(sealing.BLIND_BYTES) + digests + shamir.to_bytes(row),
                 self.terms,
                 sender=silo,
                 kind="votes",
@@ -227,8 +227,8 @@ class Adversary:
         kind = self.dice.choice(
             ["none", "dealt", "uneven", "copied"] if self.dares(0.2) else ["dealt"]
         )
-        dealt = field.share(
-            field.from_integers(np.full(size, self.dice.choice([0, 17, 10**12]))),
+        dealt = shamir.share(
+            shamir.from_integers(np.full(size, self.dice.choice([0, 17, 10**12]))),
             num_parties=len(self.terms.parties),
             degree=self.terms.threshold,
             words=WORDS,
@@ -238,10 +238,10 @@ class Adversary:
             if kind == "none":
                 row = np.zeros_like(row)
             elif kind == "uneven":
-                row = field.uniform((size,), WORDS)
+                row = shamir.uniform((size,), WORDS)
             name = self.terms.parties[number - 1].name
             sealed = sealing.seal(
-                field.to_bytes(row), self.terms, sender=name, kind="noise", party=other
+                shamir.to_bytes(row), self.terms, sender=name, kind="noise", party=other
             )
             if kind == "copied":
                 sealed = told[0].noise[other - 1]
@@ -259,7 +259,8 @@ class Adversary:
         size = self.terms.num_queries if step is Step.MASK else 1
         try:
             shares = {
-                one.party: field.from_bytes(one.parts[1], (len(silos), size), "x") for one in honest
+                one.party: shamir.from_bytes(one.parts[1], (len(silos), size), "x")
+                for one in honest
             }
         except (ValueError, IndexError):
             return {}
@@ -268,7 +269,7 @@ class Adversary:
         if target is not None:  # a polynomial through 0 and t honest points
             shares = {**shares, 0: np.full_like(shares[1], target)}
             used = [0, *used[:threshold]]
-        return {number: field._value_at(shares, used, number) for number in self.game.bad}
+        return {number: shamir._value_at(shares, used, number) for number in self.game.bad}
 
     def open(self, number, step, honest, seen):
         """Shares of one of its parties on the steps that open something."""
@@ -282,10 +283,10 @@ class Adversary:
         elif kind == "zero":
             values = self.fitting(step, honest, 0).get(number)
         else:
-            values = field.uniform((len(silos), size), WORDS)
+            values = shamir.uniform((len(silos), size), WORDS)
         if values is None:
             values = np.zeros((len(silos), size), np.uint64)
-        return protocol.opening_content(seen, values)
+        return joined(seen, shamir.to_bytes(values))
 
     def messages_after(self, step):
         """All parties' messages on a step as one honest party is to see them."""
@@ -299,7 +300,7 @@ class Adversary:
         elif step is Step.REVEAL:
             seen = os.urandom(32) if self.dares(0.05) else self.seen
             seed = os.urandom(32) if self.dares(0.05) else self.seeds[number]
-            content = protocol.reveal_content(seen, seed)
+            content = joined(seen, seed)
         elif step in (Step.MASK, Step.CHECK):
             content = self.open(number, step, honest, self.seen)
         else:
@@ -343,7 +344,7 @@ def play(game, adversary):
             return
         if adversary.chance(0.1):  # killed, and started again on its folder
             number = adversary.dice.choice(list(game.honest))
-            folder = game.parties[number]._journal.folder
+            folder = game.parties[number].journal.folder
             game.parties[number].close()
             game.parties[number] = Party(game.keys[number - 1], folder, noise=game.noise[number])
         story = adversary.messages_after(step)
@@ -402,11 +403,8 @@ class Knowledge:
         for number in game.honest:
             if number not in game.heard[Step.MASK]:
                 continue
-            journal = game.parties[number]._journal
-            notes = journal.notes(game.terms, Step.REVEAL)
-            silos = notes["silos"].tolist()
-            seed = journal.notes(game.terms, Step.MASK)["challenge"].tobytes()
-            challenge = protocol.Challenge.of_seed(seed, game.terms)
+            said = transcript_of(game.parties[number], game.terms, Step.MASK)
+            silos, challenge = said.silos, said.challenge
             own = {
                 silo: functools.partial(self.share, silo, number=number, degree=degree)
                 for silo in silos
@@ -422,8 +420,7 @@ class Knowledge:
             if number in game.heard[Step.CHECK]:
                 self.listen_to_checks(number, silos, challenge, own)
             if number in game.heard[Step.RELEASE]:
-                places = journal.notes(game.terms, Step.AGREE)["places"].tolist()
-                summed = [silos[place] for place in places]
+                summed = transcript_of(game.parties[number], game.terms, Step.RELEASE).passing
                 for count in range(self.counts):
                     terms = [(1, self.noise(party, count, number, degree)) for party in game.honest]
                     terms += [
@@ -436,7 +433,7 @@ class Knowledge:
     def listen_to_checks(self, number, silos, challenge, own):
         game = self.game
         content = game.heard[Step.CHECK][number].parts[1]
-        said = field.from_bytes(content, (len(silos), 1), "check")
+        said = shamir.from_bytes(content, (len(silos), 1), "check")
         story = self.masked_story(number, silos)
         for place, silo in enumerate(silos):
             if silo not in own or story[place] is None:
@@ -460,12 +457,12 @@ class Knowledge:
         game = self.game
         shape = (len(silos), game.terms.num_queries)
         values = {
-            other: field.from_bytes(game.heard[Step.MASK][other].parts[1], shape, "mask")
+            other: shamir.from_bytes(game.heard[Step.MASK][other].parts[1], shape, "mask")
             for other in game.honest
         }
-        fits = game.parties[number]._journal.notes(game.terms, Step.CHECK)["fits"]
+        seen = transcript_of(game.parties[number], game.terms, Step.CHECK).masked
         opened = protocol.opened(values, threshold=game.terms.threshold)
-        return [y if fit else None for y, fit in zip(opened, fits, strict=True)]
+        return [None if y is None else own for own, y in zip(opened, seen, strict=True)]
 
     def place(self, query, k):
         return 2 * self.game.terms.num_queries + query * NUM_CLASSES + k
@@ -477,14 +474,10 @@ class Knowledge:
 
     def mixed(self):
         """Honest silos of which honest parties add up genuine shares beside others."""
-        notes = [
-            (number, self.game.parties[number]._journal.notes(self.game.terms, Step.REVEAL))
-            for number in self.game.honest
-            if number in self.game.heard[Step.REVEAL]
-        ]
         genuine = {}
-        for number, one in notes:
-            for silo in set(one["silos"].tolist()) & set(self.game.dealt):
+        for number in self.game.heard[Step.REVEAL]:
+            said = transcript_of(self.game.parties[number], self.game.terms, Step.REVEAL)
+            for silo in set(said.silos) & set(self.game.dealt):
                 genuine.setdefault(silo, set()).add(self.is_genuine(number, silo))
         return [silo for silo, kinds in genuine.items() if len(kinds) > 1]
 
@@ -547,9 +540,10 @@ def check_sums(game):
     for number in game.honest:
         story = game.told[Step.REVEAL][number]
         total = np.zeros(shape, np.uint64)
-        for dealer, commitment in enumerate(protocol.commitments(story, terms), start=1):
+        for message in story:
+            dealer, commitment = message.party, protocol.Commitment.of(message, terms)
             rows = {
-                other: field.from_bytes(
+                other: shamir.from_bytes(
                     sealing.unseal(
                         commitment.noise[other - 1],
                         terms,
@@ -564,19 +558,18 @@ def check_sums(game):
                 if other != dealer and commitment.noise[other - 1]
             }
             if dealer in game.honest:
-                opened = field.to_integers(field.reconstruct(rows, degree=terms.threshold))
+                opened = shamir.to_integers(shamir.reconstruct(rows, degree=terms.threshold))
                 assert opened.tolist() == game.noise[dealer].drawn.tolist()
                 others = sorted(rows)[: terms.threshold + 1]
-                rows[dealer] = field._value_at(rows, others, dealer)
-            total = field.add(total, rows[number])
-        journal = game.parties[number]._journal
-        silos = journal.notes(terms, Step.REVEAL)["silos"].tolist()
-        for place in journal.notes(terms, Step.AGREE)["places"].tolist():
-            ballots = game.used[number][silos[place]][2 * terms.num_queries :]
-            total = field.add(total, field.multiply(ballots, np.uint64(LATTICE)))
-        agreed = round_digest(game.told[Step.RELEASE][number])
-        said = protocol.released_sums(game.heard[Step.RELEASE][number], terms, agreed=agreed)
-        assert said.reshape(-1).tolist() == total.tolist()
+                rows[dealer] = shamir._value_at(rows, others, dealer)
+            total = shamir.add(total, rows[number])
+        said = transcript_of(game.parties[number], terms, Step.RELEASE)
+        for silo in said.passing:
+            ballots = game.used[number][silo][2 * terms.num_queries :]
+            total = shamir.add(total, shamir.multiply(ballots, np.uint64(LATTICE)))
+        seen, sums = game.heard[Step.RELEASE][number].parts
+        assert seen == round_digest(game.told[Step.RELEASE][number])
+        assert sums == shamir.to_bytes(total)
 
 
 def games(number, seed, *, num_parties, threshold):
@@ -643,7 +636,7 @@ def test_votes_that_can_be_read_are_found(monkeypatch, num_parties, threshold):
     """Without binding and checks a forged share frees another party's share of its noise."""
     monkeypatch.setattr(SecureHistogram, "__post_init__", lambda self: None)
     monkeypatch.setattr(protocol, "common_silos", unbound)
-    monkeypatch.setattr(protocol, "passing_silos", lambda silos, fits, checked: tuple(silos))
+    monkeypatch.setattr(protocol, "passing_silos", lambda silos, masked, checked: tuple(silos))
     played = games(100, 7, num_parties=num_parties, threshold=threshold)
     assert any(knowledge.leaks() for _, knowledge in played)
 
@@ -675,13 +668,13 @@ class LyingParty:
                 raise ConnectionError
             threshold = game.terms.threshold
             values = {
-                one.party: field.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
+                one.party: shamir.from_bytes(one.parts[1], game.terms.shape, "x") for one in honest
             }
-            own = field._value_at(values, sorted(values)[: threshold + 1], self.number)
+            own = shamir._value_at(values, sorted(values)[: threshold + 1], self.number)
             if adversary.dares(0.3):
-                own = field.add(own, np.uint64(LATTICE))
+                own = shamir.add(own, np.uint64(LATTICE))
             agreed = round_digest(task.messages)
-            content = protocol.release_content(agreed, own)
+            content = joined(agreed, shamir.to_bytes(own))
             return adversary.say(self.number, Step.RELEASE, content)
 
 
@@ -733,10 +726,10 @@ def dealt_noise(game):
     terms = game.terms
     size = terms.num_queries * NUM_CLASSES
     total = np.zeros(size, np.int64)
-    story = protocol.commitments(game.told[Step.REVEAL][1], terms)
+    story = [protocol.Commitment.of(each, terms) for each in game.told[Step.REVEAL][1]]
     for dealer in game.bad:
         rows = {
-            other: field.from_bytes(
+            other: shamir.from_bytes(
                 sealing.unseal(
                     story[dealer - 1].noise[other - 1],
                     terms,
@@ -749,7 +742,7 @@ def dealt_noise(game):
             )
             for other in game.honest
         }
-        total += field.to_integers(field.reconstruct(rows, degree=terms.threshold))
+        total += shamir.to_integers(shamir.reconstruct(rows, degree=terms.threshold))
     return total
 
 
@@ -765,6 +758,6 @@ def test_liars_give_no_more_votes_in_many_games(num_parties, threshold):
 
 
 def test_votes_beyond_one_are_found(monkeypatch):
-    monkeypatch.setattr(protocol, "passing_silos", lambda silos, fits, checked: tuple(silos))
+    monkeypatch.setattr(protocol, "passing_silos", lambda silos, masked, checked: tuple(silos))
     with pytest.raises((AssertionError, ValueError)):
         nothing_is_biased(40, 5, 4, 1)

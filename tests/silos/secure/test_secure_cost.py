@@ -8,7 +8,7 @@ import pytest
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import gaussian_dp_epsilon
 from pate_tf.accounting.local import secure_histogram
-from pate_tf.accounting.local.secure_histogram import SecureHistogram
+from pate_tf.accounting.local.base import SecureHistogram
 from pate_tf.accounting.mechanisms import GaussianHistogram
 
 DELTA = 1e-5

@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from pate_tf.net.credentials import TlsFiles
-from pate_tf.silos.party_connection import PartyConnection
+from pate_tf.silos.clients import PartyConnection
 from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
 from pate_tf.silos.secure.party import Party
 

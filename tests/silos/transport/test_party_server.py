@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from transport_helpers import LIMITS, PARTIES, made_up_core, serve
 
-from pate_tf.accounting.local.secure_histogram import LATTICE
+from pate_tf.accounting.local.base import LATTICE
 from pate_tf.net.channel import call
 from pate_tf.silos import silos_pb2 as wire
+from pate_tf.silos.clients import PartyConnection
 from pate_tf.silos.messages import Answer, QueryBatch, SealedShares
-from pate_tf.silos.party_connection import PartyConnection
-from pate_tf.silos.secure.keys import PartyIdentity, PartyKeys
-from pate_tf.silos.secure.messages import PartyTask, ProtocolError, Step
+from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import PartyMissingError, PartySealer, PartySums
 from pate_tf.silos.secure.party import Party
+from pate_tf.silos.secure.protocol import PartyTask, ProtocolError, Step
 from pate_tf.silos.secure.terms import BatchTerms
 from pate_tf.silos.server import PartyService
 
@@ -69,7 +69,7 @@ class Run:
         self.identities = tuple(one.identity for one in self.keys)
         self.known = folder / "parties.txt"
         self.known.write_text("".join(f"{i.name} {i.to_text()}\n" for i in self.identities))
-        self.service = PartyService(PARTIES, limits=LIMITS, seconds=SECONDS)
+        self.service = PartyService(self.identities, limits=LIMITS, seconds=SECONDS)
         self.server = serve(made_up_core(), certificates["coordinator"], parties=self.service)
         self.children = {}
 
@@ -141,7 +141,7 @@ def test_parties_over_the_network_open_the_histogram(run, threads):
     left_out = []
     sums = PartySums(
         run.identities,
-        [run.service.way_to(name) for name in PARTIES],
+        [run.service.client_of(name) for name in PARTIES],
         on_opened=lambda opened: left_out.append(opened.left_out),
     )
     shares = shares_of(LABELS, batch, run.identities)
@@ -161,7 +161,7 @@ def test_parties_over_the_network_open_the_histogram(run, threads):
 def test_a_killed_party_goes_on_where_it_was(run):
     for name in PARTIES:
         run.start(name)
-    ways = [run.service.way_to(name) for name in PARTIES]
+    ways = [run.service.client_of(name) for name in PARTIES]
 
     def killed_at_every_step(task):
         message = ways[1](task)
@@ -181,9 +181,9 @@ def test_a_killed_party_goes_on_where_it_was(run):
 
 def test_a_party_that_is_away_is_named_and_opens_nothing(run, threads):
     run.service._seconds = 0.5
-    silent = PartyService(["party-3"], seconds=0.1)
-    ways = [run.service.way_to(name) for name in PARTIES]
-    ways[2] = silent.way_to("party-3")
+    silent = PartyService(run.identities, seconds=0.1)
+    ways = [run.service.client_of(name) for name in PARTIES]
+    ways[2] = silent.client_of("party-3")
     batch = made_up_batch()
     with pytest.raises(PartyMissingError, match=r"party-3.*commit.*nothing has opened"):
         PartySums(run.identities, ways).histogram(batch, shares_of(LABELS, batch, run.identities))
@@ -201,7 +201,7 @@ def test_a_party_trusts_its_own_list_of_keys_alone(run):
 
     def ask(task):
         try:
-            return run.service.way_to("party-1")(task)
+            return run.service.client_of("party-1")(task)
         except (ProtocolError, TimeoutError) as error:
             return error
 
@@ -223,8 +223,6 @@ def test_words_without_a_task_are_late_and_without_content_refused(run):
     assert call(connection._stub.Submit, stray).answer == wire.LATE
     with pytest.raises(ValueError, match="expected a message or a refusal"):
         call(connection._stub.Submit, wire.TaskResult(task_digest=bytes(32)))
-    with pytest.raises(ValueError, match="party: expected one of this run"):
-        run.service.way_to("party-9")
 
 
 def test_a_silo_s_certificate_is_no_party_s(run, certificates):
@@ -237,8 +235,3 @@ def test_a_silo_s_certificate_is_no_party_s(run, certificates):
     )
     with pytest.raises(PermissionError, match="roster"):
         connection.step()
-
-
-def test_keys_in_text_come_back(run):
-    for line, identity in zip(run.known.read_text().splitlines(), run.identities, strict=True):
-        assert PartyIdentity.of_text(*line.split()) == identity

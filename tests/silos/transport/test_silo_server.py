@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from transport_helpers import (
     LIMITS,
     QUERIES,
-    RUN,
     connect,
     free_port,
     made_up_core,
@@ -24,12 +23,13 @@ from transport_helpers import (
 )
 
 from pate_tf.net import array_pb2
-from pate_tf.net.channel import Backoff, call, open_channel
+from pate_tf.net.channel import call, open_channel
 from pate_tf.net.credentials import CallLimiter, Limits, TooManyCallsError
+from pate_tf.net.retries import Backoff
 from pate_tf.silos import server as silo_service
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos import silos_pb2_grpc
-from pate_tf.silos.messages import Answer, Reason, Refusal, query_digest
+from pate_tf.silos.messages import Answer, query_digest
 
 HERE = pathlib.Path(__file__).parent
 
@@ -64,21 +64,6 @@ def test_a_batch_is_fetched_and_answered(server, silo, core):
     assert np.array_equal(kept.labels, votes_of("silo-1").labels)
 
 
-def test_replays_and_changes_are_told_apart(silo, core):
-    assert silo.submit(votes_of("silo-1")) is Answer.OK
-    assert silo.submit(votes_of("silo-1")) is Answer.SAME
-    assert silo.submit(votes_of("silo-1", first=1)) is Answer.CONFLICT
-    refusal = Refusal(run_id=RUN, batch_id="round-1", silo="silo-1", reason=Reason.TOO_LATE)
-    assert silo.submit(refusal) is Answer.CONFLICT
-    assert silo.submit(votes_of("silo-1", batch_id="round-9")) is Answer.UNKNOWN
-
-
-def test_late_replies_are_said_to_be_late(server, silo, certificates, core):
-    core.close_round(core.rounds()[0], np.zeros(len(QUERIES), np.int64))
-    assert silo.submit(votes_of("silo-1")) is Answer.LATE
-    assert silo.poll() is None
-
-
 def test_nobody_speaks_for_another_silo(silo, core):
     with pytest.raises(PermissionError, match="expected the name of the certificate"):
         silo.submit(votes_of("silo-2"))
@@ -92,11 +77,6 @@ def test_only_the_roster_gets_in(server, certificates, caplog):
         with pytest.raises(PermissionError, match="roster"):
             stranger.submit(votes_of("stranger"))
     assert "denied" in caplog.text
-
-
-def test_a_party_is_no_silo(server, certificates):
-    with connect(server, certificates["party-1"]) as party, pytest.raises(PermissionError):
-        party.poll()
 
 
 def test_another_authority_is_not_trusted_either_way(

@@ -10,13 +10,12 @@ from transport_helpers import LIMITS, PARTIES, SILOS
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.silos.clients import PartyConnection, SiloConnection
 from pate_tf.silos.messages import Reason, Refusal, SealedShares
-from pate_tf.silos.party_connection import PartyConnection
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import PartySealer, simulated_parties
 from pate_tf.silos.secure.party import Party
-from pate_tf.silos.server import PartyLine, serve_coordinator
-from pate_tf.silos.silo_connection import SiloConnection
+from pate_tf.silos.server import PartyService, serve_coordinator
 
 POOL = Pool(
     inputs=queries(0, 40),
@@ -70,7 +69,7 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
 def test_a_round_over_the_network(tmp_path, certificates, mechanism):
     keys = [PartyKeys.generate(name) for name in PARTIES]
     identities = [one.identity for one in keys]
-    line = PartyLine(identities, limits=LIMITS, seconds=60.0)
+    line = PartyService(identities, limits=LIMITS, seconds=60.0)
     roster = made_up_roster(SILOS)
     stop = threading.Event()
     with Coordinator(
@@ -143,7 +142,7 @@ def test_a_batch_for_other_parties_is_refused_before_it_is_paid(tmp_path, change
 
 
 def test_a_name_is_a_silo_s_or_a_party_s(certificates):
-    line = PartyLine([PartyKeys.generate("silo-1").identity])
+    line = PartyService([PartyKeys.generate("silo-1").identity])
     with pytest.raises(ValueError, match="other names than those of silos"):
         serve_coordinator(
             "localhost:0", None, files=certificates["coordinator"], silos=SILOS, parties=line

@@ -9,9 +9,9 @@ from pate_tf.net.credentials import Limits
 from pate_tf.net.server import Server
 from pate_tf.silos import server as party_service
 from pate_tf.silos.batch_queue import BatchQueue, CoordinatorJournal, Round
+from pate_tf.silos.clients import SiloConnection
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, RandomisedVotes
 from pate_tf.silos.roster import Member, Roster
-from pate_tf.silos.silo_connection import SiloConnection
 
 SILOS = ("silo-1", "silo-2")
 PARTIES = ("party-1", "party-2", "party-3", "party-4")

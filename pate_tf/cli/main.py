@@ -1,0 +1,100 @@
+"""The command `pate`: finds the subcommand that its first argument names, and runs it.
+
+Only the module of that subcommand is imported, so that `pate --help` needs no other package.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+FLAG_ERROR, INTERRUPTED = 2, 130  # as in `pate_tf.cli.command_line`
+
+ABOUT: Final = """\
+Learn a public classifier from private data, with a stated privacy cost.
+
+PATE trains teachers on disjoint parts of the private records and releases noisy labels that they
+give to public inputs; a student that learns from these labels alone may be published. Epsilon
+bounds how far one private record can change what is released: the smaller, the more private.
+
+usage: pate COMMAND [--flag=value ...]
+       pate COMMAND --help"""
+
+# By heading and in the order of use: a subcommand's module in `pate_tf.cli`, and what it does.
+COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "One holder of private data": {
+        "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
+        "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
+        "schema": ("schema", "drafts the schema of a table from its public file"),
+        "teachers": ("teachers", "trains the teachers on the private data"),
+        "student": ("student", "releases labels, trains a student on them, writes its statement"),
+        "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
+    },
+    "Several holders, each with a teacher of its own": {
+        "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
+        "silo": ("silo", "answers public queries for one holder, within its own budget"),
+        "party": ("party", "adds up the silos' votes under secret sharing, with other parties"),
+        "coordinator": ("coordinator", "asks silos, trains a student on the answers, writes it"),
+    },
+    "Several participants who train one model together": {
+        "dssgd": ("selective_sgd", "trains by selective SGD, in one process or over TLS"),
+    },
+}
+MODULES: Final = {name: to for names in COMMANDS.values() for name, (to, _) in names.items()}
+
+EXAMPLE: Final = """\
+First example, with data that need no download; everything lands in runs/digits-100:
+  pate plan     --epsilon=5 --nb_teachers=100 --nb_labels=10
+  pate teachers --dataset=digits --nb_teachers=100
+  pate student  --dataset=digits --nb_teachers=100 --epsilon=5
+  pate analysis --train_dir=runs/digits-100"""
+
+
+def help_page() -> str:
+    """Returns what `pate --help` prints."""
+    width = max(map(len, MODULES))
+    tables = [
+        "\n".join(
+            [f"{heading}:"]
+            + [f"  {name.ljust(width)}  {does}" for name, (_, does) in names.items()]
+        )
+        for heading, names in COMMANDS.items()
+    ]
+    return "\n\n".join([ABOUT, *tables, EXAMPLE])
+
+
+def _unknown(name: str) -> str:
+    """Returns the error about a subcommand that there is not, with the nearest one."""
+    nearest = difflib.get_close_matches(name, MODULES, n=1, cutoff=0.5)
+    meant = f"; did you mean `pate {nearest[0]}`?" if nearest else ""
+    return f"error: expected a command of {', '.join(MODULES)}, got {name!r}{meant}"
+
+
+def run() -> None:
+    """Runs the subcommand that the first argument names, with the arguments that follow it.
+
+    Flags, exit codes and what Ctrl-C does are the subcommand's.
+    """
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
+        print(help_page())
+        return
+    if name == "--version":
+        from pate_tf import __version__
+
+        print(f"pate {__version__}")
+        return
+    if name not in MODULES:
+        print(_unknown(name), file=sys.stderr)
+        raise SystemExit(FLAG_ERROR)
+    sys.argv[:2] = [f"pate {name}"]
+    try:
+        importlib.import_module(f"pate_tf.cli.{MODULES[name]}").run()
+    except KeyboardInterrupt:  # while modules are imported
+        print("error: stopped; the same command goes on from here", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,41 @@
+"""Compares methods and mechanisms for an epsilon: `pate plan --epsilon=1 --nb_teachers=250`.
+
+Prints how many labels each is expected to release, how many of these are right, and the commands to
+type. Everything comes from the numbers that you state: no data, votes or ledger are read, so that
+nothing is spent.
+"""
+
+from absl import flags
+
+from pate_tf.api.planning import PlanSettings, compare_methods
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
+
+FLAGS = flags.FLAGS
+
+
+def define() -> None:
+    """Defines the flags of this command."""
+    own_flags.define(PlanSettings, group="plan")
+    flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON.")
+    command_line.shown_in_help("report_file", "output")
+
+
+def main() -> None:
+    """Reads the flags, compares, prints."""
+    command_line.check_report_file(FLAGS.report_file)
+    if FLAGS.epsilon is None:
+        raise command_line.FlagValueError("epsilon: expected what the release may cost, got none")
+    found = compare_methods(own_flags.read(PlanSettings))
+    print(found)
+    command_line.write_report(FLAGS.report_file, found.to_dict())
+
+
+def run() -> None:
+    """Runs the command with the flags of this process."""
+    named = own_flags.flag_of_argument(PlanSettings)
+    command_line.run(command_line.guarded(main, FLAGS, named), define, __doc__)
+
+
+if __name__ == "__main__":
+    run()

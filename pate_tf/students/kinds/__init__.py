@@ -1,0 +1,185 @@
+"""Kinds of student by name: a file of this package is a kind.
+
+The file's name is the value of `--student`, the first line of its docstring the help, and its
+`KIND` says all that others need. It is imported when the kind is used: flags know name and help
+without TensorFlow. A kind trains on released labels and a pool of public inputs, and sees neither
+votes nor true labels.
+"""
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import pathlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pate_tf.core import validation
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.data.named_function import Named, name_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentConfig:
+    """What a student's result depends on besides its labels and its pool; see `StudentSettings`.
+
+    Attributes:
+        initial: a Keras model whose network and weights training begins with, in place of `model`;
+            itself unchanged. It must have learnt from the same labels and public data alone.
+    """
+
+    student: str = "supervised"
+    model: Named
+    max_steps: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    initial: Any = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        validation.whole(1, validation.MOST_STEPS, max_steps=self.max_steps)
+        validation.whole(1, validation.LARGEST_BATCH, batch_size=self.batch_size)
+        rate = self.learning_rate
+        validation.between(0.0, validation.HIGHEST_RATE, ends="(]", learning_rate=rate)
+        validation.whole(0, 2**31 - 1, seed=self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as JSON values; a function by its name."""
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        del values["initial"]
+        return {**values, "model": name_of(self.model)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What of a training is stored and shown; nothing here changes the result.
+
+    Attributes:
+        folder: logs and the state of an unfinished run lie below it; None for neither.
+        callbacks: called as Keras calls them.
+        show_progress: whether a progress bar is drawn.
+    """
+
+    folder: pathlib.Path | None = None
+    callbacks: Sequence[Any] = ()
+    show_progress: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentKind:
+    """One way to learn from released labels.
+
+    Attributes:
+        name: value of `--student`.
+        fit: from configuration, labels of a pool, pool and options to a model that is called as a
+            Keras model is, from raw inputs to logits.
+        check: raises ValueError if a configuration does not fit a data set; called before labels
+            are charged.
+        default_model: name of the model where none is named.
+        max_steps: training steps where no number is given.
+        batch_size: labelled examples a step, likewise.
+        learning_rate: of Adam, likewise.
+        of_whole_table: other numbers of the three above for labels of every input of a table's
+            pool, which follow from feature sums: single ones are not noisy.
+        has_steps: whether it is trained in steps; a forest is not.
+        takes_initial: whether it can begin with a given network.
+        can_convert: whether it can be written in formats other than SavedModel.
+    """
+
+    name: str
+    fit: Callable[[StudentConfig, PoolLabels, Pool, FitOptions], Any]
+    check: Callable[[StudentConfig, Dataset], None]
+    default_model: Callable[[Dataset], str]
+    max_steps: int = 1_000
+    batch_size: int = 64
+    learning_rate: float = 0.002
+    of_whole_table: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    has_steps: bool = True
+    takes_initial: bool = False
+    can_convert: bool = True
+
+    def train(
+        self,
+        config: StudentConfig,
+        released: PoolLabels,
+        pool: Pool,
+        *,
+        folder: pathlib.Path | None = None,
+        callbacks: Sequence[Any] = (),
+        show_progress: bool = False,
+    ) -> Any:
+        """Returns a model that is called as a Keras model is, from raw inputs to logits.
+
+        Args:
+            config: how it is trained.
+            released: noisy labels of some of the pool; a model is taught their weights, where they
+                have some.
+            pool: public inputs `[num_inputs, *input_shape]`.
+            folder: as of `FitOptions`, and so the others.
+            callbacks: for `fit`; a forest calls none.
+            show_progress: whether a progress bar is drawn.
+
+        Raises:
+            ValueError: if there is no label, or the labels do not belong to this pool.
+            TrainingDivergedError: if a loss or weight became NaN or infinite.
+        """
+        released.check_pool(pool)
+        options = FitOptions(folder=folder, callbacks=callbacks, show_progress=show_progress)
+        return self.fit(config, released, pool, options)
+
+
+AUTO = "auto"
+DISTILLATION = "distillation"  # a comparison without privacy: see `config.ComparisonSettings`
+# Values of `--student` with their help.
+CHOICES = {
+    AUTO: "consistency for images whose data set names an augmentation and a model without batch "
+    "normalisation, supervised otherwise.",
+    DISTILLATION: "NOT PRIVATE, see --non_private_comparison.",
+}
+_REGISTERED: dict[str, StudentKind] = {}
+
+
+def names() -> list[str]:
+    """Returns the names of all kinds."""
+    return [name for name in CHOICES if name not in (AUTO, DISTILLATION)]
+
+
+def kind_of(name: str) -> StudentKind:
+    """Returns the kind of a name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in names():
+        raise ValueError(f"student: expected one of {', '.join(names())}, got {name!r}")
+    if name not in _REGISTERED:
+        _REGISTERED[name] = importlib.import_module(f"{__name__}.{name}").KIND
+    return _REGISTERED[name]
+
+
+def register(kind: StudentKind, help_text: str) -> None:
+    """Makes a kind known that is defined elsewhere, or puts it in the place of one of its name."""
+    _REGISTERED[kind.name] = kind
+    CHOICES[kind.name] = help_text
+
+
+def recommended(dataset: Dataset) -> str:
+    """Returns the kind that `auto` stands for: consistency where inputs may be changed, else plain.
+
+    Augmentation says which changes leave a label as it is; without any (tables, texts, other
+    images) there is nothing for a consistency student to agree on.
+    """
+    return "supervised" if dataset.augmentation == "none" else "consistency"
+
+
+def _first_line(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module) if spec and spec.loader else None  # type: ignore[attr-defined]
+    return (ast.get_docstring(ast.parse(source or "")) or "").split("\n", maxsplit=1)[0]
+
+
+CHOICES |= {
+    one.name: _first_line(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
+}

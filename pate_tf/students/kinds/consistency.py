@@ -1,0 +1,228 @@
+"""A Keras model that must agree with itself on changed images of the pool.
+
+For images that may be changed without changing their label, FixMatch (Sohn et al. 2020, arXiv
+2001.07685): a confident answer on a weakly changed image is the label of a strongly changed one.
+The answer is that of the averaged weights (Tarvainen and Valpola 2017, arXiv 1703.01780), which err
+less and cost no gradient.
+
+The released labels are partly wrong, hence the generalised cross-entropy (Zhang and Sabuncu 2018,
+arXiv 1805.07836), which gives up a label that the rest of the data contradicts. It begins as
+cross-entropy: given up too early, right labels of a class take the class with them. Labels with
+weights keep cross-entropy: the weights state their confidence.
+"""
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.data import augmentation
+from pate_tf.models import catalogue
+from pate_tf.students import training
+from pate_tf.students.batches import (
+    Batch,
+    ShuffledItems,
+    augment_strongly,
+    derived_seeds,
+    step_seeds,
+)
+from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
+from pate_tf.students.training import AveragedStudent, replica_share
+
+UNLABELLED_A_LABEL = 2  # unlabelled inputs in a batch for each labelled one
+CONFIDENT = 0.95
+ROBUSTNESS = 0.7  # q of the generalised cross-entropy: 0 is cross-entropy, 1 the absolute error
+SMALLEST_ROBUSTNESS = 1e-3  # where the formula for q is cross-entropy to three digits
+WARM_UP_SHARE = 1 / 3  # of the steps, in which q grows to its full size
+
+
+@keras.saving.register_keras_serializable("pate_tf")
+class ConsistencyStudent(AveragedStudent):
+    """A classifier with a loss on labels and one on agreement with itself.
+
+    A batch is a dictionary: `labelled` float32 `[batch, *input_shape]` raw, `labels` int64
+    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32
+    `[unlabelled_batch, *input_shape]`, and of the same shape `changed`: the same images strongly
+    changed.
+    """
+
+    averaged_steps = 200
+
+    def __init__(
+        self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
+    ) -> None:
+        """Takes over a classifier.
+
+        Args:
+          classifier: raw inputs to logits, without batch statistics.
+          dataset: what it is for.
+          warm_up_steps: steps until the loss on labels has its full robustness.
+          **kwargs: of `keras.Model`.
+        """
+        super().__init__(classifier, dataset, **kwargs)
+        self.warm_up_steps = warm_up_steps
+
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        """One step on both losses."""
+        weights = self.classifier.trainable_weights
+        with tf.GradientTape() as tape:
+            labelled_loss, unlabelled_loss, own_loss = self._loss_parts(data)
+            loss = labelled_loss + unlabelled_loss + own_loss
+            share = replica_share(loss)
+        self.optimizer.apply_gradients(zip(tape.gradient(share, weights), weights, strict=True))
+        return self.step_end(loss, labelled_loss, unlabelled_loss)
+
+    def _loss_parts(self, data: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """On labels, of agreement, and the classifier's own: regularizers, and what layers add."""
+        labelled, unlabelled, changed = (data[key] for key in ("labelled", "unlabelled", "changed"))
+        inputs = [labelled, changed]
+        logits = self.classifier(tf.concat(inputs, 0), training=True)
+        own_loss = sum(tf.cast(each, logits.dtype) for each in self.classifier.losses)
+        labelled_logits, other_logits = tf.split(logits, [tf.shape(part)[0] for part in inputs])
+        share = tf.minimum(self.average_age / self.warm_up_steps, 1.0)
+        # Weights state their confidence; robust to them, a student would give up all that are not
+        # close to 1, and end below its labels.
+        robustness = 0.0 if data["labels"].dtype.is_floating else ROBUSTNESS * share
+        labelled_loss = generalized_cross_entropy(
+            data["labels"], labelled_logits, robustness=robustness
+        )
+        agreement = agreement_loss(self.averaged_logits(unlabelled), other_logits)
+        return labelled_loss, agreement, own_loss
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` rebuilds the student from, as JSON values."""
+        return {**super().get_config(), "warm_up_steps": self.warm_up_steps}
+
+
+def generalized_cross_entropy(
+    labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
+) -> tf.Tensor:
+    """Mean of (1 - p^q) / q, p being the probability of the label.
+
+    Args:
+      labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then the
+        mean over classes of the loss of each.
+      logits: `[batch, num_classes]`.
+      robustness: q, from 0 (cross-entropy) to 1.
+    """
+    q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
+    if labels.dtype.is_floating:
+        losses = -tf.math.expm1(q * tf.nn.log_softmax(logits)) / q
+        return tf.reduce_mean(tf.reduce_sum(labels * losses, axis=1))
+    log_likelihood = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.reduce_mean(-tf.math.expm1(q * log_likelihood) / q)
+
+
+def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of answers on changed images with the confident ones on the images.
+
+    Args:
+      logits: `[batch, num_classes]` on the images; no gradient flows into them.
+      changed_logits: `[batch, num_classes]` on the same images, changed.
+    """
+    probabilities = tf.stop_gradient(tf.nn.softmax(logits))
+    is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.argmax(probabilities, axis=1), changed_logits
+    )
+    return tf.reduce_mean(is_confident * losses)
+
+
+def check_model(model: keras.Model) -> None:
+    """Checks that a model has no batch statistics: changed inputs would bend them.
+
+    Raises:
+      ValueError: if it has a batch normalisation.
+    """
+    for layer in getattr(model, "layers", []):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            raise ValueError(
+                f"student consistency: expected a model without batch statistics, got "
+                f"{layer.name} in it; take GroupNormalization"
+            )
+        check_model(layer)
+
+
+def fit(
+    config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
+) -> keras.Model:
+    """Trains a Keras model on labels and the whole pool.
+
+    Returns:
+      The model with averaged weights, from raw inputs to logits `[batch, num_classes]`.
+
+    Raises:
+      ValueError: if the model has batch statistics.
+      TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    dataset = pool.dataset
+    classifier = training.network_of(config, dataset)
+    check_model(classifier)
+    student = ConsistencyStudent(
+        classifier, dataset, warm_up_steps=math.ceil(WARM_UP_SHARE * config.max_steps)
+    )
+    schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
+    student.compile(optimizer=keras.optimizers.Adam(schedule))
+    student.optimizer.build(classifier.trainable_weights)
+    order_seed, labels_seed = derived_seeds(config.seed, 2)
+    unlabelled = ShuffledItems(
+        pool.inputs, batch_size=UNLABELLED_A_LABEL * config.batch_size, seed=order_seed
+    )
+    labelled = ShuffledItems(
+        pool.inputs[released.query_indices],
+        released.targets,
+        batch_size=config.batch_size,
+        seed=labels_seed,
+    )
+
+    def batch_at(step: tf.Tensor) -> Batch:
+        inputs, labels = labelled.at(step)
+        (others,) = unlabelled.at(step)
+        inputs, others = tf.cast(inputs, tf.float32), tf.cast(others, tf.float32)
+        labelled_seed, weak_seed, strong_seed = step_seeds(config.seed, step, 3)
+        return {
+            "labelled": augmentation.augment(inputs, dataset, labelled_seed),
+            "labels": labels,
+            "unlabelled": augmentation.augment(others, dataset, weak_seed),
+            "changed": augment_strongly(others, dataset, strong_seed),
+        }
+
+    training.fit_student(
+        student,
+        batch_at,
+        state=[*student.variables, *student.optimizer.variables],
+        config=config,
+        digest=training.run_digest(config, released, pool),
+        options=options,
+    )
+    return student.averaged_classifier()
+
+
+def check(config: StudentConfig, dataset: Dataset) -> None:
+    """Raises ValueError unless inputs can be changed and the model has no batch statistics."""
+    if dataset.augmentation == "none":
+        raise ValueError(
+            f"student consistency: expected images whose augmentation says what keeps a label, got "
+            f"none for {dataset.name}; take student supervised"
+        )
+    model = training.network_of(config, dataset)
+    check_model(model)
+    catalogue.check_draws(model, training=False)
+
+
+def default_model(dataset: Dataset) -> str:
+    """Returns the architecture that it was tuned with."""
+    return "wide_cnn" if dataset.kind == "image" else "mlp"
+
+
+KIND = StudentKind(
+    name="consistency",
+    fit=fit,
+    check=check,
+    default_model=default_model,
+    max_steps=2_000,
+    takes_initial=True,
+)

@@ -1,0 +1,223 @@
+"""Teachers that were trained elsewhere: models in memory or in files, and files of labels."""
+
+import functools
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
+from pate_tf.core.sensitive import Votes
+from pate_tf.core.validation import IntArray, labels_array
+from pate_tf.models import classifier, fingerprint
+from pate_tf.teachers.voters import Progress, StoredVotes, Voter, by_teacher, digest_for
+
+BATCH = 500
+
+
+class ForeignModels(Voter):
+    """SENSITIVE: one model for each teacher, trained elsewhere.
+
+    A model is a Keras model, a fitted classifier of scikit-learn, any object with `predict`, or the
+    path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs
+    `[batch, *input_shape]` and returns labels `[batch]` or scores `[batch, num_classes]`. A
+    SavedModel answers through `serving_default`, by its output `label` or its only output.
+
+    That their records are disjoint can't be seen from here; the statement says that it was assumed.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Any] | pathlib.Path,
+        dataset: Dataset | None = None,
+        *,
+        unit: str = "record",
+    ) -> None:
+        """Takes models, or a folder of them, in the order of their names.
+
+        Args:
+            models: one for each teacher.
+            dataset: what is publicly known of the data; None as long as `labels` alone is asked.
+            unit: what one teacher's records are shared out by, "record" or "owner".
+
+        Raises:
+            ValueError: if there is none, one can't predict, or two files are the same.
+        """
+        self._models = _in_folder(models) if isinstance(models, pathlib.Path) else list(models)
+        if not self._models:
+            raise ValueError("models: expected at least 1, got none")
+        for place, model in enumerate(self._models):
+            can_predict = hasattr(model, "predict") and not isinstance(model, type)
+            if not can_predict and not isinstance(model, pathlib.Path):
+                raise ValueError(
+                    f"models: expected objects with predict(inputs), got {type(model).__name__} "
+                    f"at {place}"
+                )
+        if dataset is not None:
+            self.dataset = dataset
+        self.num_teachers = len(self._models)
+        self.unit = unit
+        digest_for("", unit)
+
+    @functools.cached_property
+    def digest(self) -> str:  # type: ignore[override]
+        """SHA-256 over what is known of models: files, settings and weights, or attributes.
+
+        A teacher that changes in a way that this does not see stays under the same ledger, whose
+        budget then covers both.
+        """
+        paths = [model for model in self._models if isinstance(model, pathlib.Path)]
+        if paths:
+            return digest_for(artifacts.digest_paths(paths), self.unit)
+        text = json.dumps([_described(model) for model in self._models])
+        return digest_for(hashlib.sha256(text.encode()).hexdigest(), self.unit)
+
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """Asks one teacher after another for a label of every raw input.
+
+        Raises:
+            ValueError: as `labels`.
+        """
+        num_classes = self.dataset.num_classes
+        return Votes(self.labels(inputs, num_classes, progress), num_classes)
+
+    def labels(
+        self,
+        inputs: npt.NDArray[Any],
+        num_classes: int | None = None,
+        progress: Progress | None = None,
+    ) -> IntArray:
+        """Asks one teacher after another, so that only one from a file is in memory.
+
+        Args:
+            inputs: `[num_queries, *input_shape]`.
+            num_classes: how many scores a model may give; None for any number.
+            progress: called with the number of queries done since its last call.
+
+        Returns:
+            int64 `[num_teachers, num_queries]`.
+
+        Raises:
+            ValueError: if a model does not load, fails, or answers something else than labels or
+                scores. Its own message is not shown, as it may quote what it learnt.
+        """
+        labels = np.zeros((self.num_teachers, len(inputs)), np.int64)
+        for place, model in enumerate(self._models if len(inputs) else ()):
+            is_path = isinstance(model, pathlib.Path)
+            try:
+                loaded = _loaded(model) if is_path else model
+                labels[place] = _labels(loaded, inputs, num_classes)
+            except Exception as error:  # any that a user's model raises
+                raise ValueError(
+                    f"models: expected a label or {num_classes or 'some'} scores for each input "
+                    f"from {model if is_path else f'{type(model).__name__} at {place}'}, got "
+                    f"something else or {type(error).__name__}"
+                ) from None
+            by_teacher(progress, place, self.num_teachers, len(inputs))
+        return labels
+
+
+def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the models in a folder; refuses copies: their records would have two votes."""
+    if not folder.is_dir():
+        raise ValueError(f"models: expected a folder of models, got {folder}")
+    paths = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix == ".keras" or (path / "saved_model.pb").exists()
+    )
+    if not paths:
+        raise ValueError(
+            f"teachers: expected .keras files or SavedModel folders in {folder}, got none"
+        )
+    first: dict[tuple[str, ...], str] = {}
+    for path in paths:
+        files = sorted(part for part in path.rglob("*") if part.is_file()) or [path]
+        content = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+        if first.setdefault(content, path.name) != path.name:
+            raise ValueError(
+                f"teachers: expected a model of its own for each teacher, got the same in "
+                f"{first[content]} and {path.name}: its records would have two votes"
+            )
+    return paths
+
+
+def _described(model: Any) -> Any:
+    if isinstance(model, keras.Model):
+        weights = (keras.ops.convert_to_numpy(weight) for weight in model.weights)
+        return [fingerprint.settings_of(model), artifacts.digest_arrays(weights)]
+    attributes = fingerprint.plain(getattr(model, "__dict__", {}))
+    return [fingerprint.qualified_name(type(model)), fingerprint.plain(model), attributes]
+
+
+def _loaded(path: pathlib.Path) -> Any:
+    """Returns a Keras model, or a function from inputs to answers, from a file."""
+    if path.suffix == ".keras":
+        return keras.saving.load_model(path)
+    loaded = tf.saved_model.load(str(path))
+    serve = loaded.signatures["serving_default"]
+    ((name, spec),) = serve.structured_input_signature[1].items()
+
+    def answers(inputs: Any) -> Any:
+        # `loaded` is used here so that it lives as long as its signature.
+        outputs = loaded.signatures["serving_default"](**{name: tf.cast(inputs, spec.dtype)})
+        if "label" in outputs:
+            return outputs["label"]
+        (output,) = outputs.values()
+        return output
+
+    return answers
+
+
+def _labels(model: Any, inputs: npt.NDArray[Any], num_classes: int | None) -> npt.NDArray[Any]:
+    if isinstance(model, keras.Model):
+        answer = _in_batches(
+            lambda batch: model(tf.constant(batch, tf.float32), training=False), inputs
+        )
+    elif classifier.is_estimator(model):
+        answer = classifier.Estimator(model).predict(inputs)
+    elif hasattr(model, "predict"):
+        answer = np.asarray(model.predict(inputs))
+    else:
+        answer = _in_batches(model, inputs)
+    if answer.ndim == 2 and len(answer) == len(inputs) and answer.shape[1] > 1:
+        if num_classes not in (None, answer.shape[1]):
+            raise ValueError("another number of scores")
+        return np.where(np.isnan(answer), -np.inf, answer).argmax(axis=1)
+    if answer.shape != (len(inputs),):
+        raise ValueError("answers of another shape")
+    return labels_array(answer, num_classes or 2**31, "labels")
+
+
+def _in_batches(answers: Callable[[Any], Any], inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    starts = range(0, len(inputs), BATCH)
+    return np.concatenate([np.asarray(answers(inputs[one : one + BATCH])) for one in starts])
+
+
+def load_voter(path: pathlib.Path, pool: Pool) -> Voter:
+    """Takes a `.npy` file of labels `[num_teachers, num_queries]`, or a folder of models.
+
+    Raises:
+        ValueError: if `path` is neither, or holds what does not fit.
+    """
+    if path.suffix != ".npy":
+        if path.is_dir():
+            return ForeignModels(path, pool.dataset)
+        raise ValueError(f"teachers: expected a .npy file or a folder of models, got {path}")
+    if not path.is_file():
+        raise ValueError(f"teachers: expected a file of labels at {path}, got none")
+    votes = Votes(artifacts.read_array(path), pool.dataset.num_classes)
+    if votes.num_queries > len(pool):
+        raise ValueError(
+            f"{path}: expected labels of at most the pool's {len(pool)} inputs, got "
+            f"{votes.num_queries}"
+        )
+    return StoredVotes(votes, pool)

@@ -1,0 +1,192 @@
+"""Compiled Keras models: trained by Keras' own `fit` with their own optimizer and loss.
+
+One teacher after another, each from a new model, a new optimizer and new callbacks, in an order of
+records and with random numbers that its own seed fixes: what a teacher computes depends on its own
+share, public settings and the seed alone. A user's code could still join teachers, and only the
+user can prevent it: by a variable outside of the function that makes the model or the callbacks, or
+by files that a callback reads.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.teachers import kinds
+from pate_tf.teachers.kinds import Callbacks, Work, networks
+from pate_tf.teachers.settings import TeacherConfig
+from pate_tf.teachers.store import TeacherState, TeacherStore
+
+
+class Compiled(networks.Networks):
+    """Compiled Keras models of the user's; saved and asked as other networks are."""
+
+    name = "compiled"
+    models: ClassVar[Mapping[str, str]] = {}
+    settings: ClassVar[tuple[str, ...]] = ("max_steps", "batch_size")
+    is_distributed = False
+    has_callbacks = True
+    augments = False
+
+    def takes(self, built: Any) -> bool:
+        """See `TeacherKind.takes`."""
+        import keras
+
+        return isinstance(built, keras.Model) and bool(built.compiled)
+
+    def check(self, work: Work) -> None:
+        """See `TeacherKind.check`."""
+        from pate_tf.models import catalogue
+
+        model = catalogue.build(work.config.model, work.config.dataset)
+        catalogue.check_draws(model, training=False)
+        check_separate(work.config, work.engine.callbacks)
+
+    def definition(self, work: Work) -> dict[str, Any]:
+        """See `TeacherKind.definition`."""
+        from pate_tf.models import fingerprint
+
+        made = fingerprint.certain(
+            lambda: {"made": fingerprint.plain(new_callbacks(work.engine.callbacks))}
+        )
+        return {**super().definition(work), "callbacks": made}
+
+    def train(
+        self, work: Work, teachers: Sequence[int], store: TeacherStore
+    ) -> Iterator[tuple[int, TeacherState]]:
+        """See `TeacherKind.train`.
+
+        The learning rate is the compiled model's own, and steps are rounded up to whole passes over
+        a teacher's records.
+        """
+        import keras
+
+        from pate_tf.models import catalogue
+
+        del store
+        config, examples = work.config, work.examples
+        shares = work.partition.all_records()
+        for teacher in teachers:
+            records = shares[teacher]
+            build_seed, fit_seed = np.random.SeedSequence([config.seed, teacher]).generate_state(2)
+            model = catalogue.build(config.model, config.dataset, seed=int(build_seed))
+            losses = np.zeros(0, np.float32)
+            if len(records):
+                inputs, labels = examples.inputs[records], examples.labels[records]
+                with catalogue.seeded(int(fit_seed >> 1)):
+                    callbacks = new_callbacks(work.engine.callbacks)
+                    losses = _fit(model, config, inputs, labels, callbacks, work.engine.verbose)
+            weights, buffers = (
+                [keras.ops.convert_to_numpy(each) for each in variables]
+                for variables in (model.trainable_variables, model.non_trainable_variables)
+            )
+            yield teacher, TeacherState(weights, buffers, losses=losses)
+
+
+def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
+    """Returns callbacks for one teacher, that no other teacher has.
+
+    Args:
+      callbacks: a function that makes them, or callbacks to copy, none of which was used yet.
+
+    Raises:
+      ValueError: if they can't be copied, would restore another teacher's weights, or are
+        something else.
+    """
+    import keras
+
+    if callbacks is None:
+        return []
+    try:
+        made = list(callbacks()) if callable(callbacks) else copy.deepcopy(list(callbacks))
+    except Exception as error:  # any that a callback raises
+        raise ValueError(
+            f"callbacks: expected callbacks that can be copied for each teacher, or a function "
+            f"that makes new ones, got {type(error).__name__}"
+        ) from error
+    if not all(isinstance(each, keras.callbacks.Callback) for each in made):
+        raise ValueError("callbacks: expected callbacks of Keras, got others")
+    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in made):
+        raise ValueError(
+            "callbacks: expected none that restores weights from files, got BackupAndRestore: a "
+            "teacher would go on from another's weights"
+        )
+    return made
+
+
+def check_separate(config: TeacherConfig, callbacks: Callbacks | None) -> None:
+    """Checks that two teachers share neither weights, nor an optimizer, nor callbacks.
+
+    Raises:
+      ValueError: if two calls of a function give what belongs to one another.
+    """
+    from pate_tf.models import catalogue
+
+    one, other = (catalogue.build(config.model, config.dataset) for _ in range(2))
+    pairs = {
+        "model": (_parts(one), _parts(other)),
+        "callbacks": tuple({id(each): each for each in new_callbacks(callbacks)} for _ in range(2)),
+    }
+    for what, (first, second) in pairs.items():
+        if first.keys() & second.keys():
+            raise ValueError(
+                f"{what}: expected a function that makes everything anew at each call, got one "
+                f"that gives the same object twice: teachers would learn from each other's records"
+            )
+
+
+def _parts(model: Any) -> dict[int, Any]:
+    """Returns every part of a Keras model that can hold what it learnt, by its identity."""
+    import keras
+
+    parts = [model, model.optimizer, *model.layers, *model.variables, *model.metrics]
+    loss = model.loss
+    if isinstance(loss, keras.losses.Loss):  # one with a state of its own
+        parts.append(loss)
+    return {id(part): part for part in parts}
+
+
+def _fit(
+    model: Any,
+    config: TeacherConfig,
+    inputs: npt.NDArray[Any],
+    labels: npt.NDArray[np.int64],
+    callbacks: list[Any],
+    verbose: bool,
+) -> npt.NDArray[np.float32]:
+    """Trains one teacher; returns its loss after each pass."""
+    import keras
+    import tensorflow as tf
+
+    targets = labels
+    if _wants_one_hot(model):
+        targets = keras.utils.to_categorical(labels, config.dataset.num_classes)
+    batches = (
+        tf.data.Dataset.from_tensor_slices((inputs.astype(np.float32), targets))
+        .shuffle(len(labels), reshuffle_each_iteration=True)
+        .batch(config.batch_size)
+    )
+    steps_a_pass = -(-len(labels) // config.batch_size)
+    history = model.fit(
+        batches,
+        epochs=-(-config.num_steps(len(labels)) // steps_a_pass),
+        callbacks=callbacks,
+        shuffle=False,  # the records are shuffled already
+        verbose=1 if verbose else 0,
+    )
+    return np.array(history.history.get("loss", []), np.float32)
+
+
+def _wants_one_hot(model: Any) -> bool:
+    import keras
+
+    loss = model.loss
+    return isinstance(loss, keras.losses.CategoricalCrossentropy) or loss in (
+        "categorical_crossentropy",
+        keras.losses.categorical_crossentropy,
+    )
+
+
+kinds.register(Compiled())

@@ -1,0 +1,105 @@
+"""From data to a student in one call: the same as the parts, and what does not fit is refused."""
+
+import numpy as np
+import pytest
+from script_processes import learn_little
+
+import pate_tf
+from pate_tf.representations import contrastive
+
+INSECURE = {"insecure_seed": 7}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    steps = contrastive.STEPS, contrastive.STUDENT_STEPS
+    learn_little()
+    yield
+    contrastive.STEPS, contrastive.STUDENT_STEPS = steps
+
+
+@pytest.fixture(scope="module")
+def data() -> pate_tf.Data:
+    random = np.random.default_rng(2)
+    inputs = random.normal(size=(330, 4)).clip(-4.0, 4.0)
+    labels = (inputs[:, 0] > 0.0).astype(int)
+    return pate_tf.Data.from_arrays(
+        *(inputs[:240], labels[:240], inputs[240:], labels[240:]),
+        num_classes=2,
+        value_range=(-4.0, 4.0),
+    )
+
+
+def source(method, folder):
+    if method == "feature_sums":
+        return pate_tf.FeatureSums(directory=folder)
+    return pate_tf.Teachers("random_forest", num_teachers=8, directory=folder)
+
+
+@pytest.mark.parametrize("method", ["pate", "feature_sums"])
+def test_one_call_is_the_parts_one_after_another(data, tmp_path, method):
+    cost = {"epsilon": 20.0, "delta": 1e-5, **INSECURE}
+    mechanism = pate_tf.GaussianHistogram if method == "pate" else None
+    fitted = pate_tf.fit(
+        data,
+        method=method,
+        source=source(method, tmp_path / "one"),
+        mechanism=mechanism,
+        student=pate_tf.Student("random_forest"),
+        **cost,
+    )
+    parts = source(method, tmp_path / "parts").fit(data.private, data.pool)
+    with pate_tf.Labeller(parts, mechanism, **cost) as labeller:
+        labels = labeller.label(data.pool)
+    student = pate_tf.Student("random_forest").fit(data.pool, labels)
+    assert np.array_equal(fitted.labels.labels, labels.labels)
+    assert fitted.cost == labels.cost and fitted.cost.epsilon <= 20.0
+    assert np.array_equal(
+        fitted.student.predict_proba(data.held_out), student.predict_proba(data.held_out)
+    )
+    assert fitted.student.evaluate(data.held_out) > 0.6
+    statement = fitted.publish(tmp_path / "released").statement
+    assert statement.epsilon == pytest.approx(fitted.cost.epsilon)
+
+
+def test_the_same_call_again_charges_nothing_more(data, tmp_path):
+    found = [
+        pate_tf.fit(
+            data,
+            epsilon=20.0,
+            delta=1e-5,
+            source=source("pate", tmp_path),
+            mechanism=pate_tf.GaussianHistogram,
+            num_queries=20,
+            student=pate_tf.Student("random_forest"),
+            epsilon_budget=21.0,
+        )
+        for _ in range(2)
+    ]
+    assert np.array_equal(found[0].labels.labels, found[1].labels.labels)
+
+
+def test_a_gate_that_stays_shut_is_warned_of(data, tmp_path):
+    votes = np.tile(np.arange(10)[:, np.newaxis] % 2, (1, len(data.pool)))  # divided on all
+    teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
+    gate = pate_tf.StabilityGate(epsilon=0.5, delta=1e-6)
+    with pate_tf.Labeller(teachers, gate, delta=1e-5) as labeller:
+        with pytest.warns(UserWarning, match="labels: none of 10 queries got one, and epsilon"):
+            labels = labeller.label(data.pool, num_queries=10, strategy="first")
+        assert len(labels) == 0 and labels.cost.epsilon > 0.4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "sums"}, "method: expected pate or feature_sums, got 'sums'"),
+        ({"method": "feature_sums"}, "source: expected pate_tf.FeatureSums with method feature"),
+        ({"directory": "elsewhere"}, "directory: expected that of `source`"),
+        ({"epsilon": None}, "epsilon: expected a number, or a mechanism"),
+        ({"data": 3}, "data: expected pate_tf.Data, got int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(data, tmp_path, changes, message):
+    given = {"data": data, "epsilon": 1.0, "delta": 1e-5, "source": source("pate", tmp_path)}
+    with pytest.raises(ValueError, match=message):
+        pate_tf.fit(**{**given, **changes})

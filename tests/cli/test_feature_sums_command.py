@@ -1,0 +1,122 @@
+"""train_student.py --method=feature_sums as a user types it: no train_teachers.py before it."""
+
+import json
+import pathlib
+
+import pytest
+from script_processes import Ended, forbid_private_data, learn_little, run_script
+from test_own_files import FILES, SCHEMA, write_table
+
+SUMS = ("train_student.py", "--method=feature_sums")
+QUICK = ("--representation=raw", "--student=supervised", "--model=mlp", "--max_steps=50")
+RUN = "runs/digits-feature_sums"
+
+
+def assert_one_line(ended: Ended, told: str) -> None:
+    assert ended.code in (1, 2), ended.out
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1, ended.err
+    assert told in ended.err, ended.err
+
+
+def little_and_no_private_data() -> None:
+    learn_little()
+    forbid_private_data()
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> tuple[pathlib.Path, Ended]:
+    """A folder with a finished run (don't write there), and how it ended."""
+    folder = tmp_path_factory.mktemp("digits")
+    ended = run_script(
+        *SUMS, *QUICK, "--epsilon=8", "--report_file=r.json", folder=folder, setup=learn_little
+    )
+    assert ended.code == 0, ended.err
+    return folder, ended
+
+
+def test_a_run_without_teachers_reports_as_others_do(digits):
+    folder, ended = digits
+    report = json.loads((folder / "r.json").read_text())
+    assert report["method"] == "feature_sums" and "nb_teachers" not in report
+    assert report["mechanism"]["name"] == "class_sums"
+    assert 7.9 < report["epsilon_worst_case"] <= 8.0
+    assert report["student_accuracy"] > 0.5 and report["label_accuracy"] > 0.5
+    assert report["seconds"] > 0.0 and report["queries_answered"] == report["queries"] == 400
+    for text in ("no teacher was asked", "Plan for epsilon 8", "400 inputs of the pool"):
+        assert text in ended.out
+    assert "asked, " not in ended.out
+    run = folder / RUN
+    page = (run / "released/privacy_statement.md").read_text()
+    assert "sums" in page and "No teacher was asked" in page
+    assert [*run.glob("released/logs/**/events.*")]
+    assert json.loads((run / "sensitive/run.json").read_text())["method"] == "feature_sums"
+
+
+def test_the_run_folder_alone_is_enough_and_no_record_is_read_again(digits):
+    folder, _ = digits
+    again = run_script(
+        *("train_student.py", f"--train_dir={RUN}", "--epsilon=4", "--report_file=again.json"),
+        *QUICK[1:],
+        folder=folder,
+        setup=little_and_no_private_data,
+    )
+    assert again.code == 0, again.err
+    report = json.loads((folder / "again.json").read_text())
+    assert report["method"] == "feature_sums" and report["epsilon_worst_case"] <= 4.0
+    assert report["epsilon_worst_case"] < report["epsilon_ensemble"] <= 12.0
+    analysed = run_script("analysis.py", f"--train_dir={RUN}", folder=folder)
+    assert analysed.code == 0, analysed.err
+    too_much = run_script(
+        *("train_student.py", f"--train_dir={RUN}", "--epsilon=3", "--epsilon_budget=9"),
+        *QUICK[1:],
+        folder=folder,
+        setup=learn_little,
+    )
+    assert_one_line(too_much, "epsilon_budget: expected at")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            (*SUMS[1:], "--queries=100", "--epsilon=1"),
+            "train_student.py --method=pate --queries=100",
+        ),
+        ((*SUMS[1:], "--nb_teachers=9", "--epsilon=1"), "--method=pate --nb_teachers=9"),
+        ((*SUMS[1:], "--lap_scale=9"), "lap_scale: expected none with method feature_sums"),
+        ((*SUMS[1:], "--mechanism=gaussian_histogram", "--epsilon=1"), "mechanism: expected none"),
+        ((*SUMS[1:], "--query_strategy=first", "--epsilon=1"), "query_strategy: expected none"),
+        (SUMS[1:], "epsilon: expected a number with method feature_sums"),
+        ((*SUMS[1:], "--epsilon=1", "--representation=nosuch"), "representation: expected"),
+        ((*SUMS[1:], "--epsilon=1", "--public=x.csv"), "private: expected it with --public"),
+        (("--private=x.csv", "--public=y.csv"), "train_teachers.py --private=x.csv; or take"),
+        ((f"--train_dir={RUN}", "--method=pate", "--queries=9"), "method: expected feature_sums"),
+        ((f"--train_dir={RUN}", "--epsilon=1", "--dataset=mnist"), "dataset: expected digits"),
+        ((f"--train_dir={RUN}", "--epsilon=1", "--representation=patches"), "expected raw, of the"),
+        (
+            (f"--train_dir={RUN}", "--epsilon=1", "--student=distillation"),
+            "student distillation: expected --non_private_comparison",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_with_what_does(digits, flags, told):
+    folder, _ = digits
+    ended = run_script("train_student.py", *flags, folder=folder, setup=learn_little)
+    assert_one_line(ended, told)
+    assert not (folder / "runs/digits-9").exists()
+
+
+def test_private_files_with_owners(tmp_path):
+    write_table(tmp_path / "patients.csv", 1200, seed=0, has_labels=True)
+    write_table(tmp_path / "others.csv", 1200, seed=5, has_labels=True)
+    write_table(tmp_path / "visits.csv", 600, seed=1, has_labels=True)
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    typed = (*SUMS, *QUICK[1:], *FILES, "--train_dir=clinic", "--epsilon=5")
+    ended = run_script(*typed, "--private=patients.csv", folder=tmp_path, setup=learn_little)
+    assert ended.code == 0, ended.err
+    stated = json.loads((tmp_path / "clinic/released/privacy_statement.json").read_text())
+    assert stated["unit"] == "owner" and stated["num_records"] is None
+    assert "records of a class" not in ended.out
+    other = run_script(*typed, "--private=others.csv", folder=tmp_path, setup=learn_little)
+    assert_one_line(other, "holds other feature sums (records")

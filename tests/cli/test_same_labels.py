@@ -1,0 +1,82 @@
+"""The scripts, `pate` and Python give the same labels and students for the same seeds."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from script_processes import learn_little, run_script
+
+import pate_tf
+from pate_tf.representations import contrastive
+
+SCRIPTS = {
+    "scripts": {"teachers": ("train_teachers.py",), "student": ("train_student.py",)},
+    "pate": {name: ("pate_tf/cli/main.py", name) for name in ("teachers", "student")},
+}
+OF_TEACHERS = ("--dataset=digits", "--nb_teachers=6", "--model=random_forest", "--seed=3")
+OF_LABELS = ("--insecure_seed=7", "--delta=1e-5", "--student=random_forest", "--train_dir=run")
+METHODS = {
+    "pate": ("--queries=30", "--lap_scale=2", "--query_strategy=first"),
+    "feature_sums": ("--method=feature_sums", "--epsilon=8", "--representation=raw"),
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> pate_tf.Data:
+    return pate_tf.datasets.load("digits")
+
+
+def typed(way: str, method: str, folder: pathlib.Path) -> dict[str, object]:
+    """Types the commands in a folder and returns the student's report."""
+    commands = SCRIPTS[way]
+    if method == "pate":
+        arguments = (*commands["teachers"], *OF_TEACHERS, "--train_dir=run")
+        ended = run_script(*arguments, folder=folder)
+        assert ended.code == 0, ended.err
+        data = ()
+    else:
+        data = ("--dataset=digits",)
+    ended = run_script(
+        *(*commands["student"], *data, *OF_LABELS, *METHODS[method], "--report_file=report.json"),
+        folder=folder,
+        setup=learn_little,
+    )
+    assert ended.code == 0, ended.err
+    return json.loads((folder / "report.json").read_text())
+
+
+def fitted(method: str, data: pate_tf.Data, folder: pathlib.Path) -> pate_tf.Fitted:
+    """Returns what Python gives for the same settings."""
+    common = {
+        "delta": 1e-5,
+        "student": pate_tf.Student("random_forest"),
+        "insecure_seed": 7,
+    }
+    if method == "pate":
+        return pate_tf.fit(
+            data,
+            source=pate_tf.Teachers("random_forest", num_teachers=6, directory=folder, seed=3),
+            mechanism=pate_tf.LaplaceNoisyMax.of_scale(2.0),
+            num_queries=30,
+            strategy="first",
+            **common,
+        )
+    sums = pate_tf.FeatureSums(directory=folder, representation="raw")
+    return pate_tf.fit(data, method=method, source=sums, epsilon=8.0, **common)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_three_ways_give_the_same_labels(method, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(contrastive, "STEPS", 20)  # as `learn_little`
+    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 30)
+    in_python = fitted(method, data, tmp_path / "python")
+    for way in SCRIPTS:
+        folder = tmp_path / way
+        folder.mkdir()
+        report = typed(way, method, folder)
+        labels = pate_tf.load_labels(folder / "run" / "released", data.pool)
+        assert np.array_equal(labels.query_indices, in_python.labels.query_indices)
+        assert np.array_equal(labels.labels, in_python.labels.labels)
+        assert report["epsilon_worst_case"] == in_python.cost.epsilon
+        assert report["student_accuracy"] == in_python.student.evaluate(data.held_out)

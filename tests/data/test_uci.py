@@ -1,0 +1,261 @@
+"""UCI's tables: against their files and documentation, and against broken files."""
+
+import csv
+import hashlib
+import io
+import re
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from table_helpers import (
+    ADULT_FEATURES,
+    ADULT_ROWS,
+    copy_raw,
+    prepared_folder,
+    write_adult,
+    write_diabetes,
+)
+
+from pate_tf.data import catalogue, uci
+
+DIABETES_NAMES = [column.name for column in uci.DIABETES_COLUMNS]
+
+
+@pytest.fixture(scope="module")
+def prepared(shared_data, tmp_path_factory):
+    """The real tables, prepared."""
+    return copy_raw(shared_data, tmp_path_factory.mktemp("uci"), "adult", "diabetes")
+
+
+def sides(name, data_dir):
+    return (
+        catalogue.load_private(name, data_dir=data_dir),
+        catalogue.load_public(name, data_dir=data_dir),
+    )
+
+
+def assert_one_line(caught, *words: str) -> None:
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(re.sub(r"/\S+", "", message)) < 500  # but for the names of folders
+    for word in words:
+        assert word in message
+
+
+def assert_is_row(columns, features, row) -> None:
+    for column, value in zip(columns, features, strict=True):
+        text = column.categories[int(value)] if column.categories else f"{value:.0f}"
+        assert text == row[column.name]
+
+
+def test_adult_has_every_field_of_the_real_files_in_ucis_order(prepared, shared_data):
+    private, public = sides("adult", prepared)
+    assert (len(private), len(public)) == (32_561, 16_281)
+    # What adult.names says of the shares of the two labels.
+    assert private.labels.mean() == pytest.approx(0.2408, abs=1e-4)
+    assert public.majority_share == pytest.approx(0.7638, abs=1e-4)
+    split = public.split(public.dataset.pool_size)
+    assert (len(split.pool), len(split.held_out)) == (4_999, 11_282)
+    names = [column.name for column in uci.ADULT_COLUMNS]
+    fields = ["age", "workclass", "fnlwgt", *names[2:], "income"]
+    for examples, file, skipped in zip((private, public), uci.ADULT_FILES, (0, 1), strict=True):
+        lines = (shared_data / "data" / "adult" / file).read_text().splitlines()[skipped:]
+        rows = [row for row in csv.reader(lines, skipinitialspace=True) if row]
+        assert len(rows) == len(examples)
+        for place in (*range(500), *range(len(rows) - 500, len(rows))):
+            row = dict(zip(fields, rows[place], strict=True))
+            assert_is_row(uci.ADULT_COLUMNS, examples.inputs[place], row)
+            expected = row["income"].rstrip(".")
+            assert examples.dataset.class_names[examples.labels[place]] == expected
+
+
+def test_adults_categories_are_those_of_adult_names(shared_data):
+    lines = (shared_data / "data" / "adult" / "adult.names").read_text().splitlines()
+    documented = dict(line.split(":") for line in lines if line.endswith(".") and ":" in line)
+    documented = {name: text for name, text in documented.items() if not name.startswith("|")}
+    assert documented.pop("fnlwgt").strip() == "continuous."
+    assert [column.name for column in uci.ADULT_COLUMNS] == list(documented)
+    for column in uci.ADULT_COLUMNS:
+        listed = documented[column.name].strip().removesuffix(".").split(", ")
+        assert list(column.categories) == ([*listed, "?"] if listed != ["continuous"] else [])
+
+
+def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(prepared, shared_data):
+    path = shared_data / "data" / "diabetes" / "dataset_diabetes.zip"
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("dataset_diabetes/diabetic_data.csv").decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert (len(rows), len(DIABETES_NAMES)) == (101_766, 18)
+    assert all(row[name] != "?" for name in DIABETES_NAMES for row in rows)
+    both = sides("diabetes", prepared)
+    labels = np.concatenate([one.labels for one in both])
+    assert (labels == 0).sum() == sum(row["readmitted"] == "<30" for row in rows) == 11_357
+    assert len(both[1]) / len(labels) == pytest.approx(12_702 / 46_806, abs=0.02)
+    patients = []
+    for examples, is_public in zip(both, (False, True), strict=True):
+        # Binomial: 6 standard deviations of the smaller side are 0.04.
+        assert abs(examples.labels.mean() - 0.5) < 0.04
+        taken = [
+            row
+            for row in rows
+            if uci.is_public(row["patient_nbr"]) == is_public
+            and uci.is_kept(row["encounter_id"], int(row["readmitted"] != "<30"))
+        ]
+        assert len(taken) == len(examples)
+        for place in range(0, len(taken), 100):
+            assert examples.labels[place] == (taken[place]["readmitted"] != "<30")
+            assert_is_row(uci.DIABETES_COLUMNS, examples.inputs[place], taken[place])
+        patients.append({row["patient_nbr"] for row in taken})
+    assert not patients[0] & patients[1]
+
+
+@pytest.mark.parametrize("name", ["adult", "diabetes"])
+def test_public_ranges_are_wide_enough_for_the_public_side(prepared, name):
+    public = catalogue.load_public(name, data_dir=prepared)
+    low, high = public.dataset.value_range
+    assert (public.inputs >= low).all() and (public.inputs <= high).all()
+
+
+def test_small_files_become_the_numbers_worked_out_by_hand(tmp_path):
+    private, public = sides("adult", write_adult(tmp_path))
+    assert private.inputs.dtype == np.float32
+    np.testing.assert_array_equal(private.inputs, np.array(ADULT_FEATURES))
+    np.testing.assert_array_equal(private.labels, [0, 1, 0])
+    np.testing.assert_array_equal(public.inputs, np.array(ADULT_FEATURES[:2]))
+    np.testing.assert_array_equal(public.labels, [0, 1])
+
+
+@pytest.mark.parametrize("kind", [uci.Adult, uci.Diabetes])
+def test_builders_are_registered_versioned_credited_and_checksummed(kind, shared_data):
+    assert tfds.builder_cls(kind.__name__.lower()) is kind
+    assert str(kind.VERSION) == "1.0.0" and "CC BY 4.0" in kind.__doc__
+    for url, info in kind.url_infos.items():
+        (path,) = (shared_data / "data").glob(f"*/{url.rpartition('/')[2]}")
+        content = path.read_bytes()
+        assert (info.size, info.checksum) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_a_record_of_adult_does_not_change_with_another_record(tmp_path):
+    rows = list(ADULT_ROWS) * 4
+    other = [rows[0].replace("39", "17").replace("2174", "99999"), *rows[1:]]
+    one = catalogue.load_private("adult", data_dir=write_adult(tmp_path / "one", rows))
+    two = catalogue.load_private("adult", data_dir=write_adult(tmp_path / "two", other))
+    assert not np.array_equal(one.inputs[0], two.inputs[0])
+    np.testing.assert_array_equal(one.inputs[1:], two.inputs[1:])
+    np.testing.assert_array_equal(one.labels, two.labels)
+    assert one.dataset == two.dataset  # and so does what models scale by
+
+
+def encounter(number: int, patient: int = 7, **changes: str) -> dict[str, str]:
+    fields = {
+        column.name: column.categories[0] if column.categories else "1"
+        for column in uci.DIABETES_COLUMNS
+    }
+    fields |= {"encounter_id": str(number), "patient_nbr": str(patient), "readmitted": "<30"}
+    return {**fields, **changes}
+
+
+def as_csv(records: list[dict[str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, records[0])
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def test_whether_an_encounter_is_taken_does_not_depend_on_the_others(tmp_path):
+    records = [
+        encounter(n, patient=n, readmitted=">30" if n % 2 else "<30", num_lab_procedures=str(n))
+        for n in range(300)
+    ]
+    # Record 0 becomes another patient's, readmitted later: the classes' numbers change.
+    changed = [encounter(10**6, patient=10**6, readmitted="NO"), *records[1:]]
+    found = []
+    for name, table in (("one", records), ("two", changed)):
+        write_diabetes(tmp_path / name, as_csv(table))
+        private = catalogue.load_private("diabetes", data_dir=tmp_path / name)
+        own = private.inputs[:, DIABETES_NAMES.index("num_lab_procedures")]
+        found.append({int(n): row.tobytes() for n, row in zip(own, private.inputs, strict=True)})
+    one, two = found
+    assert len(one) > 50
+    for number in range(2, 300):
+        assert one.get(number) == two.get(number)
+
+
+def test_a_read_only_folder_is_left_alone(tmp_path, monkeypatch):
+    write_adult(tmp_path / "raw")
+    (tmp_path / "raw" / "adult").chmod(0o555)
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "default"))
+    assert len(catalogue.load_private("adult", data_dir=tmp_path / "raw")) == 3
+    assert {path.name for path in (tmp_path / "raw" / "adult").iterdir()} == set(uci.ADULT_FILES)
+    (folder,) = (tmp_path / "default").glob("from-*")
+    assert len(list(folder.rglob("*.tfrecord*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (ADULT_ROWS[0] + ", more", ["adult.data, line 2", "expected 15 fields, got 16"]),
+        (ADULT_ROWS[0].replace("State-gov", "Pirate"), ["line 2", "workclass: expected one of"]),
+        (ADULT_ROWS[0].replace("39", "inf"), ["line 2", "age: expected a finite number"]),
+        (ADULT_ROWS[0].replace("<=50K", "50K"), ["line 2", "label: expected one of <=50K, >50K"]),
+        ("\xff\xfe\x00", ["expected"]),
+    ],
+)
+def test_a_broken_file_of_adult_is_one_line_without_values(tmp_path, row, words):
+    write_adult(tmp_path, [ADULT_ROWS[1], row])
+    if row.startswith("\xff"):
+        (tmp_path / "adult" / "adult.data").write_bytes(row.encode("latin-1"))
+    with pytest.raises(ValueError) as caught:
+        catalogue.load_private("adult", data_dir=tmp_path)
+    assert_one_line(caught, "dataset adult", *words)
+    assert "Pirate" not in str(caught.value)
+    assert not prepared_folder(tmp_path, "adult").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (as_csv([encounter(1)]) + "1,2,3\n", "line 3: expected 21 fields, got 3"),
+        (as_csv([encounter(1, insulin="Sometimes")]), "line 2: insulin: expected one of No, Down"),
+        (as_csv([encounter(1, readmitted="maybe")]), "line 2: label: expected one of <30, >30, NO"),
+        (as_csv([{"encounter_id": "1"}]), "expected a column patient_nbr, got none"),
+        ("", "expected a column encounter_id, got none"),
+        (b"PK\x03\x04 no archive", "expected a zip archive with dataset_diabetes/"),
+    ],
+)
+def test_a_broken_file_of_diabetes_is_one_line_without_values(tmp_path, text, words):
+    write_diabetes(tmp_path, text if isinstance(text, str) else "")
+    if isinstance(text, bytes):
+        (tmp_path / "diabetes" / "dataset_diabetes.zip").write_bytes(text)
+    with pytest.raises(ValueError) as caught:
+        sides("diabetes", tmp_path)
+    assert_one_line(caught, "dataset diabetes: ", words)
+    assert "Sometimes" not in str(caught.value)
+
+
+def test_broken_prepared_records_and_truncated_archives_are_one_line(tmp_path, shared_data):
+    catalogue.load_private("adult", data_dir=write_adult(tmp_path))
+    (records,) = tmp_path.rglob("adult-train.tfrecord*")
+    records.write_bytes(records.read_bytes()[:-7])
+    copy_raw(shared_data, tmp_path, "diabetes")
+    path = tmp_path / "diabetes" / "dataset_diabetes.zip"
+    content = bytearray(path.read_bytes())
+    content[1_000_000:1_000_100] = bytes(100)  # in the middle of the compressed table
+    path.write_bytes(content)
+    for name in ("adult", "diabetes"):
+        with pytest.raises(ValueError) as caught:
+            catalogue.load_private(name, data_dir=tmp_path)
+        assert_one_line(caught, f"dataset {name}: ")
+
+
+def test_missing_files_without_a_network_are_one_line(tmp_path, monkeypatch):
+    def offline(*arguments, **options):
+        raise OSError("no network")
+
+    monkeypatch.setattr(tfds.download.DownloadManager, "download", offline)
+    with pytest.raises(ValueError) as caught:
+        catalogue.load_private("adult", data_dir=tmp_path)
+    assert_one_line(caught, "dataset adult", "adult.data and adult.test in", "no network")

@@ -1,0 +1,231 @@
+"""Feature sums: what one record or owner can change; charged before noise, released once."""
+
+import contextlib
+import math
+import os
+import pathlib
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianHistogram
+from pate_tf.aggregation.feature_sums import release_sums, sums_by_class
+from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.noise import SeededNoise, SystemNoise
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.ledger.chain import DATABASE
+
+DELTA = 1e-5
+SUMS = FeatureSums(np.arange(12).reshape(4, 3) * LATTICE)
+MECHANISM = GaussianFeatureSums(40.0)
+NUM_CLASSES = 3
+
+
+def norm(steps) -> float:
+    """Exactly squared, in Python's whole numbers."""
+    return math.sqrt(sum(int(one) ** 2 for one in steps.ravel()))
+
+
+def some(seed, number=9):
+    from pate_tf.models.encoder import record_vectors  # TensorFlow, which processes here don't need
+
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(number, 4)).astype(np.float32)
+    return record_vectors(features, None), random.integers(0, NUM_CLASSES, number)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**20))
+def test_one_record_replaced_moves_them_by_two_at_most(seed):
+    vectors, labels = some(seed)
+    before = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    others = sums_by_class(vectors[1:], labels[1:], num_classes=NUM_CLASSES)
+    assert norm(before - others) <= LATTICE  # what one record adds
+    for changed, label in ((-vectors[0], labels[0]), (vectors[1], (labels[0] + 1) % NUM_CLASSES)):
+        changed[-1] = vectors[0, -1]  # the constant
+        after = sums_by_class(
+            np.vstack([changed, vectors[1:]]),
+            np.append(label, labels[1:]),
+            num_classes=NUM_CLASSES,
+        )
+        assert 0 < norm(after - before) <= 2 * LATTICE
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 30))
+def test_an_owner_adds_a_norm_of_one_at_most_however_many_records(seed, number):
+    mine, my_labels = some(seed, number)
+    vectors, labels = some(seed + 1)
+    owners = np.arange(len(labels)) % 3
+    without = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=owners)
+    with_me = sums_by_class(
+        np.vstack([mine, vectors]),
+        np.append(my_labels, labels),
+        num_classes=NUM_CLASSES,
+        owners=np.append(np.full(number, 7), owners),
+    )
+    assert 0 < norm(with_me - without) <= LATTICE
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("bad", [7.0, 1e300, np.nan, np.inf])
+def test_a_vector_that_is_too_long_counts_as_none(bad, owned):
+    """Whatever `record_vectors` gives: the norm is verified in whole numbers."""
+    vectors, labels = some(5)
+    owners = np.arange(len(labels)) if owned else None
+
+    def sums(chosen):
+        some_owners = None if owners is None else owners[chosen]
+        return sums_by_class(
+            vectors[chosen], labels[chosen], num_classes=NUM_CLASSES, owners=some_owners
+        )
+
+    without = sums(np.arange(1, len(labels)))
+    vectors[0] = bad
+    with_bad = sums(np.arange(len(labels)))
+    if owned and bad == 7.0:  # shortened
+        assert 0 < norm(with_bad - without) <= LATTICE
+    elif not (owned and bad == 1e300):
+        assert (with_bad == without).all()
+    assert norm(with_bad - without) <= LATTICE
+
+
+def test_sums_are_those_of_a_loop_in_whatever_order():
+    vectors, labels = some(5)
+    slow = np.zeros((vectors.shape[1], NUM_CLASSES))
+    for vector, label in zip(vectors, labels, strict=True):
+        slow[:, label] += vector
+    found = sums_by_class(vectors, labels, num_classes=NUM_CLASSES)
+    np.testing.assert_allclose(found / LATTICE, slow, atol=len(labels) / LATTICE)
+    order = np.random.default_rng(0).permutation(len(labels))
+    assert (sums_by_class(vectors[order], labels[order], num_classes=NUM_CLASSES) == found).all()
+    each = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=np.arange(len(labels)))
+    np.testing.assert_allclose(each, found, atol=1.0 * len(labels))  # steps
+
+
+def opened(folder, **terms):
+    return Ledger.open(folder, ensemble_digest="ab" * 32, delta=DELTA, **terms)
+
+
+def release(ledger, mechanism=MECHANISM, sums=SUMS, noise=None):
+    return release_sums(sums, mechanism, ledger=ledger, noise=noise or SystemNoise(), unit="record")
+
+
+def test_what_was_released_once_is_released_again_without_a_charge(tmp_path):
+    with opened(tmp_path) as ledger:
+        first = release(ledger)
+        assert ledger.charges == {MECHANISM: 1}
+    with opened(tmp_path) as ledger:
+        again = release(ledger)
+        assert ledger.charges == {MECHANISM: 1}
+        assert (again.values == first.values).all() and (again.values != SUMS.values).any()
+        assert again.cost == first.cost and again.ledger_rows == first.ledger_rows
+        assert first.cost.epsilon == smallest_epsilon({MECHANISM: 1}, DELTA)[0]
+        assert first.secure_noise
+        other = release(ledger, GaussianFeatureSums(50.0))
+        assert (other.values != first.values).any()
+        assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(50.0): 1}
+        assert list(paid_counts(ledger)) == []  # of votes there are none
+
+
+class Refusing(SystemNoise):
+    """Dies as it draws."""
+
+    def gaussian_integers(self, scale, size):
+        del scale, size
+        raise KeyboardInterrupt
+
+
+def test_it_is_charged_before_it_is_drawn(tmp_path):
+    with opened(tmp_path) as ledger:
+        with pytest.raises(KeyboardInterrupt):
+            release(ledger, noise=Refusing())
+        assert ledger.charges == {MECHANISM: 1}
+        release(ledger)  # nothing was released, so it is charged again
+        assert ledger.charges == {MECHANISM: 2}
+
+
+@pytest.mark.parametrize(
+    ("point", "charged", "again"),
+    [
+        ("before_debit", 0, 1),
+        ("debit_committed", 1, 2),
+        ("noise_drawn", 1, 2),
+        ("answers_committed", 1, 1),
+    ],
+)
+def test_killed_at_every_step_of_a_release(tmp_path, point, charged, again):
+    with opened(tmp_path):
+        pass
+    program = (
+        "import pathlib, sys\n"
+        "import test_release_of_sums as sums\n"
+        "sums.release(sums.opened(pathlib.Path(sys.argv[1])))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "PATE_TF_FAULT_POINT": point},
+        cwd=pathlib.Path(__file__).parent,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    with opened(tmp_path) as ledger:
+        assert ledger.charges[MECHANISM] == charged
+        release(ledger)
+        assert ledger.charges[MECHANISM] == again
+
+
+def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
+    epsilon = smallest_epsilon({MECHANISM: 1}, DELTA)[0]
+    with opened(tmp_path, epsilon_budget=0.9 * epsilon) as ledger:
+        with pytest.raises(BudgetExceeded):
+            release(ledger, noise=Refusing())
+        assert ledger.charges == {}
+
+
+def test_refusals_come_before_any_charge(tmp_path):
+    with opened(tmp_path) as ledger:
+        with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):
+            release(ledger, GaussianHistogram(3.0))
+        with pytest.raises(ValueError, match="sigma"):
+            release(ledger, GaussianFeatureSums(2.0**40))
+        assert ledger.charges == {}
+
+
+def test_seeded_noise_marks_the_ledger_for_good(tmp_path):
+    with opened(tmp_path) as ledger:
+        assert not release(ledger, noise=SeededNoise(1)).secure_noise
+        assert not ledger.is_secure
+
+
+def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
+    with opened(tmp_path) as ledger:
+        release(ledger)
+    with contextlib.closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+        for (name,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        changed = connection.execute("UPDATE answers SET noisy_counts = zeroblob(96)").rowcount
+        connection.commit()
+    assert changed == 1
+    with pytest.raises(LedgerError):
+        opened(tmp_path)
+
+
+def test_sums_are_checked_and_hide_themselves():
+    assert "4 numbers of 3 classes" in repr(SUMS)
+    for bad in (np.zeros(3, np.int64), np.zeros((2, 2)) + 0.5, np.zeros((0, 2), np.int64)):
+        with pytest.raises(ValueError, match="sums: expected"):
+            FeatureSums(bad)

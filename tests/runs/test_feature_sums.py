@@ -1,0 +1,301 @@
+"""Feature sums: stored once, equal for equal records, released by a labeller, published."""
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.aggregation.feature_sums import sums_by_class
+from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
+from pate_tf.api.labeller import Labeller
+from pate_tf.api.run_folder import described_run
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.ledger import Ledger
+from pate_tf.models.encoder import CONSTANT, record_vectors
+from pate_tf.queries.labels import load_labels
+from pate_tf.representations import contrastive
+from pate_tf.representations.catalogue import encoder_of
+from pate_tf.statement.check import check_statement
+
+IMAGES = Dataset(
+    name="images",
+    kind="image",
+    input_shape=(8, 8, 1),
+    value_range=(0.0, 255.0),
+    num_classes=3,
+    pool_size=60,
+    input_type="float32",
+)
+HUGE = 3e38  # float32 holds it, and no sum of two
+
+
+def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that differ in where the image is bright, under noise."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, number)
+    images = random.uniform(0, 120, (number, 8, 8, 1)).astype(np.float32)
+    for index, label in enumerate(labels):
+        images[index, 2:6, 2 * label : 2 * label + 3] += 120
+    return images, labels
+
+
+@keras.saving.register_keras_serializable()
+class StandardisedImage(keras.layers.Layer):
+    """Each image by its own mean and deviation: of a blank one nothing is finite."""
+
+    def call(self, inputs):
+        flat = keras.ops.reshape(inputs, (-1, 64))
+        mean, variance = keras.ops.moments(flat, axes=[1], keepdims=True)
+        return (flat - mean) / keras.ops.sqrt(variance)
+
+
+def standardised(dataset: Dataset) -> keras.Model:
+    image = keras.Input(dataset.input_shape)
+    dense = keras.layers.Dense(30, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
+    return keras.Model(image, dense(StandardisedImage()(image)))
+
+
+POOL = Pool(IMAGES, pictures(60, seed=1)[0])
+RECORDS, LABELS = pictures(90, seed=3)
+OWNERS = np.random.default_rng(4).permutation(np.arange(90) // 3)
+
+
+def fitted(folder, images=RECORDS, labels=LABELS, owners=None, representation="raw") -> FeatureSums:
+    examples = PrivateExamples(IMAGES, images.astype(np.float32), labels, owners)
+    return FeatureSums(directory=folder, representation=representation).fit(examples, POOL)
+
+
+def steps_between(one: FeatureSums, other: FeatureSums) -> float:
+    moved = (one.stored.sums.values - other.stored.sums.values).ravel().tolist()
+    return math.sqrt(sum(step * step for step in moved)) / LATTICE
+
+
+def plan_of(sums: FeatureSums) -> object:
+    with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+        return labeller.plan(POOL).values
+
+
+def files_of(folder) -> set[str]:
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {re.sub(r"variables\.data.*", "variables", name) for name in found}
+
+
+def test_they_are_the_sums_of_the_records_vectors(tmp_path):
+    encoder = encoder_of(POOL, "raw")
+    vectors = record_vectors(encoder.features(RECORDS), encoder.scale)
+    for name, owners in (("records", None), ("owners", OWNERS)):
+        found = fitted(tmp_path / name, owners=owners).stored
+        expected = sums_by_class(vectors, LABELS, num_classes=3, owners=owners)
+        # Features of other batches differ by rounding.
+        np.testing.assert_allclose(found.sums.values / LATTICE, expected / LATTICE, atol=1e-3)
+        assert found.unit == name.removesuffix("s")
+    np.testing.assert_allclose(
+        found.features(POOL.inputs), encoder.features(POOL.inputs), atol=1e-5
+    )
+    constant = found.sums.values[-1].sum() / LATTICE
+    assert 0 < constant < 30 * CONSTANT * 2  # 30 owners of 3 records each, shortened
+
+
+@pytest.mark.parametrize(
+    ("representation", "image"), [("raw", HUGE), (standardised, 0.0), (standardised, -HUGE)]
+)
+def test_one_record_replaced_moves_them_by_two_and_nothing_else(tmp_path, image, representation):
+    changed, other = RECORDS.copy(), LABELS.copy()
+    changed[40], other[40] = image, (other[40] + 1) % 3
+    before = fitted(tmp_path / "before", representation=representation)
+    after = fitted(tmp_path / "after", changed, other, representation=representation)
+    assert 0 < steps_between(before, after) <= 2.0
+    assert before.stored.digest != after.stored.digest
+    assert plan_of(before) == plan_of(after)
+
+
+@pytest.mark.parametrize("newcomer", ["ordinary", "hostile"])
+def test_one_owner_more_moves_them_by_one_and_nothing_else(tmp_path, newcomer):
+    more, theirs = pictures(3, seed=2)
+    if newcomer == "hostile":
+        more = np.stack([np.zeros((8, 8, 1)), np.full((8, 8, 1), HUGE), np.full((8, 8, 1), -HUGE)])
+    places = [1, 45, 45]
+    before = fitted(tmp_path / "before", owners=OWNERS)
+    after = fitted(
+        tmp_path / "after",
+        np.insert(RECORDS, places, more, axis=0),
+        np.insert(LABELS, places, theirs),
+        np.insert(OWNERS, places, 30),
+    )
+    assert 0 < steps_between(before, after) <= 1.0
+    assert files_of(tmp_path / "before") == files_of(tmp_path / "after")
+    assert (
+        plan_of(before) == plan_of(after) and "records of a class" not in plan_of(before)["reason"]
+    )
+    assert plan_of(before)["records_of_a_class"] is None
+    assert described_run(tmp_path / "before") == described_run(tmp_path / "after")
+
+
+def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
+    first = fitted(tmp_path, owners=OWNERS)
+    again = fitted(tmp_path, owners=OWNERS)
+    assert again.stored.digest == first.stored.digest == FeatureSums.load(tmp_path).stored.digest
+    assert str(first.stored.sums.values[0, 0]) not in repr(first) + repr(first.stored.sums)
+    assert (sums_folder(artifacts.RunDirectory(tmp_path)).stat().st_mode & 0o777) == 0o700
+    run = described_run(tmp_path)
+    assert (run.method, run.unit, run.representation) == ("feature_sums", "owner", "raw")
+    for changes, named in (
+        ({"images": RECORDS[::-1], "owners": OWNERS}, "records"),
+        ({"labels": 2 - LABELS, "owners": OWNERS}, "labels"),
+        ({"owners": OWNERS[::-1].copy()}, "owners"),
+        ({"owners": None}, "unit"),
+        ({"owners": OWNERS, "representation": standardised}, "representation"),
+    ):
+        with pytest.raises(ValueError, match=rf"holds other feature sums \({named}"):
+            fitted(tmp_path, **changes)
+
+
+def test_what_is_missing_or_broken_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"feature sums: expected some in .*, got none"):
+        FeatureSums.load(tmp_path)
+    with pytest.raises(ValueError, match="feature sums: expected fitted ones, got none"):
+        Labeller(FeatureSums(directory=tmp_path), epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match=r"private: expected data\.private, got ndarray"):
+        FeatureSums(directory=tmp_path).fit(RECORDS, POOL)
+    fitted(tmp_path)
+    (tmp_path / "sensitive/feature_sums/sums.npz").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"expected complete ones in .*, got broken ones"):
+        FeatureSums.load(tmp_path)
+    other = dataclasses.replace(IMAGES, num_classes=4)
+    with pytest.raises(ValueError, match="pool: expected inputs of the records' data set"):
+        FeatureSums(directory=tmp_path / "x").fit(
+            PrivateExamples(IMAGES, RECORDS, LABELS), Pool(other, POOL.inputs)
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty_network():
+    """The network of the second pass hardly learns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contrastive, "STUDENT_STEPS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data():
+    return pate_tf.datasets.load("digits")
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    """A run folder with sums of the digits."""
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    FeatureSums(directory=folder, representation="raw").fit(data.private, data.pool)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def labels(run, data):
+    """Labels that were charged to the ledger of `run`."""
+    with Labeller(FeatureSums.load(run), epsilon=8.0, delta=1e-5) as labeller:
+        return labeller.label(data.pool)
+
+
+def test_a_labeller_labels_all_of_the_pool_within_epsilon(run, labels, data, tmp_path):
+    sums = FeatureSums.load(run)
+    with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+        plan = labeller.plan(data.pool)
+        assert plan.is_of_sums and "No teacher was asked" in plan.reason
+        assert plan.values["records_of_a_class"] == len(data.private) / 10
+        assert json.loads(json.dumps(plan.values))["queries"] == len(data.pool)
+        assert len(labels) == len(data.pool)
+        assert labels.cost.epsilon == labeller.spent().epsilon <= 8.0
+        again = labeller.label(data.pool)
+        assert (again.released.noisy_sums == labels.released.noisy_sums).all()
+        assert labels.released.num_answered == len(data.pool)
+        for choices in ({"num_queries": 5}, {"strategy": "diverse"}, {"num_neighbours": 2}):
+            with pytest.raises(ValueError, match="expected none with method feature_sums"):
+                labeller.label(data.pool, **choices)
+    assert 0.0 < labels.certainty <= 1.0
+    labels.save(tmp_path / "kept")
+    kept = load_labels(tmp_path / "kept", data.pool)
+    np.testing.assert_array_equal(kept.training_labels.weights, labels.training_labels.weights)
+    with pytest.raises(ValueError, match="epsilon: expected a number with method feature_sums"):
+        Labeller(sums, delta=1e-5)
+    with pytest.raises(ValueError, match="mechanism: expected none with method feature_sums"):
+        Labeller(sums, pate_tf.LaplaceNoisyMax, epsilon=1.0, delta=1e-5).plan(data.pool)
+    with pytest.raises(ValueError, match="feature sums: expected some for images"):
+        Labeller(sums, epsilon=1.0, delta=1e-5).plan(POOL)
+
+
+def test_labels_of_one_noise_are_the_same(run, data, tmp_path, monkeypatch):
+    found = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {name}"))
+        stored = "sensitive/feature_sums"  # without a ledger
+        shutil.copytree(run / stored, tmp_path / name / stored)
+        with Labeller(
+            FeatureSums.load(tmp_path / name), epsilon=8.0, delta=1e-5, insecure_seed=1
+        ) as labeller:
+            labels = labeller.label(data.pool)
+        assert not labels.released.secure_noise
+        found.append(labels.labels)
+    assert (found[0] == found[1]).all()
+
+
+def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_path):
+    student = pate_tf.Student("supervised", model="mlp", steps=50).fit(data.pool, labels)
+    published = pate_tf.publish(student, tmp_path / "out")
+    stated = json.loads((published.folder / "privacy_statement.json").read_text())
+    assert stated["mechanism"]["name"] == "class_sums"
+    page = (published.folder / "privacy_statement.md").read_text()
+    assert "sums" in page and "No teacher was asked" in page
+    with Ledger.read(run / "sensitive") as ledger:
+        check_statement(stated, ledger)
+        with pytest.raises(ValueError, match="statement: expected at least epsilon"):
+            check_statement({**stated, "epsilon": stated["epsilon"] / 2}, ledger)
+
+
+def test_labels_that_were_changed_are_not_published(labels, data, tmp_path):
+    forged = labels.released.noisy_sums.copy()
+    forged[0, 0] += 1
+    relabelled = (labels.training_labels.labels + 1) % 10
+    for changed in (
+        {"released": dataclasses.replace(labels.released, noisy_sums=forged)},
+        {"training_labels": dataclasses.replace(labels.training_labels, labels=relabelled)},
+        {"certainty": 0.5},
+    ):
+        student = pate_tf.Student("supervised", model="mlp", steps=1)
+        student.fit(data.pool, dataclasses.replace(labels, **changed))
+        with pytest.raises(ValueError, match="labels: expected"):
+            pate_tf.publish(student, tmp_path / "out")
+
+
+def test_sums_of_a_table_tell_its_classes_apart(tmp_path):
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(6_000, 4)).astype(np.float32)
+    labels = (inputs[:, 0] + 0.5 * inputs[:, 1] > 1.0).astype(np.int64)  # a fifth is positive
+    table = pate_tf.Data.from_arrays(
+        inputs[:4_000],
+        labels[:4_000],
+        inputs[4_000:],
+        labels[4_000:],
+        num_classes=2,
+        kind="tabular",
+        value_range=(-6.0, 6.0),
+        held_out=0.25,
+    )
+    sums = FeatureSums(directory=tmp_path).fit(table.private, table.pool)
+    assert isinstance(sums.stored, StoredSums) and sums.stored.representation == "raw"
+    with Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
+        found = labeller.label(table.pool)
+    truth = (table.pool.inputs[:, 0] + 0.5 * table.pool.inputs[:, 1] > 1.0).astype(np.int64)
+    right = found.labels == truth[found.query_indices]
+    # .931 +- .011 over seeds of the noise; the majority class has .81.
+    assert len(right) == 1_500 and right.mean() > 0.86
+    assert right[truth[found.query_indices] == 1].mean() > 0.5

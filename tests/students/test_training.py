@@ -1,0 +1,127 @@
+"""How students are trained, whatever their kind."""
+
+import keras
+import numpy as np
+import pytest
+from labels_for_tests import released_labels
+
+from pate_tf.data import catalogue as data
+from pate_tf.models import catalogue as models
+from pate_tf.students.config import find_student
+from pate_tf.students.kinds import StudentConfig, gan, kind_of
+from pate_tf.students.kinds.consistency import ConsistencyStudent
+from pate_tf.students.training import run_digest
+
+PUBLIC = data.load_public("digits")
+SPLIT = PUBLIC.split(400)
+
+
+def config(**changes) -> StudentConfig:
+    fields = {"model": "mlp", "max_steps": 30, "batch_size": 32, "learning_rate": 0.003, "seed": 1}
+    return StudentConfig(**{**fields, **changes})
+
+
+def train(num_labels: int, **changes) -> keras.Model:
+    labels = released_labels(np.arange(num_labels), SPLIT.pool_labels[:num_labels])
+    wanted = config(**changes)
+    return kind_of(wanted.student).train(wanted, labels, SPLIT.pool)
+
+
+@pytest.mark.parametrize("max_steps", [1, 149, 150, 260])
+def test_it_does_about_as_many_steps_as_were_asked_for(max_steps):
+    model = train(8, max_steps=max_steps, batch_size=2)
+    assert max_steps <= int(model.optimizer.iterations.numpy()) <= 1.02 * max_steps
+
+
+def test_a_models_own_losses_count():
+    norms = [
+        np.linalg.norm(
+            train(60, model=f"architectures_for_tests:{model}", max_steps=100)
+            .trainable_weights[0]
+            .numpy()
+        )
+        for model in ("with_dense", "regularized")
+    ]
+    assert norms[1] < 0.5 * norms[0]
+
+
+def consistency_student() -> ConsistencyStudent:
+    classifier = models.build("cnn", PUBLIC.dataset, seed=3)
+    return ConsistencyStudent(classifier, PUBLIC.dataset, warm_up_steps=7)
+
+
+def gan_student() -> gan.GanStudent:
+    student = gan.GanStudent(
+        gan.build_classifier(PUBLIC.dataset, seed=1),
+        gan.build_generator(PUBLIC.dataset, seed=2),
+        PUBLIC.dataset,
+    )
+    student.compile(0.003)
+    return student
+
+
+@pytest.mark.parametrize("student", [consistency_student, gan_student])
+def test_a_student_is_saved_and_comes_back(student, tmp_path):
+    saved = student()
+    for average in saved.averages:
+        average.assign(average + 0.5)
+    saved.save(tmp_path / "student.keras")
+    loaded = keras.saving.load_model(tmp_path / "student.keras")
+    assert loaded.dataset == PUBLIC.dataset
+    assert getattr(loaded, "warm_up_steps", None) == getattr(saved, "warm_up_steps", None)
+    if student is gan_student:
+        assert float(loaded.generator_optimizer.learning_rate) == pytest.approx(0.003)
+    for one, other in zip(saved.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_average_is_of_the_weights_and_the_first_is_the_weights():
+    student = consistency_student()
+    weights = student.classifier.trainable_weights
+    expected = None
+    for step in range(4):
+        for weight in weights:
+            weight.assign(weight + 1.0)
+        student.update_average()
+        share = step / (step + 10)
+        values = [weight.numpy() for weight in weights]
+        expected = [
+            share * old + (1 - share) * new
+            for old, new in zip(expected or values, values, strict=True)
+        ]
+        averaged = student.averaged_classifier().trainable_weights
+        for one, other in zip(averaged, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("student", ["supervised", "consistency"])
+def test_a_student_goes_on_from_a_given_network_and_leaves_it_as_it_is(student):
+    first = train(60, max_steps=100)
+    before = [weight.copy() for weight in first.get_weights()]
+    fields = {"max_steps": 1, "learning_rate": 1e-6, "student": student}
+    found = train(60, **fields, initial=first)
+    other = train(60, **fields)
+    for weight, start, cold in zip(found.get_weights(), before, other.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, start, atol=1e-5)
+        assert not np.allclose(cold, start, atol=1e-5) or not cold.any()
+    for weight, start in zip(first.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, start)
+
+
+def test_another_initial_network_is_another_run():
+    networks = [train(8, max_steps=1, seed=seed) for seed in (1, 2)]
+    labels = released_labels(np.arange(8), SPLIT.pool_labels[:8])
+    digests = {
+        run_digest(config(initial=network), labels, SPLIT.pool) for network in (None, *networks)
+    }
+    assert len(digests) == 3
+
+
+def test_students_without_a_network_of_the_users_refuse_one():
+    network = models.build("mlp", PUBLIC.dataset)
+    for student in ("gan", "random_forest"):
+        with pytest.raises(ValueError, match="initial: expected none for student"):
+            find_student(config(student=student, initial=network), PUBLIC.dataset)
+    with pytest.raises(ValueError, match=r"expected .* for digits"):
+        wrong = keras.Sequential([keras.Input((3,)), keras.layers.Dense(10)])
+        find_student(config(student="supervised", initial=wrong), PUBLIC.dataset)
