@@ -26,15 +26,10 @@ os.environ["PATE_TF_STATE"] = tempfile.mkdtemp(prefix="pate_tf_state_")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
 
-# What tests of several rooms share, and models of the tests' own, by the name
-# `architectures_for_tests:<function>`.
-sys.path.extend(
-    str(pathlib.Path(__file__).parent / name)
-    for name in (
-        *("accounting", "data", "front", "models", "refusals", "runs"),
-        *("selective_sgd", "statement"),
-    )
-)
+# Helpers of tests, and models of the tests' own by the name `architectures_for_tests:<function>`.
+HERE = pathlib.Path(__file__).resolve().parent
+FOLDERS = sorted({file.parent for file in HERE.rglob("*.py") if not file.name.startswith("test_")})
+sys.path[:0] = [str(folder) for folder in (HERE.parent, *FOLDERS)]
 
 from script_processes import (
     MAX_STEPS,

@@ -9,7 +9,7 @@ from chosen_votes import POOL, PUBLIC, FakeEnsemble, released, table
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.api.labelling import open_ledger
-from pate_tf.api.publishing import PAGE, publish_model
+from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
 from pate_tf.api.student_training import learn
 from pate_tf.core.sensitive import Votes
@@ -17,6 +17,7 @@ from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import load_labels
 from pate_tf.representations import catalogue as features_catalogue
 from pate_tf.representations import catalogue as trust
+from pate_tf.statement.check import PAGE_FILE
 from pate_tf.students.config import StudentSettings, complete
 from pate_tf.teachers.voters import StoredVotes
 
@@ -102,7 +103,9 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
         assert not (tmp_path / "forged").exists()
         found = published(labels, "out")
     assert found.statement.num_neighbours == 10
-    assert "the 10 public inputs that look most like it" in (tmp_path / "out" / PAGE).read_text()
+    assert (
+        "the 10 public inputs that look most like it" in (tmp_path / "out" / PAGE_FILE).read_text()
+    )
     stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
     assert stated["num_neighbours"] == 10
 

@@ -1,1 +1,0 @@
-"""Lets the folders in here import what stands beside this file."""
