@@ -27,9 +27,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PATE_TF_CACHE"] = tempfile.mkdtemp(prefix="pate_tf_cache_")
 
 # Helpers of tests, and models of the tests' own by the name `architectures_for_tests:<function>`.
-HERE = pathlib.Path(__file__).resolve().parent
-FOLDERS = sorted({file.parent for file in HERE.rglob("*.py") if not file.name.startswith("test_")})
-sys.path[:0] = [str(folder) for folder in (HERE.parent, *FOLDERS)]
+sys.path.extend(
+    str(folder)
+    for here in (pathlib.Path(__file__).resolve().parent,)
+    for folder in (
+        here.parent,
+        *sorted({file.parent for file in here.rglob("*.py") if not file.name.startswith("test_")}),
+    )
+)
 
 from script_processes import (
     MAX_STEPS,
