@@ -278,7 +278,6 @@ def test_a_savedmodel_of_each_teacher_is_one_of_networks(whole, case, encoder):
         ({"model": "cnn", "representation": "raw"}, "representation: expected none for cnn"),
         ({"model": "mlp", "class_weights": (1, 2)}, "class_weights: expected one for each of 3"),
     ],
-    ids=str,
 )
 def test_settings_that_a_kind_does_not_have_are_refused(settings, message):
     asked = teacher_training.TeacherSettings(**settings)
@@ -298,7 +297,6 @@ def test_settings_that_a_kind_does_not_have_are_refused(settings, message):
         ({"model": "mlp", "unit": "record"}, {}, "partition: expected unit record, got owner"),
         ({"model": "mlp", "num_teachers": 4}, {}, "partition: expected teachers 4, got 5"),
     ],
-    ids=str,
 )
 def test_work_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, settings, engine, message):
     fields = {"num_teachers": NUM_TEACHERS, "unit": "owner"}
