@@ -20,9 +20,9 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     """Returns randomly changed inputs.
 
     Args:
-      inputs: float32 `[batch, *input_shape]`.
-      dataset: says which changes keep a label.
-      seed: int32 `[2]`; the same seed gives the same changes.
+        inputs: float32 `[batch, *input_shape]`.
+        dataset: says which changes keep a label.
+        seed: int32 `[2]`; the same seed gives the same changes.
     """
     fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
     if dataset.augmentation == "affine":

@@ -30,20 +30,20 @@ def load_private(
     """Returns the labelled records that the teachers share out among themselves.
 
     Args:
-      name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or
-        `module:function`. The function is called as `function("private", data_dir)` or
-        `function("public", data_dir)` and returns a `Dataset`, the same for both, the inputs
-        `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not look at private
-        records to prepare public ones, nor scale a record by others. Public labels serve evaluation
-        alone: it may return the first two without them, None in their place, or -1 for each sample
-        that has none.
-      data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
-        `TABLES` may lie in a folder of the table's name below it.
-      svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
+        name: one of `NAMES`; any name that TensorFlow Datasets knows or finds in `data_dir`; or
+            `module:function`. The function is called as `function("private", data_dir)` or
+            `function("public", data_dir)` and returns a `Dataset`, the same for both, the inputs
+            `[num_examples, *input_shape]` and the labels `[num_examples]`. It must not look at
+            private records to prepare public ones, nor scale a record by others. Public labels
+            serve evaluation alone: it may return the first two without them, None in their place,
+            or -1 for each sample that has none.
+        data_dir: where TensorFlow Datasets keeps prepared data; None for its default. Raw files of
+            `TABLES` may lie in a folder of the table's name below it.
+        svhn_extra: whether SVHN's extra split is shared out too, or its train split alone.
 
     Raises:
-      ValueError: if the name is unknown, the data can't be had, or what a function returns does not
-        fit together.
+        ValueError: if the name is unknown, the data can't be had, or what a function returns does
+            not fit together.
     """
     return _sides(name, data_dir, svhn_extra=svhn_extra).private()
 
@@ -136,11 +136,11 @@ def tfds_source(name: str, data_dir: pathlib.Path | None) -> Source:
     """Describes a data set of TFDS by its public metadata alone.
 
     It needs supervised keys whose label is a `ClassLabel` and whose input is an image of one shape
-    or a vector of numbers, and a split "train" and one named "test" or "validation". Vectors
-    are not scaled for Keras models (forests need no scale): nothing public says by what.
+    or a vector of numbers, and a split "train" and one named "test" or "validation". Vectors are
+    not scaled for Keras models (forests need no scale): nothing public says by what.
 
     Raises:
-      ValueError: if it can't be had, or is of another form.
+        ValueError: if it can't be had, or is of another form.
     """
     # What errors are told about before anything is known of it.
     unknown = Dataset(

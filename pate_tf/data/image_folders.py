@@ -27,17 +27,17 @@ def load_public(
     """Returns the public images of a folder.
 
     Those in a folder of a class's name have that label, those that lie loose have none. They come
-    in the order of their paths, which for a pool with labels is that of classes: samples are put
-    in a fixed order that has nothing to do with them.
+    in the order of their paths, which for a pool with labels is that of classes: samples are put in
+    a fixed order that has nothing to do with them.
 
     Args:
-      folder: with the images.
-      classes: the names of the classes, in the order of their numbers. Default: the names of the
-        folders in it, sorted.
-      augmentation: as of `Dataset`.
+        folder: with the images.
+        classes: the names of the classes, in the order of their numbers. Default: the names of the
+            folders in it, sorted.
+        augmentation: as of `Dataset`.
 
     Raises:
-      ValueError: if there are no images, they differ in shape, or classes are not known.
+        ValueError: if there are no images, they differ in shape, or classes are not known.
     """
     found = _folders(folder)
     named = tuple(classes) if classes else tuple(sorted(found))
@@ -74,12 +74,12 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
     is replaced by one of the same name and another class moves no other one.
 
     Args:
-      folder: with the folders.
-      public: whose data set this is.
+        folder: with the folders.
+        public: whose data set this is.
 
     Raises:
-      ValueError: if there are no images, one has another shape than the public ones, or a folder
-        has the name of no class. The message names no class and no file.
+        ValueError: if there are no images, one has another shape than the public ones, or a folder
+            has the name of no class. The message names no class and no file.
     """
     dataset = public.dataset
     found = _folders(folder)

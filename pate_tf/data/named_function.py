@@ -24,11 +24,11 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     """Imports the function that `name` names; a function comes back as it is.
 
     Args:
-      name: a function, or `module:function`, whose module must be importable.
-      flag: what the user gave it as, for errors.
+        name: a function, or `module:function`, whose module must be importable.
+        flag: what the user gave it as, for errors.
 
     Raises:
-      ValueError: if there is no such function.
+        ValueError: if there is no such function.
     """
     if not isinstance(name, str):
         if not callable(name):
@@ -49,13 +49,13 @@ def call_function(name: Named, *arguments: Any, flag: str) -> Any:
     """Calls a user's own function; what it raises becomes one line that names file and line.
 
     Args:
-      name: as `import_function` takes it.
-      *arguments: what the function is called with.
-      flag: what the user gave it as, for errors.
+        name: as `import_function` takes it.
+        *arguments: what the function is called with.
+        flag: what the user gave it as, for errors.
 
     Raises:
-      ValueError: if there is no such function, or it raises or ends the program. The exception
-        itself is the cause.
+        ValueError: if there is no such function, or it raises or ends the program. The exception
+            itself is the cause.
     """
     function = import_function(name, flag=flag)
     try:

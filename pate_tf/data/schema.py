@@ -25,21 +25,21 @@ MOST_TEXT_FEATURES = 2**16
 class TableColumn:
     """One column of a table, and how it becomes features.
 
-    A number is one feature, clipped to the range. A category is a feature for each in the list,
-    1 for the one that it is. A text is many, as `data.text` makes them.
+    A number is one feature, clipped to the range. A category is a feature for each in the list, 1
+    for the one that it is. A text is many, as `data.text` makes them.
 
     Attributes:
-      name: of the column.
-      low: lowest value of a number, from public knowledge.
-      high: highest value.
-      categories: what else it can be; empty for a number.
-      other: whether there is one more feature for values that are not in the list, rather than
-        an error.
-      missing: what stands for an empty field; None if that is an error.
-      text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
+        name: of the column.
+        low: lowest value of a number, from public knowledge.
+        high: highest value.
+        categories: what else it can be; empty for a number.
+        other: whether there is one more feature for values that are not in the list, rather than an
+            error.
+        missing: what stands for an empty field; None if that is an error.
+        text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
 
     Raises:
-      ValueError: if range and categories don't stand together.
+        ValueError: if range and categories don't stand together.
     """
 
     name: str
@@ -85,13 +85,13 @@ class TableColumn:
         """Returns the features float32 `[num_records, width]` of the column's fields.
 
         Args:
-          values: a field of each record.
-          what: begins an error's message, which names the place and no value.
-          places: where each record stands.
+            values: a field of each record.
+            what: begins an error's message, which names the place and no value.
+            places: where each record stands.
 
         Raises:
-          ValueError: if a field is empty and nothing stands for that, no finite number, or of no
-            category.
+            ValueError: if a field is empty and nothing stands for that, no finite number, or of no
+                category.
         """
         if self.missing is not None:
             values = [self.missing if value == "" else value for value in values]
@@ -139,16 +139,16 @@ class Schema:
     """What is publicly known of a table; columns that it does not name are not used.
 
     Attributes:
-      columns: in the order of their features.
-      classes: what the label can be, in the order of the classes' numbers.
-      label: name of the label's column; None if the caller says.
-      owner: name of the column that says whose a record is; None for none.
-      name: of the data set; None for the public file's.
-      pool_size: how many public samples form the student's pool by default; None for 70 % of those
-        of the public file if some have labels, else all.
+        columns: in the order of their features.
+        classes: what the label can be, in the order of the classes' numbers.
+        label: name of the label's column; None if the caller says.
+        owner: name of the column that says whose a record is; None for none.
+        name: of the data set; None for the public file's.
+        pool_size: how many public samples form the student's pool by default; None for 70 % of
+            those of the public file if some have labels, else all.
 
     Raises:
-      ValueError: if they don't stand together.
+        ValueError: if they don't stand together.
     """
 
     columns: tuple[TableColumn, ...]
@@ -197,12 +197,12 @@ class Schema:
         """Returns records as features float32 `[num_records, num_features]`.
 
         Args:
-          fields: of each column by its name, a string for each record.
-          what: begins an error's message, which names the place and no value.
-          places: where each record stands.
+            fields: of each column by its name, a string for each record.
+            what: begins an error's message, which names the place and no value.
+            places: where each record stands.
 
         Raises:
-          ValueError: if a column is missing, or a field does not fit it.
+            ValueError: if a column is missing, or a field does not fit it.
         """
         for column in self.columns:
             if column.name not in fields:
@@ -214,10 +214,10 @@ class Schema:
         """Returns one record as the float32 `[num_features]` features that a student takes.
 
         Args:
-          record: the fields by column.
+            record: the fields by column.
 
         Raises:
-          ValueError: if a field is missing or does not fit.
+            ValueError: if a field is missing or does not fit.
         """
         fields = {name: [field_text(value)] for name, value in record.items()}
         return self.encode_columns(fields, "record", ["0"])[0]
@@ -228,13 +228,13 @@ class Schema:
         """Returns labels as numbers of classes, int64 `[num_records]`.
 
         Args:
-          values: the labels.
-          what: begins an error's message.
-          places: where each record stands.
-          may_be_empty: whether an empty one is -1, the sign of no label, rather than an error.
+            values: the labels.
+            what: begins an error's message.
+            places: where each record stands.
+            may_be_empty: whether an empty one is -1, the sign of no label, rather than an error.
 
         Raises:
-          ValueError: if a label is no class.
+            ValueError: if a label is no class.
         """
         number = {name: index for index, name in enumerate(self.classes)}
         if may_be_empty:
@@ -265,8 +265,8 @@ def read_schema(path: pathlib.Path) -> Schema:
     """Reads a schema in TOML; `to_toml` writes one.
 
     Raises:
-      ValueError: if it is no TOML, or says what no schema says.
-      OSError: if it can't be read.
+        ValueError: if it is no TOML, or says what no schema says.
+        OSError: if it can't be read.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -281,11 +281,7 @@ def read_schema(path: pathlib.Path) -> Schema:
 
 
 def schema_of(values: Mapping[str, Any]) -> Schema:
-    """Returns the schema that TOML's values say.
-
-    Raises:
-      ValueError: if they say what no schema says.
-    """
+    """Returns the schema that TOML's values say; ValueError if they say what no schema says."""
     _check_keys(values, _KEYS, "schema")
     columns = values.get("columns")
     if not isinstance(columns, dict) or not all(isinstance(one, dict) for one in columns.values()):
@@ -356,13 +352,13 @@ def draft(
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
     Args:
-      fields: of each column by its name.
-      label: name of the label's column, which public records need not have.
-      owner: name of the owner's column.
-      categories: names of columns that are categories, though they hold numbers.
+        fields: of each column by its name.
+        label: name of the label's column, which public records need not have.
+        owner: name of the owner's column.
+        categories: names of columns that are categories, though they hold numbers.
 
     Raises:
-      ValueError: if no column can be used.
+        ValueError: if no column can be used.
     """
     classes = sorted({value for value in fields.get(label or "", ()) if value})
     lines = ["# Drafted from public records. Look it through: ranges and categories are public."]

@@ -20,11 +20,11 @@ def read_fields(path: pathlib.Path) -> tuple[Fields, list[str]]:
     """Returns the fields of each column by its name, and where each record stands.
 
     Args:
-      path: a file of comma-separated values whose first line names the columns, or Parquet, by its
-        name's end, which needs the package pyarrow.
+        path: a file of comma-separated values whose first line names the columns, or Parquet, by
+            its name's end, which needs the package pyarrow.
 
     Raises:
-      ValueError: if the file is neither, or can't be read. The message carries no field.
+        ValueError: if the file is neither, or can't be read. The message carries no field.
     """
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path)
@@ -91,15 +91,15 @@ def load_private(
     """SENSITIVE: returns the private records of a file.
 
     Args:
-      path: as `read_fields` takes it.
-      schema: how a record becomes features.
-      public: whose data set this is.
-      label: name of the label's column; None for the schema's.
-      owner: name of the owner's column; None for the schema's.
+        path: as `read_fields` takes it.
+        schema: how a record becomes features.
+        public: whose data set this is.
+        label: name of the label's column; None for the schema's.
+        owner: name of the owner's column; None for the schema's.
 
     Raises:
-      ValueError: if a column is missing, a record does not fit the schema, or there is none. The
-        message names a place and no value.
+        ValueError: if a column is missing, a record does not fit the schema, or there is none. The
+            message names a place and no value.
     """
     fields, places = read_fields(path)
     return private_records(fields, places, str(path), schema, public, label=label, owner=owner)

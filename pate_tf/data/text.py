@@ -1,8 +1,8 @@
 """Strings as features: hashed n-grams of words, without any vocabulary.
 
 A vocabulary of private texts would tell which words are in them. A hash tells nothing: where an
-n-gram goes is the same for every text in the world. The same graph turns strings into features
-when teachers learn and when a student is served.
+n-gram goes is the same for every text in the world. The same graph turns strings into features when
+teachers learn and when a student is served.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
     hold the square roots of how often, scaled to length 1: zeros for a text without words.
 
     Args:
-      texts: UTF-8; what is none of it separates words.
-      num_features: how many; different n-grams may share one.
+        texts: UTF-8; what is none of it separates words.
+        num_features: how many; different n-grams may share one.
     """
     # In this order: what makes letters small stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN]+", " ")
@@ -54,7 +54,7 @@ def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
     """Returns strings `[num_texts]` as a list.
 
     Raises:
-      ValueError: if something else than strings is among them. The message carries no text.
+        ValueError: if something else than strings is among them. The message carries no text.
     """
     array = np.asarray(values, dtype=object)
     if array.ndim != 1 or not all(isinstance(text, str) for text in array):

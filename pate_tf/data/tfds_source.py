@@ -1,7 +1,7 @@
 """Examples out of TensorFlow Datasets, image or table, however large.
 
-A split that is small lies in memory. A large one is streamed once through tf.data into a file
-in the folder of its records, and mapped: gathering the records of one teacher reads those alone.
+A split that is small lies in memory. A large one is streamed once through tf.data into a file in
+the folder of its records, and mapped: gathering the records of one teacher reads those alone.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ class Source:
     """Where TFDS has a data set's two sides.
 
     Attributes:
-      dataset: what is publicly known of the data.
-      builder: the name that TFDS knows.
-      private_split: the split that the teachers share out.
-      public_split: the split that holds the student's pool.
-      input_name: the feature that is the input.
-      label_name: the feature that is the label.
-      raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand;
-        empty if there is no such way.
+        dataset: what is publicly known of the data.
+        builder: the name that TFDS knows.
+        private_split: the split that the teachers share out.
+        public_split: the split that holds the student's pool.
+        input_name: the feature that is the input.
+        label_name: the feature that is the label.
+        raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand;
+            empty if there is no such way.
     """
 
     dataset: Dataset
@@ -70,14 +70,14 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
     """Returns inputs `[num_examples, *input_shape]` and labels int64 `[num_examples]`.
 
     Args:
-      source: what to load.
-      split: as TFDS writes splits, e.g. "train+extra".
-      data_dir: where TFDS keeps prepared data; None for its own default. What is not prepared
-        there is prepared there, from raw files or by download; below TFDS' default if `data_dir`
-        is read-only and holds raw files.
+        source: what to load.
+        split: as TFDS writes splits, e.g. "train+extra".
+        data_dir: where TFDS keeps prepared data; None for its own default. What is not prepared
+            there is prepared there, from raw files or by download; below TFDS' default if
+            `data_dir` is read-only and holds raw files.
 
     Raises:
-      ValueError: if the data are neither there nor can be downloaded, or are broken.
+        ValueError: if the data are neither there nor can be downloaded, or are broken.
     """
     with errors_in_one_line(source, data_dir):
         builder = open_builder(source.builder, data_dir, source.raw_files)
@@ -123,9 +123,9 @@ def open_builder(name: str, data_dir: pathlib.Path | None, raw_files: Sequence[s
     """Returns a TFDS builder whose data are prepared.
 
     Args:
-      name: the name that TFDS knows.
-      data_dir: as in `load_split`.
-      raw_files: as in `Source`.
+        name: the name that TFDS knows.
+        data_dir: as in `load_split`.
+        raw_files: as in `Source`.
     """
     with contextlib.redirect_stdout(io.StringIO()):  # the library never prints, nor may TFDS here
         import tensorflow_datasets as tfds

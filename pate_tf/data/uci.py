@@ -31,10 +31,10 @@ class Column:
     """One feature of a table.
 
     Attributes:
-      name: as the table's documentation calls it.
-      categories: what it can be, in the order of their numbers from 0 on; empty for a number.
-      low: lowest value to scale by, in the column's own unit.
-      high: highest value to scale by; values outside are allowed.
+        name: as the table's documentation calls it.
+        categories: what it can be, in the order of their numbers from 0 on; empty for a number.
+        low: lowest value to scale by, in the column's own unit.
+        high: highest value to scale by; values outside are allowed.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Column:
         """Returns a field as a number: a category by its place in the public list.
 
         Raises:
-          RawDataError: if it is an unknown category, or no finite number. It names the place and
-            the column, not the value.
+            RawDataError: if it is an unknown category, or no finite number. It names the place and
+                the column, not the value.
         """
         try:
             number = float(self.categories.index(text) if self.categories else float(text))
@@ -72,12 +72,12 @@ class RawTable:
     """What is publicly known of a raw table.
 
     Attributes:
-      name: of the data set.
-      columns: of the features, in their order.
-      label: name of the label's column.
-      labels: from a label in the file to its class.
-      classes: names of the classes.
-      pool_size: how many public samples form the pool by default.
+        name: of the data set.
+        columns: of the features, in their order.
+        label: name of the label's column.
+        labels: from a label in the file to its class.
+        classes: names of the classes.
+        pool_size: how many public samples form the pool by default.
     """
 
     name: str
@@ -106,17 +106,13 @@ class RawTable:
         """Returns a record's features `[num_columns]`.
 
         Raises:
-          RawDataError: if a field is an unknown category, or no finite number.
+            RawDataError: if a field is an unknown category, or no finite number.
         """
         row = [column.encode(record[column.name], place) for column in self.columns]
         return np.array(row, np.float32)
 
     def class_of(self, record: Mapping[str, str], place: str) -> int:
-        """Returns the class of a record's label.
-
-        Raises:
-          RawDataError: if the label is unknown.
-        """
+        """Returns the class of a record's label; RawDataError if the label is unknown."""
         text = record[self.label].removesuffix(".")  # in Adult's test file a full stop follows
         if text not in self.labels:
             raise RawDataError(
@@ -131,8 +127,8 @@ def raw_files(dl_manager: Any, urls: Mapping[str, str]) -> dict[str, pathlib.Pat
     Downloads are checked against `checksums.tsv`.
 
     Args:
-      dl_manager: TFDS' download manager.
-      urls: from a file's name to where it is downloaded from.
+        dl_manager: TFDS' download manager.
+        urls: from a file's name to where it is downloaded from.
     """
     try:
         folder = pathlib.Path(dl_manager.manual_dir)
@@ -151,16 +147,16 @@ def read_records(
     """Reads comma-separated records; blank lines are left out.
 
     Args:
-      lines: of the file, without a header.
-      fields: the name of each field.
-      file: its name, for errors.
-      first_line: the number of the first of `lines` in the file.
+        lines: of the file, without a header.
+        fields: the name of each field.
+        file: its name, for errors.
+        first_line: the number of the first of `lines` in the file.
 
     Yields:
-      Where the record stands, for errors, and its fields by name.
+        Where the record stands, for errors, and its fields by name.
 
     Raises:
-      RawDataError: if a record has another number of fields, or the file is no text.
+        RawDataError: if a record has another number of fields, or the file is no text.
     """
     reader = csv.reader(lines)
     try:

@@ -167,12 +167,12 @@ def find_builder(name: Named) -> Builder:
     """Returns the function that builds a model.
 
     Args:
-      name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`,
-        that takes a `Dataset` and returns a Keras model from raw inputs to logits
-        `[batch, num_classes]`.
+        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`,
+            that takes a `Dataset` and returns a Keras model from raw inputs to logits `[batch,
+            num_classes]`.
 
     Raises:
-      ValueError: if there is no such model.
+        ValueError: if there is no such model.
     """
     if isinstance(name, str) and name in BUILDERS:
         return BUILDERS[name]
@@ -200,8 +200,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Fixes everything that draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
 
     For code of other people's that knows no other, such as Keras' `fit` and layers of a user's own.
-    The callers' generators get their states back; TensorFlow's, which gives none away, begins
-    again at the seed that it had, or without one; Keras' begins at this seed.
+    The callers' generators get their states back; TensorFlow's, which gives none away, begins again
+    at the seed that it had, or without one; Keras' begins at this seed.
     """
     before = tf.compat.v1.get_seed(0)[0]
     states = random.getstate(), np.random.get_state()
@@ -219,12 +219,12 @@ def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
     """Builds a model and checks that it fits the data set.
 
     Args:
-      name: as `find_builder` takes it.
-      dataset: the data the model is for.
-      seed: fixes initial weights and dropout.
+        name: as `find_builder` takes it.
+        dataset: the data the model is for.
+        seed: fixes initial weights and dropout.
 
     Raises:
-      ValueError: if the model is unknown or does not map inputs of the data set to logits.
+        ValueError: if the model is unknown or does not map inputs of the data set to logits.
     """
     builder = find_builder(name)
     with _seeded_initializers(seed):
@@ -241,7 +241,7 @@ def check_model(model: Any, dataset: Dataset, name: str) -> None:
     """Checks that a model takes a data set's raw inputs and returns a number for each class.
 
     Raises:
-      ValueError: if it does not.
+        ValueError: if it does not.
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
@@ -262,7 +262,7 @@ def load_keras_file(path: pathlib.Path) -> Any:
     """Returns the model of a `.keras` file; one that would run code of its own is refused.
 
     Raises:
-      ValueError: if there is no such model.
+        ValueError: if there is no such model.
     """
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -292,11 +292,11 @@ def check_draws(model: keras.Model, *, training: bool) -> None:
     of a process, and can't be exported.
 
     Args:
-      model: built.
-      training: whether it is called as in training; else as in answering.
+        model: built.
+        training: whether it is called as in training; else as in answering.
 
     Raises:
-      ValueError: if it reads something else.
+        ValueError: if it reads something else.
     """
     signature = tf.TensorSpec([1, *model.input_shape[1:]], tf.float32)
     called = tf.function(lambda inputs: model(inputs, training=training), autograph=False)

@@ -61,7 +61,7 @@ class Estimator:
     """Sensitive if its records were: a fitted estimator of scikit-learn.
 
     Attributes:
-      fitted: the estimator; it takes float32 `[num_inputs, num_features]`.
+        fitted: the estimator; it takes float32 `[num_inputs, num_features]`.
     """
 
     fitted: Any = dataclasses.field(repr=False)
@@ -73,11 +73,11 @@ class Estimator:
         it does not raise then: the label of that input is 0.
 
         Args:
-          inputs: `[num_inputs, ...]`, finite numbers.
+            inputs: `[num_inputs, ...]`, finite numbers.
 
         Raises:
-          ValueError: if the inputs are not finite, have another number of features, or labels are
-            no whole numbers, as when it was fitted to names.
+            ValueError: if the inputs are not finite, have another number of features, or labels are
+                no whole numbers, as when it was fitted to names.
         """
         rows = forest.flat_rows(inputs)
         if not len(rows):
@@ -116,7 +116,7 @@ def is_classifier(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a classifier of scikit-learn: a forest, or what a function returns.
 
     Raises:
-      ValueError: if there is no such function, or the classifier can't be stored.
+        ValueError: if there is no such function, or the classifier can't be stored.
     """
     if model == forest.RANDOM_FOREST:
         return True
@@ -129,7 +129,7 @@ def is_storable_classifier(built: Any) -> bool:
     """Whether something is a classifier of scikit-learn.
 
     Raises:
-      ValueError: if it is one that can't be stored.
+        ValueError: if it is one that can't be stored.
     """
     if not isinstance(built, sklearn.base.BaseEstimator) or not sklearn.base.is_classifier(built):
         return False
@@ -142,24 +142,24 @@ def fit(
 ) -> list[npt.NDArray[Any]]:
     """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
 
-    Records that all have one label make a classifier that always answers it. Without any records
-    it always answers the first class, which says nothing but that. A classifier that fails on these
+    Records that all have one label make a classifier that always answers it. Without any records it
+    always answers the first class, which says nothing but that. A classifier that fails on these
     records gives way to one that always answers their commonest label: who sees a run stop would
     learn something of them. `check_learns` tells beforehand of one that can't learn at all.
 
     Args:
-      model: "random_forest", or `module:function` for a function of the user's own that takes a
-        `Dataset` and returns an unfitted classifier.
-      dataset: the data the classifier is for.
-      inputs: `[num_records, *input_shape]`, raw.
-      labels: `[num_records]`; classes may be missing among them, or all records.
-      seed: fixes every `random_state` among its parameters.
+        model: "random_forest", or `module:function` for a function of the user's own that takes a
+            `Dataset` and returns an unfitted classifier.
+        dataset: the data the classifier is for.
+        inputs: `[num_records, *input_shape]`, raw.
+        labels: `[num_records]`; classes may be missing among them, or all records.
+        seed: fixes every `random_state` among its parameters.
 
     Returns:
-      Arrays that `from_arrays` takes.
+        Arrays that `from_arrays` takes.
 
     Raises:
-      ValueError: if the inputs are not finite.
+        ValueError: if the inputs are not finite.
     """
     if not len(labels):
         inputs, labels = np.zeros((1, *dataset.input_shape)), np.zeros(1, np.int64)
@@ -176,7 +176,7 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     """Checks that a classifier learns from records that are made up of public values alone.
 
     Raises:
-      ValueError: if it does not, with what it says, or if it can't be stored.
+        ValueError: if it does not, with what it says, or if it can't be stored.
     """
     random = np.random.default_rng(0)
     labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
@@ -215,7 +215,7 @@ def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Classifier:
     """Rebuilds a classifier from what `fit` returned.
 
     Raises:
-      ValueError: if the arrays hold none, or one that is not trusted.
+        ValueError: if the arrays hold none, or one that is not trusted.
     """
     return _load(arrays[0]) if len(arrays) == 1 else Forest.from_arrays(arrays)
 

@@ -53,18 +53,18 @@ def fit(
     neither raises nor warns for any finite features and labels.
 
     Args:
-      name: of `NAMES`.
-      features: `[num_records, num_features]`.
-      labels: `[num_records]`.
-      num_classes: number of classes; some may have no record.
-      num_views: of norm 1 each in the features, public.
-      scale: factors by which features vary equally in the pool, `[num_features]`, public, as
-        `Encoder.scale`; None where unknown. `ridge` uses it: a weight is penalised the more, the
-        more its feature varies.
+        name: of `NAMES`.
+        features: `[num_records, num_features]`.
+        labels: `[num_records]`.
+        num_classes: number of classes; some may have no record.
+        num_views: of norm 1 each in the features, public.
+        scale: factors by which features vary equally in the pool, `[num_features]`, public, as
+            `Encoder.scale`; None where unknown. `ridge` uses it: a weight is penalised the more,
+            the more its feature varies.
 
     Returns:
-      Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
-      features with and to add; of others the records' features and labels.
+        Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
+        features with and to add; of others the records' features and labels.
     """
     if not is_linear(name):
         return [_stored(features), labels.astype(np.int16)]
@@ -130,13 +130,13 @@ def stack(name: str, teachers: Sequence[Sequence[npt.NDArray[Any]]]) -> Arrays:
     """Joins what `fit` returned for each teacher.
 
     Args:
-      name: of `NAMES`.
-      teachers: at least one.
+        name: of `NAMES`.
+        teachers: at least one.
 
     Returns:
-      Of linear ones `[num_teachers, num_features, num_classes]` and `[num_teachers, num_classes]`;
-      of others the features and labels of all records, in the order of the teachers, and int64
-      `[num_teachers + 1]`, where each teacher's begin, and their number.
+        Of linear ones `[num_teachers, num_features, num_classes]` and `[num_teachers,
+        num_classes]`; of others the features and labels of all records, in the order of the
+        teachers, and int64 `[num_teachers + 1]`, where each teacher's begin, and their number.
     """
     if is_linear(name):
         return [np.stack(arrays) for arrays in zip(*teachers, strict=True)]

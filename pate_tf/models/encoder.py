@@ -30,8 +30,8 @@ class Part(tf.Module):
     """One network, or one rule: from raw inputs to one or several views of them.
 
     Attributes:
-      widths: number of features of each view.
-      weight: of each view, where features of several parts are weighed against each other.
+        widths: number of features of each view.
+        weight: of each view, where features of several parts are weighed against each other.
     """
 
     widths: tuple[int, ...]
@@ -60,11 +60,11 @@ class Encoder(tf.Module):
     input for which a part gives NaN or infinity has the features 0.
 
     Attributes:
-      dataset: the data whose inputs it takes.
-      description: what it is, JSON; another text is another encoder's.
-      parts: what it was joined from, in the order of their views.
-      widths: number of features of each view.
-      learnt: variables with all that was learnt.
+        dataset: the data whose inputs it takes.
+        description: what it is, JSON; another text is another encoder's.
+        parts: what it was joined from, in the order of their views.
+        widths: number of features of each view.
+        learnt: variables with all that was learnt.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Encoder(tf.Module):
         """Joins parts.
 
         Args:
-          dataset: the data whose inputs they take.
-          parts: at least one; their views keep this order.
-          description: JSON values that say what the encoder is.
+            dataset: the data whose inputs they take.
+            parts: at least one; their views keep this order.
+            description: JSON values that say what the encoder is.
         """
         super().__init__()
         self.dataset = dataset
@@ -159,11 +159,11 @@ class Encoder(tf.Module):
         """Returns features `[num_inputs, num_features]`, worked out in parts.
 
         Args:
-          inputs: raw, `[num_inputs, *input_shape]`.
-          advance: called with the number of inputs done since its last call.
+            inputs: raw, `[num_inputs, *input_shape]`.
+            advance: called with the number of inputs done since its last call.
 
         Raises:
-          ValueError: if the inputs have another shape, or are not finite.
+            ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
         found = np.empty((len(inputs), self.num_features), np.float32)
@@ -206,9 +206,9 @@ def record_vectors(
     """Returns a vector of L2 norm at most 1 for each input, `[num_inputs, num_features + 1]`.
 
     Args:
-      features: `[num_inputs, num_features]`.
-      scale: factors by which features vary equally in the pool, `[num_features]`, as
-        `Encoder.scale`; None where unknown.
+        features: `[num_inputs, num_features]`.
+        scale: factors by which features vary equally in the pool, `[num_features]`, as
+            `Encoder.scale`; None where unknown.
     """
     scaled = features.astype(np.float64)
     if scale is not None:

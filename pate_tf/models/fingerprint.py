@@ -45,8 +45,8 @@ def difference(found: Any, wanted: Any) -> str | None:
     Digests are told apart and never shown: that of private records would help to guess them.
 
     Args:
-      found: JSON values, as stored in a folder.
-      wanted: JSON values, as they are now.
+        found: JSON values, as stored in a folder.
+        wanted: JSON values, as they are now.
     """
     path: list[str] = []
     while True:
@@ -111,7 +111,7 @@ def certain(describe: Callable[[], Any]) -> dict[str, Any]:
     """Describes twice; what differs, because something draws at random, is `UNKNOWN`.
 
     Args:
-      describe: returns JSON values, an object at the top.
+        describe: returns JSON values, an object at the top.
     """
     # A trip through JSON turns tuples into lists, as they are read back.
     one, other = (json.loads(json.dumps(describe())) for _ in range(2))
@@ -134,8 +134,8 @@ def near(numbers: npt.NDArray[Any], within: float) -> Any:
     """Describes numbers that may differ by rounding; `UNKNOWN` if one is not finite.
 
     Args:
-      numbers: of any shape.
-      within: the largest difference that is none.
+        numbers: of any shape.
+        within: the largest difference that is none.
     """
     if not (np.isfinite(numbers).all() and math.isfinite(within)):
         return UNKNOWN
@@ -148,8 +148,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     Functions go by their names, arrays by their digests. `random_state` is left out.
 
     Args:
-      value: of any type.
-      depth: how many objects it lies within.
+        value: of any type.
+        depth: how many objects it lies within.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -198,15 +198,15 @@ def architecture_of(name: Named, dataset: Dataset) -> dict[str, Any]:
     """Describes what a Keras model computes.
 
     Args:
-      name: as `catalogue.build` takes it.
-      dataset: the data the model is for.
+        name: as `catalogue.build` takes it.
+        dataset: the data the model is for.
 
     Returns:
-      JSON values: `class`, `layers` and other settings, `weights`, `first_weights`, and for code
-      that no setting tells, `answers`.
+        JSON values: `class`, `layers` and other settings, `weights`, `first_weights`, and for code
+        that no setting tells, `answers`.
 
     Raises:
-      ValueError: as `catalogue.build`.
+        ValueError: as `catalogue.build`.
     """
     return certain(lambda: _architecture(catalogue.build(name, dataset), dataset))
 
@@ -215,11 +215,11 @@ def estimator_of(name: Named, dataset: Dataset) -> dict[str, Any]:
     """Describes what a classifier of scikit-learn computes: `class`, and each parameter.
 
     Args:
-      name: "random_forest" or `module:function`.
-      dataset: the data the classifier is for.
+        name: "random_forest" or `module:function`.
+        dataset: the data the classifier is for.
 
     Raises:
-      ValueError: if there is no such function.
+        ValueError: if there is no such function.
     """
     return certain(lambda: plain(forest.unfitted(name, dataset)))
 
@@ -263,8 +263,8 @@ def _settings(value: Any, places: Mapping[str, str]) -> Any:
     That is the counter at the end of a name, and the bytecode of a lambda, which names its file.
 
     Args:
-      value: what Keras serialised, or a part of it.
-      places: from the name of a layer to its place in the model.
+        value: what Keras serialised, or a part of it.
+        places: from the name of a layer to its place in the model.
     """
     if isinstance(value, (list, tuple)):
         return [_settings(each, places) for each in value]

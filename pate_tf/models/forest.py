@@ -2,8 +2,8 @@
 
 A forest of scikit-learn is Python objects around compiled trees, and reading such objects from a
 file means to trust it. Arrays of numbers hold all that is needed to answer, are a twentieth of the
-size, and `Forest` refuses any that do not form trees: a node index out of range would be a read
-out of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
+size, and `Forest` refuses any that do not form trees: a node index out of range would be a read out
+of bounds in the compiled traversal. The same arrays make the graph that a student is served as.
 scikit-learn is imported where it is used: `forest_walk` answers without it.
 """
 
@@ -35,16 +35,16 @@ class Forest:
     probabilities are averaged; the label is the likeliest class, the lowest of equals.
 
     Attributes:
-      starts: int64 `[num_trees + 1]`, the first node of each tree, and the number of nodes.
-      children: int32 `[num_nodes, 2]`, left and right child, counted from the tree's first node;
-        -1 at leaves.
-      features: int32 `[num_nodes]`, the feature asked for; 0 at leaves.
-      thresholds: float64 `[num_nodes]`; 0 at leaves.
-      probabilities: float64 `[num_nodes, num_classes]`; 0 where there is no leaf.
-      num_features: how many features an input has.
+        starts: int64 `[num_trees + 1]`, the first node of each tree, and the number of nodes.
+        children: int32 `[num_nodes, 2]`, left and right child, counted from the tree's first node;
+            -1 at leaves.
+        features: int32 `[num_nodes]`, the feature asked for; 0 at leaves.
+        thresholds: float64 `[num_nodes]`; 0 at leaves.
+        probabilities: float64 `[num_nodes, num_classes]`; 0 where there is no leaf.
+        num_features: how many features an input has.
 
     Raises:
-      ValueError: if the arrays do not form trees over that many features.
+        ValueError: if the arrays do not form trees over that many features.
     """
 
     starts: IntArray = dataclasses.field(repr=False)
@@ -116,11 +116,7 @@ class Forest:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[npt.NDArray[Any]]) -> "Forest":
-        """Rebuilds a forest from `arrays()`.
-
-        Raises:
-          ValueError: if the arrays do not form a forest.
-        """
+        """Rebuilds a forest from `arrays()`; ValueError if the arrays do not form a forest."""
         if len(arrays) != len(dataclasses.fields(cls)) or arrays[-1].shape != ():
             raise ValueError("forest: expected arrays that form trees, got others")
         starts, children, features, thresholds, probabilities, num_features = arrays
@@ -130,10 +126,10 @@ class Forest:
         """Returns labels int64 `[num_inputs]`: exactly those of the forest that was fitted.
 
         Args:
-          inputs: `[num_inputs, ...]`, finite numbers, `num_features` each.
+            inputs: `[num_inputs, ...]`, finite numbers, `num_features` each.
 
         Raises:
-          ValueError: if the inputs have another number of features, or are not finite.
+            ValueError: if the inputs have another number of features, or are not finite.
         """
         rows = self.rows_of(inputs)
         return self.label_of(rows, (tree.predict(rows) for tree in self._compiled()))
@@ -180,7 +176,7 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Returns inputs `[num_inputs, ...]` as float32 `[num_inputs, num_features]`.
 
     Raises:
-      ValueError: if a number is not finite.
+        ValueError: if a number is not finite.
     """
     rows = np.ascontiguousarray(
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
@@ -207,7 +203,7 @@ def unfitted(model: Named, dataset: Dataset) -> Any:
     """Returns the unfitted estimator that `--model` names, also one that is no forest.
 
     Raises:
-      ValueError: if there is no such function.
+        ValueError: if there is no such function.
     """
     if model == RANDOM_FOREST:
         from sklearn.ensemble import RandomForestClassifier
@@ -222,15 +218,15 @@ def fit(
     """Fits a forest of scikit-learn.
 
     Args:
-      model: "random_forest" for scikit-learn's defaults with 100 trees, or `module:function` for a
-        function of the user's own that takes a `Dataset` and returns an unfitted forest.
-      dataset: the data the forest is for.
-      inputs: `[num_records, *input_shape]`, raw.
-      labels: `[num_records]`; classes may be missing among them.
-      seed: fixes the forest.
+        model: "random_forest" for scikit-learn's defaults with 100 trees, or `module:function` for
+            a function of the user's own that takes a `Dataset` and returns an unfitted forest.
+        dataset: the data the forest is for.
+        inputs: `[num_records, *input_shape]`, raw.
+        labels: `[num_records]`; classes may be missing among them.
+        seed: fixes the forest.
 
     Raises:
-      ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
+        ValueError: if the inputs are not finite, or the model is no forest of scikit-learn.
     """
     from sklearn.base import clone
 
@@ -283,7 +279,7 @@ class WalkedForest:
         """Returns labels int64 `[num_inputs]`; see `Forest.predict`.
 
         Raises:
-          ValueError: if the inputs have another number of features, or are not finite.
+            ValueError: if the inputs have another number of features, or are not finite.
         """
         rows = self._forest.rows_of(inputs)
         return self._forest.label_of(rows, self._probabilities(rows))

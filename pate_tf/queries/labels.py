@@ -39,25 +39,26 @@ class Labels:
     True
 
     Attributes:
-      pool: the public inputs that they are of.
-      queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism with
-        a threshold may have answered fewer.
-      released: what was released, of all rounds.
-      training_labels: what a student learns from: the released labels, or what follows from them
-        without a query.
-      strategy: how the queries were chosen, by its name in `pate_tf.queries.strategies`.
-      neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
-        (`queries/propagation.py`); None where each was asked alone.
-      certainty: of labels that follow from feature sums, the mean probability that the class named
-        is the likeliest one, as far as noise alone can tell; None of other labels, and where
-        clusters were named.
-      choice: how mechanism, noise and number of queries were chosen, in sentences; None if unknown.
-      seal: of `record`, by the ledger that was charged, so that stored labels can be verified; None
-        without a ledger.
-      labeller: whose ledger was charged, for `pate_tf.publish`; None if unknown.
+        pool: the public inputs that they are of.
+        queries: int64 `[num_queries]`, positions in the pool in the order of asking; a mechanism
+            with a threshold may have answered fewer.
+        released: what was released, of all rounds.
+        training_labels: what a student learns from: the released labels, or what follows from them
+            without a query.
+        strategy: how the queries were chosen, by its name in `pate_tf.queries.strategies`.
+        neighbours: int64 `[num_queries, num_neighbours]`, what each query was asked together with
+            (`queries/propagation.py`); None where each was asked alone.
+        certainty: of labels that follow from feature sums, the mean probability that the class
+            named is the likeliest one, as far as noise alone can tell; None of other labels, and
+            where clusters were named.
+        choice: how mechanism, noise and number of queries were chosen, in sentences; None if
+            unknown.
+        seal: of `record`, by the ledger that was charged, so that stored labels can be verified;
+            None without a ledger.
+        labeller: whose ledger was charged, for `pate_tf.publish`; None if unknown.
 
     Raises:
-      ValueError: if queries or neighbours have another shape.
+        ValueError: if queries or neighbours have another shape.
     """
 
     pool: Pool
@@ -149,8 +150,8 @@ class Labels:
         """Returns the labelled inputs `[num_labels, *input_shape]`, raw, and their labels.
 
         Args:
-          inferred: whether to give what a `Student` learns from: with some strategies ("diverse",
-            "siamese") labels of other inputs of the pool follow from those that were charged.
+            inferred: whether to give what a `Student` learns from: with some strategies ("diverse",
+                "siamese") labels of other inputs of the pool follow from those that were charged.
         """
         given = self.training_labels if inferred else self.released
         return self.pool.inputs[given.query_indices], np.array(given.labels)
@@ -161,11 +162,11 @@ class Labels:
         """Returns a `tf.data.Dataset` of (input, label), raw and in the order of asking.
 
         Args:
-          batch_size: labels a batch; None for one at a time, for `shuffle` and `batch` to follow.
-          inferred: as `to_numpy` takes it.
+            batch_size: labels a batch; None for one at a time, for `shuffle` and `batch` to follow.
+            inferred: as `to_numpy` takes it.
 
         Raises:
-          ValueError: if the batch size is below 1.
+            ValueError: if the batch size is below 1.
         """
         import tensorflow as tf
 
@@ -208,7 +209,7 @@ class Labels:
         """Writes labels and cost to a folder, which may be published; `load_labels` reads them.
 
         Raises:
-          OSError: if they can't be written.
+            OSError: if they can't be written.
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)
@@ -245,12 +246,12 @@ def load_labels(folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = N
     """Reads labels that `Labels.save` wrote.
 
     Args:
-      folder: where they lie.
-      pool: the pool that they are of.
-      labeller: whose ledger was charged for them, if a student of them is to be published.
+        folder: where they lie.
+        pool: the pool that they are of.
+        labeller: whose ledger was charged for them, if a student of them is to be published.
 
     Raises:
-      ValueError: if there are none, they are broken, or of another pool.
+        ValueError: if there are none, they are broken, or of another pool.
     """
     path = pathlib.Path(folder)
     try:
@@ -307,17 +308,17 @@ def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> 
     """Returns what teachers are asked.
 
     Args:
-      pool: public inputs.
-      queries: positions in it, `[num_queries]`.
-      neighbours: of each those that it is asked together with, `[num_queries, num_neighbours]`;
-        None for each alone.
+        pool: public inputs.
+        queries: positions in it, `[num_queries]`.
+        neighbours: of each those that it is asked together with, `[num_queries, num_neighbours]`;
+            None for each alone.
 
     Returns:
-      `[num_queries, *input_shape]`; with neighbours, `[num_queries, 1 + num_neighbours,
-      *input_shape]`, the query first.
+        `[num_queries, *input_shape]`; with neighbours, `[num_queries, 1 + num_neighbours,
+        *input_shape]`, the query first.
 
     Raises:
-      ValueError: if a position is not in the pool.
+        ValueError: if a position is not in the pool.
     """
     places = queries if neighbours is None else np.column_stack([queries, neighbours])
     if places.size and not 0 <= places.min() <= places.max() < len(pool):

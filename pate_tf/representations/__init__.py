@@ -22,8 +22,8 @@ class Kind:
         name: of the representation.
         parts: from pool and seed to the encoder's parts, whose weights are yet to be trained.
         train: trains parts in place, from parts, pool and seed; takes the keywords `folder`, for
-            the state of a run that was stopped or None, and `show_progress`. None where `parts`
-            are complete: nothing is cached then.
+            the state of a run that was stopped or None, and `show_progress`. None where `parts` are
+            complete: nothing is cached then.
         of_images_alone: whether it needs images.
         settings: from a data set to JSON values that identify what is trained.
         doubts: from encoder and pool to one line that says why these features should not be relied

@@ -46,8 +46,8 @@ def parts(pool: Pool, seed: int) -> list["ContrastivePart"]:
     """Returns one part for each of `NETWORKS`, with initial weights: they err on different inputs.
 
     Args:
-      pool: public images `[num_inputs, *input_shape]`.
-      seed: fixes initial weights.
+        pool: public images `[num_inputs, *input_shape]`.
+        seed: fixes initial weights.
     """
     return [ContrastivePart(pool.dataset, each) for each in derived_seeds(seed, NETWORKS)]
 
@@ -63,14 +63,14 @@ def train(
     """Trains an encoder's parts on the inputs of a pool.
 
     Args:
-      parts: of the same pool and seed.
-      pool: public images.
-      seed: fixes shuffling and changes.
-      folder: holds the state of a run that was stopped; None for no such state.
-      show_progress: whether a progress bar is drawn.
+        parts: of the same pool and seed.
+        pool: public images.
+        seed: fixes shuffling and changes.
+        folder: holds the state of a run that was stopped; None for no such state.
+        show_progress: whether a progress bar is drawn.
 
     Raises:
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     seeds = derived_seeds(seed, NETWORKS)
     for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
@@ -91,8 +91,8 @@ class ContrastivePart(encoder.Part):
         """Builds the network with its initial weights.
 
         Args:
-          dataset: images, whose default architecture the network has.
-          seed: of the weights.
+            dataset: images, whose default architecture the network has.
+            seed: of the weights.
         """
         super().__init__()
         network_seed, projection_seed, _ = derived_seeds(seed, 3)
@@ -177,8 +177,8 @@ class ContrastiveModel(keras.Model):
         """Takes over two networks.
 
         Args:
-          body: from raw inputs to features.
-          projection: from features to what is compared.
+            body: from raw inputs to features.
+            projection: from features to what is compared.
         """
         super().__init__()
         self.body = body
@@ -215,8 +215,8 @@ def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
     """Mean cross-entropy, in nats, of finding each input's other copy among all copies.
 
     Args:
-      places: of one copy of each input, `[batch, num_dimensions]`.
-      other_places: of the other, in the same order.
+        places: of one copy of each input, `[batch, num_dimensions]`.
+        other_places: of the other, in the same order.
     """
     directions = tf.math.l2_normalize(tf.concat([places, other_places], 0), axis=1)
     logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
@@ -295,8 +295,8 @@ def doubts(contrastive: encoder.Encoder, pool: Pool) -> str | None:
     """Says in one line why features should not be relied on; None if nothing does.
 
     Args:
-      contrastive: the encoder of both networks.
-      pool: public inputs that it was trained on.
+        contrastive: the encoder of both networks.
+        pool: public inputs that it was trained on.
     """
     num_clusters = CLUSTERS_OF_CLASS * pool.dataset.num_classes
     if len(pool) < 2 * num_clusters:
@@ -315,9 +315,9 @@ def consensus(contrastive: encoder.Encoder, pool: Pool, num_clusters: int) -> fl
     """Returns the adjusted Rand index of two networks' clusters (Hubert and Arabie 1985).
 
     Args:
-      contrastive: the encoder of both networks.
-      pool: public images, at least `num_clusters`; the first `SAMPLE` are compared.
-      num_clusters: of each network.
+        contrastive: the encoder of both networks.
+        pool: public images, at least `num_clusters`; the first `SAMPLE` are compared.
+        num_clusters: of each network.
     """
     views = contrastive.views(contrastive.features(pool.inputs[:SAMPLE]))
     of_network = len(views) // NETWORKS
@@ -356,12 +356,12 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
 
     Args:
-      pool: public images.
-      labels: what the student learns from; partly wrong.
-      seed: of its training.
+        pool: public images.
+        labels: what the student learns from; partly wrong.
+        seed: of its training.
 
     Raises:
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     defaults = kind_of(STUDENT)
     config = StudentConfig(

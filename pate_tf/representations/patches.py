@@ -52,8 +52,8 @@ class PatchPart(encoder.Part):
         """Takes what is publicly known of images; all weights are zero before `train`.
 
         Args:
-          pool: public images, of which the shape is read.
-          seed: of the patches that are drawn, and of the first centres.
+            pool: public images, of which the shape is read.
+            seed: of the patches that are drawn, and of the first centres.
         """
         super().__init__()
         height, width, channels = pool.dataset.input_shape

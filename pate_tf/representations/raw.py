@@ -27,7 +27,7 @@ class RawPart(encoder.Part):
         """Takes what is publicly known of inputs.
 
         Args:
-          pool: public inputs, at least one.
+            pool: public inputs, at least one.
         """
         super().__init__()
         dataset = pool.dataset
@@ -90,8 +90,8 @@ def whitened(encoder: Encoder, pool: Pool) -> Encoder:
     """Returns an encoder's features, partly whitened by what they are like on a public pool.
 
     Args:
-      encoder: from public values.
-      pool: public inputs, at least two.
+        encoder: from public values.
+        pool: public inputs, at least two.
     """
     description = {
         "whitened": encoder.description,
@@ -109,8 +109,8 @@ class WhitenedPart(Part):
         """Takes mean and directions from a pool's features.
 
         Args:
-          encoder: of raw inputs.
-          pool: public inputs, at least two.
+            encoder: of raw inputs.
+            pool: public inputs, at least two.
         """
         super().__init__()
         self._encoder = encoder

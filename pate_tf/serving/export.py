@@ -38,8 +38,8 @@ def write_warm_up(path: pathlib.Path, dataset: Dataset) -> None:
     The inputs are zeros, or empty texts, so that nothing about data is in them.
 
     Args:
-      path: `assets.extra/tf_serving_warmup_requests` of a SavedModel.
-      dataset: names and shapes the input.
+        path: `assets.extra/tf_serving_warmup_requests` of a SavedModel.
+        dataset: names and shapes the input.
     """
     with tf.io.TFRecordWriter(str(path)) as records:
         for size in BATCH_SIZES:
@@ -75,22 +75,22 @@ def export_student(
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
-    `assets.extra` the warm-up requests, the privacy statement, what `formats` asks for, and
-    digests of files for `matches_statement`.
+    `assets.extra` the warm-up requests, the privacy statement, what `formats` asks for, and digests
+    of files for `matches_statement`.
 
     Args:
-      model: from raw inputs to logits.
-      dataset: names and shapes the input.
-      folder: the model's folder, e.g. `released/student`.
-      statement: JSON values that travel in `assets.extra/privacy_statement.json`.
-      formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
+        model: from raw inputs to logits.
+        dataset: names and shapes the input.
+        folder: the model's folder, e.g. `released/student`.
+        statement: JSON values that travel in `assets.extra/privacy_statement.json`.
+        formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
 
     Returns:
-      The folder of the new version.
+        The folder of the new version.
 
     Raises:
-      ValueError: if the statement holds NaN or infinity, or the student can't be written in one
-        of the formats.
+        ValueError: if the statement holds NaN or infinity, or the student can't be written in one
+            of the formats.
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph = StudentGraph(model, dataset)
@@ -121,7 +121,7 @@ def check_formats(formats: Sequence[str]) -> None:
     """Checks that students can be written in these formats here.
 
     Raises:
-      ValueError: if there is no such format, or the package that writes it is not installed.
+        ValueError: if there is no such format, or the package that writes it is not installed.
     """
     for name in formats:
         if name not in WRITERS:
@@ -134,7 +134,7 @@ def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[s
     """Writes `student.onnx` and `student.tflite` into a folder, those of them that are asked for.
 
     Raises:
-      ValueError: if the student can't be converted.
+        ValueError: if the student can't be converted.
     """
     for name in formats:
         try:

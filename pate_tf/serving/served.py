@@ -22,10 +22,10 @@ def load_student(folder: pathlib.Path) -> Any:
     """Loads the SavedModel of a student.
 
     Args:
-      folder: a version that `export_student` wrote, e.g. `released/student/1`.
+        folder: a version that `export_student` wrote, e.g. `released/student/1`.
 
     Raises:
-      ValueError: if there is no such SavedModel.
+        ValueError: if there is no such SavedModel.
     """
     try:
         loaded = tf.saved_model.load(str(folder))
@@ -43,7 +43,7 @@ class ServedStudent:
         """Loads a version that `export_student` wrote.
 
         Raises:
-          ValueError: if there is no such SavedModel.
+            ValueError: if there is no such SavedModel.
         """
         self._loaded = load_student(folder)
         # Texts have become features where a run holds them.
@@ -56,7 +56,7 @@ class ServedStudent:
         """Returns the label int64 `[batch]` of every raw input `[batch, *input_shape]`.
 
         Raises:
-          ValueError: as `answer`.
+            ValueError: as `answer`.
         """
         return self.answer(inputs)[0]
 
@@ -66,10 +66,10 @@ class ServedStudent:
         """Returns labels int64 `[batch]` and probabilities float32 `[batch, num_classes]`.
 
         Args:
-          inputs: raw, `[batch, *input_shape]`.
+            inputs: raw, `[batch, *input_shape]`.
 
         Raises:
-          ValueError: if the student refuses an input, such as features that are not finite.
+            ValueError: if the student refuses an input, such as features that are not finite.
         """
         labels = [np.empty(0, np.int64)]
         num_classes = self._serve.structured_outputs["probabilities"].shape[1]
@@ -94,14 +94,14 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of each file of a version that decides answers, but for the weights.
 
     Args:
-      folder: a SavedModel, with other formats of it in `assets.extra`.
+        folder: a SavedModel, with other formats of it in `assets.extra`.
 
     Returns:
-      Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `student.onnx` and
-      `student.tflite` where they are.
+        Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `student.onnx` and
+        `student.tflite` where they are.
 
     Raises:
-      ValueError: if there is no SavedModel.
+        ValueError: if there is no SavedModel.
     """
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: expected a SavedModel in {folder}, got none")
@@ -119,10 +119,10 @@ def served_digest(folder: pathlib.Path) -> str:
     hexadecimal SHA-256 digests of each weight's type, shape and bytes.
 
     Args:
-      folder: a version that `export_student` wrote.
+        folder: a version that `export_student` wrote.
 
     Raises:
-      ValueError: if there is no such SavedModel.
+        ValueError: if there is no such SavedModel.
     """
     return artifacts.digest_arrays(weight.numpy() for weight in load_student(folder).weights)
 
@@ -136,10 +136,10 @@ def matches_statement(folder: pathlib.Path) -> bool:
     graph that differs is not loaded.
 
     Args:
-      folder: a version that `export_student` wrote.
+        folder: a version that `export_student` wrote.
 
     Raises:
-      ValueError: if there is no such SavedModel, no digests, or no statement that names a digest.
+        ValueError: if there is no such SavedModel, no digests, or no statement that names a digest.
     """
     statement, digests = (folder / EXTRA / name for name in (STATEMENT, DIGESTS))
     for path, name in ((statement, "a privacy statement"), (digests, "digests")):

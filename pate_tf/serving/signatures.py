@@ -27,9 +27,9 @@ class StudentGraph:
     do, 0 too.
 
     Attributes:
-      model: a Keras model, or a `tf.Module` called as one, from raw inputs to logits
-        `[batch, num_classes]`.
-      dataset: names and shapes the input, and names the classes.
+        model: a Keras model, or a `tf.Module` called as one, from raw inputs to logits `[batch,
+            num_classes]`.
+        dataset: names and shapes the input, and names the classes.
     """
 
     model: keras.Model | tf.Module
@@ -38,8 +38,8 @@ class StudentGraph:
     def module(self) -> tf.Module:
         """Returns what is saved: the `weights`, in the order that their digest takes them in.
 
-        Not the Keras model: TensorFlow's variables inside of Keras' own would not be
-        restored by a server without Python, and be NaN for the LiteRT converter.
+        Not the Keras model: TensorFlow's variables inside of Keras' own would not be restored by a
+        server without Python, and be NaN for the LiteRT converter.
         """
         module = tf.Module()
         module.weights = student_variables(self.model)
@@ -48,9 +48,9 @@ class StudentGraph:
     def signatures(self) -> dict[str, Any]:
         """Returns the function behind each signature.
 
-        `serving_default` takes `image` uint8 or float32, or `features` float32,
-        `[batch, *input_shape]`; floats that are NaN or infinite are an error. For texts it takes
-        `text` string `[batch]`, and the signature `features` what `data.text` makes of them.
+        `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
+        *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
+        string `[batch]`, and the signature `features` what `data.text` makes of them.
         `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
         feature or has another size is an error for the whole batch.
         """

@@ -88,7 +88,7 @@ def pixel_range(dataset: Dataset) -> tuple[float, float]:
     """Returns the lowest and the highest value of a pixel.
 
     Raises:
-      ValueError: if the data set has no one range for all its values.
+        ValueError: if the data set has no one range for all its values.
     """
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
@@ -107,13 +107,13 @@ GREY_SHARE = 0.2
 def augment_strongly(images: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
     """Returns images after two rounds of the usual changes, a change of contrast, and a cutout.
 
-    Colours change too where there are three channels. Otherwise copies of an image
-    are distinguished from others by their colours alone, and nothing else of them is learnt.
+    Colours change too where there are three channels. Otherwise copies of an image are
+    distinguished from others by their colours alone, and nothing else of them is learnt.
 
     Args:
-      images: float32 `[batch, height, width, channels]`, raw.
-      dataset: says which changes keep a label.
-      seed: int64 `[2]`; the same seed gives the same changes.
+        images: float32 `[batch, height, width, channels]`, raw.
+        dataset: says which changes keep a label.
+        seed: int64 `[2]`; the same seed gives the same changes.
     """
     first, second, contrast_seed, cutout_seed = tf.unstack(tf.random.split(seed, 4))
     changed = augmentation.augment(augmentation.augment(images, dataset, first), dataset, second)
@@ -132,8 +132,8 @@ def _with_other_colours(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Changes brightness, contrast, saturation and hue; takes the colour from one in five.
 
     Args:
-      images: `[batch, height, width, 3]`, from 0 to 1.
-      seed: as of `augment_strongly`.
+        images: `[batch, height, width, 3]`, from 0 to 1.
+        seed: as of `augment_strongly`.
     """
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 5], seed, -1.0, 1.0)
     brightness, contrast, saturation, hue, grey = tf.split(draws, 5, axis=-1)

@@ -119,13 +119,14 @@ def complete(
     A forest as the model of the plain student makes it the forest student.
 
     Args:
-      settings: what was asked for.
-      dataset: what the student learns from.
-      labels_whole_pool: whether every input of the pool has a label that follows from feature sums.
-      initial: as of `StudentConfig`.
+        settings: what was asked for.
+        dataset: what the student learns from.
+        labels_whole_pool: whether every input of the pool has a label that follows from feature
+            sums.
+        initial: as of `StudentConfig`.
 
     Raises:
-      ValueError: if there is no such student, or a setting does not fit it.
+        ValueError: if there is no such student, or a setting does not fit it.
     """
     is_auto = settings.student == AUTO
     kind = kind_of(recommended(dataset) if is_auto else settings.student)
@@ -161,7 +162,7 @@ def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
     """Returns the kind that a configuration names, checked against a data set.
 
     Raises:
-      ValueError: if there is no such student, or the configuration does not fit the data set.
+        ValueError: if there is no such student, or the configuration does not fit the data set.
     """
     kind = kind_of(config.student)
     if config.initial is not None and not kind.takes_initial:

@@ -27,8 +27,8 @@ class Accuracy:
     """A share of right answers with what the number of samples leaves open.
 
     Attributes:
-      value: right answers over samples.
-      num_samples: how many samples it was measured on.
+        value: right answers over samples.
+        num_samples: how many samples it was measured on.
     """
 
     value: float
@@ -49,7 +49,7 @@ def accuracy(labels: npt.ArrayLike, truth: npt.ArrayLike) -> Accuracy:
     """Compares labels `[num_samples]` with the truth `[num_samples]`.
 
     Raises:
-      ValueError: if there are none, or their numbers differ.
+        ValueError: if there are none, or their numbers differ.
     """
     given, expected = np.asarray(labels), np.asarray(truth)
     if given.shape != expected.shape or given.ndim != 1 or not given.size:
@@ -82,17 +82,18 @@ def evaluated_samples(
     """Returns the public samples that evaluate a student: those of them that have a label.
 
     Args:
-      evaluate_on: "held_out", or None, for those outside of the pool, which the student never saw;
-        "all_unqueried" for these and all of the pool that was not asked for. These are more, but
-        a student may have learnt from their inputs, and hard queries are not among them.
-      public: all public samples.
-      queries: positions in the pool that were asked for, `[num_queries]`.
+        evaluate_on: "held_out", or None, for those outside of the pool, which the student never
+            saw; "all_unqueried" for these and all of the pool that was not asked for. These are
+            more, but a student may have learnt from their inputs, and hard queries are not among
+            them.
+        public: all public samples.
+        queries: positions in the pool that were asked for, `[num_queries]`.
 
     Returns:
-      The samples, each with a label; None if there are none: then nothing can be measured.
+        The samples, each with a label; None if there are none: then nothing can be measured.
 
     Raises:
-      ValueError: as `check_evaluate_on`.
+        ValueError: as `check_evaluate_on`.
     """
     check_evaluate_on(evaluate_on, public)
     if evaluate_on == ALL_UNQUERIED:
@@ -113,7 +114,7 @@ def evaluate(classify: Callable[[npt.NDArray], npt.NDArray], samples: PublicExam
     """Returns the accuracy of labels `[num_samples]` that `classify` gives raw public inputs.
 
     Raises:
-      ValueError: if a sample has no label.
+        ValueError: if a sample has no label.
     """
     return accuracy(classify(samples.inputs), true_labels(samples))
 
@@ -122,7 +123,7 @@ def true_labels(samples: PublicExamples) -> IntArray:
     """Returns the labels of samples that all have one, as `PublicExamples.labelled` gives them.
 
     Raises:
-      ValueError: if a sample has none.
+        ValueError: if a sample has none.
     """
     if samples.labels is None or (samples.labels == UNKNOWN).any():
         raise ValueError("samples: expected a label of each, got samples without")
@@ -134,12 +135,12 @@ class ByClass:
     """What public labels say of answers, class by class: what accuracy hides of rare classes.
 
     Attributes:
-      recall: of each class, the share of its samples that were given it; None for a class without
-        samples.
-      auc: area under the curve of true against false positives, of the second class of two, else
-        the mean of each class against the rest; None where a class has no sample, or no
-        probabilities are known.
-      is_constant: whether all answers are the same.
+        recall: of each class, the share of its samples that were given it; None for a class without
+            samples.
+        auc: area under the curve of true against false positives, of the second class of two, else
+            the mean of each class against the rest; None where a class has no sample, or no
+            probabilities are known.
+        is_constant: whether all answers are the same.
     """
 
     recall: tuple[float | None, ...]
@@ -161,10 +162,10 @@ def by_class(
     """Compares labels with true ones, both `[num_samples]`, class by class.
 
     Args:
-      labels: the answers.
-      truth: the true labels.
-      num_classes: number of classes.
-      probabilities: of each class, `[num_samples, num_classes]`; None if they are not known.
+        labels: the answers.
+        truth: the true labels.
+        num_classes: number of classes.
+        probabilities: of each class, `[num_samples, num_classes]`; None if they are not known.
     """
     recall = tuple(
         float((labels[truth == one] == one).mean()) if (truth == one).any() else None
@@ -253,11 +254,11 @@ def write_version(
     """Writes how an exported student did: a confusion matrix, and a row of the HPARAMS page.
 
     Args:
-      folder: of this version's logs.
-      samples: public samples, each with the true label; None if there are none.
-      given: the student's labels of them, `[num_samples]`; None without samples.
-      settings: what the student was made with, by name; public.
-      results: accuracies and epsilons that may be published, by name.
+        folder: of this version's logs.
+        samples: public samples, each with the true label; None if there are none.
+        given: the student's labels of them, `[num_samples]`; None without samples.
+        settings: what the student was made with, by name; public.
+        results: accuracies and epsilons that may be published, by name.
     """
     event_files.write_result(folder, settings, results)
     if samples is None or given is None:

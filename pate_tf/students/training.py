@@ -33,9 +33,9 @@ class AveragedStudent(keras.Model):
     Evaluation and what is exported use the average.
 
     Attributes:
-      averaged_steps: how many steps the average reaches back at the most; until then, about a
-        tenth of those so far.
-      losses_shown: names of the losses that `train_step` returns.
+        averaged_steps: how many steps the average reaches back at the most; until then, about a
+            tenth of those so far.
+        losses_shown: names of the losses that `train_step` returns.
     """
 
     averaged_steps = 1_000
@@ -45,9 +45,9 @@ class AveragedStudent(keras.Model):
         """Takes over a classifier.
 
         Args:
-          classifier: from raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`.
-          dataset: what the classifier is for.
-          **kwargs: of `keras.Model`.
+            classifier: from raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`.
+            dataset: what the classifier is for.
+            **kwargs: of `keras.Model`.
         """
         super().__init__(**kwargs)
         self.dataset = dataset
@@ -141,15 +141,15 @@ class Backup(keras.callbacks.Callback):
     """Stores the state after each epoch in one file, whole or not at all, as long as it is finite.
 
     Raises:
-      TrainingDivergedError: at the end of an epoch with a loss or weight that is not.
+        TrainingDivergedError: at the end of an epoch with a loss or weight that is not.
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
         """Takes what belongs to one run: one configuration, one set of labels.
 
         Args:
-          path: the `.npz` file; None to store nothing.
-          state: Keras variables: weights, averages, of optimizers and of generators of noise.
+            path: the `.npz` file; None to store nothing.
+            state: Keras variables: weights, averages, of optimizers and of generators of noise.
         """
         super().__init__()
         self._path = path
@@ -159,7 +159,7 @@ class Backup(keras.callbacks.Callback):
         """Loads what a stopped run left; returns how many epochs it had done.
 
         Raises:
-          ValueError: if the file is broken.
+            ValueError: if the file is broken.
         """
         if self._path is None or not self._path.exists():
             return 0
@@ -209,7 +209,7 @@ def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
     """Returns the network that training begins with: of its own, or a copy of the given one.
 
     Raises:
-      ValueError: if the model is none for the data set.
+        ValueError: if the model is none for the data set.
     """
     if config.initial is None:
         return catalogue.build(config.model, dataset, seed=config.seed)
@@ -229,11 +229,11 @@ def run_digest(
     """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
 
     Args:
-      config: how the student is trained.
-      released: the labels that it learns from.
-      pool: public inputs `[num_inputs, *input_shape]`.
-      networks: what they compute, as `models/fingerprint.py` describes it. Default: what the
-        configuration's model computes.
+        config: how the student is trained.
+        released: the labels that it learns from.
+        pool: public inputs `[num_inputs, *input_shape]`.
+        networks: what they compute, as `models/fingerprint.py` describes it. Default: what the
+            configuration's model computes.
     """
     if networks is not None:
         model = networks
@@ -268,17 +268,17 @@ def fit_student(
     """Trains a compiled student for about `config.max_steps` steps, in epochs of about 100.
 
     Args:
-      student: compiled, its optimizers built.
-      batch_at: from a step, int64 scalar, to what the student's `train_step` takes.
-      state: all variables that the rest of the run depends on.
-      config: how it is trained.
-      digest: `run_digest`; a stopped run of the same digest goes on from its last epoch.
-      options: below its folder go TensorBoard's logs, and the state of the last epoch until the
-        run is complete.
+        student: compiled, its optimizers built.
+        batch_at: from a step, int64 scalar, to what the student's `train_step` takes.
+        state: all variables that the rest of the run depends on.
+        config: how it is trained.
+        digest: `run_digest`; a stopped run of the same digest goes on from its last epoch.
+        options: below its folder go TensorBoard's logs, and the state of the last epoch until the
+            run is complete.
 
     Raises:
-      TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
-        good epoch stays in the folder.
+        TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
+            good epoch stays in the folder.
     """
     num_epochs = max(1, round(config.max_steps / STEPS_AN_EPOCH))
     steps_an_epoch = -(-config.max_steps // num_epochs)
@@ -318,17 +318,17 @@ def fit_to_targets(
     """Trains a model with `fit`, by Adam along a cosine, on inputs changed as the data set allows.
 
     Args:
-      model: from raw inputs `[batch, *input_shape]`.
-      config: its steps, batch size, learning rate and seed.
-      dataset: says which changes of an input leave its target as it is.
-      inputs: `[num_examples, *input_shape]`.
-      targets: `[num_examples, ...]`, as the loss takes them.
-      loss: None for the model's own `compute_loss`.
-      digest: identifies the run in the folder of `options`.
-      options: what is stored and shown.
+        model: from raw inputs `[batch, *input_shape]`.
+        config: its steps, batch size, learning rate and seed.
+        dataset: says which changes of an input leave its target as it is.
+        inputs: `[num_examples, *input_shape]`.
+        targets: `[num_examples, ...]`, as the loss takes them.
+        loss: None for the model's own `compute_loss`.
+        digest: identifies the run in the folder of `options`.
+        options: what is stored and shown.
 
     Raises:
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
     model.compile(
@@ -382,19 +382,19 @@ def train_distilled(
     """Trains a Keras model on probabilities of classes.
 
     Args:
-      config: how it is trained.
-      pool: public inputs `[num_inputs, *input_shape]`.
-      query_indices: int64 `[num_queries]`, positions in the pool.
-      probabilities: `[num_queries, num_classes]`.
-      temperature: that they were stated at.
-      show_progress: whether `fit` draws its progress bar.
+        config: how it is trained.
+        pool: public inputs `[num_inputs, *input_shape]`.
+        query_indices: int64 `[num_queries]`, positions in the pool.
+        probabilities: `[num_queries, num_classes]`.
+        temperature: that they were stated at.
+        show_progress: whether `fit` draws its progress bar.
 
     Returns:
-      A model from raw inputs to logits `[batch, num_classes]`.
+        A model from raw inputs to logits `[batch, num_classes]`.
 
     Raises:
-      ValueError: if the probabilities have another shape.
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        ValueError: if the probabilities have another shape.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     if probabilities.shape != (len(query_indices), pool.dataset.num_classes):
         raise ValueError(

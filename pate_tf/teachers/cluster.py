@@ -41,7 +41,7 @@ def read_tf_config() -> dict[str, Any] | None:
     """Returns what `TF_CONFIG` says, or None if it is not set.
 
     Raises:
-      ValueError: if it is set and names no worker or no task.
+        ValueError: if it is set and names no worker or no task.
     """
     text = os.environ.get("TF_CONFIG")
     if not text:
@@ -76,7 +76,7 @@ def serve_worker() -> None:
     """Serves as the worker that `TF_CONFIG` names, until the process is ended.
 
     Raises:
-      ValueError: if `TF_CONFIG` does not make this process a worker.
+        ValueError: if `TF_CONFIG` does not make this process a worker.
     """
     config = read_tf_config()
     if config is None or config["task"]["type"] != "worker":
@@ -97,7 +97,7 @@ class _Result:
         """Has it computed.
 
         Args:
-          schedule: hands it to some worker and returns a promise.
+            schedule: hands it to some worker and returns a promise.
         """
         self._schedule = schedule
         self._promised = schedule()
@@ -106,7 +106,7 @@ class _Result:
         """Returns it; has it computed anew where the worker that had it died.
 
         Args:
-          attempts: how often at most; the last one's error is raised.
+            attempts: how often at most; the last one's error is raised.
         """
         for _ in range(attempts - 1):
             try:
@@ -120,14 +120,14 @@ class Cluster:
     """The chief's side of a cluster.
 
     Attributes:
-      num_workers: number of workers.
+        num_workers: number of workers.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         """Connects to the workers; waits for those that have not started yet.
 
         Args:
-          config: what `read_tf_config` returned, for the chief.
+            config: what `read_tf_config` returned, for the chief.
         """
         workers = list(config["cluster"]["worker"])
         self.num_workers = len(workers)
@@ -154,9 +154,9 @@ class Cluster:
         """Yields each teacher with its finished state, in the order of `teachers`.
 
         Args:
-          data: who trains on what.
-          teachers: the teachers to train.
-          begun: from a teacher to the state to go on from.
+            data: who trains on what.
+            teachers: the teachers to train.
+            begun: from a teacher to the state to go on from.
         """
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
         waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()

@@ -215,11 +215,7 @@ class SavedEncoder:
     """
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
-        """Loads it.
-
-        Raises:
-            ValueError: if there is none at `folder`, or it is broken.
-        """
+        """Loads it; ValueError if there is none at `folder`, or it is broken."""
         self.dataset = dataset
         try:
             self._loaded = tf.saved_model.load(str(folder))

@@ -27,9 +27,9 @@ class ForeignModels(Voter):
     """SENSITIVE: one model for each teacher, trained elsewhere.
 
     A model is a Keras model, a fitted classifier of scikit-learn, any object with `predict`, or the
-    path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs
-    `[batch, *input_shape]` and returns labels `[batch]` or scores `[batch, num_classes]`. A
-    SavedModel answers through `serving_default`, by its output `label` or its only output.
+    path of a `.keras` file or a SavedModel, loaded when it is asked. It takes raw inputs `[batch,
+    *input_shape]` and returns labels `[batch]` or scores `[batch, num_classes]`. A SavedModel
+    answers through `serving_default`, by its output `label` or its only output.
 
     That their records are disjoint can't be seen from here; the statement says that it was assumed.
     """
@@ -81,11 +81,7 @@ class ForeignModels(Voter):
         return digest_for(hashlib.sha256(text.encode()).hexdigest(), self.unit)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Asks one teacher after another for a label of every raw input.
-
-        Raises:
-            ValueError: as `labels`.
-        """
+        """Asks one teacher after another for a label of every raw input; ValueError as `labels`."""
         num_classes = self.dataset.num_classes
         return Votes(self.labels(inputs, num_classes, progress), num_classes)
 

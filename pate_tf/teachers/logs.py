@@ -31,11 +31,11 @@ def throughput(
     """Writes how many teachers are done, and how many a second, about once a second.
 
     Args:
-      run_directory: the run.
-      num_done: how many are done before.
+        run_directory: the run.
+        num_done: how many are done before.
 
     Yields:
-      A function to call with how many more are done.
+        A function to call with how many more are done.
     """
     writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
     last_done, last_time = num_done, time.monotonic()
@@ -71,8 +71,8 @@ def write_losses(
     """Writes percentiles over the ensemble of the loss at each step.
 
     Args:
-      run_directory: the run.
-      losses: `[step]` of each teacher; at a step count those that do one, with a finite loss.
+        run_directory: the run.
+        losses: `[step]` of each teacher; at a step count those that do one, with a finite loss.
     """
     longest = max(map(len, losses))
     padded = np.full((len(losses), longest), np.nan, np.float32)

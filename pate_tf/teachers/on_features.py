@@ -42,11 +42,11 @@ def features_of_shares(
     SENSITIVE. Few shares are in memory at a time.
 
     Args:
-      examples: the private records of all teachers.
-      partition: who gets which record.
-      teachers: whose features are wanted; they come in ascending order.
-      encoder: what features are.
-      num_slots: how many shares have places in one batch; as many are in memory together.
+        examples: the private records of all teachers.
+        partition: who gets which record.
+        teachers: whose features are wanted; they come in ascending order.
+        encoder: what features are.
+        num_slots: how many shares have places in one batch; as many are in memory together.
     """
     shares = partition.all_records()
     slots = min(num_slots, partition.num_teachers)

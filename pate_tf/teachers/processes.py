@@ -29,9 +29,9 @@ def in_order(
     processes end with the caller's, also when it is killed.
 
     Args:
-      function: of a module that starts quickly, since every process imports it.
-      arguments: what to call it with.
-      num_processes: 1 for the caller's alone.
+        function: of a module that starts quickly, since every process imports it.
+        arguments: what to call it with.
+        num_processes: 1 for the caller's alone.
     """
     if num_processes == 1:
         for each in arguments:

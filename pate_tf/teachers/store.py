@@ -1,8 +1,8 @@
 """Trained teachers on disk, so that a stopped run goes on where it stopped.
 
 A folder holds `config.json`, files of finished teachers (`finished-<first>-<last>.npz`) and the
-unfinished state of teachers in training (`training-<teacher>.npz`). Every file appears whole or
-not at all.
+unfinished state of teachers in training (`training-<teacher>.npz`). Every file appears whole or not
+at all.
 """
 
 import collections
@@ -73,13 +73,13 @@ class TeacherStore:
         """Opens or creates the folder.
 
         Args:
-          folder: of the files, below `sensitive/`.
-          identity: JSON values that fix the result of the training: configuration, digests of
-            data and partition.
+            folder: of the files, below `sensitive/`.
+            identity: JSON values that fix the result of the training: configuration, digests of
+                data and partition.
 
         Raises:
-          ValueError: if the folder holds teachers of another identity, or of a version that wrote
-            less of it.
+            ValueError: if the folder holds teachers of another identity, or of a version that wrote
+                less of it.
         """
         self._folder = artifacts.make_sensitive_folder(folder)
         path = folder / CONFIG
@@ -163,8 +163,8 @@ class TeacherStore:
         """Takes over the finished teachers of other folders, all of them or none.
 
         Raises:
-          ValueError: if a folder holds no teachers or those of another identity, or a teacher
-            stands in two of them.
+            ValueError: if a folder holds no teachers or those of another identity, or a teacher
+                stands in two of them.
         """
         check_folders(folders)
         identity = artifacts.read_json(self._folder / CONFIG)

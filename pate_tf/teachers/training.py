@@ -56,8 +56,8 @@ class TrainingLoop:
     The loss is the mean cross-entropy and the model's own losses: regularizers of weights and of
     activities, and what layers add, as in Keras' `fit`.
 
-    `slots` are what a teacher has between two steps: lists of weights, of buffers (moving
-    averages, dropout seeds), of first and of second moments.
+    `slots` are what a teacher has between two steps: lists of weights, of buffers (moving averages,
+    dropout seeds), of first and of second moments.
     """
 
     def __init__(self, config: TeacherConfig) -> None:

@@ -55,8 +55,8 @@ class Voter:
 
         Args:
             inputs: `[num_queries, *input_shape]`, raw as the data set holds them.
-            progress: called with the number of queries done since its last call; teachers that
-                are done may count as their share of the queries.
+            progress: called with the number of queries done since its last call; teachers that are
+                done may count as their share of the queries.
 
         Raises:
             ValueError: if the inputs do not fit, or a teacher fails.
@@ -161,8 +161,8 @@ def by_teacher(progress: Progress | None, teacher: int, num_teachers: int, numbe
 def digest_for(digest: str, unit: str) -> str:
     """Returns what a ledger knows teachers from elsewhere by.
 
-    Owners are protected by another ledger than records are: the guarantee of one is not that of
-    the other.
+    Owners are protected by another ledger than records are: the guarantee of one is not that of the
+    other.
 
     Raises:
         ValueError: if the unit is not "record" or "owner".

@@ -100,11 +100,7 @@ def recommended(
 
 
 def find_strategy(name: str) -> Strategy:
-    """Returns the strategy of a name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Returns the strategy of a name; ValueError if there is none."""
     if name not in STRATEGIES:
         raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
     return STRATEGIES[name]

@@ -147,11 +147,7 @@ def names() -> list[str]:
 
 
 def kind_of(name: str) -> StudentKind:
-    """Returns the kind of a name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Returns the kind of a name; ValueError if there is none."""
     if name not in names():
         raise ValueError(f"student: expected one of {', '.join(names())}, got {name!r}")
     if name not in _REGISTERED:

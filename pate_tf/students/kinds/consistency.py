@@ -44,9 +44,8 @@ class ConsistencyStudent(AveragedStudent):
     """A classifier with a loss on labels and one on agreement with itself.
 
     A batch is a dictionary: `labelled` float32 `[batch, *input_shape]` raw, `labels` int64
-    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32
-    `[unlabelled_batch, *input_shape]`, and of the same shape `changed`: the same images strongly
-    changed.
+    `[batch]` or weights float32 `[batch, num_classes]`, `unlabelled` float32 `[unlabelled_batch,
+    *input_shape]`, and of the same shape `changed`: the same images strongly changed.
     """
 
     averaged_steps = 200
@@ -57,10 +56,10 @@ class ConsistencyStudent(AveragedStudent):
         """Takes over a classifier.
 
         Args:
-          classifier: raw inputs to logits, without batch statistics.
-          dataset: what it is for.
-          warm_up_steps: steps until the loss on labels has its full robustness.
-          **kwargs: of `keras.Model`.
+            classifier: raw inputs to logits, without batch statistics.
+            dataset: what it is for.
+            warm_up_steps: steps until the loss on labels has its full robustness.
+            **kwargs: of `keras.Model`.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
@@ -103,10 +102,10 @@ def generalized_cross_entropy(
     """Mean of (1 - p^q) / q, p being the probability of the label.
 
     Args:
-      labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then the
-        mean over classes of the loss of each.
-      logits: `[batch, num_classes]`.
-      robustness: q, from 0 (cross-entropy) to 1.
+        labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then the
+            mean over classes of the loss of each.
+        logits: `[batch, num_classes]`.
+        robustness: q, from 0 (cross-entropy) to 1.
     """
     q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
     if labels.dtype.is_floating:
@@ -120,8 +119,8 @@ def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of answers on changed images with the confident ones on the images.
 
     Args:
-      logits: `[batch, num_classes]` on the images; no gradient flows into them.
-      changed_logits: `[batch, num_classes]` on the same images, changed.
+        logits: `[batch, num_classes]` on the images; no gradient flows into them.
+        changed_logits: `[batch, num_classes]` on the same images, changed.
     """
     probabilities = tf.stop_gradient(tf.nn.softmax(logits))
     is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
@@ -135,7 +134,7 @@ def check_model(model: keras.Model) -> None:
     """Checks that a model has no batch statistics: changed inputs would bend them.
 
     Raises:
-      ValueError: if it has a batch normalisation.
+        ValueError: if it has a batch normalisation.
     """
     for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
@@ -152,11 +151,11 @@ def fit(
     """Trains a Keras model on labels and the whole pool.
 
     Returns:
-      The model with averaged weights, from raw inputs to logits `[batch, num_classes]`.
+        The model with averaged weights, from raw inputs to logits `[batch, num_classes]`.
 
     Raises:
-      ValueError: if the model has batch statistics.
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        ValueError: if the model has batch statistics.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     dataset = pool.dataset
     classifier = training.network_of(config, dataset)

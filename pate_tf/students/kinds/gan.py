@@ -1,8 +1,8 @@
 """PATE-G, an improved GAN on the labels and on all images of the pool.
 
-Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say
-how real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator
-matches the mean features of its last hidden layer.
+Salimans et al. 2016 (arXiv 1606.03498), sections 3.1 and 5: the classifier's k logits also say how
+real an image is, by log Z / (1 + Z) with Z the sum of their exponentials; the generator matches the
+mean features of its last hidden layer.
 
 Beyond the paper: images are changed in ways that keep their label, where the data set allows it.
 """
@@ -106,8 +106,8 @@ class WeightNormalizedDense(keras.layers.Layer):
     """A dense layer whose kernel is a direction times a scale.
 
     Salimans and Kingma, "Weight Normalization", 2016 (arXiv 1602.07868): the parameters (section 2)
-    and the initialisation from data (section 3). From `[batch, ..., channels]` to
-    `[batch, ..., units]`.
+    and the initialisation from data (section 3). From `[batch, ..., channels]` to `[batch, ...,
+    units]`.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class WeightNormalizedDense(keras.layers.Layer):
         """Takes the layer's sizes.
 
         Args:
-          units: number of outputs a position.
-          seed: fixes the initial directions.
-          activation: Keras' name of it; None for a linear layer.
-          train_scale: whether the scales are trained, or stay as the data set them.
-          stddev: of the initial directions; the longer they are, the slower they turn.
-          **kwargs: of `keras.layers.Layer`.
+            units: number of outputs a position.
+            seed: fixes the initial directions.
+            activation: Keras' name of it; None for a linear layer.
+            train_scale: whether the scales are trained, or stay as the data set them.
+            stddev: of the initial directions; the longer they are, the slower they turn.
+            **kwargs: of `keras.layers.Layer`.
         """
         super().__init__(**kwargs)
         self.units = units
@@ -211,8 +211,8 @@ def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
     """Sets the weight-normalised layers of a model, first to last, from one batch.
 
     Args:
-      model: layers one after another.
-      inputs: raw inputs `[batch, *input_shape]`; some hundred are enough.
+        model: layers one after another.
+        inputs: raw inputs `[batch, *input_shape]`; some hundred are enough.
     """
     outputs = inputs
     for layer in model.layers:
@@ -420,10 +420,10 @@ class GanStudent(AveragedStudent):
         """Takes over both networks.
 
         Args:
-          classifier: raw images to logits; its last hidden layer is called "features".
-          generator: latent values to raw images.
-          dataset: what they are for.
-          **kwargs: of `keras.Model`.
+            classifier: raw images to logits; its last hidden layer is called "features".
+            generator: latent values to raw images.
+            dataset: what they are for.
+            **kwargs: of `keras.Model`.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.generator = generator
@@ -497,11 +497,11 @@ def fit(
     """Trains PATE-G on labels and the whole pool, with networks of its own.
 
     Returns:
-      The classifier with averaged weights, from raw images to logits `[batch, num_classes]`.
+        The classifier with averaged weights, from raw images to logits `[batch, num_classes]`.
 
     Raises:
-      ValueError: if there are no networks for such inputs.
-      TrainingDivergedError: if a loss or weight became NaN or infinite.
+        ValueError: if there are no networks for such inputs.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     dataset = pool.dataset
     check_images(dataset)

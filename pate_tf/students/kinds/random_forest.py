@@ -37,12 +37,12 @@ class ForestModel(tf.Module):
     def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Returns logits float32 `[batch, num_classes]`: the logarithms of the probabilities.
 
-        The largest is that of scikit-learn's label, always: decided in float64, over trees added
-        up in the same order.
+        The largest is that of scikit-learn's label, always: decided in float64, over trees added up
+        in the same order.
 
         Args:
-          inputs: float32 `[batch, ...]`, finite.
-          training: taken so that it is called as a Keras model is.
+            inputs: float32 `[batch, ...]`, finite.
+            training: taken so that it is called as a Keras model is.
         """
         del training
         num_trees = self._roots.shape[0]

@@ -137,8 +137,8 @@ class TeacherKind:
     ) -> Iterator[tuple[int, TeacherState]]:
         """Yields each of some teachers with what it learnt, in any order. SENSITIVE.
 
-        A teacher depends on its own share, on public values and on the seed alone, and not on
-        which other teachers are trained. A share may be empty: the result must not reveal it.
+        A teacher depends on its own share, on public values and on the seed alone, and not on which
+        other teachers are trained. A share may be empty: the result must not reveal it.
 
         Args:
             work: on what.

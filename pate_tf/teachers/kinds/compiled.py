@@ -89,11 +89,11 @@ def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
     """Returns callbacks for one teacher, that no other teacher has.
 
     Args:
-      callbacks: a function that makes them, or callbacks to copy, none of which was used yet.
+        callbacks: a function that makes them, or callbacks to copy, none of which was used yet.
 
     Raises:
-      ValueError: if they can't be copied, would restore another teacher's weights, or are
-        something else.
+        ValueError: if they can't be copied, would restore another teacher's weights, or are
+            something else.
     """
     import keras
 
@@ -120,7 +120,7 @@ def check_separate(config: TeacherConfig, callbacks: Callbacks | None) -> None:
     """Checks that two teachers share neither weights, nor an optimizer, nor callbacks.
 
     Raises:
-      ValueError: if two calls of a function give what belongs to one another.
+        ValueError: if two calls of a function give what belongs to one another.
     """
     from pate_tf.models import catalogue
 

@@ -93,11 +93,7 @@ class Classifiers(kinds.TeacherKind):
     def save(
         self, folder: pathlib.Path, config: TeacherConfig, finished: Finished, encoder: Any
     ) -> None:
-        """See `TeacherKind.save`.
-
-        Raises:
-            ValueError: if a teacher's arrays hold no classifier.
-        """
+        """See `TeacherKind.save`; ValueError if a teacher's arrays hold no classifier."""
         arrays = {
             f"{place}/{part}": array
             for place, parts in enumerate(finished.each())
