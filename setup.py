@@ -45,22 +45,25 @@ setuptools.setup(
     ],
     extras_require={
         "accounting": ["dp-accounting>=0.6,<0.7"],
+        # Feature sums and teachers of records that outgrow one machine; local runners included.
+        "beam": ["apache-beam>=2.77,<3", "pyarrow>=14"],
         "docs": ["furo>=2025.9", "myst-parser>=5", "sphinx>=9"],
         "onnx": ["tf2onnx>=1.17,<2"],
         # Silos, parties and a coordinator, or shared training, in different processes.
         "silos": [
             "cryptography>=50",
-            "grpcio>=1.85",
-            "grpcio-health-checking>=1.85",
-            "protobuf>=7.35.1",
+            "grpcio>=1.81.1",
+            "grpcio-health-checking>=1.81.1",
+            "protobuf>=6.33.5",
         ],
         "test": [
             "ai-edge-litert>=2.1",
+            "apache-beam>=2.77,<3",
             "coverage>=7.6",
             "cryptography>=50",
             "dp-accounting>=0.6,<0.7",
-            "grpcio-health-checking>=1.85",
-            "grpcio-tools>=1.85",
+            "grpcio-health-checking>=1.81.1",
+            "grpcio-tools>=1.81.1",
             "hypothesis>=6.100",
             "ipykernel>=6.29",
             "mpmath>=1.3",
