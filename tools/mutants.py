@@ -83,12 +83,11 @@ MODULES = {
 FEWEST = 20  # mutants of a module
 MOST_OF_A_STATEMENT = 2
 TESTS = (
-    "tests/test_noise.py",
-    "tests/test_sensitive_values.py",
+    "tests/core/test_sensitive_values.py",
     "tests/test_appendix_c.py",
     "tests/accounting",
     "tests/analysis",
-    "tests/labelling",
+    "tests/aggregation",
     "tests/ledger",
     "tests/releases",
     "tests/selective_sgd",

@@ -1,8 +1,8 @@
-"""The front door from end to end: what is typed in the guide, on few digits."""
+"""The public API from end to end: what is typed in the guide, on few digits."""
 
 import pathlib
 
-import front_helpers
+import api_helpers
 import keras
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ class Whole:
         self.folder = folder
         self.data = pate_tf.datasets.load("digits")
         self.teachers = pate_tf.Teachers(
-            front_helpers.net, num_teachers=20, directory=folder / "run", steps=40
+            api_helpers.net, num_teachers=20, directory=folder / "run", steps=40
         ).fit(self.data.private)
         with pate_tf.Labeller(
             self.teachers, MECHANISM, epsilon_budget=BUDGET, delta=1e-5
@@ -153,7 +153,7 @@ def test_labels_are_saved_and_learnt_from_by_anybodys_code(whole, tmp_path):
     labels = pate_tf.load_labels(tmp_path / "labels", whole.data.pool, labeller=whole.labeller)
     np.testing.assert_array_equal(labels.labels, whole.labels.labels)
     assert labels.cost == whole.labels.cost
-    model = front_helpers.compiled(whole.data.dataset)
+    model = api_helpers.compiled(whole.data.dataset)
     model.fit(labels.as_dataset(batch_size=20), epochs=3, verbose=0)
     student = pate_tf.Student.from_model(model, labels)
     published = pate_tf.publish(student, tmp_path / "released")
@@ -196,21 +196,21 @@ def test_a_model_of_another_shape_is_not_published(whole, tmp_path):
 
 
 def test_public_samples_without_labels_are_enough(tmp_path):
-    data = front_helpers.digits(y_public=None, held_out=0.3)
+    data = api_helpers.digits(y_public=None, held_out=0.3)
     teachers = pate_tf.Teachers("mlp", num_teachers=3, directory=tmp_path / "run", steps=5).fit(
         data.private
     )
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         assert labeller.remaining is None
         labels = labeller.label(data.pool, 20)
-    student = pate_tf.Student(model=front_helpers.net, steps=5).fit(data.pool, labels)
+    student = pate_tf.Student(model=api_helpers.net, steps=5).fit(data.pool, labels)
     assert student.evaluate(data.held_out) is None
     assert pate_tf.publish(student, tmp_path / "out").statement.epsilon > 0
 
 
 def test_owners_decide_the_shares_and_the_guarantee(tmp_path):
     owners = [f"owner {number // 4}" for number in range(120)]
-    data = front_helpers.digits(owners=owners)
+    data = api_helpers.digits(owners=owners)
     teachers = pate_tf.Teachers("mlp", num_teachers=4, directory=tmp_path, steps=5)
     assert teachers.fit(data.private).unit == "owner"
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
@@ -219,7 +219,7 @@ def test_owners_decide_the_shares_and_the_guarantee(tmp_path):
 
 WRONG = {
     "a model in place of its function": (
-        lambda data, folder: pate_tf.Teachers(front_helpers.net(data.dataset)),
+        lambda data, folder: pate_tf.Teachers(api_helpers.net(data.dataset)),
         "net: expected a function of the data set",
     ),
     "an unknown name": (
@@ -303,6 +303,6 @@ WRONG = {
 def test_what_is_wrong_is_one_line(what, tmp_path):
     wrong, message = WRONG[what]
     with pytest.raises(ValueError) as caught:
-        wrong(front_helpers.digits(), tmp_path / "run")
+        wrong(api_helpers.digits(), tmp_path / "run")
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)

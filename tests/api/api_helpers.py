@@ -1,4 +1,4 @@
-"""Small data and models for the tests of the front door."""
+"""Small data and models for the tests of the public API."""
 
 import keras
 import numpy as np

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-import front_helpers
+import api_helpers
 import keras
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ from pate_tf.models import catalogue
 NUM_TEACHERS = 3
 
 
-def fitted(folder, private, net=front_helpers.compiled, **settings):
+def fitted(folder, private, net=api_helpers.compiled, **settings):
     fields = {"num_teachers": NUM_TEACHERS, "steps": 6, "batch_size": 16, **settings}
     return pate_tf.Teachers(net, directory=folder, **fields).fit(private)
 
 
 def all_weights(folder):
-    return [front_helpers.weights(folder, teacher) for teacher in range(NUM_TEACHERS)]
+    return [api_helpers.weights(folder, teacher) for teacher in range(NUM_TEACHERS)]
 
 
 def are_equal(one, other):
@@ -36,7 +36,7 @@ def are_equal(one, other):
 
 @pytest.fixture(scope="module")
 def data() -> pate_tf.Data:
-    return front_helpers.digits()
+    return api_helpers.digits()
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def folder(tmp_path_factory, data) -> pathlib.Path:
 
 def test_what_was_trained_is_what_answers(folder, data):
     teachers = pate_tf.Teachers.load(folder)
-    model = front_helpers.compiled(data.dataset)
+    model = api_helpers.compiled(data.dataset)
     by_hand = []
     for arrays in all_weights(folder):
         trained = arrays[: len(model.trainable_variables)]
@@ -61,7 +61,7 @@ def test_what_was_trained_is_what_answers(folder, data):
 
 def test_the_optimizer_that_it_was_compiled_with_is_used(tmp_path, data):
     def frozen(dataset):
-        model = front_helpers.compiled(dataset)
+        model = api_helpers.compiled(dataset)
         model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
         return model
 
@@ -76,7 +76,7 @@ def test_a_training_that_diverges_stops_nothing(tmp_path, data):
     """Whether it does follows from the teacher's records."""
 
     def fast(dataset):
-        model = front_helpers.compiled(dataset)
+        model = api_helpers.compiled(dataset)
         model.compile(keras.optimizers.SGD(1e38), "sparse_categorical_crossentropy")
         return model
 
@@ -87,7 +87,7 @@ def test_a_training_that_diverges_stops_nothing(tmp_path, data):
 
 def test_labels_are_one_hot_where_the_loss_wants_them(tmp_path, data):
     def one_hot(dataset):
-        model = front_helpers.compiled(dataset)
+        model = api_helpers.compiled(dataset)
         model.compile("adam", "categorical_crossentropy")
         return model
 
@@ -134,7 +134,7 @@ def test_another_record_changes_the_teacher_that_has_it_and_no_bit_of_others(
 def test_fewer_records_of_one_change_no_bit_of_those_trained_after_it(tmp_path):
     # A smaller share means fewer steps, and fewer draws from generators that all could share.
     owners = np.array([f"owner {number // 4}" for number in range(120)])
-    data = front_helpers.digits(owners=owners)
+    data = api_helpers.digits(owners=owners)
     kept = owners != "owner 3"
     fewer = type(data.private)(
         data.dataset, data.private.inputs[kept], data.private.labels[kept], owners[kept]
@@ -180,11 +180,11 @@ def test_each_teacher_has_callbacks_of_its_own(tmp_path, data, make):
 def test_weights_restored_from_files_and_a_shared_loss_are_refused(tmp_path, data):
     restore = [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
     with pytest.raises(ValueError, match="callbacks: expected none that restores weights"):
-        fitted(tmp_path / "a", data.private, front_helpers.compiled, callbacks=restore)
+        fitted(tmp_path / "a", data.private, api_helpers.compiled, callbacks=restore)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def with_one_loss(dataset):
-        model = front_helpers.net(dataset)
+        model = api_helpers.net(dataset)
         model.compile("adam", loss)
         return model
 
@@ -208,14 +208,14 @@ def test_keras_own_generator_begins_at_the_seed_and_tells_nothing_afterwards():
 
 
 def test_a_model_or_callbacks_that_all_teachers_share_are_refused(tmp_path, data):
-    shared = front_helpers.compiled(data.dataset)
+    shared = api_helpers.compiled(data.dataset)
     with pytest.raises(ValueError, match="model: expected a function that makes everything anew"):
         fitted(tmp_path / "model", data.private, lambda dataset: shared)
 
     optimizer = keras.optimizers.Adam()
 
     def with_one_optimizer(dataset):
-        model = front_helpers.net(dataset)
+        model = api_helpers.net(dataset)
         model.compile(optimizer, "mse")
         return model
 
@@ -234,7 +234,7 @@ def linear(dataset):
 
 
 def slower(dataset):
-    model = front_helpers.compiled(dataset)
+    model = api_helpers.compiled(dataset)
     model.compile(keras.optimizers.Adam(1e-5), "sparse_categorical_crossentropy")
     return model
 
@@ -246,7 +246,7 @@ def with_a_loss(weight):
         return weight * keras.losses.sparse_categorical_crossentropy(labels, outputs)
 
     def net(dataset):
-        model = front_helpers.compiled(dataset)
+        model = api_helpers.compiled(dataset)
         model.compile("adam", own_loss)
         return model
 
@@ -259,7 +259,7 @@ def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
         fitted(tmp_path, data.private, with_a_loss(2.0))
 
 
-@pytest.mark.parametrize("net", [linear, slower, front_helpers.net])
+@pytest.mark.parametrize("net", [linear, slower, api_helpers.net])
 def test_another_net_in_the_same_folder_is_refused(folder, data, net):
     with pytest.raises(ValueError, match="holds other teachers"):
         fitted(folder, data.private, net)
@@ -279,14 +279,14 @@ def test_its_own_learning_rate_stands(tmp_path, data):
 
 KILLED = """
 import sys
-import front_helpers
+import api_helpers
 from pate_tf.teachers import store
 import pate_tf
 
 store.SECONDS_BETWEEN_SAVES = -1.0  # after each teacher
-data = front_helpers.digits()
+data = api_helpers.digits()
 pate_tf.Teachers(
-    getattr(front_helpers, sys.argv[2]),
+    getattr(api_helpers, sys.argv[2]),
     num_teachers=int(sys.argv[3]),
     steps=20,
     directory=sys.argv[1],
@@ -313,12 +313,12 @@ def test_a_killed_run_goes_on_and_keeps_the_teachers_that_were_done(tmp_path, da
 
     def fit(folder):
         return pate_tf.Teachers(
-            getattr(front_helpers, net), num_teachers=number, steps=20, directory=folder
+            getattr(api_helpers, net), num_teachers=number, steps=20, directory=folder
         ).fit(data.private)
 
     went_on, at_once = fit(tmp_path / "killed"), fit(tmp_path / "at_once")
     assert {path: path.read_bytes() for path in kept} == kept
     np.testing.assert_array_equal(went_on.votes(data.pool), at_once.votes(data.pool))
     for teacher in range(number):
-        pair = [front_helpers.weights(tmp_path / run, teacher) for run in ("killed", "at_once")]
+        pair = [api_helpers.weights(tmp_path / run, teacher) for run in ("killed", "at_once")]
         assert are_equal(*pair)

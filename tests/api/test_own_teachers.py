@@ -2,7 +2,7 @@
 
 import warnings
 
-import front_helpers
+import api_helpers
 import keras
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ RANDOM = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def data() -> pate_tf.Data:
-    return front_helpers.digits()
+    return api_helpers.digits()
 
 
 class Says:
@@ -77,7 +77,7 @@ def test_what_are_no_votes_is_refused(votes):
 def test_models_of_all_kinds_vote_together(tmp_path, data):
     inputs, labels = data.private.inputs, data.private.labels
     rows = inputs.reshape(len(inputs), -1)
-    network = front_helpers.compiled(data.dataset)
+    network = api_helpers.compiled(data.dataset)
     network.fit(inputs, labels, epochs=2, verbose=0)
     tree = DecisionTreeClassifier(random_state=0).fit(rows, labels)
     models = [network, tree, Says(3), Says(3, scores=True)]
@@ -103,7 +103,7 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
 
 
 def test_other_weights_are_other_models(tmp_path, data):
-    one, two = (front_helpers.net(data.dataset) for _ in range(2))
+    one, two = (api_helpers.net(data.dataset) for _ in range(2))
     bought(pate_tf.Teachers.from_models([one], directory=tmp_path), data)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
         bought(pate_tf.Teachers.from_models([two], directory=tmp_path), data)
@@ -111,7 +111,7 @@ def test_other_weights_are_other_models(tmp_path, data):
 
 def test_a_folder_of_models(tmp_path, data):
     for name in ("a", "b"):
-        front_helpers.net(data.dataset).save(tmp_path / f"{name}.keras")
+        api_helpers.net(data.dataset).save(tmp_path / f"{name}.keras")
     teachers = pate_tf.Teachers.from_models(tmp_path, directory=tmp_path / "run")
     votes = teachers.votes(data.pool)
     loaded = keras.saving.load_model(tmp_path / "b.keras")
@@ -197,7 +197,7 @@ def owned(unit: str, directory: object) -> pate_tf.Teachers:
 
 def a_folder(directory: object, unit: str, data: pate_tf.Data) -> pate_tf.Teachers:
     directory.mkdir(parents=True)
-    front_helpers.net(data.dataset).save(directory / "only.keras")
+    api_helpers.net(data.dataset).save(directory / "only.keras")
     return pate_tf.Teachers.from_models(directory, unit=unit, directory=directory / "run")
 
 
@@ -245,7 +245,7 @@ def test_an_unknown_unit_is_refused(unit, tmp_path):
 def test_a_lost_ledger_is_acknowledged_in_words(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
-        labeller.label(front_helpers.digits().pool, 5)
+        labeller.label(api_helpers.digits().pool, 5)
         before = labeller.spent()
     for file in (tmp_path / "sensitive").glob("ledger*"):
         file.unlink()
@@ -261,7 +261,7 @@ def test_a_release_is_planned_before_there_are_votes(tmp_path):
     teachers = pate_tf.Teachers.from_votes(np.full((30, 10), 3), directory=tmp_path)
     planned = pate_tf.PlannedRelease(profile=0.6)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5, planned_release=planned) as labeller:
-        labeller.label(front_helpers.digits().pool, 5)
+        labeller.label(api_helpers.digits().pool, 5)
         with labeller.ledger() as ledger:
             assert ledger.planned_release == planned
             assert not ledger.plan_is_late
@@ -278,7 +278,7 @@ class SharedNoise(keras.layers.Layer):
 
 
 def noisy_net(dataset):
-    net = front_helpers.net(dataset)
+    net = api_helpers.net(dataset)
     return keras.Sequential([keras.Input(dataset.input_shape), SharedNoise(), *net.layers])
 
 

@@ -13,8 +13,8 @@ import pathlib
 import re
 import warnings
 
+import api_helpers
 import classifiers_for_tests
-import front_helpers
 import keras
 import numpy as np
 import pytest
@@ -228,7 +228,7 @@ OTHERS = {
     **{name: {"model": name} for name in models.BUILDERS},
     "default": {},
     "data parallel": {"model": "mlp", "parallelism": "data"},
-    "compiled": {"model": front_helpers.compiled, "max_steps": 20},
+    "compiled": {"model": api_helpers.compiled, "max_steps": 20},
     **{name: {"model": name} for name in closed_form.NAMES},
     **{
         build.__name__: {"model": f"classifiers_for_tests:{build.__name__}"}
@@ -325,7 +325,7 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
     mechanism = pate_tf.LaplaceNoisyMax.of_scale(5.0)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(POOL, num_queries=20)
-    student = pate_tf.Student.from_model(front_helpers.net(IMAGES), labels)
+    student = pate_tf.Student.from_model(api_helpers.net(IMAGES), labels)
     published = pate_tf.publish(student, folder / "published")
     return published.statement.to_dict()
 

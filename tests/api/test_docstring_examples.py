@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the front door, in the order in which one needs the other."""
+"""The examples in the docstrings of the public API, in the order in which one needs the other."""
 
 import doctest
 import importlib
