@@ -19,9 +19,9 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import LedgerWarning
 from pate_tf.models import catalogue
 from pate_tf.selective_sgd import models
-from pate_tf.selective_sgd.privacy import LEDGER, ChargedRun, Privacy
 from pate_tf.selective_sgd.private_training import noisy_training
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.run_state import LEDGER, ChargedRun
+from pate_tf.selective_sgd.settings import Privacy, Settings
 from pate_tf.selective_sgd.training import SharedTraining
 from pate_tf.selective_sgd.upload import decode
 
@@ -174,7 +174,7 @@ def _seen(shares: Sequence[PrivateExamples], run: Attacked) -> _Seen:
                 shares,
                 privacy=privacy,
                 noise=run.noise,
-                pay=functools.partial(charged.begin, secure_noise=run.noise.is_secure),
+                begin=functools.partial(charged.begin, secure_noise=run.noise.is_secure),
             )
     seen = _Seen(training, [[] for _ in shares])
     server, push = training.server, training.server.push

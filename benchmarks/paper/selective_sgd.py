@@ -1,5 +1,6 @@
 """The table of distributed selective SGD (Shokri and Shmatikov 2015), numbers and orders."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,8 +10,8 @@ from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
-from pate_tf.selective_sgd import simulation
 from pate_tf.selective_sgd.evaluation import Evaluation
+from pate_tf.selective_sgd.private_training import train
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.upload import dense_bytes
 
@@ -66,7 +67,7 @@ def _shared(
         del noise
         private, public = data_of(bench, dataset)
         try:
-            shared = simulation.train(private, settings, model=model, records_each=records)
+            shared = train(private, settings, model=model, records_each=records)
         except ValueError as error:
             if "finite" not in str(error):  # of a loss, or of a parameter
                 raise
@@ -78,7 +79,12 @@ def _shared(
             "share_of_bytes": num_bytes / dense_bytes(shared.view.num_parameters),
         }
 
-    config = {"dataset": dataset, "model": model, "records": records, **settings.to_dict()}
+    config = {
+        "dataset": dataset,
+        "model": model,
+        "records": records,
+        **dataclasses.asdict(settings),
+    }
     return bench.unit("selective_sgd", config, measure)
 
 

@@ -1,5 +1,6 @@
 """What uploads of shared training tell the server, with noise and without."""
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,8 +10,7 @@ from benchmarks.paper.membership import Attacked, canaries_show, membership_auc
 from benchmarks.paper.rows import Experiment, Row, not_run
 from benchmarks.paper.selective_sgd import data_of
 from pate_tf.aggregation.noise import NoiseSource
-from pate_tf.selective_sgd.privacy import Privacy
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.settings import Privacy, Settings
 
 UPLOADS = (1.0, 0.1, 0.01)
 NUM_PARTICIPANTS = 4
@@ -47,7 +47,7 @@ def _attacked(bench: Bench, dataset: str, upload: float, *, with_noise: bool) ->
                 found[name] = attack(private, run)
         return found
 
-    config = {"dataset": dataset, "with_noise": with_noise, **settings.to_dict()}
+    config = {"dataset": dataset, "with_noise": with_noise, **dataclasses.asdict(settings)}
     return bench.unit("selective_sgd_attack", config, measure)
 
 

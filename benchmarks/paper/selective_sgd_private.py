@@ -1,5 +1,6 @@
 """Shared training with noise beside central DP-SGD, at the same epsilon on the same records."""
 
+import dataclasses
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,9 @@ from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api.reporting import QUIET
 from pate_tf.api.shared_training import features_of
 from pate_tf.ledger import LedgerWarning
-from pate_tf.selective_sgd import simulation
 from pate_tf.selective_sgd.evaluation import Evaluation
-from pate_tf.selective_sgd.privacy import Privacy
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.private_training import train
+from pate_tf.selective_sgd.settings import Privacy, Settings
 
 # Chosen on Fashion-MNIST, by its public samples, for 30 participants and for one holder of all
 # records; no sample of MNIST was looked at.
@@ -52,7 +52,7 @@ def _private(bench: Bench, dataset: str, epsilon: float, num_participants: int) 
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             # Of the other trials' ledgers of the same records.
             warnings.simplefilter("ignore", LedgerWarning)
-            shared = simulation.train(
+            shared = train(
                 features.records(private),
                 settings,
                 model="linear",
@@ -74,7 +74,7 @@ def _private(bench: Bench, dataset: str, epsilon: float, num_participants: int) 
         "epsilon": epsilon,
         "clip": CLIP,
         "sampling_rate": SAMPLING_RATE,
-        **settings.to_dict(),
+        **dataclasses.asdict(settings),
     }
     return bench.unit("selective_sgd_private", config, measure)
 

@@ -1,10 +1,11 @@
-"""A whole run of shared training in one process: features, training, publishing."""
+"""Shared training, from settings to a report: in one process, or one end across organisations."""
 
 import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -12,7 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pate_tf.aggregation.noise import NoiseSource, SystemNoise
+from pate_tf.accounting.noisy_training import Training
+from pate_tf.api.data import read_records
 from pate_tf.api.publishing import library_versions
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.api.run_folder import DataSource
@@ -21,6 +23,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue, fingerprint
 from pate_tf.models.encoder import Encoder
@@ -32,34 +35,36 @@ from pate_tf.representations.catalogue import (
 from pate_tf.representations.raw import whitened
 from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.evaluation import Evaluation, Logs, calibrated_model
-from pate_tf.selective_sgd.models import dealt_shares, most_holders
-from pate_tf.selective_sgd.privacy import (
-    LEDGER,
-    NONCE,
-    TOKEN,
-    ChargedRun,
-    Payment,
-    Privacy,
-    new_nonce,
-)
+from pate_tf.selective_sgd.joined import JoinedParticipant, until_answered
+from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import noisy_training
-from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.store import Store
+from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.run_state import ROUND, LedgerFacts, RunState
+from pate_tf.selective_sgd.server import Server
+from pate_tf.selective_sgd.settings import (
+    ParameterServerRun,
+    ParticipantRun,
+    Privacy,
+    Settings,
+    SharedRun,
+)
 from pate_tf.selective_sgd.training import SharedTraining
-from pate_tf.selective_sgd.upload import dense_bytes
+from pate_tf.selective_sgd.upload import FloatArray, dense_bytes
 from pate_tf.serving.export import export_student
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
-# Features of public inputs that a small private model learns on.
-
-
 WHITENED = "whitened"  # contrastive where inputs are images, else raw; then partly whitened
+DEALT = "dealt"
+WATCHED = 2000  # public samples that are evaluated after each round
+LOCALLY_WATCHED = 1000  # of each participant's local model, at the end
+REPORT = "selective_sgd_report.json"
+LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
-    """A fixed map, learnt from public inputs alone, from raw inputs to what is trained on.
+    """A fixed map, learnt from public inputs only, from raw inputs to what is trained on.
 
     Attributes:
       dataset: of what is trained on.
@@ -147,147 +152,144 @@ def features_of(
     )
 
 
-# A model of shared training is exported, with a statement of what it cost.
+# What every run ends with: the exported model, its statement, a report.
 
 
-def publish(
-    model: keras.Model | tf.Module,
+def _published(
+    view: FlatView,
+    parameters: FloatArray,
+    samples: PublicExamples | None,
+    *,
+    features: Features,
     dataset: Dataset,
     settings: Settings,
-    payments: Sequence[Payment],
-    *,
-    num_parameters: int,
+    privacy: Privacy,
+    charge: Training | None,
+    facts: Sequence[LedgerFacts],
     holders: int,
     fewest_records: int,
     directory: artifacts.RunDirectory,
-) -> pathlib.Path:
-    """Exports the global model and its statement.
+    reporting: Reporting,
+) -> dict[str, Any]:
+    """Exports the global model and its statement, and returns what a report says of them.
 
     With noise they go below `released/`. Without noise nothing may be published: they go below
     `sensitive/`, and the statement says why.
-
-    Args:
-      model: from raw inputs to logits.
-      dataset: of the raw inputs.
-      settings: of the run that it comes from.
-      payments: what each ledger says; none without noise.
-      num_parameters: how many were trained.
-      holders: how many participants hold one record at most.
-      fewest_records: of a participant.
-      directory: of the run.
-
-    Returns:
-      The exported version's folder.
     """
-    charge = payments[0].charge if payments else None
-    values = charged_values(payments)
-    unit = getattr(charge, "unit", "participant") if charge else None
-    statement = SharedTrainingStatement(
-        dataset=dataset.name,
-        num_participants=settings.num_participants,
-        num_parameters=num_parameters,
-        upload=settings.upload,
-        rounds=settings.rounds,
-        protocol=settings.protocol,
-        charge=charge,
-        unit=unit,
-        **values,
-        holders=holders if unit == "record" else 1,
-        fewest_records=fewest_records if unit == "record" else None,
-        ledger_heads=tuple(one.ledger_head for one in payments),
-        ledger_was_reset=any(one.was_reset for one in payments),
-        student_digest=student_digest(model),
-        versions=library_versions(),
-    )
-    folder = directory.released if payments else directory.sensitive
-    exported = export_student(model, dataset, folder / "shared_model", statement.to_dict())
-    artifacts.write_json(folder / "shared_model_statement.json", statement.to_dict())
-    artifacts.write_text(folder / "shared_model_statement.md", statement.to_markdown())
-    return exported
-
-
-def charged_values(payments: Sequence[Payment]) -> dict[str, Any]:
-    """Returns what ledgers say together, the worst of each, for statement and report.
-
-    What one of them does not know, nobody does.
-    """
-    found = {
-        name: [getattr(one, name) for one in payments]
-        for name in (
-            *("epsilon", "delta", "epsilon_all_ensembles", "delta_all_ensembles"),
-            "num_ledgers",
+    unit = privacy.unit if charge else None
+    costs = _costs(facts)
+    with reporting.clock("exporting the model"):
+        model = features.served(calibrated_model(view, parameters, samples))
+        statement = SharedTrainingStatement(
+            dataset=dataset.name,
+            num_participants=settings.num_participants,
+            num_parameters=view.num_parameters,
+            upload=settings.upload,
+            rounds=settings.rounds,
+            protocol=settings.protocol,
+            charge=charge,
+            unit=unit,
+            **costs,
+            holders=holders if unit == "record" else 1,
+            fewest_records=fewest_records if unit == "record" else None,
+            ledger_heads=tuple(one.ledger_head for one in facts),
+            ledger_was_reset=any(one.was_reset for one in facts),
+            student_digest=student_digest(model),
+            versions=library_versions(),
         )
-    }
+        folder = directory.released if facts else directory.sensitive
+        exported = export_student(model, dataset, folder / "shared_model", statement.to_dict())
+        artifacts.write_json(folder / "shared_model_statement.json", statement.to_dict())
+        artifacts.write_text(folder / "shared_model_statement.md", statement.to_markdown())
     return {
-        **{name: None if not each or None in each else max(each) for name, each in found.items()},
-        "secure_noise": all(one.secure_noise for one in payments),
+        "dataset": dataset.name,
+        "participants": settings.num_participants,
+        "parameters": view.num_parameters,
+        **{name: getattr(settings, name) for name in ("rounds", "upload", "download", "protocol")},
+        "privacy": privacy.kind,
+        **costs,
+        "model_folder": str(exported),
     }
 
 
-def row_of_all_ensembles(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the row of a report on all that was released of the records; none without privacy."""
-    if values["epsilon"] is None:
-        return []
-    epsilon, number = values["epsilon_all_ensembles"], values["num_ledgers"]
-    counted = "1 ledger" if number == 1 else f"{number} ledgers"
-    return [
-        (
-            "all ensembles and runs on these records",
-            "not known"
-            if epsilon is None
-            else f"epsilon {epsilon:.4g} at delta {values['delta_all_ensembles']:g}, {counted}",
-        )
+def _costs(facts: Sequence[LedgerFacts]) -> dict[str, Any]:
+    """Returns what ledgers say together, the worst of each; None for what one does not know."""
+    names = ("epsilon", "delta", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+    each = {name: [getattr(one, name) for one in facts] for name in names}
+    return {
+        **{
+            name: None if not found or None in found else max(found) for name, found in each.items()
+        },
+        "secure_noise": all(one.secure_noise for one in facts),
+    }
+
+
+def _report(
+    values: dict[str, Any], directory: artifacts.RunDirectory, reporting: Reporting
+) -> RunReport:
+    """Stores a report, and returns it with its rows."""
+
+    def percent(name: str) -> str:
+        return NOT_MEASURED if values[name] is None else f"{values[name]:.2%}; sensitive"
+
+    values["seconds"] = reporting.seconds
+    artifacts.write_json(directory.sensitive / REPORT, values, private=True)
+    turns = f"{values['participants']}, {values['rounds']} rounds, {values['protocol']}"
+    rows = [("data set", values["dataset"])]
+    if "records_each" in values:
+        rows = [("data set", f"{values['dataset']}, {values['records_each']:,} records each")]
+    rows += [
+        ("participants", turns),
+        ("model", f"{values['parameters']:,} parameters"),
+        ("accuracy of the global model", percent("accuracy_global")),
     ]
+    if "upload_bytes" in values:
+        share = values["upload_bytes"] / values["dense_bytes"]
+        rows += [
+            ("mean accuracy of local models", percent("accuracy_local_mean")),
+            ("an upload", f"{values['upload_bytes']:,.0f} bytes, {share:.2%} of all changes"),
+        ]
+    epsilon, epsilon_all = values["epsilon"], values["epsilon_all_ensembles"]
+    if epsilon is None:
+        rows.append(("privacy", "none: there is no guarantee"))
+    else:
+        number = values["num_ledgers"]
+        of_all = (
+            "not known"
+            if epsilon_all is None
+            else f"epsilon {epsilon_all:.4g} at delta {values['delta_all_ensembles']:g}, {number} "
+            f"ledger{'' if number == 1 else 's'}"
+        )
+        rows += [
+            ("privacy", f"epsilon {epsilon:.4g} at delta {values['delta']:g}"),
+            ("all ensembles and runs on these records", of_all),
+        ]
+    rows += [("exported", values["model_folder"]), ("time", f"{values['seconds']:.1f} s")]
+    return RunReport(values=values, rows=rows)
 
 
-# A whole run of shared training, from plain values to a report.
-#
-# What `pate_tf.cli.selective_sgd` calls, and any program may.
+# All participants in one process.
 
 
-WATCHED = 2000  # public samples that are looked at after each round
-LOCALLY_WATCHED = 1000  # of each participant's local model, at the end
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedRun:
-    """Shared training, in plain values.
-
-    Attributes:
-      data: private records, which are dealt out, and public samples that measure the model.
-      settings: of the run.
-      privacy: what protects uploads.
-      model: "cnn" or "mlp" for the paper's, "linear", another name or function that
-        `models.catalogue` takes; None for "cnn" where inputs are images, else "mlp".
-      representation: features of the public pool that "linear" learns on: "whitened",
-        "contrastive" or "raw"; None for inputs as they are.
-      records_each: records of each participant; None if all are dealt out evenly. Where there are
-        not enough, shares overlap.
-      folder: of the run; None for `runs/selective_sgd-DATASET-NUM_PARTICIPANTS`.
-      noise: draws noise and records; predictable noise is for tests.
-    """
-
-    data: DataSource = dataclasses.field(default_factory=DataSource)
-    settings: Settings = dataclasses.field(default_factory=Settings)
-    privacy: Privacy = dataclasses.field(default_factory=Privacy)
-    model: Named | None = None
-    representation: str | None = None
-    records_each: int | None = None
-    folder: pathlib.Path | None = None
-    noise: NoiseSource = dataclasses.field(default_factory=SystemNoise)
-
-
-def run(asked: SharedRun, reporting: Reporting = QUIET) -> RunReport:
+def run(
+    asked: SharedRun, data: DataSource | None = None, reporting: Reporting = QUIET
+) -> RunReport:
     """Trains together, exports the global model with its statement, returns what was found out.
 
     A stopped run goes on in the same folder where it stopped.
+
+    Args:
+      asked: settings.
+      data: private records, which are dealt out, and public samples that measure the model.
+        Default: the digits.
+      reporting: how progress is shown.
 
     Raises:
       ValueError: if something does not fit; nothing was charged then.
       LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
     """
-    examples = asked.data.load_private(reporting)
-    public = asked.data.load_public(reporting)
+    source = data or DataSource()
+    examples, public = source.load_private(reporting), source.load_public(reporting)
     check_data(examples, public, None)
     return train_on(asked, examples, public, reporting)
 
@@ -301,24 +303,16 @@ def train_on(
     """As `run`, on data that are at hand."""
     settings, privacy = asked.settings, asked.privacy
     features = features_of(asked.representation, public, reporting, seed=settings.seed)
-    rows = dealt_shares(
-        len(examples), settings.num_participants, asked.records_each, seed=settings.seed
-    )
-    shares = [
-        features.records(
-            PrivateExamples(examples.dataset, examples.inputs[one], examples.labels[one])
-        )
-        for one in rows
-    ]
+    raw, holders = models.dealt(examples, settings, asked.records_each)
+    shares = [features.records(share) for share in raw]
+    fewest = min(map(len, shares))
     builder = models.network(asked.model, features.dataset)
     model = catalogue.build(builder, features.dataset, seed=settings.seed)
-    directory = artifacts.RunDirectory(
-        asked.folder
-        or pathlib.Path(f"runs/selective_sgd-{examples.dataset.name}-{settings.num_participants}")
-    )
+    name = f"runs/selective_sgd-{examples.dataset.name}-{settings.num_participants}"
+    directory = artifacts.RunDirectory(asked.folder or pathlib.Path(name))
     artifacts.remove_abandoned(directory.root)
     identity = {
-        **settings.to_dict(),
+        **dataclasses.asdict(settings),
         **dataclasses.asdict(privacy),
         "representation": asked.representation,
         "architecture": fingerprint.architecture_of(builder, features.dataset),
@@ -326,129 +320,102 @@ def train_on(
         "labels": artifacts.digest_arrays([share.labels for share in shares]),
     }
     folder = artifacts.make_sensitive_folder(directory.sensitive / "selective_sgd")
-    with artifacts.only_writer(folder):
-        store = Store(folder, identity)
-        saved = store.load() or {}
-        charged = None
-        if privacy.kind != "none":
-            if NONCE not in saved:
-                saved = {NONCE: new_nonce()}
-                store.save(saved, at_once=True)
-            charged = ChargedRun(
-                directory.sensitive / LEDGER,
-                examples.record_set,
-                privacy,
-                nonce=saved[NONCE].tobytes(),
+    with (
+        artifacts.only_writer(folder),
+        RunState(
+            folder,
+            identity,
+            privacy=privacy,
+            records=examples.record_set,
+            acknowledge_reset=asked.acknowledge_reset,
+        ) as state,
+    ):
+        noise = asked.noise()
+        training = (
+            SharedTraining(settings, model, shares)
+            if privacy.kind == "none"
+            else noisy_training(
+                settings,
+                model,
+                shares,
+                privacy=privacy,
+                noise=noise,
+                begin=functools.partial(state.begin, secure_noise=noise.is_secure),
+                holders=holders,
             )
-        with charged or contextlib.nullcontext():
-            training = _prepared(asked, model, shares, most_holders(rows), saved, charged)
-            samples = features.samples(public).labelled()
-            evaluation = None if samples is None else Evaluation(training.view, samples)
-            _train(training, store, evaluation, Logs(directory), charged, saved, reporting)
-            values = _measured(training, samples, evaluation, store, directory, reporting)
-            payments = [] if charged is None else [charged.payment()]
-    values = {
-        "dataset": examples.dataset.name,
-        "participants": settings.num_participants,
-        "records_each": int(min(map(len, rows))),
+        )
+        if ROUND in state.saved:
+            training.restore(state.saved)
+        samples = features.samples(public).labelled()
+        evaluation = None if samples is None else Evaluation(training.view, samples)
+        seconds = _train(training, state, evaluation, Logs(directory), reporting)
+        measured = _measured(training, samples, evaluation, directory, reporting)
+        facts = [] if (found := state.facts()) is None else [found]
+    values = _published(
+        training.view,
+        training.released_parameters(),
+        samples,
+        features=features,
+        dataset=examples.dataset,
+        settings=settings,
+        privacy=privacy,
+        charge=getattr(training, "charge", None),
+        facts=facts,
+        holders=holders,
+        fewest_records=fewest,
+        directory=directory,
+        reporting=reporting,
+    )
+    values |= {
+        **measured,
+        "records_each": fewest,
         "model": name_of(asked.model) if asked.model else None,
-        "parameters": training.view.num_parameters,
-        **{name: getattr(settings, name) for name in ("rounds", "upload", "download", "protocol")},
-        "privacy": privacy.kind,
-        **values,
-        **charged_values(payments),
+        # The first round, which traces, aside if possible.
+        "seconds_a_round": float(np.median(seconds[1:] or seconds)) if seconds else None,
     }
-    with reporting.clock("exporting the model"):
-        published = publish(
-            features.served(calibrated_model(training, samples)),
-            examples.dataset,
-            settings,
-            payments,
-            num_parameters=training.view.num_parameters,
-            holders=most_holders(rows),
-            fewest_records=int(min(map(len, rows))),
-            directory=directory,
-        )
-    values |= {"model_folder": str(published), "seconds": reporting.seconds}
-    artifacts.write_json(directory.sensitive / "selective_sgd_report.json", values, private=True)
-    return RunReport(values=values, rows=_rows(values))
-
-
-def _prepared(
-    asked: SharedRun,
-    model: keras.Model,
-    shares: Sequence[PrivateExamples],
-    holders: int,
-    saved: Mapping[str, Any],
-    charged: ChargedRun | None,
-) -> SharedTraining:
-    """Returns the training as far as it is, once it is charged."""
-    training: SharedTraining
-    if charged is None:
-        training = SharedTraining(asked.settings, model, shares)
-    else:
-        training = noisy_training(
-            asked.settings,
-            model,
-            shares,
-            privacy=asked.privacy,
-            noise=asked.noise,
-            pay=functools.partial(
-                charged.begin,
-                secure_noise=asked.noise.is_secure,
-                round_number=int(saved.get("round", 0)),
-                token=bytes(saved.get(TOKEN, b"")),
-            ),
-            holders=holders,
-        )
-    if "round" in saved:
-        training.restore(saved)
-    return training
+    return _report(values, directory, reporting)
 
 
 def _train(
     training: SharedTraining,
-    store: Store,
+    state: RunState,
     evaluation: Evaluation | None,
     logs: Logs,
-    charged: ChargedRun | None,
-    saved: Mapping[str, Any],
     reporting: Reporting,
-) -> None:
+) -> list[float]:
+    """Runs the rounds that are left; returns their seconds."""
     rounds = training.settings.rounds
-    epsilon = None if charged is None else charged.payment().epsilon
+    seconds: list[float] = []
+    facts = state.facts()
     with reporting.progress_bar("training together", rounds, "round") as advance:
         advance(training.round)
         while training.round < rounds:
-            with store.timed():
-                statistics = training.run_round()
-            if charged is None:
-                store.save(training.state(), at_once=training.round == rounds)
-            else:
-                names = {NONCE: saved[NONCE], TOKEN: new_nonce()}
-                store.save({**training.state(), **names}, at_once=True)
-                # What was drawn counts as released from here on.
-                charged.note(training.round, names[TOKEN].tobytes())
+            began = time.monotonic()
+            statistics = training.run_round()
+            seconds.append(time.monotonic() - began)
+            state.save(training.state(), at_once=training.round == rounds)
             accuracy = None
             if evaluation is not None:
                 accuracy = evaluation.accuracy(training.global_model(), WATCHED)
-            logs.write_round(statistics, accuracy, epsilon)
+            logs.write_round(statistics, accuracy, None if facts is None else facts.epsilon)
             advance(1)
     logs.close()
+    return seconds
 
 
 def _measured(
     training: SharedTraining,
     samples: PublicExamples | None,
     evaluation: Evaluation | None,
-    store: Store,
     directory: artifacts.RunDirectory,
     reporting: Reporting,
 ) -> dict[str, Any]:
+    """Returns accuracies and traffic. SENSITIVE."""
     values: dict[str, Any] = {"accuracy_global": None, "accuracy_local_mean": None}
-    if evaluation is not None and samples is not None:
+    if evaluation is not None:
         with reporting.clock("evaluating"):
-            values["accuracy_global"] = evaluation.accuracy(calibrated_model(training, samples))
+            model = calibrated_model(training.view, training.released_parameters(), samples)
+            values["accuracy_global"] = evaluation.accuracy(model)
             local = np.array(
                 [
                     evaluation.accuracy(training.local_model(participant), LOCALLY_WATCHED)
@@ -458,39 +425,190 @@ def _measured(
         Logs(directory).write_participants(local)
         values["accuracy_local_mean"] = float(local.mean())
         values["accuracy_local_lowest"] = float(local.min())
-    traffic = training.traffic
     return {
         **values,
-        "upload_bytes": traffic["upload_bytes"],
-        "fraction_uploaded": traffic["fraction_uploaded"],
-        "staleness": traffic["staleness"],
+        **training.traffic,
         "dense_bytes": dense_bytes(training.view.num_parameters),
-        "seconds_a_round": store.seconds_a_round,
     }
 
 
-def _rows(values: dict[str, Any]) -> list[tuple[str, str]]:
-    def percent(name: str) -> str:
-        return NOT_MEASURED if values[name] is None else f"{values[name]:.2%}; sensitive"
+# One participant of many, across organisations.
 
-    share = values["upload_bytes"] / values["dense_bytes"]
-    return [
-        ("data set", f"{values['dataset']}, {values['records_each']:,} records a participant"),
-        (
-            "participants",
-            f"{values['participants']}, {values['rounds']} rounds, {values['protocol']}",
-        ),
-        ("model", f"{values['parameters']:,} parameters"),
-        ("accuracy of the global model", percent("accuracy_global")),
-        ("mean accuracy of local models", percent("accuracy_local_mean")),
-        ("an upload", f"{values['upload_bytes']:,.0f} bytes, {share:.2%} of all changes"),
-        (
-            "privacy",
-            "none: there is no guarantee"
-            if values["epsilon"] is None
-            else f"epsilon {values['epsilon']:.4g} at delta {values['delta']:g}",
-        ),
-        *row_of_all_ensembles(values),
-        ("exported", values["model_folder"]),
-        ("time", f"{values['seconds']:.1f} s"),
-    ]
+
+def take_part(
+    run: ParticipantRun, *, on_event: Callable[[str], None] = lambda event: None
+) -> pathlib.Path:
+    """Takes all turns of a participant, and returns the file with the parameters of all.
+
+    Killed and started again with the same arguments it goes on where it was.
+
+    Raises:
+      ValueError: if roster, records and server do not fit each other; nothing was charged then,
+        unless the server refuses an upload.
+      PermissionError: if the server does not know the participant.
+      LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
+      OSError: if a file can't be read or written.
+    """
+    from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
+    from pate_tf.selective_sgd.network import ParameterConnection
+
+    roster = Roster.read(run.roster)
+    settings, privacy = roster.settings, roster.privacy
+    share = _own_records(run, roster)
+    builder = models.network(roster.model, share.dataset)
+    model = catalogue.build(builder, share.dataset, seed=settings.seed)
+    directory = artifacts.RunDirectory(run.folder or pathlib.Path(f"runs/shared-{run.participant}"))
+    folder = artifacts.make_sensitive_folder(directory.sensitive / "participant")
+    artifacts.remove_abandoned(directory.root)
+    identity = {
+        "run": roster.run_id.hex(),
+        "participant": run.participant,
+        "architecture": fingerprint.architecture_of(builder, share.dataset),
+        "records": artifacts.digest_arrays([share.inputs]),
+        "labels": artifacts.digest_arrays([share.labels]),
+    }
+    connect = functools.partial(
+        ParameterConnection,
+        run.server,
+        files=TlsFiles.of(run.certificates, run.participant),
+        run=roster.run_id,
+        num_parameters=FlatView(model).num_parameters,
+        server=run.server_name,
+    )
+    with (
+        artifacts.only_writer(folder),
+        RunState(
+            folder,
+            identity,
+            privacy=privacy,
+            records=share.record_set,
+            acknowledge_reset=run.acknowledge_reset,
+        ) as state,
+        connect() as connection,
+    ):
+        on_event(f"{run.participant} dials {run.server}")
+        noise = run.noise()
+
+        def begin(charge: Training) -> LedgerFacts:
+            facts = state.begin(charge, secure_noise=noise.is_secure)
+            is_record = privacy.kind == "record"
+            declared = dataclasses.replace(facts, num_records=len(share) if is_record else None)
+            until_answered(functools.partial(connection.join, declared), on_event=on_event)
+            return facts
+
+        participant = JoinedParticipant(
+            roster,
+            run.participant,
+            model,
+            share,
+            initial=until_answered(connection.join, on_event=on_event),
+            begin=None if privacy.kind == "none" else begin,
+            noise=noise,
+        )
+        if ROUND in state.saved:
+            participant.restore(state.saved)
+        on_event(f"joined {roster.run}, round {participant.round} of {settings.rounds}")
+        facts, logs = state.facts(), Logs(directory)
+        epsilon = None if facts is None else facts.epsilon
+        final = participant.take_part(
+            connection,
+            save=state.save,
+            on_event=on_event,
+            on_round=lambda statistics: logs.write_round(statistics, None, epsilon),
+        )
+        logs.close()
+        path = folder / "global_parameters.npz"
+        artifacts.write_arrays(path, {"values": final.values}, private=True)
+    return path
+
+
+def _own_records(run: ParticipantRun, roster: Roster) -> PrivateExamples:
+    number = roster.number(run.participant)
+    if run.records != DEALT:
+        dataset = data_catalogue.load_public(roster.dataset, data_dir=run.data_dir).dataset
+        return read_records(pathlib.Path(run.records), dataset)
+    private = data_catalogue.load_private(roster.dataset, data_dir=run.data_dir)
+    return models.dealt(private, roster.settings, None)[0][number]
+
+
+# The parameter server of participants across organisations.
+
+
+def serve(
+    run: ParameterServerRun,
+    reporting: Reporting = QUIET,
+    *,
+    on_event: Callable[[str], None] = lambda event: None,
+) -> RunReport:
+    """Serves until all took all turns, exports the global model with its statement.
+
+    Killed and started again with the same arguments it goes on from its state.
+
+    Raises:
+      ValueError: if roster, data and state do not fit each other.
+      OSError: if a file can't be read or written.
+    """
+    from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
+    from pate_tf.selective_sgd import network
+
+    roster = Roster.read(run.roster)
+    settings, privacy = roster.settings, roster.privacy
+    public = data_catalogue.load_public(roster.dataset, data_dir=run.data_dir)
+    builder = models.network(roster.model, public.dataset)
+    view = FlatView(catalogue.build(builder, public.dataset, seed=settings.seed))
+    charge = privacy.training(settings, view.num_parameters, roster.holders)
+    directory = artifacts.RunDirectory(run.folder)
+    folder = artifacts.make_sensitive_folder(directory.sensitive / "server")
+    artifacts.remove_abandoned(directory.root)
+    limits = network.message_limits(view.num_parameters)
+    with artifacts.only_writer(folder):
+        server = Server(
+            settings, view.initial(), run=roster.run_id, privacy=privacy, folder=folder / "state"
+        )
+        ledgers = None if charge is None else network.ReceivedFacts(folder / "ledgers.json")
+        service = network.ParameterService(server, roster, ledgers=ledgers, limits=limits)
+        with (
+            contextlib.closing(service),
+            network.serve_parameters(
+                run.address,
+                service,
+                files=TlsFiles.of(run.certificates, run.server_name),
+                roster=roster,
+                limits=limits,
+            ) as listening,
+        ):
+            on_event(f"listening on port {listening.port}")
+            total, shown = settings.rounds * settings.num_participants, 0
+            with reporting.progress_bar("training together", total, "upload") as advance:
+                while shown < total:
+                    service.wait_until_over(LOOK_SECONDS)
+                    advance(server.version - shown)
+                    shown = server.version
+            by_name = {} if ledgers is None else ledgers.by_name
+            facts = [by_name[name] for name in roster.names if name in by_name]
+            samples, accuracy = public.labelled(), None
+            if samples is not None:
+                with reporting.clock("evaluating"):
+                    model = calibrated_model(view, server.released(), samples)
+                    accuracy = Evaluation(view, samples).accuracy(model)
+            records = [one.num_records for one in facts if one.num_records is not None]
+            values = _published(
+                view,
+                server.released(),
+                samples,
+                features=Features(dataset=public.dataset),
+                dataset=public.dataset,
+                settings=settings,
+                privacy=privacy,
+                charge=charge,
+                facts=facts,
+                holders=roster.holders,
+                fewest_records=min(records, default=1),
+                directory=directory,
+                reporting=reporting,
+            )
+            fetched = service.wait_until_fetched(run.linger_seconds)
+            if missing := sorted(set(roster.names) - fetched):
+                on_event(f"ends before {', '.join(missing)} fetched the final parameters")
+    values |= {"run": roster.run, "model": roster.model, "accuracy_global": accuracy}
+    return _report(values, directory, reporting)

@@ -4,32 +4,40 @@ Distributed selective SGD: each participant trains on its own records and upload
 parameters' changes to a server, which adds them. Without --privacy there is no privacy guarantee,
 and the statement beside the model says so. A stopped run goes on where it stopped.
 
-Across organisations, each on a machine of its own: `pate dssgd serve` and `pate dssgd join`, which
-have flags of their own (`pate dssgd serve --help`).
+Across organisations, each on a machine of its own (`pate dssgd serve --help`):
+
+    pate dssgd serve --roster=roster.toml --address=0.0.0.0:7000 --certificates=certificates
+        --train_dir=runs/server
+    pate dssgd join --roster=roster.toml --server=HOST:PORT --participant=clinic
+        --data=records.npz --certificates=certificates --train_dir=runs/clinic
+
+Read the roster first: it says what is trained, and what protects uploads. Records stay with the
+participant, whose own ledger is charged before anything is uploaded; it dials and needs no open
+port. The server ends when all took all turns: it exports the model with its statement. Both may be
+killed and started again with the same flags.
 """
 
 import sys
+from typing import Any
 
 from absl import flags
 
-from pate_tf.api.reporting import Reporting
-from pate_tf.cli import command_line, parameter_server, participant
+from pate_tf.api.reporting import Reporting, RunReport
+from pate_tf.cli import command_line
+from pate_tf.cli import flags as own_flags
+from pate_tf.selective_sgd.settings import (
+    ParameterServerRun,
+    ParticipantRun,
+    Privacy,
+    Settings,
+    SharedRun,
+)
 
 FLAGS = flags.FLAGS
 
-# What the library calls what a flag is for, where the two differ.
-FLAG_OF_ARGUMENT = {
-    "num_participants": "participants",
-    "num_teachers": "participants",
-    "selection": "selection",
-}
 
-OF_PRIVACY = ("target_epsilon", "delta", "clip", "sampling_rate", "momentum", "choice")
-LEARNING_RATES = {"none": 0.05, "sparse_vector": 0.05, "participant": 0.05, "record": 1.0}
-
-
-def define_flags() -> None:
-    """Defines the flags of this command."""
+def define_data() -> None:
+    """Defines the flags of data that are named."""
     flags.DEFINE_string(
         "dataset",
         "digits",
@@ -39,203 +47,121 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "data_dir", None, "Folder with data prepared by TensorFlow Datasets. Default: TFDS' own."
     )
-    flags.DEFINE_integer("participants", 30, "How many train together.", lower_bound=1)
-    flags.DEFINE_integer(
-        "records_each",
-        None,
-        "Records of each participant, 600 in the paper. Default: all records, dealt out evenly.",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer("rounds", 15, "Turns of each participant.", lower_bound=1)
-    flags.DEFINE_float(
-        "upload",
-        0.1,
-        "theta_u: share of its parameters' changes that a participant uploads; 1 by default where "
-        "noise is Gaussian.",
-    )
-    flags.DEFINE_float("download", 1.0, "theta_d: share of the parameters that it downloads.")
-    flags.DEFINE_float(
-        "gamma", float("inf"), "Uploaded changes are clipped to this absolute value."
-    )
-    flags.DEFINE_enum(
-        "selection",
-        "largest",
-        ["largest", "random"],
-        "What is uploaded: the largest changes, or random ones above --tau. Either looks at "
-        "private records; noise other than sparse_vector's needs --choice instead.",
-    )
-    flags.DEFINE_float("tau", 0.0, "Threshold of --selection=random.", lower_bound=0.0)
-    flags.DEFINE_enum(
-        "protocol",
-        None,
-        ["round_robin", "random", "asynchronous", "synchronous"],
-        "Order of turns: one after another; the same in random order; each on parameters that the "
-        "others have changed since, damped by how many; or all on the same parameters, averaged. "
-        "Default: round_robin; synchronous where noise is Gaussian.",
-    )
-    flags.DEFINE_float(
-        "damping",
-        1.0,
-        "An upload that is s uploads stale is multiplied by (1 + s)^-damping.",
-        lower_bound=0.0,
-    )
-    flags.DEFINE_float(
-        "server_rate", None, "The server multiplies uploads by it. Default: 1; 1/N if synchronous."
-    )
-    flags.DEFINE_float("stat_decay", 0.9, "beta: decay of the counts that --download goes by.")
-    flags.DEFINE_string("optimizer", "sgd", "Each participant's own, by Keras' name.")
-    flags.DEFINE_float(
-        "learning_rate",
-        None,
-        "In the first round; it falls linearly. Default: 0.05; 1 with --privacy=record.",
-    )
-    flags.DEFINE_integer("batch_size", 10, "Records of a local step.", lower_bound=1)
-    flags.DEFINE_integer("local_epochs", 1, "Local passes a turn.", lower_bound=1)
-    flags.DEFINE_string(
-        "model",
-        None,
-        "cnn or mlp for the paper's networks, linear, another name that train_teachers.py takes, "
-        "or module:function. Default: cnn for images, mlp otherwise.",
-    )
-    flags.DEFINE_enum(
-        "representation",
-        None,
-        ["whitened", "contrastive", "raw"],
-        "Train on features that are learnt from the public pool without labels, whose directions "
-        "weigh more alike or not, or on inputs of length 1. With --model=linear whitened is the "
-        "best that noise leaves.",
-    )
-    flags.DEFINE_enum(
-        "privacy",
-        "none",
-        ["none", "record", "participant", "sparse_vector"],
-        "What is protected, and how: nothing; single records, by noisy sums of clipped gradients; "
-        "whole participants, by noisy clipped uploads; or the paper's sparse vector technique, for "
-        "reproduction, with what all of it costs.",
-    )
-    flags.DEFINE_float(
-        "target_epsilon",
-        None,
-        "Of the whole run, against replacement, over all participants that hold a record; the "
-        "noise follows. Needed with --privacy.",
-    )
-    flags.DEFINE_float("delta", 1e-5, "Delta of the guarantee.")
-    flags.DEFINE_float("clip", 1.0, "Length that a record's gradient, or an upload, is clipped to.")
-    flags.DEFINE_float(
-        "sampling_rate", 0.2, "Probability of a record to be in a round, with --privacy=record."
-    )
-    flags.DEFINE_float("momentum", 0.9, "Of noisy gradients, with --privacy=record.")
-    flags.DEFINE_enum(
-        "choice",
-        "shared_seed",
-        ["shared_seed", "history"],
-        "Which parameters are uploaded with Gaussian noise: at random, the same for all, or those "
-        "that noisy uploads changed most so far.",
-    )
-    flags.DEFINE_string(
-        "train_dir", None, "Folder of the run. Default: runs/selective_sgd-DATASET-PARTICIPANTS."
-    )
-    flags.DEFINE_integer(
-        "seed",
-        0,
-        "Seed of shares, first parameters, orders and choices. No privacy noise comes from it.",
-        lower_bound=0,
-        upper_bound=2**31 - 1,
-    )
-    flags.DEFINE_integer(
-        "insecure_seed", None, "For tests alone: predictable noise, so that nothing is private."
-    )
+    for name in ("dataset", "data_dir"):
+        command_line.shown_in_help(name, "data")
+
+
+def define_report() -> None:
+    """Defines the flag of the report."""
     flags.DEFINE_string("report_file", None, "Where to write what is printed, as JSON (sensitive).")
 
 
-def check_flags() -> None:
-    """Refuses what goes without effect, so that nobody believes in a protection that isn't there.
+def define_flags() -> None:
+    """Defines the flags of `pate dssgd`."""
+    define_data()
+    own_flags.define(Privacy, group="privacy")
+    own_flags.define(Settings, group="training", rounds=15)
+    own_flags.define(SharedRun, group="run")
+    define_report()
+
+
+def define_serve() -> None:
+    """Defines the flags of `pate dssgd serve`."""
+    own_flags.define(ParameterServerRun, group="server")
+    define_report()
+
+
+def define_join() -> None:
+    """Defines the flags of `pate dssgd join`."""
+    own_flags.define(
+        ParticipantRun, group="participant", server=None, participant=None, records=None
+    )
+
+
+def chosen_privacy() -> Privacy:
+    """Returns what the flags say of privacy.
 
     Raises:
-      ValueError: if the flags don't stand together.
+      ValueError: if flags of privacy are given without --privacy: no protection is promised that
+        there is not.
     """
-    if FLAGS.privacy == "none":
-        for name in OF_PRIVACY:
-            if FLAGS[name].present:
-                raise ValueError(f"{name}: expected with --privacy alone, got it without")
-    elif FLAGS.target_epsilon is None:
-        raise ValueError("target_epsilon: expected one with --privacy, got none")
-    if FLAGS.privacy in ("record", "participant"):
-        for name in ("selection", "tau", "gamma"):
-            if FLAGS[name].present:
-                raise ValueError(
-                    f"{name}: expected without --privacy={FLAGS.privacy}, whose choice may not "
-                    f"look at private records, got it with it"
-                )
+    for name in own_flags.names_of(Privacy):
+        if FLAGS.privacy == "none" and name != "privacy" and FLAGS[name].present:
+            raise ValueError(f"{name}: expected with --privacy alone, got it without")
+    return own_flags.read(Privacy)
 
 
-def main() -> None:
-    """Reads the flags, trains, prints."""
-    reporting = Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
-    command_line.check_report_file(FLAGS.report_file)
-    check_flags()
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.aggregation import noise
-        from pate_tf.api import shared_training as runs
-        from pate_tf.api.run_folder import DataSource
-        from pate_tf.selective_sgd.privacy import Privacy
-        from pate_tf.selective_sgd.settings import Settings
-
-    is_gaussian = FLAGS.privacy in ("record", "participant")
-    upload = FLAGS.upload if FLAGS["upload"].present or not is_gaussian else 1.0
-    report = runs.run(
-        runs.SharedRun(
-            data=DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir)),
-            settings=Settings(
-                num_participants=FLAGS.participants,
-                rounds=FLAGS.rounds,
-                upload=upload,
-                download=FLAGS.download,
-                gamma=FLAGS.gamma,
-                selection=FLAGS.selection,
-                tau=FLAGS.tau,
-                protocol=FLAGS.protocol or ("synchronous" if is_gaussian else "round_robin"),
-                damping=FLAGS.damping,
-                server_rate=FLAGS.server_rate,
-                stat_decay=FLAGS.stat_decay,
-                optimizer=FLAGS.optimizer,
-                learning_rate=FLAGS.learning_rate or LEARNING_RATES[FLAGS.privacy],
-                batch_size=FLAGS.batch_size,
-                local_epochs=FLAGS.local_epochs,
-                seed=FLAGS.seed,
-            ),
-            privacy=Privacy(
-                kind=FLAGS.privacy,
-                target_epsilon=FLAGS.target_epsilon,
-                delta=FLAGS.delta,
-                clip=FLAGS.clip,
-                sampling_rate=FLAGS.sampling_rate,
-                momentum=FLAGS.momentum,
-                choice=FLAGS.choice,
-            ),
-            model=FLAGS.model,
-            representation=FLAGS.representation,
-            records_each=FLAGS.records_each,
-            folder=command_line.path(FLAGS.train_dir),
-            noise=noise.SystemNoise()
-            if FLAGS.insecure_seed is None
-            else noise.SeededNoise(FLAGS.insecure_seed),
-        ),
-        reporting,
+def chosen_settings(privacy: Privacy) -> Settings:
+    """Returns the settings that the flags give, and else those that suit the kind of privacy."""
+    given = own_flags.values_of(Settings)
+    flag_of = own_flags.flag_of_argument(Settings)
+    return Settings.with_defaults_of(
+        privacy,
+        {
+            name: value
+            for name, value in given.items()
+            if name == "rounds" or FLAGS[flag_of.get(name, name)].present
+        },
     )
+
+
+def _print(report: RunReport) -> None:
     command_line.print_table("Shared training", report.rows)
     command_line.write_report(FLAGS.report_file, report.values)
 
 
-COMMANDS = {"serve": parameter_server.run, "join": participant.run}
+def train() -> None:
+    """Trains all participants in this process."""
+    command_line.check_report_file(FLAGS.report_file)
+    privacy = chosen_privacy()
+    asked = own_flags.read(SharedRun, privacy=privacy, settings=chosen_settings(privacy))
+    runs = _runs()
+    from pate_tf.api.run_folder import DataSource
+
+    data = DataSource(dataset=FLAGS.dataset, data_dir=command_line.path(FLAGS.data_dir))
+    _print(runs.run(asked, data, _reporting()))
+
+
+def serve() -> None:
+    """Serves the parameters of participants elsewhere."""
+    command_line.check_report_file(FLAGS.report_file)
+    asked = own_flags.read(ParameterServerRun)
+    _print(_runs().serve(asked, _reporting(), on_event=command_line.note))
+
+
+def join() -> None:
+    """Takes all turns of a participant."""
+    for name in ("server", "participant", "data"):
+        if not FLAGS[name].value:
+            raise ValueError(f"{name}: expected it to take part, got none")
+    path = _runs().take_part(own_flags.read(ParticipantRun), on_event=command_line.note)
+    command_line.note(f"done; the parameters of all are in {path}")
+
+
+def _runs() -> Any:
+    """Returns the module that trains, which imports TensorFlow."""
+    with command_line.quiet_start(FLAGS):
+        from pate_tf.api import shared_training
+    return shared_training
+
+
+def _reporting() -> Reporting:
+    return Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
+
+
+COMMANDS = {"serve": (serve, define_serve), "join": (join, define_join)}
 
 
 def run() -> None:
     """Runs the command with the flags of this process, or the one that the first argument names."""
+    main, define = train, define_flags
     if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-        COMMANDS[sys.argv.pop(1)]()
-        return
-    command_line.run(command_line.guarded(main, FLAGS, FLAG_OF_ARGUMENT), define_flags, __doc__)
+        main, define = COMMANDS[sys.argv.pop(1)]
+    renamed = own_flags.flag_of_argument(
+        Settings, Privacy, SharedRun, ParticipantRun, ParameterServerRun
+    )
+    renamed["num_teachers"] = "participants"  # a partition calls them so
+    command_line.run(command_line.guarded(main, FLAGS, renamed), define, __doc__)
 
 
 if __name__ == "__main__":

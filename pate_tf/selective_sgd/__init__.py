@@ -15,29 +15,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pate_tf.selective_sgd.privacy import Payment, Privacy
+    from pate_tf.selective_sgd.private_training import train
+    from pate_tf.selective_sgd.run_state import LedgerFacts
     from pate_tf.selective_sgd.server import Parameters, Server
-    from pate_tf.selective_sgd.settings import Settings
-    from pate_tf.selective_sgd.simulation import train
+    from pate_tf.selective_sgd.settings import Privacy, Settings
     from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
     from pate_tf.selective_sgd.upload import RefusedUploadError, Upload
 
-_HOMES = {
-    "Parameters": "server",
-    "Payment": "privacy",
-    "Privacy": "privacy",
-    "RefusedUploadError": "upload",
-    "RoundStatistics": "training",
-    "Server": "server",
-    "Settings": "settings",
-    "SharedTraining": "training",
-    "Upload": "upload",
-    "train": "simulation",
+_NAMES = {
+    "private_training": ("train",),
+    "run_state": ("LedgerFacts",),
+    "server": ("Parameters", "Server"),
+    "settings": ("Privacy", "Settings"),
+    "training": ("RoundStatistics", "SharedTraining"),
+    "upload": ("RefusedUploadError", "Upload"),
 }
-
 __all__ = [
+    "LedgerFacts",
     "Parameters",
-    "Payment",
     "Privacy",
     "RefusedUploadError",
     "RoundStatistics",
@@ -50,8 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pate_tf.selective_sgd' has no attribute {name!r}")
-    module = importlib.import_module(f"pate_tf.selective_sgd.{_HOMES[name]}")
-    globals()[name] = getattr(module, name)
-    return globals()[name]
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"pate_tf.selective_sgd.{module}"), name)
+    raise AttributeError(f"module 'pate_tf.selective_sgd' has no attribute {name!r}")

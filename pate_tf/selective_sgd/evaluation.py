@@ -1,6 +1,4 @@
-"""How right a model is on public samples, in batches, by one traced graph."""
-
-from typing import Protocol
+"""The global model on public samples: its accuracy, its buffers, and event files of a run."""
 
 import keras
 import numpy as np
@@ -9,8 +7,9 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
-from pate_tf.selective_sgd.models import Buffers, FlatView
+from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.training import RoundStatistics
+from pate_tf.selective_sgd.upload import FloatArray
 
 BATCH = 500
 
@@ -28,11 +27,11 @@ class Evaluation:
         self._answers = tf.function(self._answer, autograph=False, reduce_retracing=True)
 
     def accuracy(self, model: keras.Model, most: int | None = None) -> float:
-        """Returns the share of right answers.
+        """Returns the share of correct answers.
 
         Args:
           model: what the view's model holds now; the same object.
-          most: how many samples are looked at, from the first. Default: all.
+          most: how many samples are used, from the first. Default: all.
         """
         inputs, labels = self._samples.inputs[:most], self._samples.labels
         if model is not self._model or labels is None:
@@ -47,38 +46,32 @@ class Evaluation:
         return tf.argmax(self._model(tf.cast(inputs, tf.float32), training=False), axis=1)
 
 
-class HasGlobalModel(Protocol):
-    """Training in this process, or what came of it elsewhere."""
-
-    def global_model(self, buffers: Buffers | None = None) -> keras.Model:
-        """Returns the model with the parameters of all; see `SharedTraining.global_model`."""
-
-
-def calibrated_model(training: HasGlobalModel, samples: PublicExamples | None) -> keras.Model:
+def calibrated_model(
+    view: FlatView, parameters: FloatArray, samples: PublicExamples | None
+) -> keras.Model:
     """Returns the global model with buffers from public samples alone.
 
     The statistics of batch normalization stay with each participant; for the model that is shared
     they are those of public inputs. Other buffers, or all without samples, are as the model was
     built, whichever participant's the view's model held before.
     """
-    model = training.global_model()
+    model = view.assign(parameters)
     is_moving = [not one.dtype.startswith(("int", "uint")) for one in model.non_trainable_variables]
     if samples is None or not any(is_moving):
         return model
-    parameters = [one.value for one in model.trainable_variables]
+    trained = [one.value for one in model.trainable_variables]
     buffers = [one.value for one in model.non_trainable_variables]
     for _ in range(max(1, 200 // (-(-len(samples) // BATCH)))):
         for start in range(0, min(len(samples), 20 * BATCH), BATCH):
             inputs = tf.constant(samples.inputs[start : start + BATCH], tf.float32)
-            _, buffers = model.stateless_call(parameters, buffers, inputs, training=True)
-    return training.global_model([keras.ops.convert_to_numpy(one) for one in buffers])
-
-
-# What TensorBoard shows of shared training. Sensitive: all of it lies below `sensitive/logs`.
+            _, buffers = model.stateless_call(trained, buffers, inputs, training=True)
+    return view.assign(parameters, [keras.ops.convert_to_numpy(one) for one in buffers])
 
 
 class Logs:
-    """Event files of a run in `sensitive/logs/selective_sgd`; a round is a step.
+    """SENSITIVE: event files of a run for TensorBoard, `sensitive/logs/selective_sgd`.
+
+    A round is a step.
 
     Args:
       directory: of the run.

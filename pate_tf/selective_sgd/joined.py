@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import numpy as np
@@ -13,56 +13,48 @@ import numpy.typing as npt
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.net.retries import Backoff
-from pate_tf.selective_sgd.models import FlatView, FloatArray
-from pate_tf.selective_sgd.privacy import Payment
+from pate_tf.net.retries import with_retries
+from pate_tf.selective_sgd.models import FlatView
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.run_state import LedgerFacts
 from pate_tf.selective_sgd.server import OK, Parameters, Server
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
+from pate_tf.selective_sgd.upload import FloatArray
+
+if TYPE_CHECKING:  # gRPC comes with an extra
+    from pate_tf.selective_sgd.network import ParameterConnection
 
 UPLOAD = "upload"
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
-class Line(Protocol):
-    """What a participant needs of its parameter server."""
+class ServerProxy(Server):
+    """Takes the place of the server in a participant's process; see `JoinedParticipant.take_turn`.
 
-    def pull(self, round_number: int) -> Parameters | None:
-        """Returns the parameters of its turn; None if it has not come yet.
+    Attributes:
+      pushed: the upload that is to go to the server.
+    """
 
-        Raises:
-          ConnectionError: if the server can't be reached; worth another try.
-          PermissionError: if it does not know the participant.
-          ValueError: if it refuses.
-        """
+    pushed: bytes = b""
+    _received: Parameters | None = None
 
-    def push(self, content: bytes) -> bool:
-        """Hands over an upload; returns whether it is applied. Errors as `pull`."""
-
-
-class StandIn(Server):
-    """Stands where the server would in one process: hands out what came, keeps what is to go."""
-
-    pushed: bytes | None = None
-    _given: Parameters | None = None
-
-    def give(self, parameters: Parameters) -> None:
-        """Takes what the server elsewhere gave."""
-        self._given = parameters
+    def receive(self, parameters: Parameters) -> None:
+        """Takes the parameters that came from the server."""
+        self._received, self.version = parameters, parameters.version
+        self.values = self.values.copy()
         self.values[parameters.indices] = parameters.values
-        self.version = parameters.version
 
     def pull(self, participant: int) -> Parameters:
-        """Returns what was given."""
+        """Returns the parameters that came from the server."""
         del participant
-        if self._given is None:
+        if self._received is None:
             raise ValueError("participant: expected parameters before its turn, got none")
-        return self._given
+        return self._received
 
     def push(self, content: bytes) -> str:
-        """Keeps an upload."""
+        """Holds an upload for the server."""
         self.pushed = content
         return OK
 
@@ -79,7 +71,7 @@ class JoinedParticipant:
       model: a Keras model from raw inputs to logits.
       share: its records.
       initial: float32 `[num_parameters]`, where all begin.
-      pay: charges its ledger, see `PaidTraining`; None without privacy.
+      begin: charges its ledger, see `ChargedTraining`; None without privacy.
       noise: draws records and noise.
 
     Raises:
@@ -94,60 +86,54 @@ class JoinedParticipant:
         share: PrivateExamples,
         *,
         initial: FloatArray,
-        pay: Callable[[Training], Payment] | None = None,
+        begin: Callable[[Training], LedgerFacts] | None = None,
         noise: NoiseSource,
     ) -> None:
-        if (pay is None) != (roster.privacy.kind == "none"):
-            raise ValueError("pay: expected one with privacy, and none without")
+        if (begin is None) != (roster.privacy.kind == "none"):
+            raise ValueError("begin: expected one with privacy, and none without")
         view = FlatView(model)
         if initial.shape != (view.num_parameters,):
             raise ValueError(
                 f"model: expected {len(initial)} parameters, as the server has, got "
                 f"{view.num_parameters}"
             )
-        view.assign(initial, view.buffers())
-        settings = alone(roster)
+        view.assign(initial)
+        settings = single_participant_settings(roster)
         self._training = (
             SharedTraining(settings, model, [share])
-            if pay is None
+            if begin is None
             else noisy_training(
                 settings,
                 model,
                 [share],
                 privacy=roster.privacy,
                 noise=noise,
-                pay=pay,
+                begin=begin,
                 holders=roster.holders,
             )
         )
         self._training.first_number = roster.number(name)
-        self._server = StandIn(settings, initial, run=roster.run_id)
+        self._server = ServerProxy(settings, initial, run=roster.run_id)
         self._training.server = self._server
         self._rounds = roster.settings.rounds
-        self._pending: bytes | None = None
-        self._last: RoundStatistics | None = None
 
     @property
     def round(self) -> int:
         """The round that comes next, from 0."""
         return self._training.round
 
-    def take_turn(self, given: Parameters) -> bytes:
-        """Trains on what the server gave and returns the upload; the next round comes next.
+    def take_turn(self, received: Parameters) -> RoundStatistics:
+        """Trains on what came from the server; the upload is in the state.
 
         Raises:
           ValueError: if, without noise, the loss is not finite.
         """
-        self._server.give(given)
-        self._last = self._training.run_round()
-        self._pending, self._server.pushed = self._server.pushed, None
-        if self._pending is None:
-            raise ValueError("participant: expected an upload in every round, got none")
-        return self._pending
+        self._server.receive(received)
+        return self._training.run_round()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Returns all that the participant goes on from, the last upload with it."""
-        upload = np.frombuffer(self._pending or b"", np.uint8)
+        upload = np.frombuffer(self._server.pushed, np.uint8)
         return {**self._training.state(), UPLOAD: upload}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -157,57 +143,53 @@ class JoinedParticipant:
           ValueError: if it is not the state of such a participant.
         """
         self._training.restore(arrays)
-        self._pending = arrays[UPLOAD].tobytes() or None
+        self._server.pushed = arrays[UPLOAD].tobytes()
 
     def take_part(
         self,
-        line: Line,
+        connection: "ParameterConnection",
         *,
         save: Callable[[Mapping[str, npt.NDArray[Any]]], None],
         sleep: Callable[[float], None] = time.sleep,
         on_event: Callable[[str], None] = lambda event: None,
         on_round: Callable[[RoundStatistics], object] = lambda statistics: None,
     ) -> Parameters:
-        """Takes all turns that are left, and returns what came of all.
+        """Takes all turns that are left, and returns the final parameters of all.
 
         What a turn came to is saved before anything of it leaves. Killed at any point, the
         participant sends the very same bytes again, and the server applies them once; noise is
         never drawn anew for what may have left.
 
         Args:
-          line: to the server.
-          save: makes a state durable, and notes its round in the ledger (`ChargedRun.note`).
+          connection: to the server.
+          save: makes a state durable, and notes its round in the ledger (`RunState.save`).
           sleep: waits for so many seconds.
-          on_event: told what happens, in words without anything sensitive.
-          on_round: told what each turn was like. SENSITIVE.
+          on_event: called with what happens, in words without anything sensitive.
+          on_round: called with what each turn was like. SENSITIVE.
 
         Raises:
           PermissionError: if the server does not know the participant.
           ValueError: if the server refuses an upload, or training fails.
         """
+        until = functools.partial(until_answered, sleep=sleep, on_event=on_event)
 
-        def until(ask: Callable[[], Found | None]) -> Found:
-            return patiently(ask, sleep=sleep, on_event=on_event)
+        def push() -> bool | None:
+            return connection.push(self._server.pushed) or None
 
-        if self._pending is not None:
-            until(functools.partial(_pushed, line, self._pending))
+        if self._server.pushed:
+            until(push)
         while self.round < self._rounds:
-            given = until(functools.partial(line.pull, self.round))
-            upload = self.take_turn(given)
+            statistics = self.take_turn(until(functools.partial(connection.pull, self.round)))
             save(self.state())
-            if self._last is not None:
-                on_round(self._last)
-            until(functools.partial(_pushed, line, upload))
-            on_event(f"round {self.round} of {self._rounds}: {len(upload):,} bytes uploaded")
+            on_round(statistics)
+            until(push)
+            num_bytes = len(self._server.pushed)
+            on_event(f"round {self.round} of {self._rounds}: {num_bytes:,} bytes uploaded")
         on_event("all rounds are done; waiting for the others")
-        return until(functools.partial(line.pull, self._rounds))
+        return until(functools.partial(connection.pull, self._rounds))
 
 
-def _pushed(line: Line, content: bytes) -> bool | None:
-    return line.push(content) or None
-
-
-def alone(roster: Roster) -> Settings:
+def single_participant_settings(roster: Roster) -> Settings:
     """Returns the settings of a participant that trains in a process of its own."""
     is_synchronous = roster.settings.protocol == "synchronous"
     return dataclasses.replace(
@@ -218,21 +200,19 @@ def alone(roster: Roster) -> Settings:
     )
 
 
-def patiently(
-    ask: Callable[[], Found | None],
+def until_answered(
+    ask: Callable[[], Answer | None],
     *,
     sleep: Callable[[float], None] = time.sleep,
     on_event: Callable[[str], None] = lambda event: None,
-) -> Found:
-    """Asks until there is an answer; where nobody answers, after longer and longer waits."""
-    backoff = Backoff()
-    while True:
-        try:
-            found = ask()
-        except ConnectionError as error:
-            on_event(f"{error}; trying again")
-            sleep(backoff.failed())
-            continue
-        backoff.succeeded()
-        if found is not None:
-            return found
+) -> Answer:
+    """Returns the answer, asking again while it is None; after waits if no connection is made."""
+    answers: list[Answer] = []
+
+    def step() -> bool:
+        answer = ask()
+        answers.extend([] if answer is None else [answer])
+        return True
+
+    with_retries(step, until=lambda: bool(answers), sleep=sleep, on_event=on_event)
+    return answers[0]

@@ -1,8 +1,8 @@
-"""The networks of the paper, by the names that this room takes.
+"""Models of shared training: their parameters as one vector, the paper's networks, shares of data.
 
-What they are is read from public code of the same lineage; the paper's text gives no sizes. Images
-smaller than 32 x 32 get a border of their lowest value. Inputs are scaled from their public range
-to [-1, 1].
+What the networks are is read from public code of the same lineage; the paper's text gives no sizes.
+Images smaller than 32 x 32 get a border of their lowest value. Inputs are scaled from their public
+range to [-1, 1].
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ import tensorflow as tf
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import random_partition
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
+from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.upload import FloatArray
 
-# One flat view of a Keras model: all that is trained as one vector, all else apart.
-
-
-FloatArray = npt.NDArray[np.float32]
+layers = keras.layers
 Buffers = list[npt.NDArray[Any]]
+SIDE = 32
 
 
 class FlatView:
@@ -33,6 +34,9 @@ class FlatView:
 
     Args:
       model: from raw inputs to logits.
+
+    Attributes:
+      initial_buffers: what the model held besides its parameters at first.
 
     Raises:
       ValueError: if the model has nothing to train, or parameters of another type than float32.
@@ -48,6 +52,7 @@ class FlatView:
             )
         self._shapes = [tuple(variable.shape) for variable in variables]
         self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self.initial_buffers: Buffers = [one.numpy() for one in model.non_trainable_variables]
 
     @property
     def num_parameters(self) -> int:
@@ -59,10 +64,6 @@ class FlatView:
         values = [variable.numpy().ravel() for variable in self.model.trainable_variables]
         return np.concatenate(values)
 
-    def buffers(self) -> Buffers:
-        """Returns what the model holds beside them."""
-        return [variable.numpy() for variable in self.model.non_trainable_variables]
-
     def pieces(self, flat: tf.Tensor) -> list[tf.Tensor]:
         """Returns a vector as the model's tensors, in its order."""
         parts = tf.split(flat, self._sizes)
@@ -72,25 +73,50 @@ class FlatView:
         """Returns the model's tensors as a vector; gradients of embeddings are made dense."""
         return tf.concat([tf.reshape(tf.convert_to_tensor(one), [-1]) for one in pieces], 0)
 
-    def assign(self, flat: FloatArray, buffers: Buffers) -> keras.Model:
-        """Puts parameters and the rest into the model, and returns it."""
+    def loss_and_gradients(
+        self,
+        pieces: Sequence[tf.Tensor],
+        buffers: Sequence[tf.Tensor],
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Returns the mean loss in training, its gradients by the pieces, and new buffers.
+
+        Args:
+          pieces: parameters, in the model's order.
+          buffers: what the model holds besides them.
+          inputs: float32 `[batch, *input_shape]`.
+          labels: int64 `[batch]`.
+        """
+        with tf.GradientTape() as tape:
+            tape.watch(pieces)
+            logits, new_buffers, own_losses = self.model.stateless_call(
+                pieces, buffers, inputs, training=True, return_losses=True
+            )
+            losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            loss = tf.reduce_mean(losses)
+            for own_loss in own_losses:
+                loss += tf.cast(own_loss, loss.dtype)
+        unconnected = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(loss, pieces, unconnected_gradients=unconnected)
+        return loss, gradients, new_buffers
+
+    def assign(self, flat: FloatArray, buffers: Buffers | None = None) -> keras.Model:
+        """Puts parameters, and buffers or else the initial ones, into the model; returns it."""
         pieces = self.pieces(tf.constant(flat))
         for variable, piece in zip(self.model.trainable_variables, pieces, strict=True):
             variable.assign(piece)
-        for variable, value in zip(self.model.non_trainable_variables, buffers, strict=True):
+        values = self.initial_buffers if buffers is None else buffers
+        for variable, value in zip(self.model.non_trainable_variables, values, strict=True):
             variable.assign(value)
         return self.model
-
-
-layers = keras.layers
-SIDE = 32
 
 
 def network(name: Named | None, dataset: Dataset) -> Named:
     """Returns the model that a name stands for here.
 
     Args:
-      name: "cnn" or "mlp" for the paper's, or "linear"; whatever else `models.catalogue.build`
+      name: "cnn" or "mlp" for the paper's, "linear", or another that `models.catalogue.build`
         takes; None for "cnn" where inputs are images, else "mlp".
       dataset: the data it is for.
     """
@@ -169,9 +195,6 @@ def _scaled(dataset: Dataset) -> list[Any]:
     ]
 
 
-# Who holds which records in a trial of shared training on one data set.
-
-
 def dealt_shares(
     num_records: int, num_participants: int, records_each: int | None, *, seed: int
 ) -> list[IntArray]:
@@ -199,6 +222,18 @@ def dealt_shares(
         whole = num_records // records_each
         dealt += [np.sort(one) for one in order[: whole * records_each].reshape(whole, -1)]
     return dealt[:num_participants]
+
+
+def dealt(
+    private: PrivateExamples, settings: Settings, records_each: int | None
+) -> tuple[list[PrivateExamples], int]:
+    """Returns the shares of a data set's records, and how many hold one record at most."""
+    number = settings.num_participants
+    rows = dealt_shares(len(private), number, records_each, seed=settings.seed)
+    shares = [
+        PrivateExamples(private.dataset, private.inputs[one], private.labels[one]) for one in rows
+    ]
+    return shares, most_holders(rows)
 
 
 def most_holders(shares: Sequence[IntArray]) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
+import pathlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,21 +15,21 @@ from typing import Any, Final, TypeVar
 import grpc
 import numpy as np
 
+from pate_tf.core import artifacts
 from pate_tf.net import arrays
 from pate_tf.net.channel import CALL_SECONDS, call, open_channel
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles, caller_name
-from pate_tf.net.server import Server
+from pate_tf.net.server import Server as TlsServer
 from pate_tf.selective_sgd import parameters_pb2 as wire
 from pate_tf.selective_sgd import parameters_pb2_grpc
-from pate_tf.selective_sgd.roster import Declarations, Declared, Roster
-from pate_tf.selective_sgd.server import Parameters
-from pate_tf.selective_sgd.turn_server import EARLY, TurnServer
+from pate_tf.selective_sgd.roster import Roster
+from pate_tf.selective_sgd.run_state import LedgerFacts
+from pate_tf.selective_sgd.server import EARLY, OK, SAME, Parameters, Server
 from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
 
-# Messages on the wire and the values that they stand for.
-
-
+_REQUIRED = ("epsilon", "delta", "secure_noise", "was_reset")
 _OPTIONAL = ("num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def parameters_to_wire(parameters: Parameters, num_parameters: int) -> wire.Parameters:
@@ -55,40 +59,70 @@ def parameters_of_wire(message: wire.Parameters, num_parameters: int) -> Paramet
     return Parameters(version=message.version, indices=indices, values=values)
 
 
-def declared_to_wire(declared: Declared) -> wire.Paid:
-    """Returns what a participant declares that it paid as a message."""
-    return wire.Paid(
-        epsilon=declared.epsilon,
-        delta=declared.delta,
-        ledger_sequence=declared.ledger_head[0],
-        ledger_digest=declared.ledger_head[1],
-        secure_noise=declared.secure_noise,
-        was_reset=declared.was_reset,
-        **{name: getattr(declared, name) for name in _OPTIONAL},  # None is left out
-    )
+def facts_to_wire(facts: LedgerFacts) -> wire.LedgerFacts:
+    """Returns what a participant's ledger says as a message; what is None is left out."""
+    fields = dataclasses.asdict(facts)
+    sequence, digest = fields.pop("ledger_head")
+    return wire.LedgerFacts(ledger_sequence=sequence, ledger_digest=digest, **fields)
 
 
-def declared_of_wire(message: wire.Paid) -> Declared:
-    """Returns what a participant declares that it paid.
+def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
+    """Returns what a participant's ledger says. Only its auditors can check it.
 
     Raises:
-      ValueError: if it is no such thing.
+      ValueError: if a value is out of its range, or it holds at another delta than that.
     """
-    return Declared(
-        epsilon=message.epsilon,
-        delta=message.delta,
-        ledger_head=(message.ledger_sequence, message.ledger_digest),
-        secure_noise=message.secure_noise,
-        was_reset=message.was_reset,
-        **{name: getattr(message, name) if message.HasField(name) else None for name in _OPTIONAL},
-    )
+    fields: dict[str, Any] = {name: getattr(message, name) for name in _REQUIRED}
+    fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    head = (message.ledger_sequence, message.ledger_digest)
+    facts = LedgerFacts(ledger_head=head, **fields)
+    if facts.delta != delta:
+        raise ValueError(f"ledger: expected delta {delta}, got another")
+    for epsilon in (facts.epsilon, facts.epsilon_all_ensembles):
+        if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
+            raise ValueError("ledger: expected a finite epsilon above 0, got another")
+    of_all = facts.delta_all_ensembles
+    if of_all is not None and not 0.0 < of_all < 1.0:
+        raise ValueError("ledger: expected delta between 0 and 1, got another")
+    if (facts.epsilon_all_ensembles is None) != (of_all is None):
+        raise ValueError("ledger: expected epsilon and delta of all ensembles, got one of them")
+    if facts.ledger_head[0] < 1 or not _DIGEST.fullmatch(facts.ledger_head[1]):
+        raise ValueError("ledger: expected the head of a ledger, got something else")
+    if facts.num_records is not None and facts.num_records < 1:
+        raise ValueError("ledger: expected at least one record, got none")
+    return facts
 
 
-# A parameter server as its participants see it, over gRPC.
+class ReceivedFacts:
+    """What participants say of their ledgers, in one file; their ledgers may charge more later.
+
+    Args:
+      path: of the file, below `sensitive/`.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        stored = artifacts.read_json(path) if path.exists() else {}
+        self.by_name = {
+            name: LedgerFacts(**{**fields, "ledger_head": tuple(fields["ledger_head"])})
+            for name, fields in stored.items()
+        }
+
+    def store(self, name: str, facts: LedgerFacts) -> None:
+        """Stores what a participant says now, durably.
+
+        Raises:
+          OSError: if it can't be written.
+        """
+        if self.by_name.get(name) != facts:
+            found = {**self.by_name, name: facts}
+            fields = {name: dataclasses.asdict(one) for name, one in found.items()}
+            artifacts.write_json(self._path, fields, private=True)
+            self.by_name = found
 
 
 SERVICE: Final = "pate_tf.selective_sgd.v1.ParameterServer"
-_ANSWERS: Final = {"ok": wire.OK, "same": wire.SAME, EARLY: wire.EARLY}
+_ANSWERS: Final = {OK: wire.OK, SAME: wire.SAME, EARLY: wire.EARLY}
 _LOOK_SECONDS: Final = 1.0
 _PLACE_OF_PARTICIPANT: Final = 3
 
@@ -103,20 +137,20 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
     Args:
       server: applies uploads.
       roster: terms of the run.
-      declarations: where what participants paid is kept; None without privacy.
+      ledgers: stores what participants' ledgers say; None without privacy.
       limits: how long a call waits for its turn.
     """
 
     def __init__(
         self,
-        server: TurnServer,
+        server: Server,
         roster: Roster,
         *,
-        declarations: Declarations | None = None,
+        ledgers: ReceivedFacts | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._server, self._roster = server, roster
-        self._declarations = declarations
+        self._ledgers = ledgers
         self._limits = limits or Limits()
         self._changed = threading.Condition()
         self._fetched: set[str] = set()
@@ -127,19 +161,18 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
         parameters_pb2_grpc.add_ParameterServerServicer_to_server(self, server)
 
     def close(self) -> None:
-        """Takes nothing any more, and closes the journal."""
+        """Takes nothing any more."""
         with self._changed:
             self._is_closed = True
-            self._server.close()
             self._changed.notify_all()
 
     def wait_until_over(self, seconds: float) -> bool:
-        """Waits at most so many seconds; returns whether everybody uploaded in every round."""
+        """Waits at most so many seconds; returns whether all uploaded in every round."""
         with self._changed:
             return self._changed.wait_for(lambda: self._server.is_over, seconds)
 
     def wait_until_fetched(self, seconds: float) -> frozenset[str]:
-        """Waits until everybody has what came of all; returns who has it."""
+        """Waits until all have the final parameters; returns the names of those that do."""
         names = set(self._roster.names)
         with self._changed:
             self._changed.wait_for(lambda: self._fetched >= names, seconds)
@@ -147,52 +180,52 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
 
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:  # noqa: N802
         """Returns the parameters where all begin."""
-        number = self._caller(context)
+        name = self._caller(context)
         self._check_run(request.run)
-        if self._declarations is not None and request.HasField("paid"):
-            declared = declared_of_wire(request.paid)
-            if declared.delta != self._roster.privacy.delta:
-                raise ValueError(f"paid: expected delta {self._roster.privacy.delta}, got another")
+        if self._ledgers is not None and request.HasField("ledger"):
+            facts = facts_of_wire(request.ledger, self._roster.privacy.delta)
             with self._changed:
-                self._declarations.keep(number, declared)
+                self._ledgers.store(name, facts)
         return wire.JoinReply(values=arrays.pack(self._server.initial))
 
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> wire.PullReply:  # noqa: N802
         """Returns the parameters of the caller's turn, or none after a while."""
-        number = self._caller(context)
+        name = self._caller(context)
+        number = self._roster.number(name)
         self._check_run(request.run)
         server = self._server
         with self._waiting(context, request.wait_seconds) as until:
-            found = until(lambda: server.parameters_for(number, request.round))
+            found = until(lambda: server.pull_in_turn(number, request.round))
             if found is None:
                 return wire.PullReply()
             if request.round == self._roster.settings.rounds:
-                self._fetched.add(caller_name(context))
+                self._fetched.add(name)
                 self._changed.notify_all()
         return wire.PullReply(parameters=parameters_to_wire(found, server.num_parameters))
 
     def Push(self, request: wire.PushRequest, context: grpc.ServicerContext) -> wire.PushReply:  # noqa: N802
         """Applies the caller's upload, once; durable before it answers."""
-        number = self._caller(context)
-        content = request.upload
+        name, content = self._caller(context), request.upload
         if len(content) >= HEADER.size:
             claimed = HEADER.unpack_from(content)[_PLACE_OF_PARTICIPANT]
-            if claimed != number and claimed < len(self._roster.names):
+            if claimed != self._roster.number(name) and claimed < len(self._roster.names):
                 raise PermissionError("upload: expected one of the certificate's participant")
         with self._waiting(context, request.wait_seconds) as until:
-            if self._declarations is not None and self._declarations.of(number) is None:
-                raise RefusedUploadError("upload: expected one that was paid for, got another")
+            if self._ledgers is not None and name not in self._ledgers.by_name:
+                raise RefusedUploadError("upload: expected one that was charged, got another")
 
             def push() -> str | None:
-                answer = self._server.push_in_turn(content)
+                answer = self._server.push(content)
                 return None if answer == EARLY else answer
 
             answer = until(push) or EARLY
             self._changed.notify_all()
         return wire.PushReply(answer=_ANSWERS[answer])
 
-    def _caller(self, context: grpc.ServicerContext) -> int:
-        return self._roster.number(caller_name(context))
+    def _caller(self, context: grpc.ServicerContext) -> str:
+        name = caller_name(context)
+        self._roster.number(name)  # it is on the roster
+        return name
 
     def _check_run(self, run: bytes) -> None:
         if run != self._roster.run_id:
@@ -235,7 +268,7 @@ def serve_parameters(
     files: TlsFiles,
     roster: Roster,
     limits: Limits,
-) -> Server:
+) -> TlsServer:
     """Returns a running parameter server.
 
     Args:
@@ -249,7 +282,7 @@ def serve_parameters(
       ValueError: if the address can't be listened on.
       OSError: if a file can't be read.
     """
-    return Server(
+    return TlsServer(
         address,
         files=files,
         services={SERVICE: service.add_to},
@@ -258,11 +291,8 @@ def serve_parameters(
     )
 
 
-# A participant's line to its parameter server, over gRPC.
-
-
 class ParameterConnection:
-    """Connects a participant to a parameter server. It dials; nobody can dial it.
+    """Connects a participant to a parameter server. It dials, and can't be dialled.
 
     Args:
       address: `host:port` of the server.
@@ -292,19 +322,20 @@ class ParameterConnection:
         self._run, self._num_parameters = run, num_parameters
         self._wait_seconds = wait_seconds
 
-    def join(self, declared: Declared | None = None) -> FloatArray:
+    def join(self, facts: LedgerFacts | None = None) -> FloatArray:
         """Returns the parameters where all begin, float32 `[num_parameters]`.
 
         Args:
-          declared: what this participant paid; with privacy the server takes no upload before.
+          facts: what this participant's ledger says; with privacy the server takes no upload
+            before.
 
         Raises:
           ConnectionError: if the server can't be reached, or sends something else.
           PermissionError: if it does not know this participant.
           ValueError: if it has other terms.
         """
-        paid = None if declared is None else declared_to_wire(declared)
-        reply = self._call(self._stub.Join, wire.JoinRequest(run=self._run, paid=paid))
+        ledger = None if facts is None else facts_to_wire(facts)
+        reply = self._call(self._stub.Join, wire.JoinRequest(run=self._run, ledger=ledger))
         try:
             found = arrays.unpack(reply.values, "values", dtypes=("<f4",))
         except ValueError as error:
@@ -320,7 +351,7 @@ class ParameterConnection:
         """Returns the parameters of this participant's turn; None if it has not come yet.
 
         Args:
-          round_number: from 0; the number of rounds for what came of all.
+          round_number: from 0; the number of rounds for the final parameters.
 
         Raises:
           ConnectionError: if the server can't be reached, or sends something else.

@@ -19,14 +19,14 @@ SAME: Answer
 EARLY: Answer
 
 class JoinRequest(_message.Message):
-    __slots__ = ("run", "paid")
+    __slots__ = ("run", "ledger")
     RUN_FIELD_NUMBER: _ClassVar[int]
-    PAID_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
     run: bytes
-    paid: Paid
-    def __init__(self, run: _Optional[bytes] = ..., paid: _Optional[_Union[Paid, _Mapping]] = ...) -> None: ...
+    ledger: LedgerFacts
+    def __init__(self, run: _Optional[bytes] = ..., ledger: _Optional[_Union[LedgerFacts, _Mapping]] = ...) -> None: ...
 
-class Paid(_message.Message):
+class LedgerFacts(_message.Message):
     __slots__ = ("epsilon", "delta", "ledger_sequence", "ledger_digest", "secure_noise", "was_reset", "num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]

@@ -1,6 +1,8 @@
 """Shared training with noise: what leaves a participant was charged, and costs what was charged."""
 
 import abc
+import functools
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,22 +12,200 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining, Training
-from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
-from pate_tf.selective_sgd import upload
-from pate_tf.selective_sgd.models import FloatArray
-from pate_tf.selective_sgd.privacy import LATTICE, Payment, Privacy, noise_scale
-from pate_tf.selective_sgd.record_gradients import RecordGradients
-from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.training import NotFiniteError, SharedTraining
+from pate_tf.data.named_function import Named
+from pate_tf.models import catalogue
+from pate_tf.selective_sgd import models, upload
+from pate_tf.selective_sgd.models import FlatView
+from pate_tf.selective_sgd.run_state import LEDGER, ChargedRun, LedgerFacts
+from pate_tf.selective_sgd.settings import LATTICE, Privacy, Settings, noise_scale
+from pate_tf.selective_sgd.training import NotFiniteError, RoundStatistics, SharedTraining
+from pate_tf.selective_sgd.upload import FloatArray
 
-# The paper's private uploads: the sparse vector technique, in whole lattice steps.
-#
-# As commonly described; the section of the paper is missing from our text. For reproduction: what
-# it
-# costs in all is far more than the paper reports.
+NUMBERS_AT_ONCE = 2**25  # of gradients of single records
+MOST_RECORDS = 1024
+# Below one by more than the rounding of lengths in float64.
+JUST_BELOW = 1.0 - 1e-9
+NO_PARTICIPANT = -1  # whose sums are dropped
+# Which branch a record takes would decide which records are computed together.
+PARTS_BATCHES = "DynamicPartition"
 
+# Places in a batch, inputs, labels and participants of records.
+Batch = tuple[IntArray, npt.NDArray[Any], IntArray, IntArray]
+
+
+class RecordGradients:
+    """Sums over records of gradients clipped to a length, for all participants in one graph.
+
+    Guarantee. A participant's sum is the sum of a vector of each of its records that were drawn, to
+    the last bit. The vector holds whole numbers, has length at most `LATTICE`, and depends on that
+    record, its place among all records and public values alone, not on which others are drawn:
+
+    - A record is always computed at the same place of a batch of the same size; both follow from
+      its place among all records and from how many there are, which is public. Other places hold
+      other records, or a fixed input. The last bits of a row of a matrix product depend on the
+      size of the batch and the row's place in it, and at a threshold of the model they decide on
+      the whole gradient; they do not depend on what other rows hold.
+    - Gradients are scaled in float64 and cut off towards zero, which makes no vector longer, and
+      whole numbers are added exactly.
+    - The vector is zero if the gradient is not finite, or if an operation of the model fails.
+
+    Args:
+      view: of the model, which must treat records apart: no statistics over a batch, no dropout,
+        no branches that depend on a record.
+      shares: each participant's records.
+
+    Raises:
+      ValueError: if the model does not treat records apart, or takes no records of the data set.
+    """
+
+    def __init__(self, view: FlatView, shares: Sequence[PrivateExamples]) -> None:
+        if view.model.non_trainable_variables:
+            raise ValueError(
+                "model: expected one that treats records apart, without batch normalization and "
+                "dropout, as noise is added for single records; got one that holds more than its "
+                "parameters"
+            )
+        self._view, self._shares = view, shares
+        self._starts = np.cumsum([0, *map(len, shares)])
+        most = int(np.clip(NUMBERS_AT_ONCE // view.num_parameters, 2, MOST_RECORDS))
+        self._num_places = min(most - 1, int(self._starts[-1]))
+        # Place 0 never holds a record: an operation that fails for the fixed input does so in
+        # every batch.
+        size = self._num_places + 1
+        dataset = shares[0].dataset
+        fixed = np.broadcast_to(np.asarray(dataset.value_range[0]), dataset.input_shape)
+        self._fixed = np.stack([fixed.astype(np.float32)] * size)
+        self._graph = tf.function(
+            self._run,
+            autograph=False,
+            input_signature=[
+                tf.TensorSpec([view.num_parameters], tf.float32),
+                tf.TensorSpec(self._fixed.shape, tf.float32),
+                tf.TensorSpec([size], tf.int64),
+                tf.TensorSpec([size], tf.int64),
+                tf.TensorSpec([None], tf.int64),
+                tf.TensorSpec([], tf.float64),
+            ],
+        )
+        self._check(view.initial())
+
+    def sums(
+        self, parameters: FloatArray, drawn: Sequence[IntArray], *, indices: IntArray, clip: float
+    ) -> IntArray:
+        """SENSITIVE: returns the sums, int64 `[num_participants, num_indices]`, in clip / LATTICE.
+
+        Args:
+          parameters: float32 `[num_parameters]`.
+          drawn: of each participant, which of its records, each once, int64 `[num_drawn]`.
+          indices: of the parameters that are uploaded, the same for all.
+          clip: the length that a record's gradient on these parameters is clipped to.
+        """
+        inputs = np.concatenate(
+            [share.inputs[one] for share, one in zip(self._shares, drawn, strict=True)]
+        )
+        labels = np.concatenate(
+            [share.labels[one] for share, one in zip(self._shares, drawn, strict=True)]
+        )
+        owners = np.repeat(np.arange(len(drawn)), [len(one) for one in drawn])
+        places = 1 + (self._starts[owners] + np.concatenate(drawn)) % self._num_places
+        # Records of the same place are computed one after another, each in a batch of its own.
+        order = np.argsort(places, kind="stable")
+        in_order = places[order]
+        batches = np.arange(len(order)) - np.searchsorted(in_order, in_order)
+        total = np.zeros((len(drawn), len(indices)), np.int64)
+        for batch in range(int(batches.max(initial=-1)) + 1):
+            some = order[batches == batch]
+            records = (places[some], inputs[some], labels[some], owners[some])
+            total += self._sums_of_batch(parameters, records, indices, clip)
+        return total
+
+    def _sums_of_batch(
+        self, parameters: FloatArray, records: Batch, indices: IntArray, clip: float
+    ) -> IntArray:
+        try:
+            return self._computed(parameters, records, indices, clip)
+        except tf.errors.InvalidArgumentError:
+            # An operation fails for one of the records, which must not stop the others.
+            total = np.zeros((len(self._shares), len(indices)), np.int64)
+            number = len(records[0])
+            for one in range(number if number > 1 else 0):
+                places, inputs, labels, owners = (each[one : one + 1] for each in records)
+                record = (places, inputs, labels, owners)
+                total += self._sums_of_batch(parameters, record, indices, clip)
+            return total
+
+    def _computed(
+        self, parameters: FloatArray, records: Batch, indices: IntArray, clip: float
+    ) -> IntArray:
+        inputs, labels = self._fixed.copy(), np.zeros(len(self._fixed), np.int64)
+        owners = np.full(len(self._fixed), NO_PARTICIPANT, np.int64)
+        places = records[0]
+        inputs[places], labels[places], owners[places] = records[1:]
+        found = self._graph(
+            tf.constant(parameters),
+            tf.constant(inputs),
+            tf.constant(labels),
+            tf.constant(owners),
+            tf.constant(indices),
+            tf.constant(clip, tf.float64),
+        )
+        return np.asarray(found.numpy())
+
+    def _check(self, parameters: FloatArray) -> None:
+        """Traces the graph and runs it without any record.
+
+        Raises:
+          ValueError: if records would be computed together, or it fails.
+        """
+        graph = self._graph.get_concrete_function().graph.as_graph_def()
+        functions = [function.node_def for function in graph.library.function]
+        if any(node.op == PARTS_BATCHES for nodes in (graph.node, *functions) for node in nodes):
+            raise ValueError(
+                "model: expected one that treats records apart, without branches that depend on "
+                "them, as noise is added for single records; got one with such branches"
+            )
+        nothing = np.zeros(0, np.int64)
+        try:
+            records = (nothing, self._fixed[:0], nothing, nothing)
+            self._computed(parameters, records, np.zeros(1, np.int64), 1.0)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(
+                "model: expected one that takes inputs of the data set, got one that fails for "
+                f"the lowest value of its range: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _run(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        owners: tf.Tensor,
+        indices: tf.Tensor,
+        clip: tf.Tensor,
+    ) -> tf.Tensor:
+        pieces = self._view.pieces(parameters)
+
+        def gradient(record: Any) -> tf.Tensor:
+            one, label = record
+            _, found, _ = self._view.loss_and_gradients(
+                pieces, [], one[tf.newaxis], label[tf.newaxis]
+            )
+            return tf.gather(self._view.joined(found), indices)
+
+        gradients = tf.vectorized_map(gradient, (inputs, labels))
+        wide = tf.cast(gradients, tf.float64)
+        lengths = tf.sqrt(tf.reduce_sum(wide**2, axis=1, keepdims=True))
+        steps = LATTICE * JUST_BELOW / tf.maximum(lengths, clip)
+        # Cut off towards zero. A gradient that is not finite would poison the sum.
+        whole = tf.where(tf.math.is_finite(lengths), wide * steps, 0.0)
+        return tf.math.unsorted_segment_sum(tf.cast(whole, tf.int64), owners, len(self._shares))
+
+
+# The paper's private uploads: the sparse vector technique, in whole lattice steps. As commonly
+# described; the section of the paper is missing from our text.
 
 STEPS = 2**16  # of gamma
 MOST_SCALE = 2.0**30
@@ -67,7 +247,7 @@ def uploaded(
 
     Args:
       change: of all parameters, float32 `[num_parameters]`. SENSITIVE.
-      charge: what was paid for.
+      charge: of the run.
       gamma: the largest absolute value of a number.
       threshold: tau, as a share of gamma.
       noise: draws the noise.
@@ -105,7 +285,7 @@ _CHOICE = 5
 TWO_TO_64 = 2.0**64
 
 
-class PaidTraining(SharedTraining):
+class ChargedTraining(SharedTraining):
     """SENSITIVE: shared training that is charged before anything leaves.
 
     Nothing that private records decide stops a run or shows in whether there is an upload: a
@@ -118,12 +298,13 @@ class PaidTraining(SharedTraining):
       shares: each participant's records.
       privacy: what protects uploads.
       noise: draws records and noise.
-      pay: charges all rounds, once everything else fits; nothing is drawn before it returns. See
+      begin: charges all rounds, once everything else fits; nothing is drawn before it returns. See
         `ChargedRun.begin`.
       holders: how many participants hold one record at most.
 
     Attributes:
-      payment: what `pay` returned.
+      charge: all rounds of the run.
+      facts: what `begin` returned.
 
     Raises:
       ValueError: if something does not fit; nothing was charged then.
@@ -137,16 +318,16 @@ class PaidTraining(SharedTraining):
         *,
         privacy: Privacy,
         noise: NoiseSource,
-        pay: Callable[[Training], Payment],
+        begin: Callable[[Training], LedgerFacts],
         holders: int = 1,
     ) -> None:
-        super().__init__(settings, model, shares)
+        super().__init__(settings, model, shares, privacy)
         charge = privacy.training(settings, self.view.num_parameters, holders)
         if charge is None:
             raise ValueError("privacy: expected some, got none")
-        self._privacy, self._noise = privacy, noise
+        self._privacy, self._noise, self.charge = privacy, noise, charge
         self._prepare(charge)
-        self.payment = pay(charge)
+        self.facts = begin(charge)
 
     @abc.abstractmethod
     def _prepare(self, charge: Training) -> None:
@@ -163,15 +344,15 @@ class PaidTraining(SharedTraining):
             return np.zeros(self.view.num_parameters, np.float32), float("nan")
 
 
-class GaussianTraining(PaidTraining):
+class GaussianTraining(ChargedTraining):
     """SENSITIVE: synchronous rounds in which every participant adds Gaussian noise of its own.
 
-    Guarantee. What participant i uploads in all rounds is differentially private as its payment
+    Guarantee. What participant i uploads in all rounds is differentially private as its ledger
     says, against replacement of one of its records ("record") or of all of them ("participant"),
-    towards everybody, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
+    towards all others, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
     parameters are uploaded is chosen without private data. Which records are drawn stays secret.
 
-    Arguments as `PaidTraining`: the protocol is "synchronous", the privacy of a Gaussian kind.
+    Arguments as `ChargedTraining`: the protocol is "synchronous", the privacy of a Gaussian kind.
     """
 
     def _prepare(self, charge: Training) -> None:
@@ -181,51 +362,29 @@ class GaussianTraining(PaidTraining):
         num_participants, num_parameters = self.settings.num_participants, self.view.num_parameters
         self._momentum = np.zeros((num_participants, num_parameters), np.float32)
         self._history = np.zeros(num_parameters, np.float64)
-        self._average = np.zeros(num_parameters, np.float64)
         self._gradients = (
             RecordGradients(self.view, self._shares) if self._privacy.kind == "record" else None
         )
 
-    def released_parameters(self) -> FloatArray:
-        """Returns the mean of the server's parameters over the second half of the rounds.
-
-        Of what left already: averaging costs nothing.
-        """
-        num_averaged = self.round - self._first_averaged
-        if num_averaged < 1:
-            return self.server.values
-        return (self._average / num_averaged).astype(np.float32)
-
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """See `SharedTraining.state`."""
-        return {
-            **super().state(),
-            "momentum": self._momentum,
-            "history": self._history,
-            "average": self._average,
-        }
+        return {**super().state(), "momentum": self._momentum, "history": self._history}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """See `SharedTraining.restore`."""
         super().restore(arrays)
         self._momentum = np.array(arrays["momentum"])
         self._history = np.array(arrays["history"])
-        self._average = np.array(arrays["average"])
-
-    @property
-    def _first_averaged(self) -> int:
-        return self.settings.rounds // 2
 
     def _take_turns(self) -> list[dict[str, float]]:
         indices = self._chosen()
         for participant in range(self.settings.num_participants):
             self._download(participant)
-        sums, scales, losses = (
-            self._sums_of_records(indices)
-            if self._gradients is not None
-            else self._clipped_changes(indices)
-        )
-        told = []
+        if self._gradients is None:
+            sums, scales, loss = self._clipped_changes(indices)
+        else:
+            sums, scales, loss = self._sums_of_records(self._gradients, indices)
+        turns = []
         for participant, (exact, scale) in enumerate(zip(sums, scales, strict=True)):
             noise = self._noise.gaussian_integers(self._scale, len(indices))
             released = ((exact + noise) * (self._privacy.clip / LATTICE)).astype(np.float32)
@@ -235,11 +394,9 @@ class GaussianTraining(PaidTraining):
                 self._momentum[participant] *= np.float32(self._privacy.momentum)
                 self._momentum[participant][indices] += released
                 values = self._momentum[participant][indices]
-            told.append(self._upload(participant, indices, np.float32(scale) * values))
-            told[-1]["loss"] = losses
-        if self.round >= self._first_averaged:
-            self._average += self.server.values
-        return told
+            statistics = self._upload(participant, indices, np.float32(scale) * values)
+            turns.append({**statistics, "loss": loss})
+        return turns
 
     def _chosen(self) -> IntArray:
         """Returns the parameters of this round, from public values alone."""
@@ -253,10 +410,10 @@ class GaussianTraining(PaidTraining):
         chosen = generator.permutation(others)[: number - len(kept)]
         return np.sort(np.concatenate([kept, chosen]))
 
-    def _sums_of_records(self, indices: IntArray) -> tuple[IntArray, list[float], float]:
+    def _sums_of_records(
+        self, gradients: RecordGradients, indices: IntArray
+    ) -> tuple[IntArray, list[float], float]:
         """Draws records and sums their clipped gradients; the size of a draw is not used."""
-        if self._gradients is None:
-            raise ValueError("privacy: expected that of records, got another")
         rate = self._privacy.sampling_rate
         below = np.uint64(min(int(rate * TWO_TO_64), 2**64 - 1))
         drawn = [
@@ -265,9 +422,7 @@ class GaussianTraining(PaidTraining):
             else np.arange(len(share))
             for share in self._shares
         ]
-        sums = self._gradients.sums(
-            self.server.values, drawn, indices=indices, clip=self._privacy.clip
-        )
+        sums = gradients.sums(self.server.values, drawn, indices=indices, clip=self._privacy.clip)
         step = self.settings.learning_rate_at(self.round)
         # The number of a participant's records is public where records are protected.
         return sums, [-step / (rate * len(share)) for share in self._shares], float("nan")
@@ -283,7 +438,7 @@ class GaussianTraining(PaidTraining):
 
 
 def clipped_steps(values: FloatArray, clip: float) -> IntArray:
-    """SENSITIVE: returns a vector in steps of clip / LATTICE, of length at most LATTICE.
+    """SENSITIVE: returns a vector in steps of clip / LATTICE, of L2 norm at most LATTICE.
 
     It is scaled in float64 and cut off towards zero, which makes no vector longer. One that is not
     finite becomes zero.
@@ -292,27 +447,26 @@ def clipped_steps(values: FloatArray, clip: float) -> IntArray:
     length = float(np.sqrt((wide**2).sum()))
     if not np.isfinite(length):
         return np.zeros(len(values), np.int64)
-    return np.trunc(wide * (LATTICE * (1.0 - 1e-9) / max(length, clip))).astype(np.int64)
+    return np.trunc(wide * (LATTICE * JUST_BELOW / max(length, clip))).astype(np.int64)
 
 
-class SparseVectorSharedTraining(PaidTraining):
-    """SENSITIVE: the paper's private uploads, for reproduction; arguments as `PaidTraining`."""
+class SparseVectorSharedTraining(ChargedTraining):
+    """SENSITIVE: the paper's private uploads, for reproduction; arguments as `ChargedTraining`."""
 
     def _prepare(self, charge: Training) -> None:
         if not isinstance(charge, SparseVectorTraining):
             raise ValueError("privacy: expected sparse_vector, got another")
         noise_scales(charge)  # can they be drawn
-        self._charge = charge
-
-    def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
-        return uploaded(
-            change,
-            charge=self._charge,
+        self._uploaded = functools.partial(
+            uploaded,
+            charge=charge,
             gamma=self._privacy.clip,
             threshold=self._privacy.threshold,
             noise=self._noise,
-            generator=self._generator(_CHOICE, participant),
         )
+
+    def _selected(self, participant: int, change: FloatArray) -> tuple[IntArray, FloatArray]:
+        return self._uploaded(change, generator=self._generator(_CHOICE, participant))
 
 
 def noisy_training(
@@ -321,10 +475,75 @@ def noisy_training(
     shares: Sequence[PrivateExamples],
     *,
     privacy: Privacy,
-    noise: NoiseSource,
-    pay: Callable[[Training], Payment],
-    holders: int = 1,
-) -> PaidTraining:
-    """Returns the training that the privacy asks for; arguments and errors as `PaidTraining`."""
+    **arguments: Any,
+) -> ChargedTraining:
+    """Returns the training that the privacy asks for; arguments and errors as `ChargedTraining`."""
     kind = GaussianTraining if privacy.is_gaussian else SparseVectorSharedTraining
-    return kind(settings, model, shares, privacy=privacy, noise=noise, pay=pay, holders=holders)
+    return kind(settings, model, shares, privacy=privacy, **arguments)
+
+
+def train(
+    private: PrivateExamples,
+    settings: Settings,
+    *,
+    model: Named | None = None,
+    privacy: Privacy | None = None,
+    records_each: int | None = None,
+    directory: str | pathlib.Path | None = None,
+    noise: NoiseSource | None = None,
+    on_round: Callable[[RoundStatistics], object] = lambda statistics: None,
+) -> SharedTraining:
+    """Trains a model together in this process, on records of one data set that are dealt out.
+
+    >>> from pate_tf import selective_sgd
+    >>> settings = selective_sgd.Settings(num_participants=4, rounds=2, upload=0.1)
+    >>> shared = selective_sgd.train(data.private, settings, model="mlp")
+    >>> shared.global_model().count_params()
+    20426
+
+    Without `privacy` what is uploaded has no privacy guarantee, and neither has the model. With it
+    every call is a run with a ledger of its own, which is charged before the first upload.
+
+    Args:
+      private: the records, and where they are features the raw records that these are of
+        (`origin`). SENSITIVE.
+      settings: how they train.
+      model: "cnn", "mlp", "linear", another name that `models.catalogue` takes, or a function of
+        the data set that returns a Keras model from raw inputs to logits.
+      privacy: what protects uploads. Default: nothing.
+      records_each: records of each participant. Default: all are dealt out evenly.
+      directory: of the run; the ledger lies below it. Needed with privacy.
+      noise: where noise comes from. Default: the operating system's entropy.
+      on_round: called after each round.
+
+    Returns:
+      The training, all rounds done: `global_model()`, `local_model(participant)`.
+
+    Raises:
+      ValueError: if something does not fit; nothing was charged then.
+      LedgerError: if the ledger does not suffice, or can't be used.
+    """
+    shares, holders = models.dealt(private, settings, records_each)
+    builder = models.network(model, private.dataset)
+    built = catalogue.build(builder, private.dataset, seed=settings.seed)
+    privacy, noise = privacy or Privacy(), noise or SystemNoise()
+    training: SharedTraining
+    if privacy.kind == "none":
+        training = SharedTraining(settings, built, shares)
+    else:
+        if directory is None:
+            raise ValueError("directory: expected one with privacy, for the ledger, got none")
+        folder = pathlib.Path(directory) / "sensitive" / LEDGER
+        with ChargedRun(folder, private.record_set, privacy) as charged:
+            training = noisy_training(
+                settings,
+                built,
+                shares,
+                privacy=privacy,
+                noise=noise,
+                begin=functools.partial(charged.begin, secure_noise=noise.is_secure),
+                holders=holders,
+            )
+    while training.round < settings.rounds:
+        on_round(training.run_round())
+    return training

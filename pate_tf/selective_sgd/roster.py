@@ -1,24 +1,20 @@
 """Who trains together across organisations, and how: a small TOML file that all of them have."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import pathlib
-import types
-import typing
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
-from pate_tf.accounting.noisy_training import Training
-from pate_tf.core import artifacts
+from pate_tf.core.settings import Settings as CheckedSettings
+from pate_tf.core.settings import described, value_type
 from pate_tf.core.validation import Fields, check_name, read_toml
-from pate_tf.selective_sgd.privacy import Payment, Privacy
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.settings import Privacy, Settings
 
 RUN_BYTES = 16
-# What looks at private records, or has no effect, where noise is Gaussian.
-NOT_WITH_GAUSSIAN = ("selection", "tau", "gamma")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,19 +56,15 @@ class Roster:
             raise ValueError(f"holders: expected from 1 to {len(self.names)}, got {self.holders}")
         if self.privacy.choice != "shared_seed":
             raise ValueError(
-                "choice: expected shared_seed across organisations, where nobody sees what each "
-                f"of the others uploads, got {self.privacy.choice}"
+                "choice: expected shared_seed across organisations, where no participant sees "
+                f"the uploads of the others, got {self.privacy.choice}"
             )
 
     @property
     def run_id(self) -> bytes:
         """16 bytes that name the run: two ends that read other terms refuse each other."""
-        terms = {
-            **dataclasses.asdict(self),
-            "settings": self.settings.to_dict(),
-            "privacy": dataclasses.asdict(self.privacy),
-        }
-        return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).digest()[:RUN_BYTES]
+        terms = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(terms.encode()).digest()[:RUN_BYTES]
 
     def number(self, name: str) -> int:
         """Returns the number of a participant, from 0.
@@ -110,19 +102,15 @@ class Roster:
             table = fields.table("privacy")
             holders = table.whole("holders", default=1)
             privacy = Privacy(**_values(Privacy, table))
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"num_participants": len(names)}
         if fields.has("settings"):
-            given = _values(Settings, fields.table("settings"), without={"num_participants"})
-        if privacy.is_gaussian:
-            for name in NOT_WITH_GAUSSIAN:
-                if name in given:
-                    raise ValueError(f"{name}: expected none with Gaussian noise, got one")
+            given |= _values(Settings, fields.table("settings"), without=given)
         found = cls(
             run=fields.text("run"),
             dataset=fields.text("dataset"),
             model=fields.text("model") if fields.has("model") else None,
             names=tuple(names),
-            settings=Settings(num_participants=len(names), **{**defaults(privacy), **given}),
+            settings=Settings.with_defaults_of(privacy, given),
             privacy=privacy,
             holders=holders,
         )
@@ -130,126 +118,16 @@ class Roster:
         return found
 
 
-def defaults(privacy: Privacy) -> dict[str, Any]:
-    """Returns the settings that go with a kind of privacy where nobody gives others."""
-    if not privacy.is_gaussian:
-        return {}
-    rate = {"learning_rate": 1.0} if privacy.kind == "record" else {}
-    return {"protocol": "synchronous", "upload": 1.0, **rate}
-
-
-def _values(kind: type, table: Fields, without: Collection[str] = ()) -> dict[str, Any]:
-    """Takes the fields of a dataclass from a table; it checks them itself."""
-    found: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(kind).items():
-        if name in without or not table.has(name):
-            continue
-        plain = [one for one in typing.get_args(hint) if one is not types.NoneType] or [hint]
-        if plain == [int]:
-            found[name] = table.whole(name, least=0)
-        elif plain == [float]:
-            found[name] = table.number(name, above=float("-inf"))
-        else:
-            found[name] = table.text(name)
+def _values(
+    kind: type[CheckedSettings], table: Fields, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Takes the settings of a dataclass from a table; it checks them itself."""
+    take: dict[type, Callable[[str], Any]] = {
+        int: functools.partial(table.whole, least=0),
+        float: functools.partial(table.number, above=-math.inf),
+        str: table.text,
+    }
+    names = [name for name in described(kind) if name not in without and table.has(name)]
+    found = {name: take[value_type(kind, name)[0]](name) for name in names}
     table.end()
     return found
-
-
-# What participants say that they paid, as the server keeps it.
-
-
-_HEXADECIMAL = frozenset("0123456789abcdef")
-_DIGITS_OF_DIGEST = 64
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Declared:
-    """What one participant's own ledger says. Public; nobody can check it but its auditors.
-
-    Attributes:
-      epsilon: of all that its ledger ever paid for, at `delta`.
-      delta: of the ledger.
-      ledger_head: sequence and digest of the last row of its ledger.
-      secure_noise: False if anything was paid for that used predictable noise.
-      was_reset: whether an earlier ledger of the participant was gone.
-      num_records: how many it has, where single records are protected; None otherwise.
-      epsilon_all_ensembles: of all ensembles and runs of its records that it knows of, at
-        `delta_all_ensembles`; None if nothing kept account of them.
-      delta_all_ensembles: None likewise.
-      num_ledgers: how many ledgers were counted for it; None likewise.
-
-    Raises:
-      ValueError: if a value is out of its range.
-    """
-
-    epsilon: float
-    delta: float
-    ledger_head: tuple[int, str]
-    secure_noise: bool
-    was_reset: bool
-    num_records: int | None = None
-    epsilon_all_ensembles: float | None = None
-    delta_all_ensembles: float | None = None
-    num_ledgers: int | None = None
-
-    def __post_init__(self) -> None:
-        for epsilon in (self.epsilon, self.epsilon_all_ensembles):
-            if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
-                raise ValueError("paid: expected a finite epsilon above 0, got another")
-        for delta in (self.delta, self.delta_all_ensembles):
-            if delta is not None and not 0.0 < delta < 1.0:
-                raise ValueError("paid: expected delta between 0 and 1, got another")
-        if (self.epsilon_all_ensembles is None) != (self.delta_all_ensembles is None):
-            raise ValueError("paid: expected epsilon and delta of all ensembles, got one of them")
-        sequence, digest = self.ledger_head
-        if sequence < 1 or len(digest) != _DIGITS_OF_DIGEST or set(digest) - _HEXADECIMAL:
-            raise ValueError("paid: expected the head of a ledger, got something else")
-        if self.num_records is not None and self.num_records < 1:
-            raise ValueError("paid: expected at least one record, got none")
-
-    @classmethod
-    def of(cls, payment: Payment, num_records: int | None) -> "Declared":
-        """Returns what a payment says to others."""
-        fields = {one.name: getattr(payment, one.name) for one in dataclasses.fields(payment)}
-        del fields["charge"]
-        return cls(num_records=num_records, **fields)
-
-    def payment(self, charge: Training) -> Payment:
-        """Returns the payment for a charge."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        del fields["num_records"]
-        return Payment(charge=charge, **fields)
-
-
-class Declarations:
-    """Keeps what participants declared, a file for each.
-
-    Args:
-      folder: where they lie.
-
-    Raises:
-      OSError: if it can't be written.
-    """
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = artifacts.make_sensitive_folder(folder)
-
-    def keep(self, participant: int, declared: Declared) -> None:
-        """Keeps the word of a participant, the last it gave: its ledger may have paid more since.
-
-        Raises:
-          OSError: if it can't be written.
-        """
-        if self.of(participant) != declared:
-            artifacts.write_json(self._path(participant), dataclasses.asdict(declared))
-
-    def of(self, participant: int) -> Declared | None:
-        """Returns what a participant declared; None if nothing."""
-        if not self._path(participant).exists():
-            return None
-        fields: dict[str, Any] = artifacts.read_json(self._path(participant))
-        sequence, digest = fields.pop("ledger_head")
-        return Declared(ledger_head=(sequence, digest), **fields)
-
-    def _path(self, participant: int) -> pathlib.Path:
-        return self._folder / f"{participant:04d}.json"

@@ -1,163 +1,49 @@
-"""The parameter server: adds what participants upload, each upload once.
+"""The parameter server: adds what participants upload, each upload once, each in its turn.
 
-It holds no private records and is trusted with none: whatever reaches it without noise it can read.
-It works on bytes, so that a transport can be put in front of `pull` and `push`.
+It holds no private records and is trusted with none: it can read all that reaches it without noise.
+It works on bytes, so that a transport can be put in front of `pull_in_turn` and `push`.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-import os
 import pathlib
-import re
-import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
 from pate_tf.core.validation import IntArray
-from pate_tf.selective_sgd import upload as selection
-from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.upload import RefusedUploadError, Upload, decode
+from pate_tf.selective_sgd.run_state import RunState
+from pate_tf.selective_sgd.settings import Privacy, Settings
+from pate_tf.selective_sgd.upload import (
+    FloatArray,
+    RefusedUploadError,
+    Upload,
+    decode,
+    most_updated,
+)
 
-# The server's journal: what was accepted is on the disk before it is answered.
-
-
-ENTRY = struct.Struct("<II")  # length and CRC-32 of what follows
-SNAPSHOT = re.compile(r"server-(\d{12})\.npz")
-
-
-class Journal:
-    """A snapshot of the server, and the uploads accepted since. Sensitive.
-
-    `server-VERSION.npz` appears whole or not at all; `uploads-VERSION.log` holds what came after
-    it. An entry that was being written when the process was killed was never answered: it is cut
-    off.
-
-    Args:
-      folder: where the files lie; gets mode 0700.
-      run: 16 bytes that name the run.
-
-    Raises:
-      ValueError: if the folder holds the journal of another run, or a damaged one.
-    """
-
-    def __init__(self, folder: pathlib.Path, run: bytes) -> None:
-        self._folder = artifacts.make_sensitive_folder(folder)
-        self._run = run
-        self.snapshot: dict[str, npt.NDArray[Any]] | None = None
-        self._version = 0
-        found = sorted(path for path in folder.iterdir() if SNAPSHOT.fullmatch(path.name))
-        if found:
-            self.snapshot = artifacts.read_arrays(found[-1])
-            self._version = int(SNAPSHOT.fullmatch(found[-1].name)[1])  # type: ignore[index]
-            self._check_run(bytes(self.snapshot["run"]))
-        self._path = self._log(self._version)
-        self._entries, length = self._read()
-        self._file = self._open(self._path, length)
-
-    def entries(self) -> Iterator[bytes]:
-        """Yields the uploads accepted since the snapshot, in order, once."""
-        entries, self._entries = self._entries, []
-        yield from entries
-
-    def append(self, content: bytes) -> None:
-        """Makes an upload durable.
-
-        Raises:
-          OSError: if it can't; then nothing of it stays.
-        """
-        start = os.lseek(self._file, 0, os.SEEK_END)
-        entry = ENTRY.pack(len(content), zlib.crc32(content)) + content
-        try:
-            written = 0
-            while written < len(entry):
-                written += os.write(self._file, entry[written:])
-            os.fsync(self._file)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, start)
-            raise
-
-    def begin(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Keeps a state, and begins anew after it."""
-        version = int(state["version"])
-        run = np.frombuffer(self._run, np.uint8)
-        new = self._open(self._log(version), len(self._header()))
-        artifacts.write_arrays(
-            self._folder / f"server-{version:012d}.npz", {**state, "run": run}, private=True
-        )
-        old, self._version = self._version, version
-        os.close(self._file)
-        self._file = new
-        if old != version:
-            for name in (f"server-{old:012d}.npz", self._log(old).name):
-                (self._folder / name).unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Closes the file; nothing can be kept any more."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    def _header(self) -> bytes:
-        return b"SSGDLOG1" + self._run
-
-    def _log(self, version: int) -> pathlib.Path:
-        return self._folder / f"uploads-{version:012d}.log"
-
-    def _check_run(self, run: bytes) -> None:
-        if run != self._run:
-            raise ValueError(
-                f"{self._folder}: expected the journal of this run, got that of another; choose "
-                f"another folder"
-            )
-
-    def _open(self, path: pathlib.Path, length: int) -> int:
-        """Opens a log, cut to the length up to which it is whole."""
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.ftruncate(file, length if os.fstat(file).st_size >= length else 0)
-        if os.fstat(file).st_size == 0:
-            os.write(file, self._header())
-        os.fsync(file)
-        artifacts.sync_folder(self._folder)
-        return file
-
-    def _read(self) -> tuple[list[bytes], int]:
-        """Returns the whole entries, and up to where the file is whole."""
-        header = self._header()
-        if not self._path.exists():
-            return [], len(header)
-        content = self._path.read_bytes()
-        if len(content) < len(header):
-            return [], 0
-        if not content.startswith(header[:8]):
-            raise ValueError(f"{self._path}: expected a journal, got something else")
-        self._check_run(content[8 : len(header)])
-        entries: list[bytes] = []
-        start = len(header)
-        while start + ENTRY.size <= len(content):
-            length, checksum = ENTRY.unpack_from(content, start)
-            entry = content[start + ENTRY.size : start + ENTRY.size + length]
-            if len(entry) < length:
-                break
-            if zlib.crc32(entry) != checksum:
-                if start + ENTRY.size + length == len(content):
-                    break  # the last one: its bytes did not all reach the disk
-                raise ValueError(f"{self._path}: expected whole entries, got a damaged one")
-            entries.append(entry)
-            start += ENTRY.size + length
-        return entries, start
-
-
-FloatArray = npt.NDArray[np.float32]
-
-OK, SAME = "ok", "same"
+OK, SAME, EARLY = "ok", "same", "early"
 NO_ROUND = -1
+DIGEST_BYTES = 32
+# The second or third number of a seed says what it is for; see training.py.
+_TIES, _ORDER = 1, 2
+_STATE = (
+    *("values", "counts", "version", "rounds", "digests"),
+    *("average", "round_values", "round_counts"),
+)
+
+
+def order_of_turns(settings: Settings, round_number: int) -> IntArray:
+    """Returns the participants in the order of their turns in a round, `[num_participants]`.
+
+    A function of public values, which all ends know.
+    """
+    turns = np.arange(settings.num_participants)
+    if settings.protocol in ("random", "asynchronous"):
+        turns = np.random.default_rng([settings.seed, round_number, _ORDER]).permutation(turns)
+    return turns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,19 +64,27 @@ class Parameters:
 class Server:
     """The parameters of one run: `values[indices] += upload`, never an average.
 
-    Guarantees. An upload is applied once, whatever is sent again: participant and round are its
-    key. With a journal it is durable before `push` answers, and a server that was killed at any
+    Guarantees. An upload is applied once, even if it is sent again: participant and round are its
+    key. With a folder it is durable before `push` answers, and a server that was killed at any
     point goes on from there. What is refused changes nothing.
+
+    Every participant uploads once a round, so the number of uploads applied says whose turn it is.
+    "round_robin" and "random": only the participant whose turn it is gets parameters and uploads.
+    "synchronous": all get the parameters of the round's beginning, and their uploads are applied in
+    their order. "asynchronous": each gets parameters and uploads when it likes; what is stale is
+    damped, never refused.
+
+    Not safe to use from several threads at once.
 
     Args:
       settings: of the run.
       initial: float32 `[num_parameters]`.
       run: 16 bytes that name the run.
-      folder: where the journal lies, below `sensitive/`. Default: nothing is kept.
-      most_stale: uploads that are staler than this are refused. Default: five rounds of everybody.
+      privacy: Gaussian noise is averaged over the second half of the rounds.
+      folder: where the state lies, below `sensitive/`. Default: it is not stored.
 
     Raises:
-      ValueError: if the folder holds the journal of another run, or a damaged one.
+      ValueError: if the folder holds another run, or a damaged state.
     """
 
     def __init__(
@@ -199,42 +93,90 @@ class Server:
         initial: FloatArray,
         *,
         run: bytes,
+        privacy: Privacy | None = None,
         folder: pathlib.Path | None = None,
-        most_stale: int | None = None,
     ) -> None:
-        self.settings = settings
-        self.run = run
-        self.values = np.array(initial, np.float32)
-        self.counts = np.zeros(len(initial), np.float64)
+        self.settings, self.run = settings, run
+        self.initial = np.array(initial, np.float32)
+        self._is_averaged = privacy is not None and privacy.is_gaussian
+        # Arrays are replaced, never written to.
+        self.values = self.round_values = self.initial
+        self.counts = self.round_counts = np.zeros(len(initial), np.float64)
+        self.average = np.zeros(len(initial), np.float64)
         self.version = 0
         self.rounds = np.full(settings.num_participants, NO_ROUND, np.int64)
-        self._digests: dict[int, bytes] = {}
-        self._most_stale = 5 * settings.num_participants if most_stale is None else most_stale
-        self._journal: Journal | None = None
-        if folder is not None:
-            self._journal = Journal(folder, run)
-            if self._journal.snapshot is not None:
-                self.restore(self._journal.snapshot)
-            for content in self._journal.entries():
-                self._apply(self._decoded(content), content)
+        self.digests = np.zeros((settings.num_participants, DIGEST_BYTES), np.uint8)
+        self._store = None if folder is None else RunState(folder, {"run": run.hex()})
+        if self._store is not None and self._store.saved:
+            self.restore(self._store.saved)
 
     @property
     def num_parameters(self) -> int:
         """How many parameters the model has."""
         return len(self.values)
 
+    @property
+    def round(self) -> int:
+        """Rounds that are over, for all but asynchronous training."""
+        return self.version // self.settings.num_participants
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every participant uploaded in every round."""
+        return self.version == self.settings.num_participants * self.settings.rounds
+
+    @property
+    def turn(self) -> int | None:
+        """The participant whose upload is applied next; None if it may be any one's, or is over.
+
+        Also in synchronous training, where several may send theirs meanwhile.
+        """
+        if self.is_over or self.settings.protocol == "asynchronous":
+            return None
+        place = self.version % self.settings.num_participants
+        return int(order_of_turns(self.settings, self.round)[place])
+
     def pull(self, participant: int) -> Parameters:
-        """Returns the share of the parameters that were updated most; ties at random.
+        """Returns the share of the parameters that were updated most; ties at random."""
+        return self._share(participant, self.version, self.values, self.counts)
+
+    def pull_in_turn(self, participant: int, round_number: int) -> Parameters | None:
+        """Returns what a participant trains on in a round; None if its turn has not come.
+
+        Args:
+          participant: from 0.
+          round_number: from 0; the number of rounds for the final parameters.
 
         Raises:
-          ValueError: if there is no such participant.
+          ValueError: if there is no such participant or round, or its upload was applied.
         """
-        if not 0 <= participant < self.settings.num_participants:
+        settings = self.settings
+        if not 0 <= participant < settings.num_participants:
             raise ValueError(
-                f"participant: expected one from 0 to {self.settings.num_participants - 1}, got "
+                f"participant: expected one from 0 to {settings.num_participants - 1}, got "
                 f"{participant}"
             )
-        return self._share(participant, self.version, self.values, self.counts)
+        if not 0 <= round_number <= settings.rounds:
+            raise ValueError(f"round: expected one from 0 to {settings.rounds}, got {round_number}")
+        if round_number == settings.rounds:
+            if not self.is_over:
+                return None
+            indices = np.arange(self.num_parameters)
+            return Parameters(version=self.version, indices=indices, values=self.released())
+        last = int(self.rounds[participant])
+        if round_number <= last:
+            raise ValueError(
+                f"round: round {round_number} of participant {participant} was applied already; go "
+                f"on in the folder that it was trained in"
+            )
+        if settings.protocol == "asynchronous":
+            return self.pull(participant) if round_number == last + 1 else None
+        if round_number != self.round:
+            return None
+        if settings.protocol == "synchronous":
+            version = self.round * settings.num_participants
+            return self._share(participant, version, self.round_values, self.round_counts)
+        return self.pull(participant) if participant == self.turn else None
 
     def push(self, content: bytes) -> str:
         """Applies an upload, unless it was applied before.
@@ -243,32 +185,37 @@ class Server:
           content: an encoded `Upload`.
 
         Returns:
-          "ok" if it was applied now, "same" if it had been before.
+          "ok" if it was applied now, "same" if it had been before, "early" if others come first in
+          a synchronous round.
 
         Raises:
-          RefusedUploadError: if it is malformed, of another run, too large, too stale, not finite,
-            out of range, or another upload for a round that was applied. Nothing has changed.
+          RefusedUploadError: if it is malformed, of another run, too large, out of turn, not
+            finite, out of range, or another upload for a round that was applied. Nothing has
+            changed.
           OSError: if it can't be made durable; then sending it again decides.
         """
         upload = self._decoded(content)
-        last = self.rounds[upload.participant]
-        if upload.round == last and self._digests.get(upload.participant) == _digest(content):
-            return SAME
-        self._check(upload)
-        if self._journal is not None:
-            self._journal.append(content)
-        self._apply(upload, content)
+        participant, digest = upload.participant, hashlib.sha256(content).digest()
+        if upload.round == self.rounds[participant]:
+            if self.digests[participant].tobytes() == digest:
+                return SAME
+            raise RefusedUploadError(
+                f"upload: round {upload.round} of participant {participant} was applied with other "
+                f"content"
+            )
+        self._check_turn(upload)
+        changed = self._changed(upload)
+        if self.turn not in (None, participant):
+            return EARLY
+        before = self.state()
+        self._apply(upload, changed, digest)
+        if self._store is not None:
+            try:
+                self._store.save(self.state())
+            except OSError:
+                self.restore(before)
+                raise
         return OK
-
-    def compact(self) -> None:
-        """Keeps the state as it is in one file, and begins the journal anew."""
-        if self._journal is not None:
-            self._journal.begin(self.state())
-
-    def close(self) -> None:
-        """Closes the journal."""
-        if self._journal is not None:
-            self._journal.close()
 
     def staleness(self, version: int) -> int:
         """Returns how many uploads were applied since a version."""
@@ -280,40 +227,40 @@ class Server:
         damped = 1.0 if is_synchronous else (1.0 + staleness) ** -self.settings.damping
         return self.settings.rate_of_server * damped
 
+    def released(self) -> FloatArray:
+        """Returns the parameters of the global model.
+
+        With Gaussian noise the mean over the second half of the rounds, which costs nothing: it is
+        of what was released already.
+        """
+        num_averaged = self.round - self._first_averaged
+        if not self._is_averaged or num_averaged < 1:
+            return self.values
+        return (self.average / num_averaged).astype(np.float32)
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Returns all that the server knows, as arrays."""
-        participants = sorted(self._digests)
-        return {
-            "values": self.values,
-            "counts": self.counts,
-            "version": np.array(self.version),
-            "rounds": self.rounds,
-            "participants": np.array(participants, np.int64),
-            "digests": np.array(
-                [list(self._digests[one]) for one in participants], np.uint8
-            ).reshape(-1, 32),
-        }
+        """Returns all that the server goes on from, as arrays."""
+        return {name: np.asarray(getattr(self, name)) for name in _STATE}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Goes on from what `state` returned.
 
         Raises:
           ValueError: if it is the state of a server of other sizes.
+          KeyError: if it is none.
         """
-        shapes = [state[name].shape for name in ("values", "counts", "rounds")]
-        if shapes != [self.values.shape, self.counts.shape, self.rounds.shape]:
+        if any(state[name].shape != array.shape for name, array in self.state().items()):
             raise ValueError(
                 f"server: expected the state of {self.num_parameters} parameters and "
                 f"{len(self.rounds)} participants, got another"
             )
-        self.values = np.array(state["values"], np.float32)
-        self.counts = np.array(state["counts"], np.float64)
+        for name in _STATE:
+            setattr(self, name, state[name])
         self.version = int(state["version"])
-        self.rounds = np.array(state["rounds"], np.int64)
-        self._digests = {
-            int(one): bytes(digest)
-            for one, digest in zip(state["participants"], state["digests"], strict=True)
-        }
+
+    @property
+    def _first_averaged(self) -> int:
+        return self.settings.rounds // 2
 
     def _share(
         self,
@@ -323,10 +270,8 @@ class Server:
         counts: npt.NDArray[np.float64],
     ) -> Parameters:
         # A function of what was applied: asking twice answers the same.
-        generator = np.random.default_rng([self.settings.seed, 1, participant, version])
-        indices = selection.most_updated(
-            counts, self.settings.num_downloaded(self.num_parameters), generator
-        )
+        generator = np.random.default_rng([self.settings.seed, _TIES, participant, version])
+        indices = most_updated(counts, self.settings.num_downloaded(self.num_parameters), generator)
         return Parameters(version=version, indices=indices, values=values[indices])
 
     def _decoded(self, content: bytes) -> Upload:
@@ -341,56 +286,66 @@ class Server:
             )
         return upload
 
-    def _check(self, upload: Upload) -> None:
-        last = self.rounds[upload.participant]
-        if upload.round == last:
+    def _check_turn(self, upload: Upload) -> None:
+        protocol, rounds = self.settings.protocol, self.settings.rounds
+        due = int(self.rounds[upload.participant]) + 1
+        if upload.round != due or due == rounds:
             raise RefusedUploadError(
-                f"upload: round {upload.round} of participant {upload.participant} was applied "
-                f"with other content"
+                f"upload: expected round {due} of participant {upload.participant}, below {rounds},"
+                f" got round {upload.round}"
             )
-        if not last < upload.round < self.settings.rounds:
+        if protocol == "asynchronous":
+            if upload.version > self.version:
+                raise RefusedUploadError(
+                    f"upload: expected a version up to {self.version}, got {upload.version}"
+                )
+            return
+        if upload.round != self.round:
             raise RefusedUploadError(
-                f"upload: expected a round of participant {upload.participant} after {last} and "
-                f"before {self.settings.rounds}, got {upload.round}"
+                f"upload: expected one of round {self.round}, got round {upload.round}"
             )
-        if upload.version > self.version:
+        version = self.version
+        if protocol == "synchronous":
+            version = self.round * self.settings.num_participants
+        elif upload.participant != self.turn:
             raise RefusedUploadError(
-                f"upload: expected a version up to {self.version}, got {upload.version}"
+                f"upload: expected one of participant {self.turn}, whose turn it is, got one of "
+                f"{upload.participant}"
             )
-        if self.staleness(upload.version) > self._most_stale:
+        if upload.version != version:
             raise RefusedUploadError(
-                f"upload: expected one at most {self._most_stale} uploads stale, got "
-                f"{self.staleness(upload.version)}"
+                f"upload: expected one from version {version}, got {upload.version}"
             )
-        indices = upload.indices
+
+    def _changed(self, upload: Upload) -> FloatArray:
+        """Returns the new values of the parameters that an upload changes, if they are in range."""
+        indices, gamma = upload.indices, self.settings.gamma
         if indices.size and (indices[-1] >= self.num_parameters or (np.diff(indices) <= 0).any()):
             raise RefusedUploadError(
                 f"upload: expected ascending indices below {self.num_parameters}, got others"
             )
         if not np.isfinite(upload.values).all():
             raise RefusedUploadError("upload: expected finite changes, got NaN or infinity")
-        if (np.abs(upload.values) > np.float32(self.settings.gamma)).any():
-            raise RefusedUploadError(
-                f"upload: expected changes up to {self.settings.gamma:g}, got larger ones"
-            )
+        if gamma is not None and (np.abs(upload.values) > np.float32(gamma)).any():
+            raise RefusedUploadError(f"upload: expected changes up to {gamma:g}, got larger ones")
+        factor = np.float32(self.factor(self.staleness(upload.version)))
         with np.errstate(over="ignore"):
-            changed = self._changed(upload)
+            changed = np.asarray(self.values[indices] + factor * upload.values)
         if not np.isfinite(changed).all():
             raise RefusedUploadError("upload: expected changes that parameters can take, got more")
+        return changed
 
-    def _changed(self, upload: Upload) -> FloatArray:
-        factor = np.float32(self.factor(self.staleness(upload.version)))
-        return np.asarray(self.values[upload.indices] + factor * upload.values)
-
-    def _apply(self, upload: Upload, content: bytes) -> None:
-        self.values[upload.indices] = self._changed(upload)
+    def _apply(self, upload: Upload, changed: FloatArray, digest: bytes) -> None:
+        self.values, self.counts = self.values.copy(), self.counts.copy()
+        self.rounds, self.digests = self.rounds.copy(), self.digests.copy()
+        self.values[upload.indices] = changed
         self.counts[upload.indices] += 1.0
         self.version += 1
         self.rounds[upload.participant] = upload.round
-        self._digests[upload.participant] = _digest(content)
+        self.digests[upload.participant] = np.frombuffer(digest, np.uint8)
         if self.version % (self.settings.stat_period or self.settings.num_participants) == 0:
             self.counts *= self.settings.stat_decay
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
+        if self.version % self.settings.num_participants == 0:
+            self.round_values, self.round_counts = self.values, self.counts
+            if self._is_averaged and self.round > self._first_averaged:
+                self.average = self.average + self.values

@@ -1,4 +1,8 @@
-"""All participants and the server in one process: rounds of distributed selective SGD."""
+"""All participants and the server in one process: rounds of distributed selective SGD.
+
+All participants share one traced graph; what is theirs goes in and comes out as tensors. On CPUs
+one participant after another beats several at once for convolutions (see `teachers/training.py`).
+"""
 
 import dataclasses
 import hashlib
@@ -14,19 +18,17 @@ import tensorflow as tf
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.selective_sgd import upload
-from pate_tf.selective_sgd.models import Buffers, FlatView, FloatArray
-from pate_tf.selective_sgd.server import Server
-from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.turn_server import order_of_turns
-from pate_tf.selective_sgd.upload import Upload, encode
-
-# What a participant does between download and upload: local epochs of its own optimizer.
-#
-# All participants share one traced graph; what is theirs goes in and comes out as tensors. On CPUs
-# one participant after another beats several at once for convolutions (see `teachers/training.py`).
-
+from pate_tf.selective_sgd.models import Buffers, FlatView
+from pate_tf.selective_sgd.run_state import ROUND
+from pate_tf.selective_sgd.server import Server, order_of_turns
+from pate_tf.selective_sgd.settings import Privacy, Settings
+from pate_tf.selective_sgd.upload import FloatArray, Upload, encode
 
 LEARNING_RATE = "learning_rate"
+# What draws: the third number of a seed says which.
+_SHUFFLE, _CHOICE = 3, 4  # 1, 2: server.py
+RUN_BYTES = 16
+TRAFFIC = ("upload_bytes", "fraction_uploaded", "staleness")
 
 
 class NotFiniteError(ValueError):
@@ -39,7 +41,7 @@ class LocalState:
 
     Attributes:
       parameters: float32 `[num_parameters]`, its local model.
-      buffers: what the model holds beside them.
+      buffers: what the model holds besides them.
       slots: the state of its optimizer, over the flat view.
       version: of the server's parameters that it downloaded last.
     """
@@ -51,7 +53,7 @@ class LocalState:
 
 
 class LocalTraining:
-    """Trains one participant's copy of a model.
+    """Trains one participant's copy of a model between download and upload, by its own optimizer.
 
     The optimizer moves the *change* since the download, which begins at zero: so one step of plain
     SGD uploads -learning_rate * gradient to the last bit, not a difference of two roundings.
@@ -68,21 +70,20 @@ class LocalTraining:
         self._view = view
         self._settings = settings
         self._optimizer = _optimizer(settings)
-        # Of whoever is training; nothing stays here between two calls.
+        # Of the participant that is training; nothing stays here between two calls.
         self._change = keras.Variable(np.zeros(view.num_parameters, np.float32))
         self._optimizer.build([self._change])
         self._slots = self._optimizer.variables
         self._rate_place = [one.name for one in self._slots].index(LEARNING_RATE)
         self._first_slots = [variable.numpy() for variable in self._slots]
         self._first_parameters = view.initial()
-        self.initial_buffers = view.buffers()
         self._epochs = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def initial_state(self) -> LocalState:
         """Returns what a participant begins with: the model as it is now."""
         return LocalState(
             parameters=self._first_parameters.copy(),
-            buffers=list(self.initial_buffers),
+            buffers=list(self._view.initial_buffers),
             slots=[slot.copy() for slot in self._first_slots],
         )
 
@@ -108,7 +109,7 @@ class LocalTraining:
           The change of the parameters, float32 `[num_parameters]`, and the mean loss.
 
         Raises:
-          NotFiniteError: if the loss, or anything that would be kept, is not finite.
+          NotFiniteError: if the loss, or anything that would be stored, is not finite.
         """
         order = np.concatenate(
             [generator.permutation(len(labels)) for _ in range(self._settings.local_epochs)]
@@ -127,8 +128,8 @@ class LocalTraining:
             parameters = state.parameters + change.numpy()
         new_buffers = [one.numpy() for one in new_buffers]
         new_slots = [one.numpy() for one in new_slots]
-        kept = (loss.numpy(), parameters, *new_buffers, *new_slots)
-        if not all(np.isfinite(one).all() for one in kept):
+        results = (loss.numpy(), parameters, *new_buffers, *new_slots)
+        if not all(np.isfinite(one).all() for one in results):
             raise NotFiniteError(
                 "participants: expected a finite loss, got NaN or infinity; try a lower "
                 "learning_rate, or more damping"
@@ -154,23 +155,9 @@ class LocalTraining:
         def body(step: tf.Tensor, buffers: Any, total: tf.Tensor) -> Any:
             batch = order[step * size : (step + 1) * size]
             pieces = self._view.pieces(parameters + self._change.value)
-            with tf.GradientTape() as tape:
-                tape.watch(pieces)
-                logits, buffers, own_losses = self._view.model.stateless_call(
-                    pieces,
-                    buffers,
-                    tf.cast(tf.gather(inputs, batch), tf.float32),
-                    training=True,
-                    return_losses=True,
-                )
-                losses = keras.losses.sparse_categorical_crossentropy(
-                    tf.gather(labels, batch), logits, from_logits=True
-                )
-                loss = tf.reduce_mean(losses)
-                for own_loss in own_losses:
-                    loss += tf.cast(own_loss, loss.dtype)
-            gradients = tape.gradient(
-                loss, pieces, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            records = tf.cast(tf.gather(inputs, batch), tf.float32)
+            loss, gradients, buffers = self._view.loss_and_gradients(
+                pieces, buffers, records, tf.gather(labels, batch)
             )
             self._optimizer.apply([self._view.joined(gradients)], [self._change])
             return step + 1, list(buffers), total + loss
@@ -184,13 +171,9 @@ class LocalTraining:
 
 
 def _optimizer(settings: Settings) -> keras.optimizers.Optimizer:
+    config = {LEARNING_RATE: settings.learning_rate}
     try:
-        optimizer = keras.optimizers.get(
-            {
-                "class_name": settings.optimizer,
-                "config": {LEARNING_RATE: settings.learning_rate},
-            }
-        )
+        optimizer = keras.optimizers.get({"class_name": settings.optimizer, "config": config})
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"optimizer: expected a name that Keras knows, such as sgd or adam, got "
@@ -202,12 +185,6 @@ def _optimizer(settings: Settings) -> keras.optimizers.Optimizer:
             f"regularizer of the model's layers does the same"
         )
     return optimizer
-
-
-# What draws: the first number of a seed says which.
-_SHUFFLE, _CHOICE = 3, 4  # 2: turns.py
-RUN_BYTES = 16
-TRAFFIC = ("upload_bytes", "fraction_uploaded", "staleness")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,6 +216,7 @@ class SharedTraining:
       settings: of the run.
       model: a Keras model from raw inputs to logits; its parameters are where all begin.
       shares: each participant's records.
+      privacy: what protects uploads; see `private_training`.
 
     Attributes:
       first_number: number of the first participant here; not 0 where others train elsewhere.
@@ -250,7 +228,11 @@ class SharedTraining:
     first_number = 0
 
     def __init__(
-        self, settings: Settings, model: keras.Model, shares: Sequence[PrivateExamples]
+        self,
+        settings: Settings,
+        model: keras.Model,
+        shares: Sequence[PrivateExamples],
+        privacy: Privacy | None = None,
     ) -> None:
         if len(shares) != settings.num_participants:
             raise ValueError(
@@ -264,8 +246,10 @@ class SharedTraining:
         self._shares = shares
         self._local = LocalTraining(self.view, settings)
         self.participants = [self._local.initial_state() for _ in shares]
-        run = hashlib.sha256(json.dumps(settings.to_dict(), sort_keys=True).encode())
-        self.server = Server(settings, self.view.initial(), run=run.digest()[:RUN_BYTES])
+        run = hashlib.sha256(json.dumps(dataclasses.asdict(settings), sort_keys=True).encode())
+        self.server = Server(
+            settings, self.view.initial(), run=run.digest()[:RUN_BYTES], privacy=privacy
+        )
         self.round = 0
         self._traffic = np.zeros(len(TRAFFIC), np.float64)
 
@@ -275,12 +259,12 @@ class SharedTraining:
         Raises:
           ValueError: if an upload was refused or, without noise, a loss is not finite.
         """
-        told = self._take_turns()
+        turns = self._take_turns()
         statistics = RoundStatistics(
             round=self.round,
-            **{name: float(np.mean([one[name] for one in told])) for name in ("loss", *TRAFFIC)},
+            **{name: float(np.mean([one[name] for one in turns])) for name in ("loss", *TRAFFIC)},
         )
-        self._traffic += [getattr(statistics, name) for name in TRAFFIC]
+        self._traffic = self._traffic + [getattr(statistics, name) for name in TRAFFIC]
         self.round += 1
         return statistics
 
@@ -290,16 +274,12 @@ class SharedTraining:
         return dict(zip(TRAFFIC, (self._traffic / max(1, self.round)).tolist(), strict=True))
 
     def released_parameters(self) -> FloatArray:
-        """Returns the parameters of the global model."""
-        return self.server.values
+        """Returns the parameters of the global model; see `Server.released`."""
+        return self.server.released()
 
-    def global_model(self, buffers: Buffers | None = None) -> keras.Model:
-        """Returns the model with the parameters of all.
-
-        Args:
-          buffers: what it holds beside them. Default: as the model was built.
-        """
-        return self.view.assign(self.released_parameters(), buffers or self._local.initial_buffers)
+    def global_model(self) -> keras.Model:
+        """Returns the model with the parameters of all, and buffers as it was built."""
+        return self.view.assign(self.released_parameters())
 
     def local_model(self, participant: int) -> keras.Model:
         """SENSITIVE: returns the model as a participant has it. The same object is used again."""
@@ -309,14 +289,10 @@ class SharedTraining:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """SENSITIVE: returns all that the run goes on from, as arrays."""
         arrays = {f"server/{name}": one for name, one in self.server.state().items()}
-        arrays["round"] = np.array(self.round)
-        arrays["traffic"] = self._traffic
+        arrays |= {ROUND: np.array(self.round), "traffic": self._traffic}
         for number, state in enumerate(self.participants):
-            arrays[f"{number}/parameters"] = state.parameters
-            arrays[f"{number}/version"] = np.array(state.version)
-            for name in ("buffers", "slots"):
-                for place, one in enumerate(getattr(state, name)):
-                    arrays[f"{number}/{name}/{place}"] = one
+            values = (np.array(state.version), state.parameters, *state.buffers, *state.slots)
+            arrays |= {f"{number}/{place}": one for place, one in enumerate(values)}
         return arrays
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -326,47 +302,37 @@ class SharedTraining:
           ValueError: if it is not the state of such a run.
         """
         try:
-            prefix = "server/"
-            self.server.restore(
-                {
-                    name.removeprefix(prefix): one
-                    for name, one in arrays.items()
-                    if name.startswith(prefix)
-                }
-            )
+            self.server.restore({name: arrays[f"server/{name}"] for name in self.server.state()})
             for number, state in enumerate(self.participants):
+                num_buffers = len(state.buffers)
+                count = 2 + num_buffers + len(state.slots)
+                version, parameters, *rest = (arrays[f"{number}/{one}"] for one in range(count))
                 self.participants[number] = LocalState(
-                    parameters=arrays[f"{number}/parameters"],
-                    version=int(arrays[f"{number}/version"]),
-                    **{
-                        name: [
-                            arrays[f"{number}/{name}/{place}"]
-                            for place in range(len(getattr(state, name)))
-                        ]
-                        for name in ("buffers", "slots")
-                    },
+                    parameters=parameters,
+                    buffers=rest[:num_buffers],
+                    slots=rest[num_buffers:],
+                    version=int(version),
                 )
-            self._traffic = np.array(arrays["traffic"])
-            self.round = int(arrays["round"])
+            self._traffic = arrays["traffic"]
+            self.round = int(arrays[ROUND])
         except KeyError as error:
             raise ValueError(f"state: expected that of such a run, it lacks {error}") from error
 
     def _take_turns(self) -> list[dict[str, float]]:
-        settings = self.settings
-        turns = order_of_turns(settings, self.round)
-        if settings.protocol == "synchronous":
-            for participant in turns.tolist():
+        turns = order_of_turns(self.settings, self.round).tolist()
+        if self.settings.protocol == "synchronous":
+            for participant in turns:
                 self._download(participant)
-        return [self._turn(participant) for participant in turns.tolist()]
+        return [self._turn(participant) for participant in turns]
 
     def _turn(self, participant: int) -> dict[str, float]:
         if self.settings.protocol in ("round_robin", "random"):
             self._download(participant)
         change, loss = self._train(participant)
-        told = self._upload(participant, *self._selected(participant, change))
+        statistics = self._upload(participant, *self._selected(participant, change))
         if self.settings.protocol == "asynchronous":
             self._download(participant)
-        return {**told, "loss": loss}
+        return {**statistics, "loss": loss}
 
     def _train(self, participant: int) -> tuple[FloatArray, float]:
         share = self._shares[participant]
@@ -386,7 +352,10 @@ class SharedTraining:
         else:
             generator = self._generator(_CHOICE, participant)
             indices = upload.random_above(change, number, settings.tau, generator)
-        return indices, _clipped(change[indices], settings.gamma)
+        values, gamma = change[indices], settings.gamma
+        if gamma is not None:
+            values = np.clip(values, np.float32(-gamma), np.float32(gamma))
+        return indices, values
 
     def _upload(self, participant: int, indices: IntArray, values: FloatArray) -> dict[str, float]:
         version = self.participants[participant].version
@@ -418,7 +387,3 @@ class SharedTraining:
     def _generator(self, what: int, *participant: int) -> np.random.Generator:
         number = (self.first_number + one for one in participant)
         return np.random.default_rng([self.settings.seed, self.round, what, *number])
-
-
-def _clipped(values: FloatArray, gamma: float) -> FloatArray:
-    return np.clip(values, np.float32(-gamma), np.float32(gamma))

@@ -1,4 +1,4 @@
-"""What a participant uploads, and its bytes: the smallest of four encodings."""
+"""What a participant uploads: which parameters, and the smallest of four encodings of them."""
 
 import dataclasses
 import struct
@@ -8,13 +8,19 @@ import numpy.typing as npt
 
 from pate_tf.core.validation import IntArray, frozen_view
 
-# Which parameters are uploaded and downloaded.
+FloatArray = npt.NDArray[np.float32]
+
+MAGIC = b"SSGD"
+# Magic, encoding, run, participant, round, version, number of parameters, number of changes.
+HEADER = struct.Struct("<4sB16sIIQII")
+DENSE, BITMAP, GAPS, INDICES = range(4)
+BYTES_OF_VALUE = 4
 
 
-def largest(changes: npt.NDArray[np.float32], number: int) -> IntArray:
+def largest(changes: FloatArray, number: int) -> IntArray:
     """Returns the indices of the largest changes in absolute value, ascending, `[number]`.
 
-    They depend on private records: without noise on them this protects nobody.
+    They depend on private records: without noise on them they protect no one.
     """
     if number >= len(changes):
         return np.arange(len(changes))
@@ -22,7 +28,7 @@ def largest(changes: npt.NDArray[np.float32], number: int) -> IntArray:
 
 
 def random_above(
-    changes: npt.NDArray[np.float32], number: int, tau: float, generator: np.random.Generator
+    changes: FloatArray, number: int, tau: float, generator: np.random.Generator
 ) -> IntArray:
     """Returns indices of at most `number` random changes above tau in absolute value, ascending."""
     above = np.flatnonzero(np.abs(changes) > tau)
@@ -39,15 +45,6 @@ def most_updated(
         return np.arange(len(counts))
     order = np.lexsort((generator.random(len(counts)), -counts))
     return np.sort(order[:number])
-
-
-FloatArray = npt.NDArray[np.float32]
-
-MAGIC = b"SSGD"
-# Magic, encoding, run, participant, round, version, number of parameters, number of changes.
-HEADER = struct.Struct("<4sB16sIIQII")
-DENSE, BITMAP, GAPS, INDICES = range(4)
-BYTES_OF_VALUE = 4
 
 
 class RefusedUploadError(ValueError):
@@ -86,6 +83,11 @@ def dense_bytes(num_parameters: int) -> int:
     return BYTES_OF_VALUE * num_parameters
 
 
+def _bytes_of_indices(encoding: int, size: int, count: int) -> int:
+    """Returns how long the part of an encoding is that says which parameters change."""
+    return {DENSE: 0, BITMAP: -(-size // 8), GAPS: 2 * count, INDICES: 4 * count}[encoding]
+
+
 def encode(upload: Upload) -> bytes:
     """Returns the bytes of an upload, in the smallest encoding.
 
@@ -94,30 +96,21 @@ def encode(upload: Upload) -> bytes:
     """
     size, count = upload.num_parameters, len(upload.indices)
     gaps = np.diff(upload.indices, prepend=-1) - 1
-    lengths = {DENSE: 0} if count == size else {BITMAP: -(-size // 8), INDICES: 4 * count}
+    possible = [DENSE] if count == size else [BITMAP, INDICES]
     if count < size and (not count or gaps.max() < 2**16):
-        lengths[GAPS] = 2 * count
-    encoding = min(lengths, key=lambda one: lengths[one])
+        possible.append(GAPS)
+    encoding = min(possible, key=lambda one: _bytes_of_indices(one, size, count))
+    where = b""
     if encoding == BITMAP:
         bits = np.zeros(size, np.bool_)
         bits[upload.indices] = True
         where = np.packbits(bits).tobytes()
-    else:
-        where = {
-            DENSE: b"",
-            GAPS: gaps.astype("<u2").tobytes(),
-            INDICES: upload.indices.astype("<u4").tobytes(),
-        }[encoding]
-    header = HEADER.pack(
-        MAGIC,
-        encoding,
-        upload.run,
-        upload.participant,
-        upload.round,
-        upload.version,
-        size,
-        count,
-    )
+    elif encoding == GAPS:
+        where = gaps.astype("<u2").tobytes()
+    elif encoding == INDICES:
+        where = upload.indices.astype("<u4").tobytes()
+    who = (upload.run, upload.participant, upload.round, upload.version)
+    header = HEADER.pack(MAGIC, encoding, *who, size, count)
     return header + where + upload.values.astype("<f4").tobytes()
 
 
@@ -148,7 +141,7 @@ def decode(content: bytes, *, num_parameters: int, most: int) -> Upload:
         raise RefusedUploadError(f"upload: expected at most {most} changes, got {count}")
     if encoding == DENSE and count != size:
         raise RefusedUploadError(f"upload: expected all {size} changes without indices")
-    length = {DENSE: 0, BITMAP: -(-size // 8), GAPS: 2 * count, INDICES: 4 * count}[encoding]
+    length = _bytes_of_indices(encoding, size, count)
     expected = HEADER.size + length + BYTES_OF_VALUE * count
     if len(content) != expected:
         raise RefusedUploadError(f"upload: expected {expected} bytes, got {len(content)}")

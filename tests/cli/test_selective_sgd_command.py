@@ -2,8 +2,9 @@
 
 import json
 import pathlib
+import shutil
 
-from script_processes import REPOSITORY, run_fresh, run_script, start_script
+from script_processes import run_script, start_script
 
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
@@ -73,27 +74,30 @@ def test_a_private_run_is_charged_once_and_goes_on(tmp_path):
     assert "all ensembles and runs on these records" in again.out and "2 ledgers" in again.out
 
 
+def test_a_deleted_ledger_can_be_acknowledged(tmp_path):
+    flags = ("--privacy=record", "--target_epsilon=20", "--model=linear")
+    first = run(tmp_path, *flags)
+    shutil.rmtree(tmp_path / "run" / "sensitive" / "ledger")
+    ended = run_script(SCRIPT, *SMALL, *flags, folder=tmp_path)
+    assert ended.code == 1 and "give --reset_ledger_i_understand" in ended.err
+    again = run(tmp_path, *flags, "--reset_ledger_i_understand")
+    assert again["epsilon"] > first["epsilon"]
+    page = (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()
+    assert f"{again['epsilon']:.2f}" in page and "gone" in page
+
+
 def test_mistakes_end_in_one_line(tmp_path):
-    for flags, expected in (
-        (("--upload=0",), "upload: expected above 0"),
-        (("--target_epsilon=3",), "target_epsilon: expected with --privacy"),
-        (("--privacy=record",), "target_epsilon: expected one with --privacy"),
-        (("--privacy=record", "--target_epsilon=3", "--gamma=1"), "gamma: expected without"),
-        (("--participants=5000",), "participants: expected at "),
+    private = ("--privacy=record", "--target_epsilon=3")
+    for flags, code, expected in (
+        (("--upload=0",), 2, "upload: expected above 0"),
+        (("--target_epsilon=3",), 1, "target_epsilon: expected with --privacy"),
+        (("--privacy=record",), 1, "target_epsilon: expected one with privacy"),
+        ((*private, "--gamma=1"), 1, "gamma: expected none with privacy record"),
+        ((*private, "--download=0.5"), 1, "download: expected 1 with privacy record"),
+        (("--participants=5000",), 1, "participants: expected at "),
     ):
         ended = run_script(SCRIPT, *SMALL, *flags, folder=tmp_path)
-        assert ended.code == 1
+        assert ended.code == code
         assert ended.err.startswith(f"error: {expected}"), ended.err[-2000:]
         assert ended.err.count("\n") == 1
     assert not list(tmp_path.rglob("*.npz"))
-
-
-def test_python_m_and_help(tmp_path):
-    ended = run_fresh(
-        "-c",
-        f"import sys, runpy; sys.path.insert(0, {str(REPOSITORY)!r}); "
-        "sys.argv = ['pate dssgd', '--help']; "
-        "runpy.run_module('pate_tf.selective_sgd', run_name='__main__', alter_sys=True)",
-        folder=tmp_path,
-    )
-    assert "theta_u" in ended.out

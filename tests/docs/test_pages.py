@@ -23,7 +23,7 @@ COMMANDS = [
     CLI / f"{name}.py"
     for name in (
         *("teachers", "student", "analysis", "flags"),
-        *("selective_sgd", "parameter_server", "participant", "silo", "party", "coordinator"),
+        *("selective_sgd", "silo", "party", "coordinator"),
     )
 ]
 OF_OTHERS = {

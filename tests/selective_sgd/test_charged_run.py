@@ -2,23 +2,20 @@
 
 import shutil
 
+import numpy as np
 import pytest
-from participants_for_tests import records
+from shared_helpers import records
 
 from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning
-from pate_tf.selective_sgd.privacy import ChargedRun, Privacy
+from pate_tf.selective_sgd.run_state import ChargedRun, RunState
+from pate_tf.selective_sgd.settings import Privacy
 
 CHARGE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=4)
 PRIVACY = Privacy(kind="record", target_epsilon=7.0, sampling_rate=1.0)
 RECORDS = records(30).record_set
 NONCE, OTHER_NONCE = bytes(32), bytes([1]) * 32
-OPTIONS = {"secure_noise": True}
-
-
-def run_in(folder, nonce=NONCE, record_set=RECORDS) -> ChargedRun:
-    return ChargedRun(folder / "ledger", record_set, PRIVACY, nonce=nonce)
 
 
 def state_of(round_number, variant=0) -> bytes:
@@ -26,27 +23,23 @@ def state_of(round_number, variant=0) -> bytes:
     return bytes([round_number, variant]) * 16 if round_number else b""
 
 
-def begun(folder, round_number=0, variant=0, nonce=NONCE, record_set=RECORDS) -> ChargedRun:
-    run = run_in(folder, nonce, record_set)
+def begun(folder, round_number=0, variant=0, record_set=RECORDS, **options) -> ChargedRun:
+    run = ChargedRun(folder / "ledger", record_set, PRIVACY, **{"nonce": NONCE, **options})
     token = state_of(round_number, variant)
-    run.begin(CHARGE, round_number=round_number, token=token, **OPTIONS)
+    run.begin(CHARGE, round_number=round_number, token=token, secure_noise=True)
     return run
 
 
-def charges(folder) -> list[int]:
-    with Ledger.read(folder / "ledger") as ledger:
-        return list(ledger.charges.values())
-
-
-def rounds_noted(folder) -> list[int]:
+def in_ledger(folder) -> tuple[list[int], list[int]]:
+    """How often each charge was charged, and the rounds noted."""
     with Ledger.read(folder / "ledger") as ledger:
         rows = [row for row in ledger.history() if row.kind == "released"]
-        return [row.details["kept"]["round"] for row in rows]
+        return list(ledger.charges.values()), [row.details["kept"]["round"] for row in rows]
 
 
 def test_a_run_that_goes_on_is_charged_once(tmp_path):
     with begun(tmp_path) as run:
-        first = run.payment()
+        first = run.facts()
         run.note(1, state_of(1))
     assert 6.0 < first.epsilon <= 7.0
     assert first.epsilon_all_ensembles == first.epsilon and first.num_ledgers == 1
@@ -54,12 +47,11 @@ def test_a_run_that_goes_on_is_charged_once(tmp_path):
         run.note(2, state_of(2))
     # Killed between saving and noting: nothing had left, and it is noted before anything does.
     with begun(tmp_path, 3) as run:
-        assert run.payment().epsilon == first.epsilon
+        assert run.facts().epsilon == first.epsilon
     # Over: it can be published again, which draws nothing.
     with begun(tmp_path, 3):
         pass
-    assert charges(tmp_path) == [1]
-    assert rounds_noted(tmp_path) == [1, 2, 3]
+    assert in_ledger(tmp_path) == ([1], [1, 2, 3])
 
 
 def test_a_state_from_before_is_refused(tmp_path):
@@ -71,7 +63,7 @@ def test_a_state_from_before_is_refused(tmp_path):
         with pytest.raises(LedgerError, match="was restored from an older copy") as caught:
             begun(tmp_path, round_number, variant)
         assert "\n" not in str(caught.value)
-    assert charges(tmp_path) == [1] and rounds_noted(tmp_path) == [1, 2]
+    assert in_ledger(tmp_path) == ([1], [1, 2])
 
 
 def test_of_two_copies_one_goes_on(tmp_path):
@@ -87,18 +79,11 @@ def test_of_two_copies_one_goes_on(tmp_path):
         run.note(3, state_of(3))
 
 
-def test_of_two_copies_that_run_at_once_one_at_most_releases(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    begun(one).close()
-    shutil.copytree(one, other)
-    with begun(one) as first, begun(other) as second:
-        first.note(1, state_of(1))
-        with pytest.raises(LedgerError):
-            second.note(1, state_of(1, 1))
-
-
-def test_of_two_copies_that_note_at_the_same_time_one_at_most_releases(tmp_path, monkeypatch):
-    """The first notes between the second's look at the registry and its row."""
+@pytest.mark.parametrize("at_the_same_time", [False, True])
+def test_of_two_copies_that_run_at_once_one_at_most_releases(
+    tmp_path, monkeypatch, at_the_same_time
+):
+    """At the same time: one notes between the other's look at the registry and its row."""
     one, other = tmp_path / "one", tmp_path / "other"
     begun(one).close()
     shutil.copytree(one, other)
@@ -110,7 +95,10 @@ def test_of_two_copies_that_note_at_the_same_time_one_at_most_releases(tmp_path,
             first.note(1, state_of(1))
             store(*arguments)
 
-        monkeypatch.setattr(Ledger, "store_release", overtaken)
+        if at_the_same_time:
+            monkeypatch.setattr(Ledger, "store_release", overtaken)
+        else:
+            first.note(1, state_of(1))
         with pytest.raises(LedgerError):
             second.note(1, state_of(1, 1))
 
@@ -123,7 +111,7 @@ def test_two_processes_in_one_folder_do_not_release_a_round_twice(tmp_path):
         first.note(2, state_of(2))
 
 
-def test_a_copy_of_the_state_alone_is_charged_what_the_run_was(tmp_path):
+def test_a_copy_of_the_state_without_its_ledger_is_charged_what_the_run_was(tmp_path):
     begun(tmp_path / "one").close()
     with (
         pytest.warns(LedgerWarning),
@@ -132,18 +120,28 @@ def test_a_copy_of_the_state_alone_is_charged_what_the_run_was(tmp_path):
         begun(tmp_path / "other")
 
 
-def test_once_a_reset_was_acknowledged_it_is_charged_again(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    begun(one).close()
-    shutil.copytree(one, other)
-    with begun(one) as run:
+@pytest.mark.parametrize("what", ["the ledger", "rows of it"])
+def test_what_is_gone_can_be_acknowledged_and_the_run_is_charged_again(tmp_path, what):
+    folder, copy = tmp_path / "run" / "ledger", tmp_path / "copy"
+    with begun(folder.parent) as run:
+        once = run.facts().epsilon
+        shutil.copytree(folder, copy)
         run.note(1, state_of(1))
-    given = {"delta": PRIVACY.delta, "epsilon_budget": 7.0, "records": RECORDS}
-    with Ledger.read(other / "ledger") as ledger:
-        given["ensemble_digest"] = ledger.ensemble_digest
-    Ledger.open(other / "ledger", acknowledge_reset=True, **given).close()
-    with pytest.raises(BudgetExceeded, match="at most 0 new trainings"):
-        begun(other)
+    shutil.rmtree(folder)
+    if what == "rows of it":
+        shutil.copytree(copy, folder)
+    with pytest.raises(LedgerError, match="`acknowledge_reset`"):
+        begun(folder.parent, 1)
+    with begun(folder.parent, 1, acknowledge_reset=True) as run:
+        facts = run.facts()
+        run.note(2, state_of(2))
+    twice = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
+    assert facts.was_reset and once < facts.epsilon == pytest.approx(twice, rel=0.01)
+    # From then on as ever: charged no third time, with the acknowledgement or without.
+    for acknowledged in (False, True):
+        with begun(folder.parent, 2, acknowledge_reset=acknowledged) as run:
+            assert run.facts().epsilon == facts.epsilon
+    assert in_ledger(folder.parent) == ([2], [1, 2])
 
 
 def test_another_run_needs_another_folder(tmp_path):
@@ -158,13 +156,13 @@ def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
     mapped = type(raw)(raw.dataset, features.inputs, raw.labels, origin=raw.record_set)
     assert mapped.record_set == raw.record_set != features.record_set
     with begun(tmp_path / "raw", record_set=raw.record_set) as run:
-        alone = run.payment()
+        first = run.facts()
     with (
         pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"),
         begun(tmp_path / "mapped", nonce=OTHER_NONCE, record_set=mapped.record_set) as run,
     ):
-        both = run.payment()
-    assert both.epsilon == alone.epsilon
+        both = run.facts()
+    assert both.epsilon == first.epsilon
     assert both.num_ledgers == 2
     twice = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
     assert both.epsilon_all_ensembles == pytest.approx(twice, rel=0.01)
@@ -173,9 +171,19 @@ def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
     with pytest.warns(LedgerWarning):
         ledger = Ledger.open(tmp_path / "teachers", **options)
     with ledger, ledger.exclusive():
-        ledger.debit(GaussianNoisyMax(sigma=5.0), [b"query"], **OPTIONS)
+        ledger.debit(GaussianNoisyMax(sigma=5.0), [b"query"], secure_noise=True)
     with pytest.warns(LedgerWarning), begun(tmp_path / "raw", record_set=raw.record_set) as run:
-        three = run.payment()
-    assert three.epsilon == alone.epsilon
+        three = run.facts()
+    assert three.epsilon == first.epsilon
     assert three.num_ledgers == 3
     assert three.epsilon_all_ensembles > both.epsilon_all_ensembles
+
+
+def test_a_folder_has_one_run(tmp_path):
+    RunState(tmp_path, {"rounds": 3}).save({"round": np.array(1)})
+    assert RunState(tmp_path, {"rounds": 3}).saved["round"] == 1
+    with pytest.raises(ValueError, match=r"holds another run \(rounds"):
+        RunState(tmp_path, {"rounds": 4})
+    (tmp_path / "state.npz").write_bytes(b"no arrays")
+    with pytest.raises(ValueError, match="got a broken one"):
+        RunState(tmp_path, {"rounds": 3})

@@ -6,19 +6,19 @@ import time
 import keras
 import numpy as np
 import pytest
-from participants_for_tests import model, shares
+from shared_helpers import facts_of, model, shares
 
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.selective_sgd.joined import JoinedParticipant, patiently
-from pate_tf.selective_sgd.privacy import Payment, Privacy
+from pate_tf.selective_sgd.joined import JoinedParticipant, until_answered
 from pate_tf.selective_sgd.private_training import noisy_training
 from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.server import OK, SAME, Server
+from pate_tf.selective_sgd.settings import Privacy, Settings
 from pate_tf.selective_sgd.training import SharedTraining
-from pate_tf.selective_sgd.turn_server import OK, SAME, TurnServer
 
 NAMES = ("a", "b", "c")
 ROUNDS = 3
+SHARES = shares(len(NAMES), 20)
 
 
 class NoNoise(SystemNoise):
@@ -35,32 +35,15 @@ def roster_of(privacy=None, **options):
     )
 
 
-def payment_of(charge):
-    return Payment(
-        charge=charge,
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_head=(2, "a" * 64),
-        secure_noise=True,
-        was_reset=False,
-    )
-
-
-def pay_for(roster):
-    return None if roster.privacy.kind == "none" else payment_of
-
-
 def in_one_process(roster, layers=()):
-    own = shares(len(NAMES), 20)
-    if roster.privacy.kind == "none":
-        training = SharedTraining(roster.settings, model(*layers), own)
-    else:
+    training = SharedTraining(roster.settings, model(*layers), SHARES)
+    if roster.privacy.kind != "none":
         training = noisy_training(
             roster.settings,
             model(*layers),
-            own,
+            SHARES,
             privacy=roster.privacy,
-            pay=payment_of,
+            begin=facts_of,
             noise=NoNoise(),
         )
     for _ in range(ROUNDS):
@@ -86,7 +69,7 @@ class Line:
 
     def pull(self, round_number):
         with self.lock:
-            found = self.server.parameters_for(self.number, round_number)
+            found = self.server.pull_in_turn(self.number, round_number)
         if found is None:
             time.sleep(0.001)
         elif round_number < ROUNDS:
@@ -96,7 +79,7 @@ class Line:
     def push(self, content):
         self.step()
         with self.lock:
-            answer = self.server.push_in_turn(content)
+            answer = self.server.push(content)
         if answer not in (OK, SAME):
             time.sleep(0.001)
             return False
@@ -104,31 +87,35 @@ class Line:
         return True
 
 
-def joined(roster, name, make_layers, initial):
+def first_parameters():
+    return SharedTraining(Settings(num_participants=3), model(), SHARES).view.initial()
+
+
+def joined(roster, name, layers=(), initial=None, noise=None, **options):
     number = roster.number(name)
     return JoinedParticipant(
         roster,
         name,
-        model(*make_layers(), seed=number),  # of other first parameters: the server's count
-        shares(len(NAMES), 20)[number],
-        initial=initial,
-        pay=pay_for(roster),
-        noise=NoNoise(),
+        model(*layers, seed=number),  # of other first parameters: the server's count
+        SHARES[number],
+        initial=first_parameters() if initial is None else initial,
+        noise=noise or NoNoise(),
+        **{"begin": None if roster.privacy.kind == "none" else facts_of, **options},
     )
 
 
 def across(roster, make_layers=tuple, dies_at=(), dying=()):
     """Trains with a thread for each participant; returns the server and the participants."""
-    first = SharedTraining(roster.settings, model(*make_layers()), shares(len(NAMES), 20))
+    first = SharedTraining(roster.settings, model(*make_layers()), SHARES)
     initial = first.view.initial()
-    server = TurnServer(roster.settings, initial, run=roster.run_id, privacy=roster.privacy)
+    server = Server(roster.settings, initial, run=roster.run_id, privacy=roster.privacy)
     lock, found, failed = threading.Lock(), {}, []
 
     def take_part(name):
         kills, saved, number = list(dies_at if name in dying else ()), {}, roster.number(name)
         while name not in found:
             line = Line(server, lock, number, kills.pop(0) if kills else None)
-            one = joined(roster, name, make_layers, initial)
+            one = joined(roster, name, make_layers(), initial)
             if saved:
                 one.restore(saved)
             try:
@@ -154,49 +141,40 @@ def across(roster, make_layers=tuple, dies_at=(), dying=()):
     return server, [found[name] for name in NAMES]
 
 
-CASES = {
-    "round robin": {},
-    "random order": {"protocol": "random"},
-    "synchronous": {"protocol": "synchronous"},
-    "some of the parameters, a local optimizer": {
-        **{"upload": 0.3, "download": 0.4, "selection": "random", "gamma": 0.02},
-        **{"optimizer": "adam", "learning_rate": 0.01},
-    },
-}
-
-
-@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_it_is_bit_for_bit_what_one_process_does(options):
-    roster = roster_of(**options)
-    expected = in_one_process(roster)
-    server, found = across(roster)
-    assert server.values.tobytes() == expected.server.values.tobytes()
-    assert server.counts.tobytes() == expected.server.counts.tobytes()
+@pytest.mark.parametrize(
+    ("options", "privacy", "make_layers"),
+    [
+        ({}, None, tuple),
+        ({"protocol": "random"}, None, tuple),
+        ({"protocol": "synchronous"}, None, tuple),
+        (
+            {
+                **{"upload": 0.3, "download": 0.4, "selection": "random", "gamma": 0.02},
+                **{"optimizer": "adam", "learning_rate": 0.01},
+            },
+            None,
+            lambda: (keras.layers.BatchNormalization(),),
+        ),
+        (
+            {"protocol": "synchronous", "upload": 0.5},
+            Privacy(kind="participant", target_epsilon=5.0),
+            tuple,
+        ),
+    ],
+    ids=["round robin", "random", "synchronous", "parts, optimizer and buffers", "averaged"],
+)
+def test_it_is_bit_for_bit_what_one_process_does(options, privacy, make_layers):
+    roster = roster_of(privacy, **options)
+    expected = in_one_process(roster, make_layers())
+    server, found = across(roster, make_layers)
+    for name, array in expected.server.state().items():
+        assert server.state()[name].tobytes() == array.tobytes() or name == "digests", name
     for (one, given), state in zip(found, expected.participants, strict=True):
         assert given.values.tobytes() == expected.released_parameters().tobytes()
         own = one._training.participants[0]
-        assert own.parameters.tobytes() == state.parameters.tobytes()
-
-
-def test_what_stays_local_stays_local():
-    make_layers = lambda: (keras.layers.BatchNormalization(),)  # noqa: E731
-    roster = roster_of()
-    expected = in_one_process(roster, make_layers())
-    server, found = across(roster, make_layers)
-    assert server.values.tobytes() == expected.server.values.tobytes()
-    for (one, _), state in zip(found, expected.participants, strict=True):
-        for own, other in zip(one._training.participants[0].buffers, state.buffers, strict=True):
-            assert own.tobytes() == other.tobytes()
-
-
-def test_noisy_uploads_are_averaged_as_in_one_process():
-    privacy = Privacy(kind="participant", target_epsilon=5.0)
-    roster = roster_of(privacy, protocol="synchronous", upload=0.5)
-    expected = in_one_process(roster)
-    server, found = across(roster)
-    assert server.values.tobytes() == expected.server.values.tobytes()
-    assert server.released().tobytes() == expected.released_parameters().tobytes()
-    assert found[0][1].values.tobytes() == expected.released_parameters().tobytes()
+        assert own.parameters.tobytes() == state.parameters.tobytes() or privacy
+        for buffer, other in zip(own.buffers, state.buffers, strict=True):
+            assert buffer.tobytes() == other.tobytes()
 
 
 def test_asynchronous_participants_all_come_to_an_end():
@@ -224,8 +202,7 @@ def test_noise_is_drawn_once_for_what_may_have_left():
     """A participant that was killed sends the very bytes that it saved, not new noise."""
     privacy = Privacy(kind="participant", target_epsilon=5.0)
     roster = roster_of(privacy, protocol="synchronous")
-    initial = SharedTraining(roster.settings, model(), shares(3, 20)).view.initial()
-    server = TurnServer(roster.settings, initial, run=roster.run_id, privacy=privacy)
+    server = Server(roster.settings, first_parameters(), run=roster.run_id, privacy=privacy)
     sent, saved = [], {}
 
     class Dying(Line):
@@ -234,15 +211,7 @@ def test_noise_is_drawn_once_for_what_may_have_left():
             raise KilledError
 
     for _ in range(3):
-        one = JoinedParticipant(
-            roster,
-            "a",
-            model(),
-            shares(3, 20)[0],
-            initial=initial,
-            pay=payment_of,
-            noise=SystemNoise(),
-        )
+        one = joined(roster, "a", noise=SystemNoise())
         if saved:
             one.restore(saved)
         with pytest.raises(KilledError):
@@ -250,22 +219,20 @@ def test_noise_is_drawn_once_for_what_may_have_left():
     assert len(set(sent)) == 1 and len(sent) == 3
 
 
-def test_with_privacy_nothing_is_trained_that_is_not_charged(monkeypatch):
+def test_with_privacy_nothing_is_trained_that_is_not_charged():
     roster = roster_of(Privacy(kind="participant", target_epsilon=5.0), protocol="synchronous")
-    monkeypatch.setitem(globals(), "pay_for", lambda roster: None)
-    with pytest.raises(ValueError, match="pay: expected one with privacy"):
-        joined(roster, "a", tuple, np.zeros(53, np.float32))
+    with pytest.raises(ValueError, match="begin: expected one with privacy"):
+        joined(roster, "a", begin=None)
 
 
 def test_another_model_is_refused():
-    roster = roster_of()
     with pytest.raises(ValueError, match="model: expected 7 parameters, as the server has"):
-        joined(roster, "a", tuple, np.zeros(7, np.float32))
+        joined(roster_of(), "a", initial=np.zeros(7, np.float32))
 
 
-def test_who_can_t_be_reached_is_asked_again_after_longer_waits():
+def test_a_server_that_cannot_be_reached_is_asked_again_after_longer_waits():
     answers = [ConnectionError("gone"), ConnectionError("gone"), None, "there"]
-    waits, told = [], []
+    waits, events = [], []
 
     def ask():
         answer = answers.pop(0)
@@ -273,6 +240,6 @@ def test_who_can_t_be_reached_is_asked_again_after_longer_waits():
             raise answer
         return answer
 
-    assert patiently(ask, sleep=waits.append, on_event=told.append) == "there"
+    assert until_answered(ask, sleep=waits.append, on_event=events.append) == "there"
     assert len(waits) == 2 and waits[1] > waits[0] / 2
-    assert told == ["gone; trying again"] * 2
+    assert events == ["gone; trying again"] * 2

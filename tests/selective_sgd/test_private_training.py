@@ -4,19 +4,22 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from participants_for_tests import model, records, shares
 from scipy.stats import beta, norm
+from shared_helpers import changed, facts_of, model, records, shares
 
 from pate_tf.accounting.noisy_training import NoisyTraining, SparseVectorTraining
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.selective_sgd import private_training, simulation
 from pate_tf.selective_sgd.models import FlatView
-from pate_tf.selective_sgd.privacy import LATTICE, Payment, Privacy, noise_scale
-from pate_tf.selective_sgd.private_training import clipped_steps, noisy_training
-from pate_tf.selective_sgd.record_gradients import RecordGradients
-from pate_tf.selective_sgd.settings import Settings
+from pate_tf.selective_sgd.private_training import (
+    RecordGradients,
+    clipped_steps,
+    noisy_training,
+    train,
+    uploaded,
+)
+from pate_tf.selective_sgd.settings import LATTICE, Privacy, Settings, noise_scale
 
 
 def linear(dataset) -> keras.Model:
@@ -28,15 +31,16 @@ def synchronous(**options: object) -> Settings:
     return Settings(protocol="synchronous", **given)
 
 
-def payment_of(charge) -> Payment:
-    return Payment(
-        charge=charge,
-        epsilon=1.0,
-        delta=1e-5,
-        ledger_head=(2, "a" * 64),
-        secure_noise=True,
-        was_reset=False,
-    )
+class Recorded(SeededNoise):
+    """Records the scales and sizes of Gaussian noise."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.drawn: list[tuple[float, int]] = []
+
+    def gaussian_integers(self, scale, size):
+        self.drawn.append((scale, size))
+        return super().gaussian_integers(scale, size)
 
 
 def training(privacy: Privacy, settings: Settings, parts, noise=None, one=None):
@@ -46,7 +50,7 @@ def training(privacy: Privacy, settings: Settings, parts, noise=None, one=None):
         parts,
         privacy=privacy,
         noise=noise or SeededNoise(0),
-        pay=payment_of,
+        begin=facts_of,
     )
 
 
@@ -179,9 +183,7 @@ def test_clipped_steps():
 def test_a_record_that_is_not_finite_adds_nothing():
     share, weights = records(5), np.zeros(21, np.float32)
     weights[:6] = 3e38
-    inputs = share.inputs.copy()
-    inputs[3] = 3e38
-    share = PrivateExamples(share.dataset, inputs, share.labels)
+    share = changed(share, 3, 3e38)
     gradients = RecordGradients(FlatView(linear(None)), [share])
     options = {"indices": np.arange(21), "clip": 1.0}
     assert not gradients.sums(weights, [np.array([3])], **options).any()
@@ -262,31 +264,18 @@ def test_no_record_stops_a_run_or_changes_what_is_drawn(kind):
         optimizer="adam",
     )
     first, second = shares(2, 10)
-    inputs = first.inputs.copy()
-    inputs[4] = 3e38
-    spoiled = PrivateExamples(first.dataset, inputs, first.labels)
     seen = []
-    for share in (first, spoiled):
-        drawn: list[tuple[str, float, int]] = []
-
-        class Recorded(SeededNoise):
-            def gaussian_integers(self, scale, size, drawn=drawn):
-                drawn.append(("gaussian", scale, size))
-                return super().gaussian_integers(scale, size)
-
-            def laplace_integers(self, scale, size, drawn=drawn):
-                drawn.append(("laplace", scale, size))
-                return super().laplace_integers(scale, size)
-
+    for share in (first, changed(first, 4, 3e38)):
+        recorded = Recorded(0)
         one = keras.Sequential(
             [keras.Input((6,)), keras.layers.Dense(3, kernel_initializer="ones")]
         )
-        one = training(privacy, settings, [share, second], Recorded(0), one)
+        one = training(privacy, settings, [share, second], recorded, one)
         for _ in range(settings.rounds):
             one.run_round()
         assert np.isfinite(one.participants[0].parameters).all()
         assert np.isfinite(one.released_parameters()).all()
-        seen.append((one.server.version, [entry for entry in drawn if is_gaussian]))
+        seen.append((one.server.version, recorded.drawn if is_gaussian else []))
     assert seen[0] == seen[1]
     assert seen[0][0] == 6
 
@@ -300,16 +289,9 @@ def test_the_noise_has_the_scale_that_was_charged():
     assert one._scale**2 >= (charge.noise_multiplier * LATTICE) ** 2 + 64.0
     assert one._scale == pytest.approx(charge.noise_multiplier * LATTICE, rel=1e-9)
 
-    drawn = []
-
-    class Recorded(SeededNoise):
-        def gaussian_integers(self, scale, size):
-            drawn.append((scale, size))
-            return super().gaussian_integers(scale, size)
-
     one._noise = Recorded(1)
     one.run_round()
-    assert drawn == [(one._scale, 21)] * 2
+    assert one._noise.drawn == [(one._scale, 21)] * 2
 
 
 @pytest.mark.parametrize("kind", ["record", "participant"])
@@ -330,23 +312,28 @@ def test_the_choice_of_parameters_does_not_look_at_records(kind, choice):
             assert set(largest) <= set(chosen[-1][1])
             assert set(np.flatnonzero(one._history)) <= set(chosen[-1][0])
             assert set(chosen[-1][1]) != set(chosen[-1][0])
-    assert chosen[0][0] == chosen[1][0]
+    public = np.random.default_rng([settings.seed, 0, 5]).permutation(21)[:6]
+    assert chosen[0][0] == chosen[1][0] == np.sort(public).tolist()
     if choice == "shared_seed":
         assert chosen[0][1] == chosen[1][1]
 
 
 def test_nothing_is_charged_that_does_not_fit():
-    def pay(charge):
+    def begin(charge):
         raise AssertionError("charged")
 
     def build(privacy, settings, one):
-        noisy_training(settings, one, shares(3, 10), privacy=privacy, noise=SeededNoise(0), pay=pay)
+        noisy_training(
+            settings, one, shares(3, 10), privacy=privacy, noise=SeededNoise(0), begin=begin
+        )
 
     mixing = model(keras.layers.BatchNormalization())
     with pytest.raises(ValueError, match="treats records apart"):
         build(Privacy(kind="record", target_epsilon=2.0), synchronous(), mixing)
-    with pytest.raises(ValueError, match=r"^protocol: expected"):
+    with pytest.raises(ValueError, match=r"^protocol: expected 'synchronous'"):
         build(Privacy(kind="record", target_epsilon=2.0), Settings(num_participants=3), model())
+    with pytest.raises(ValueError, match=r"^download: expected 1 with privacy record"):
+        build(Privacy(kind="record", target_epsilon=2.0), synchronous(download=0.5), model())
     faint = Privacy(kind="sparse_vector", target_epsilon=1e-6)
     with pytest.raises(ValueError, match=r"^target_epsilon: expected more"):
         build(faint, Settings(num_participants=3, upload=1.0, rounds=1000), model())
@@ -392,7 +379,7 @@ def test_every_kind_learns_where_noise_is_small(tmp_path, kind):
         protocol="synchronous" if is_gaussian else "round_robin",
         learning_rate=0.3,
     )
-    shared = simulation.train(
+    shared = train(
         records(400),
         settings,
         model=linear,
@@ -416,7 +403,7 @@ def canary_statistics(scale_factor: float, number: int) -> tuple[np.ndarray, np.
     share = records(1)
     one = training(privacy, settings, [share], SeededNoise(5))
     one._scale *= scale_factor
-    (exact,), _, _ = one._sums_of_records(np.arange(21))
+    (exact,), _, _ = one._sums_of_records(one._gradients, np.arange(21))
     direction = exact / np.linalg.norm(exact.astype(float))
     noise = one._noise.gaussian_integers(one._scale, 21 * number).reshape(number, 21)
     return (exact + noise) @ direction, (-exact + noise) @ direction
@@ -460,7 +447,7 @@ def test_the_sparse_vector_uploads_few_and_clipped_numbers():
     seen: set[int] = set()
     for number in range(20):
         generator = np.random.default_rng(number)
-        indices, values = private_training.uploaded(change, generator=generator, **options)
+        indices, values = uploaded(change, generator=generator, **options)
         assert len(indices) <= 5
         assert (np.diff(indices) > 0).all()
         assert np.abs(values).max() <= 1.0
@@ -468,28 +455,15 @@ def test_the_sparse_vector_uploads_few_and_clipped_numbers():
     assert {50, 120} <= seen
     faint = SparseVectorTraining(epsilon_each=1e-9, num_uploaded=5, rounds=1)
     with pytest.raises(ValueError, match=r"^target_epsilon: expected more"):
-        private_training.uploaded(
-            change, generator=np.random.default_rng(0), **{**options, "charge": faint}
-        )
-
-
-def test_gaussian_noise_needs_synchronous_rounds():
-    with pytest.raises(ValueError, match=r"^protocol: expected 'synchronous'"):
-        Privacy(kind="record", target_epsilon=1.0).training(Settings(), 10)
+        uploaded(change, generator=np.random.default_rng(0), **{**options, "charge": faint})
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("kind", "any"), ("target_epsilon", None), ("target_epsilon", 0.0), ("delta", 0.0)),
-        *(
-            ("clip", 0.0),
-            ("clip", 1e-310),
-            ("clip", np.inf),
-            ("sampling_rate", 0.0),
-            ("momentum", 1.0),
-            ("choice", "largest"),
-        ),
+        *(("clip", 0.0), ("clip", 1e-310), ("clip", np.inf), ("sampling_rate", 0.0)),
+        *(("momentum", 1.0), ("choice", "largest"), ("threshold", -0.1)),
     ],
 )
 def test_privacy_is_checked(name, value):
@@ -502,6 +476,9 @@ def test_the_sparse_vector_uses_the_whole_target(target):
     privacy = Privacy(kind="sparse_vector", target_epsilon=target)
     charge = privacy.training(synchronous(), 21)
     assert 0.9999 * target < charge.epsilon(privacy.delta) <= target
+    assert charge.composed_epsilon(3, delta=1e-5) == 3 * charge.pure_epsilon
+    with pytest.raises(ValueError, match="delta"):
+        charge.composed_epsilon(1, delta=1.0)
 
 
 def test_a_charge_that_cannot_be_drawn_is_refused():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from participants_for_tests import accuracy, model, records, shares, training
+from shared_helpers import accuracy, model, records, shares, training
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
@@ -124,7 +124,12 @@ def test_optimizers_and_buffers_stay_local():
     # The global model gets statistics of public inputs instead.
     samples = records(300, seed=50)
     public = PublicExamples(samples.dataset, samples.inputs, samples.labels)
-    found = [each.numpy() for each in calibrated_model(one, public).non_trainable_variables]
+    found = [
+        each.numpy()
+        for each in calibrated_model(
+            one.view, one.released_parameters(), public
+        ).non_trainable_variables
+    ]
     hidden = one.view.model.layers[0](samples.inputs).numpy()
     np.testing.assert_allclose(found[0], hidden.mean(axis=0), atol=0.05)
     # Nothing of a participant's statistics is left in it, whatever the model held before.
@@ -133,7 +138,9 @@ def test_optimizers_and_buffers_stay_local():
         (None, [v.numpy() for v in first.non_trainable_variables]),
     ):
         one.local_model(0)
-        again = calibrated_model(one, sample).non_trainable_variables
+        again = calibrated_model(
+            one.view, one.released_parameters(), sample
+        ).non_trainable_variables
         np.testing.assert_array_equal(again[0].numpy(), expected[0])
         one.local_model(0)
         assert not np.array_equal(one.view.model.non_trainable_variables[0].numpy(), expected[0])

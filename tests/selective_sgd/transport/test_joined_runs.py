@@ -2,26 +2,92 @@
 
 import json
 import pathlib
+import signal
+import time
 
 import event_files
 import numpy as np
 import pytest
-from joined_processes import (
-    COMMAND,
-    PARTICIPANT_DIES,
-    SERVER_DIES,
-    dying,
-    run_together,
-    write_roster,
-)
-from script_processes import run_script
+from parameter_helpers import PARTICIPANT_DIES, SERVER_DIES, dying, free_port
+from script_processes import PATIENCE, Ended, Running, run_script, start_script
 
 from pate_tf.core import artifacts
 from pate_tf.data import catalogue
 from pate_tf.ledger import Head, Ledger
+from pate_tf.selective_sgd.private_training import train
 from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.simulation import train
 from pate_tf.serving.served import matches_statement
+
+COMMAND = "pate_tf/cli/selective_sgd.py"
+
+
+def write_roster(folder: pathlib.Path, names, *, rounds: int, model: str = "linear", **tables):
+    """Writes a roster with further settings and tables, and certificates."""
+    settings = {"upload": 0.1, "download": 0.8, **tables.pop("settings", {})}
+    lines = ['run = "digits"', 'dataset = "digits"', f'model = "{model}"']
+    lines += ["[settings]", f"rounds = {rounds}"]
+    lines += [f"{name} = {value}" for name, value in settings.items() if value is not None]
+    lines += [f"[{name}]\n{text}" for name, text in tables.items()]
+    for name in names:
+        lines += ["[[participant]]", f'name = "{name}"']
+    (folder / "roster.toml").write_text("\n".join(lines))
+    made = run_script(
+        *("pate_tf/cli/silo.py", "certificates", "--demo", f"--names={','.join(names)}"),
+        folder=folder,
+    )
+    assert made.code == 0, made.err
+
+
+def run_together(folder: pathlib.Path, names, *, dies=None) -> dict[str, list[Ended]]:
+    """Runs a server and participants to their end; starts anew those that were killed.
+
+    Args:
+      folder: with roster and certificates; all folders lie in it.
+      names: of the participants.
+      dies: for "server" and names, what is set up in each of their lives, one after another.
+
+    Returns:
+      How each life of each ended.
+    """
+    dies = {name: list(setups) for name, setups in (dies or {}).items()}
+    port = free_port()
+    flags = {"server": ("serve", f"--address=localhost:{port}", "--train_dir=server")}
+    for name in names:
+        flags[name] = ("join", f"--server=localhost:{port}", f"--participant={name}")
+        flags[name] += ("--data=dealt", f"--train_dir={name}")
+
+    def start(name: str) -> Running:
+        setups = dies.get(name)
+        setup = setups.pop(0) if setups else None
+        return start_script(COMMAND, *flags[name], folder=folder, setup=setup)
+
+    running = {name: start(name) for name in flags}
+    ended: dict[str, list[Ended]] = {name: [] for name in flags}
+    end = time.monotonic() + 4 * PATIENCE
+    try:
+        while running:
+            errors = {name: one.err.read_text() for name, one in running.items()}
+            assert time.monotonic() < end, errors
+            for name, one in list(running.items()):
+                one.process.join(0.05)
+                if one.process.is_alive():
+                    continue
+                ended[name].append(one.wait())
+                del running[name]
+                if ended[name][-1].code == -signal.SIGKILL:
+                    running[name] = start(name)
+                else:
+                    assert ended[name][-1].code == 0, (name, ended[name][-1].err[-3000:])
+    finally:
+        for one in running.values():
+            one.kill()
+            one.process.join()
+    return ended
+
+
+def given_to(folder: pathlib.Path, name: str) -> np.ndarray:
+    path = folder / name / "sensitive" / "participant" / "global_parameters.npz"
+    return artifacts.read_arrays(path)["values"]
 
 
 def in_one_process(folder: pathlib.Path) -> bytes:
@@ -35,13 +101,9 @@ def check(folder: pathlib.Path, names) -> None:
     """All ends have the same parameters, and one process has them too."""
     expected = in_one_process(folder)
     for name in names:
-        found = artifacts.read_arrays(
-            folder / name / "sensitive" / "participant" / "global_parameters.npz"
-        )
-        assert found["values"].tobytes() == expected
-    journal = folder / "server" / "sensitive" / "server" / "journal"
-    (snapshot,) = journal.glob("*.npz")
-    assert artifacts.read_arrays(snapshot)["values"].tobytes() == expected
+        assert given_to(folder, name).tobytes() == expected
+    state = folder / "server" / "sensitive" / "server" / "state" / "state.npz"
+    assert artifacts.read_arrays(state)["values"].tobytes() == expected
     exported = folder / "server" / "sensitive" / "shared_model" / "1"
     assert matches_statement(exported)
     assert not (folder / "server" / "released").exists()
@@ -76,10 +138,7 @@ def test_two_participants_and_a_server_that_are_killed(tmp_path):
 def test_five_participants_killed_everywhere(tmp_path):
     names = ("a", "b", "c", "d", "e")
     write_roster(tmp_path, names, rounds=5, model="mlp")
-    # Each place of the server's, one life after another: those of the journal come once a round.
-    dies = {
-        "server": [dying(place, 0 if "begin" in place[0] else 1) for place in SERVER_DIES.values()]
-    }
+    dies = {"server": [dying(place, 1) for place in SERVER_DIES.values()]}
     for name, place in zip(names, PARTICIPANT_DIES.values(), strict=True):
         dies[name] = [dying(place, 1)]
     dies["a"] = [dying(place, 0) for place in PARTICIPANT_DIES.values()]
@@ -90,13 +149,15 @@ def test_five_participants_killed_everywhere(tmp_path):
 
 
 @pytest.mark.long
-def test_participants_pay_their_own_ledgers_before_they_upload(tmp_path):
+def test_participants_are_charged_before_they_upload(tmp_path):
     names = ("clinic", "hospital")
-    write_roster(tmp_path, names, rounds=3)
-    with open(tmp_path / "roster.toml", "a") as file:
-        file.write('\n[privacy]\nkind = "record"\ntarget_epsilon = 20.0\n')
-    text = (tmp_path / "roster.toml").read_text().replace("upload = 0.1\n", "")
-    (tmp_path / "roster.toml").write_text(text)
+    write_roster(
+        tmp_path,
+        names,
+        rounds=3,
+        settings={"upload": None, "download": None},
+        privacy='kind = "record"\ntarget_epsilon = 20.0',
+    )
     ended = run_together(
         tmp_path, names, dies={"clinic": [dying(PARTICIPANT_DIES["before it uploads"], 0)]}
     )
@@ -114,12 +175,7 @@ def test_participants_pay_their_own_ledgers_before_they_upload(tmp_path):
             rows = [row for row in ledger.history() if row.kind == "released"]
             assert [row.details["kept"]["round"] for row in rows] == [1, 2, 3]
             assert ledger.holds(Head(sequence=sequence, digest=digest))
-    values = [
-        artifacts.read_arrays(
-            tmp_path / name / "sensitive" / "participant" / "global_parameters.npz"
-        )["values"]
-        for name in names
-    ]
+    values = [given_to(tmp_path, name) for name in names]
     assert values[0].tobytes() == values[1].tobytes() and np.isfinite(values[0]).all()
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
@@ -13,35 +12,35 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from parameter_helpers import (
-    INITIAL,
     LIMITS,
     NAMES,
     ROSTER,
+    SERVER_DIES,
     connect,
-    content,
+    free_port,
     made_up_roster,
     made_up_server,
     serve,
 )
-from parameter_server_child import PLACES
-from uploads_for_tests import SIZE, malformed
+from shared_helpers import INITIAL, SIZE, malformed
+from shared_helpers import content as content_of
 
 from pate_tf.net import arrays
 from pate_tf.net.channel import open_channel
 from pate_tf.selective_sgd import parameters_pb2 as wire
 from pate_tf.selective_sgd import parameters_pb2_grpc
-from pate_tf.selective_sgd.joined import patiently
+from pate_tf.selective_sgd.joined import until_answered
 from pate_tf.selective_sgd.network import (
     ParameterConnection,
     ParameterService,
+    ReceivedFacts,
     parameters_of_wire,
-    serve_parameters,
 )
-from pate_tf.selective_sgd.privacy import Privacy
-from pate_tf.selective_sgd.roster import Declarations, Declared
+from pate_tf.selective_sgd.run_state import LedgerFacts
+from pate_tf.selective_sgd.settings import Privacy
 
 HERE = pathlib.Path(__file__).parent
-DECLARED = Declared(
+FACTS = LedgerFacts(
     epsilon=1.5,
     delta=1e-5,
     ledger_head=(2, "a" * 64),
@@ -54,11 +53,14 @@ DECLARED = Declared(
 )
 
 
+def content(*numbers: int, **parts: object) -> bytes:
+    """An upload of the made-up run."""
+    return content_of(*numbers, **{"run": ROSTER.run_id, **parts})
+
+
 @pytest.fixture
 def made(tmp_path):
-    one = made_up_server(tmp_path / "journal")
-    yield one
-    one.close()
+    return made_up_server(tmp_path / "state")
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def test_pulls_and_joins_that_make_no_sense_are_refused(server, certificates, li
         other.join()
 
 
-def test_nobody_uploads_for_another(lines, made):
+def test_an_upload_for_another_participant_is_denied(lines, made):
     assert "certificate's participant" in refusal(lines[1], content(0, 0, 0))
     assert "expected a participant from 0 to 2" in refusal(lines[1], content(9, 0, 0))
     assert made.version == 0
@@ -210,7 +212,7 @@ def test_no_certificate_and_no_encryption_get_nothing(server, certificates):
         )
 
 
-def test_health_is_told_to_everybody_with_a_certificate(server, certificates):
+def test_all_with_a_certificate_may_ask_for_health(server, certificates):
     channel = open_channel(f"localhost:{server.port}", files=certificates["stranger"])
     with channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -222,7 +224,7 @@ def test_errors_of_the_server_stay_with_it(lines, made, caplog, monkeypatch):
     def fails(*_):
         raise OSError(28, "No space left on device 918273")
 
-    monkeypatch.setattr(made, "push_in_turn", fails)
+    monkeypatch.setattr(made, "push", fails)
     with caplog.at_level(logging.ERROR), pytest.raises(ConnectionError) as caught:
         lines[0].push(content(0, 0, 0))
     assert "918273" not in str(caught.value) and "its log says why" in str(caught.value)
@@ -230,11 +232,8 @@ def test_errors_of_the_server_stay_with_it(lines, made, caplog, monkeypatch):
 
 def test_a_server_that_ends_takes_nothing_any_more(made, certificates):
     service = ParameterService(made, ROSTER, limits=LIMITS)
-    files = certificates["coordinator"]
     with (
-        serve_parameters(
-            "localhost:0", service, files=files, roster=ROSTER, limits=LIMITS
-        ) as server,
+        serve(made, certificates["coordinator"], service=service) as server,
         connect(server, certificates[NAMES[0]]) as line,
         connect(server, certificates[NAMES[1]], wait_seconds=25.0) as second,
     ):
@@ -279,7 +278,7 @@ def test_a_participant_takes_no_nonsense_from_a_server(message, expected):
         parameters_of_wire(message, SIZE)
 
 
-def test_synchronous_uploads_are_applied_in_order_whoever_is_first(certificates):
+def test_synchronous_uploads_are_applied_in_order_though_a_later_one_comes_first(certificates):
     roster = made_up_roster(protocol="synchronous", download=1.0)
     made = made_up_server(roster=roster)
     with serve(made, certificates["coordinator"], roster=roster) as server:
@@ -299,39 +298,34 @@ def test_synchronous_uploads_are_applied_in_order_whoever_is_first(certificates)
             line.close()
 
 
-def test_with_privacy_nothing_is_taken_before_it_was_paid_for(tmp_path, certificates):
+def test_with_privacy_nothing_is_taken_before_it_was_charged(tmp_path, certificates):
     privacy = Privacy(kind="record", target_epsilon=2.0)
     roster = made_up_roster(privacy=privacy, protocol="synchronous")
-    made, paid = made_up_server(roster=roster), tmp_path / "paid"
+    made, path = made_up_server(roster=roster), tmp_path / "ledgers.json"
     with (
-        serve(made, certificates["coordinator"], roster=roster, paid=paid) as server,
+        serve(made, certificates["coordinator"], roster=roster, ledgers=path) as server,
         connect(server, certificates[NAMES[0]], run=roster.run_id) as line,
     ):
         one = content(0, 0, 0, run=roster.run_id)
         line.join()
-        assert "one that was paid for" in refusal(line, one)
-        with pytest.raises(ValueError, match=r"paid: expected delta 1e-05"):
-            line.join(dataclasses.replace(DECLARED, delta=0.5))
+        assert "one that was charged" in refusal(line, one)
+        with pytest.raises(ValueError, match=r"ledger: expected delta 1e-05"):
+            line.join(dataclasses.replace(FACTS, delta=0.5))
         for wrong in (
             *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}),
             *({"epsilon_all_ensembles": 1.0}, {"delta_all_ensembles": 0.5}),
             {"epsilon_all_ensembles": float("inf"), "delta_all_ensembles": 0.5},
         ):
             given = {"epsilon": 1.0, "delta": 1e-5, "ledger_sequence": 1, "ledger_digest": "a" * 64}
-            request = wire.JoinRequest(run=roster.run_id, paid=wire.Paid(**{**given, **wrong}))
+            request = wire.JoinRequest(
+                run=roster.run_id, ledger=wire.LedgerFacts(**{**given, **wrong})
+            )
             with pytest.raises(grpc.RpcError) as caught:
                 line._stub.Join(request, timeout=10.0)
-            assert caught.value.details().startswith("paid: expected")
-        line.join(DECLARED)
+            assert caught.value.details().startswith("ledger: expected")
+        line.join(FACTS)
         assert line.push(one)
-    assert Declarations(paid).of(0) == DECLARED
-    assert Declarations(paid).of(1) is None
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return one.getsockname()[1]
+    assert ReceivedFacts(path).by_name == {NAMES[0]: FACTS}
 
 
 def start(folder, certificates, port, dies="never"):
@@ -353,13 +347,7 @@ def end(child) -> None:
     child.stdout.close()
 
 
-QUICK = ("before it is applied", "before it is answered", "before the journal is begun anew")
-
-
-@pytest.mark.parametrize(
-    "dies",
-    [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.long]) for one in PLACES],
-)
+@pytest.mark.parametrize("dies", SERVER_DIES)
 def test_a_killed_server_goes_on_and_applies_each_upload_once(dies, tmp_path, certificates):
     port, expected = free_port(), made_up_server()
     child = start(tmp_path, certificates, port, dies)
@@ -374,14 +362,14 @@ def test_a_killed_server_goes_on_and_applies_each_upload_once(dies, tmp_path, ce
         child = start(tmp_path, certificates, port)
         # What was answered was durable.
         with pytest.raises(ValueError, match="round 0 of participant 1 was applied already"):
-            patiently(lambda: lines[1].pull(0))
+            until_answered(lambda: lines[1].pull(0))
         for number in range(3):  # the last was never answered, the others are sent again
             what = content(number, 0, number)
-            assert patiently(lambda line=lines[number], what=what: line.push(what))
-            assert expected.push_in_turn(what) == "ok"
+            assert until_answered(lambda line=lines[number], what=what: line.push(what))
+            assert expected.push(what) == "ok"
         given = lines[0].pull(1)
         assert given.version == 3
-        wanted = expected.parameters_for(0, 1)
+        wanted = expected.pull_in_turn(0, 1)
         assert given.indices.tolist() == wanted.indices.tolist()
         assert given.values.tobytes() == wanted.values.tobytes()
         for line in lines:
