@@ -74,9 +74,8 @@ MODULES = {
     "silos": ("pate_tf/silos/account.py", "pate_tf/silos/secure"),
     "shared_training": (
         "pate_tf/accounting/noisy_training.py",
-        "pate_tf/selective_sgd/privacy.py",
+        "pate_tf/selective_sgd/settings.py",
         "pate_tf/selective_sgd/private_training.py",
-        "pate_tf/selective_sgd/record_gradients.py",
         "pate_tf/selective_sgd/upload.py",
     ),
 }

@@ -35,7 +35,7 @@ class Attacked:
     """A run that is attacked.
 
     Attributes:
-      settings: of the run; everybody downloads all parameters, and nobody is stale.
+      settings: of the run; all participants download all parameters, and no upload is stale.
       privacy: of the run.
       records_each: of each participant.
       noise: draws noise.
@@ -62,7 +62,7 @@ def membership_auc(private: PrivateExamples, run: Attacked) -> float:
     the falls of all rounds are added. The mean over all participants.
 
     Args:
-      private: records; the participants take the first of them, as many more are nobody's.
+      private: records; the participants take the first of them, as many more belong to none.
       run: what is attacked.
     """
     shares = _shares(private, run, run.settings.num_participants + 1)

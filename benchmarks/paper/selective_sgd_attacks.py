@@ -16,7 +16,7 @@ UPLOADS = (1.0, 0.1, 0.01)
 NUM_PARTICIPANTS = 4
 EPSILON = 8.0
 # Every record in every round, and no momentum: nothing stands between an upload and a record but
-# the noise that was paid for.
+# the noise that was charged.
 PRIVACY = Privacy(kind="record", target_epsilon=EPSILON, sampling_rate=1.0, momentum=0.0)
 
 

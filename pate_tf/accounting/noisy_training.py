@@ -197,7 +197,7 @@ class SparseVectorTraining(Charge):
     `epsilon_each`), and the change that passed is uploaded with new noise (1/9 of it; half of what
     the paper sets aside). Pure differential privacy for all records of a participant
     (docs/theory_selective_sgd.md, Proposition F4). The paper reports the epsilon of one number;
-    here all numbers of all rounds are paid for.
+    here all numbers of all rounds are charged.
 
     Attributes:
         epsilon_each: of one uploaded number.
