@@ -358,6 +358,11 @@ class Mechanism(Charge):
         for parameter in self.parameters:
             parameter.check(getattr(self, parameter.field))
 
+    @property
+    def draws_are_independent(self) -> bool:
+        """Whether the answer to a query does not depend on what else it is drawn with."""
+        return not self.charged_per_batch
+
     def number_charged(self, num_queries: int) -> int:
         """Returns num_queries, or one for the whole batch."""
         queries = check_num_queries(num_queries)

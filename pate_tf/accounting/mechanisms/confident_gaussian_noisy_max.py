@@ -245,6 +245,11 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     )
 
     @property
+    def draws_are_independent(self) -> bool:
+        """Only where every query may get a label of the teachers."""
+        return self.label_share == 1.0
+
+    @property
     def answering(self) -> GaussianNoisyMax:
         """The mechanism that chooses the label of a query that goes to the teachers."""
         return GaussianNoisyMax(self.sigma)

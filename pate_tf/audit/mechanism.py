@@ -1,0 +1,851 @@
+"""Audit of a mechanism: neighbouring votes or sums through the real release code, many times.
+
+The mechanism's releases for two neighbouring data sets are drawn by the labeller (or the release of
+feature sums) with the noise source of production and a ledger of its own in a temporary folder.
+What can be told apart better than the ledger's charge allows is a violation. Nothing here knows a
+mechanism by name: what is registered can be audited.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import pathlib
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.conversions import LATTICE, FloatArray, check_delta
+from pate_tf.accounting.mechanisms.base import (
+    Mechanism,
+    ReleasesFeatureSums,
+    UsesStudentPredictions,
+    check_mechanism,
+)
+from pate_tf.aggregation.feature_sums import release_sums
+from pate_tf.aggregation.labeller import Labeller
+from pate_tf.aggregation.noise import SystemNoise, check_drawable, check_scales
+from pate_tf.api.reporting import QUIET, Reporting
+from pate_tf.audit import statistics
+from pate_tf.audit.statistics import CONFIDENCE, Event
+from pate_tf.core.sensitive import FeatureSums, VoteCounts
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger import Ledger, LedgerWarning
+from pate_tf.ledger.rollback_guard import STATE_VARIABLE
+
+PASSED, VIOLATION, NO_POWER = "passed", "violation", "no power"
+DEFAULT_DELTA: Final = 1e-5
+DEFAULT_SECONDS: Final = 120.0
+CHUNK: Final = 50_000  # queries, or sums, that one call of the release code draws
+PILOT: Final = 20_000  # draws for each pair of neighbours that could be audited
+PILOT_BATCHES: Final = 1_000
+FEWEST: Final = 400  # transcripts; fewer can't tell anything at this confidence
+LARGEST_GROUP: Final = 4**6  # queries of one transcript
+LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # shares of the control's draws after which it is judged
+OWN_DELTA: Final = 0.4  # of the ledger of many batches, each with a delta of its own
+DELTAS: Final = tuple(float(one) for one in np.geomspace(1e-4, 0.4, 10).round(6))
+_CHILD: Final = (
+    "from pate_tf.aggregation.noise import SystemNoise as S\n"
+    "n = S(); print(*n.words(4), *n.laplace_integers(1e6, 4), *n.gaussian_integers(1e6, 4))"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that an audit looked at.
+
+    Attributes:
+        name: what was checked.
+        how: how.
+        outcome: "passed", "violation" or "not checked".
+        found: what was seen, in a sentence.
+        blind_spot: what it can't see.
+    """
+
+    name: str
+    how: str
+    outcome: str
+    found: str
+    blind_spot: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """At one delta what is claimed, and what the draws exclude (99.9 % for each point)."""
+
+    delta: float
+    claimed: float
+    lower_bound: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MechanismAudit:
+    """What an audit of a mechanism found. Public: no private data take part.
+
+    Attributes:
+        mechanism: its JSON.
+        summary: its name and parameters.
+        outcome: "passed", "violation", or "no power" where half the noise was not caught either.
+        delta: that `claimed` and `lower_bound` hold at.
+        group: queries (or batches, releases) of one transcript that these two are about.
+        claimed: epsilon that the ledger charged for such a transcript.
+        lower_bound: what a guarantee must have at least, by the draws, with confidence 99.9 %.
+        gaussian_estimate: the same under the assumption of a Gaussian trade-off; decides nothing.
+        control_caught: whether the same mechanism with half the noise was caught.
+        control_draws: after how many draws.
+        num_draws: for each of the two neighbouring data sets.
+        neighbours: the two in words.
+        curve: claims and bounds as functions of delta.
+        checks: all that was checked.
+        seconds: how long it took.
+    """
+
+    mechanism: Mapping[str, Any]
+    summary: str
+    outcome: str
+    delta: float
+    group: int
+    claimed: float
+    lower_bound: float
+    gaussian_estimate: float
+    control_caught: bool
+    control_draws: int
+    num_draws: int
+    neighbours: str
+    curve: Sequence[CurvePoint]
+    checks: Sequence[Check]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return {"audit": "mechanism", **dataclasses.asdict(self)}
+
+
+class AuditNoise(SystemNoise):
+    """The noise source of production, whose slow draws can be halved or replayed.
+
+    Draws for the second data set may repeat those for the first: within a data set they stay
+    independent, which is all that a bound needs.
+    """
+
+    def __init__(self, *, halved: bool = False) -> None:
+        super().__init__()
+        self._halved = halved
+        self._drawn: list[tuple[float, int, IntArray]] = []
+        self._place: int | None = None
+
+    def replay(self) -> None:
+        """Gives what was drawn so far again, in the same order."""
+        self._place = 0
+
+    def _once(self, draw: Callable[[float, int], IntArray], scale: float, size: int) -> IntArray:
+        if self._place is None:
+            self._drawn.append((scale, size, draw(scale, size)))
+            return self._drawn[-1][2].copy()
+        if self._place < len(self._drawn) and self._drawn[self._place][:2] == (scale, size):
+            self._place += 1
+            return self._drawn[self._place - 1][2].copy()
+        return draw(scale, size)  # how much is drawn may depend on the data
+
+    def laplace_integers(self, scale: float, size: int) -> IntArray:
+        """Returns discrete Laplace variables, `[size]`."""
+        return self._once(super().laplace_integers, scale / (1 + self._halved), size)
+
+    def gaussian_integers(self, scale: float, size: int) -> IntArray:
+        """Returns discrete Gaussian variables, `[size]`."""
+        return self._once(super().gaussian_integers, scale / (1 + self._halved), size)
+
+    def bernoulli_exp(self, gaps: IntArray, gamma: float) -> npt.NDArray[np.bool_]:
+        """Returns True with probability e^(-gamma * gap), `[size]`; of 2 gamma where halved."""
+        return super().bernoulli_exp(gaps, gamma * (1 + self._halved))
+
+    def uniform_below(self, bound: int) -> int:
+        """Returns a uniform whole number below a bound; half of it where halved."""
+        return super().uniform_below(bound) // (1 + self._halved)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Neighbouring histograms `[num_classes]`, and what a student says of the query, if anything.
+
+    One teacher changes its vote, as with one record replaced, or one owner added or removed.
+    """
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    predictions: tuple[float, ...] | None = None
+
+    def __str__(self) -> str:
+        said = "" if self.predictions is None else f", a student says {self.predictions}"
+        return f"votes {self.first} and {self.second}{said}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcomes:
+    """What was released, draw by draw.
+
+    Attributes:
+        kinds: what kind of answer each was: a label, or none, int `[num_draws]`.
+        values: a number that follows from noisy counts or sums; NaN where none was released.
+    """
+
+    kinds: IntArray
+    values: FloatArray
+
+    def __getitem__(self, part: slice) -> "Outcomes":
+        return Outcomes(self.kinds[part], self.values[part])
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+class Score:
+    """The logarithm of how much likelier an answer is for the first data set, as was learnt."""
+
+    def __init__(self, first: Outcomes, second: Outcomes) -> None:
+        size = int(max(first.kinds.max(), second.kinds.max())) + 1
+        counts = [np.bincount(one.kinds, minlength=size) + 0.5 for one in (first, second)]
+        self._by_kind = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
+        self._slope, self._middle = 0.0, 0.0
+        found = [one.values[np.isfinite(one.values)] for one in (first, second)]
+        if min(len(found[0]), len(found[1])) > 1:  # Gaussian: the ratio is linear
+            means = [float(one.mean()) for one in found]
+            variance = float((found[0].var() + found[1].var()) / 2.0) or 1.0
+            self._slope = (means[0] - means[1]) / variance
+            self._middle = (means[0] + means[1]) / 2.0
+
+    def __call__(self, outcomes: Outcomes, group: int = 1) -> FloatArray:
+        """Returns the score of each transcript of `group` draws."""
+        kinds = np.minimum(outcomes.kinds, len(self._by_kind) - 1)
+        values = np.nan_to_num(outcomes.values - self._middle) * self._slope
+        scores = self._by_kind[kinds] + values
+        number = len(scores) // group
+        grouped: FloatArray = scores[: number * group].reshape(number, group).sum(axis=1)
+        return grouped
+
+
+@contextlib.contextmanager
+def own_registry(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps what ledgers of an audit charge out of the user's registry."""
+    before = os.environ.get(STATE_VARIABLE)
+    os.environ[STATE_VARIABLE] = str(folder / "registry")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LedgerWarning)
+            yield
+    finally:
+        if before is None:
+            del os.environ[STATE_VARIABLE]
+        else:
+            os.environ[STATE_VARIABLE] = before
+
+
+@functools.cache
+def _winners(num_classes: int) -> Callable[[IntArray, IntArray], IntArray]:
+    from pate_tf.aggregation.graph import VoteAggregation  # which imports TensorFlow
+
+    return VoteAggregation(num_classes).label
+
+
+class Releases:
+    """Releases of one mechanism, with ledgers of their own below a temporary folder."""
+
+    def __init__(self, mechanism: Mechanism, delta: float, folder: pathlib.Path) -> None:
+        self.mechanism, self.delta, self._folder = mechanism, delta, folder
+        self.wrong_charges: list[str] = []
+        self.is_of_sums = isinstance(mechanism, ReleasesFeatureSums)
+        self.batch = 1 if self.is_of_sums or mechanism.draws_are_independent else _batch(mechanism)
+
+    @contextlib.contextmanager
+    def ledger(self, delta: float | None = None) -> Iterator[Ledger]:
+        """Yields a new ledger."""
+        folder = self._folder / secrets.token_hex(8)
+        with Ledger.open(
+            folder,
+            ensemble_digest=secrets.token_hex(32),
+            delta=self.delta if delta is None else delta,
+        ) as ledger:
+            yield ledger
+
+    def claims(self, group: int, deltas: Sequence[float]) -> list[float]:
+        """Returns the epsilon at each delta that a ledger charged for one transcript, released."""
+        with self.ledger() as ledger:
+            if isinstance(self.mechanism, ReleasesFeatureSums):
+                self._sums(ledger, np.zeros((1, 1), np.int64), AuditNoise())
+            else:
+                pair = Pair((2, 1), (1, 2))
+                for start in range(0, group * self.batch, self.batch):
+                    if self.batch == 1:
+                        self._label(ledger, pair.first, None, 0, group, AuditNoise())
+                        break
+                    self._label(ledger, pair.first, None, start, self.batch, AuditNoise())
+            return [ledger.spent(one).epsilon for one in deltas]
+
+    def _label(
+        self,
+        ledger: Ledger,
+        counts: Sequence[int],
+        predictions: Sequence[float] | None,
+        start: int,
+        number: int,
+        noise: AuditNoise,
+    ) -> Outcomes:
+        """Returns what the labeller releases for different queries with the same votes."""
+        mechanism, num_classes = self.mechanism, len(counts)
+        labeller = Labeller(
+            voter=lambda inputs: VoteCounts(np.tile(np.array(counts), (len(inputs), 1))),
+            ledger=ledger,
+            noise=noise,
+            noisy_winners=_winners(num_classes),
+            num_classes=num_classes,
+        )
+        said = None if predictions is None else np.tile(np.array(predictions), (number, 1))
+        before = ledger.charges.copy()
+        released = labeller.label(
+            np.arange(start, start + number), mechanism=mechanism, predictions=said
+        )
+        due = before + Counter({mechanism: mechanism.number_charged(number)})
+        if +ledger.charges != +due or not released.secure_noise:
+            self.wrong_charges.append(
+                f"{number} answers of {mechanism.name} were not charged as {number}"
+                if released.secure_noise
+                else "the ledger notes predictable noise"
+            )
+        labels = np.full(number, num_classes, np.int64)
+        labels[released.query_indices] = released.labels
+        projected = np.full(number, np.nan)
+        if released.noisy_counts is not None:
+            projected[released.query_indices] = released.noisy_counts @ _direction(num_classes)
+        return Outcomes(labels, projected)
+
+    def _sums(self, ledger: Ledger, sums: IntArray, noise: AuditNoise) -> IntArray:
+        released = release_sums(
+            FeatureSums(sums), self.mechanism, ledger=ledger, noise=noise, unit="record"
+        )
+        if +ledger.charges != Counter({self.mechanism: 1}) or not released.secure_noise:
+            self.wrong_charges.append("sums were released and not charged as one release")
+        return released.values
+
+    def draw(
+        self, pair: Pair, number: int, *, halved: bool = False, progress: Callable[[int], object]
+    ) -> tuple[Outcomes, Outcomes]:
+        """Returns `number` draws for each data set of a pair, batches counting as one."""
+        found: tuple[list[Outcomes], list[Outcomes]] = ([], [])
+        for start in range(0, number, CHUNK):
+            size, noise = min(CHUNK, number - start), AuditNoise(halved=halved)
+            for place, counts in enumerate((pair.first, pair.second)):
+                if isinstance(self.mechanism, ReleasesFeatureSums):
+                    table = np.full((size, 1), counts[0] * LATTICE, np.int64)
+                    with self.ledger() as ledger:
+                        values = self._sums(ledger, table, noise).ravel() / LATTICE
+                    outcomes = Outcomes(np.zeros(size, np.int64), values)
+                elif self.batch == 1:
+                    with self.ledger(self._large_delta()) as ledger:
+                        outcomes = self._label(ledger, counts, pair.predictions, 0, size, noise)
+                else:
+                    outcomes = self._batches(pair, counts, size, noise)
+                found[place].append(outcomes)
+                noise.replay()
+                progress(size)
+        return _joined(found[0]), _joined(found[1])
+
+    def _large_delta(self) -> float | None:
+        return None if self.mechanism.approximate is None else OWN_DELTA
+
+    def _batches(
+        self, pair: Pair, counts: Sequence[int], number: int, noise: AuditNoise
+    ) -> Outcomes:
+        """Returns `number` batches, each drawn and charged by a call of its own."""
+        found = []
+        with self.ledger(OWN_DELTA) as ledger:
+            for start in range(number):
+                one = self._label(
+                    ledger, counts, pair.predictions, start * self.batch, self.batch, noise
+                )
+                found.append(_of_batch(one, len(counts)))
+        return _joined(found)
+
+    def pilot(self, pair: Pair, noise: AuditNoise) -> tuple[Outcomes, Outcomes]:
+        """Returns draws of the mechanism alone, without ledger, by which a pair is chosen."""
+        mechanism, found = self.mechanism, []
+        number = PILOT if self.batch == 1 else PILOT_BATCHES
+        for counts in (pair.first, pair.second):
+            noise.replay()
+            rows = number if self.batch == 1 else self.batch
+            table = np.tile(np.array(counts), (rows, 1))
+            parts = []
+            for _ in range(number // rows if self.batch == 1 else number):
+                if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+                    said = np.tile(np.array(pair.predictions), (rows, 1))
+                    answers = mechanism.draw_with(said, table, noise)
+                else:
+                    answers = mechanism.draw(table, noise)
+                labels = np.array(
+                    [len(counts) if one is None else one for one in answers.labels], np.int64
+                )
+                values = np.full(rows, np.nan)
+                if answers.noisy_counts is not None:
+                    values = np.asarray(answers.noisy_counts @ _direction(len(counts)), np.float64)
+                    values[labels == len(counts)] = np.nan
+                one = Outcomes(labels, values)
+                parts.append(one if self.batch == 1 else _of_batch(one, len(counts)))
+            found.append(_joined(parts))
+        return found[0], found[1]
+
+
+def _direction(num_classes: int) -> FloatArray:
+    """Returns the direction along which neighbours differ, in votes: from class 1 to class 0."""
+    direction = np.zeros(num_classes)
+    direction[:2] = (1.0 / LATTICE, -1.0 / LATTICE)
+    return direction
+
+
+def _of_batch(outcomes: Outcomes, num_classes: int) -> Outcomes:
+    """Returns a batch as one answer: how many labels left, and which; sums of noisy counts."""
+    is_answered = outcomes.kinds < num_classes
+    first = int(outcomes.kinds[is_answered][0]) if is_answered.any() else num_classes
+    has_counts = bool(np.isfinite(outcomes.values).any())
+    kind = (int(is_answered.sum()) * (num_classes + 1) + first) * 2 + has_counts
+    if has_counts:  # a label follows from its noisy counts
+        kind = 1
+    value = float(np.nansum(outcomes.values)) if has_counts else math.nan
+    return Outcomes(np.array([kind]), np.array([value]))
+
+
+def _joined(parts: Sequence[Outcomes]) -> Outcomes:
+    kinds = np.concatenate([one.kinds for one in parts])
+    values = np.concatenate([one.values for one in parts])
+    if np.isfinite(values).any():  # labels that follow from noisy counts say nothing more
+        kinds = np.where(np.isfinite(values), 0, kinds + 1)
+    return Outcomes(kinds, values)
+
+
+def _batch(mechanism: Mechanism) -> int:
+    """Returns the smallest batch that a mechanism takes whose answers depend on each other."""
+    size = 1 if mechanism.charged_per_batch else 8
+    while True:
+        try:
+            mechanism.check_counts(np.tile(np.array([[100, 1]]), (size, 1)))
+        except ValueError:
+            if size > 1_000:
+                raise
+            size += 1
+        else:
+            return size
+
+
+def neighbouring_pairs(mechanism: Mechanism) -> list[Pair]:
+    """Returns pairs of neighbouring histograms among which the most telling one is looked for.
+
+    Gaps between two classes up to several times the noise, and votes near every number that the
+    mechanism has as a parameter, such as a threshold. What a student says puts a test of its
+    surplus at that number.
+    """
+    if isinstance(mechanism, ReleasesFeatureSums):
+        return [Pair((1,), (-1,))]  # one record replaced by its opposite: an L2 distance of 2
+    scale = max(mechanism.noise_scales.values(), default=100.0)
+    most = min(max(4.0 * scale, 64.0), 2.0**20)
+    gaps = [2**power - 1 for power in range(1, 2 + math.ceil(math.log2(most)))]
+    pairs = [Pair((gap + 1, 1), (gap, 2)) for gap in gaps]
+    numbers = [float(one) for one in dataclasses.asdict(mechanism).values()]
+    for number in sorted({one for one in numbers if one >= 4.0}):
+        top = math.ceil(number)
+        pairs.append(Pair((top, top - 3), (top - 1, top - 2)))
+        if isinstance(mechanism, UsesStudentPredictions):
+            high = 2 * top
+            votes = (high, high - 1)
+            share = (high - number) / sum(votes)
+            pairs.append(Pair(votes, (high - 1, high), (round(share, 6), round(1.0 - share, 6))))
+    return pairs
+
+
+def _groups(releases: Releases, number: int) -> list[int]:
+    """Returns sizes of transcripts, in draws; sums and batches stand alone."""
+    if releases.is_of_sums or releases.batch > 1 or releases.mechanism.charged_per_batch:
+        return [1]
+    sizes = [1, 2, *(4**power for power in range(1, 20))]
+    return [one for one in sizes if number // 2 // one >= FEWEST and one <= LARGEST_GROUP]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Test:
+    """An event that was chosen on one half, of transcripts of some size, at some delta."""
+
+    group: int
+    delta: float
+    claimed: float
+    event: Event
+    promise: float  # by how much, on the half that it was chosen by
+
+
+def _chosen(
+    score: Score,
+    halves: tuple[Outcomes, Outcomes],
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+) -> _Test:
+    """Returns the test that speaks most against the claims, on the half that it is chosen by."""
+    tests = []
+    for group, claimed in claims.items():
+        first, second = (score(one, group) for one in halves)
+        for delta, epsilon in zip(deltas, claimed, strict=True):
+            if math.isfinite(epsilon):
+                event, promise = statistics.most_telling(
+                    first, second, delta=delta, epsilon=epsilon
+                )
+                tests.append(_Test(group, delta, epsilon, event, promise))
+    return max(tests, key=lambda one: one.promise)
+
+
+def _halves(pair: tuple[Outcomes, Outcomes]) -> tuple[Any, Any]:
+    middle = len(pair[0]) // 2
+    chosen_by = (pair[0][slice(0, middle)], pair[1][slice(0, middle)])
+    return chosen_by, (pair[0][slice(middle, None)], pair[1][slice(middle, None)])
+
+
+def _bound(score: Score, counted: tuple[Outcomes, Outcomes], test: _Test, alpha: float) -> float:
+    """Returns the lower bound that a test gives on the other half."""
+    first, second = (score(one, test.group) for one in counted)
+    likelier, other = test.event.counts(first, second)
+    return statistics.epsilon_lower_bound(
+        likelier, other, len(first), delta=test.delta, confidence=1.0 - alpha
+    )
+
+
+def _is_excess(bound: float, claimed: float) -> bool:
+    return bound > claimed * (1.0 + 1e-9)
+
+
+def noise_check() -> Check:
+    """Draws in two objects and a new process; a generator with a fixed seed repeats itself."""
+    how = "two noise sources and one in a new process draw; what they drew is compared"
+    blind = "a seed that differs by process or by time; entropy of the operating system itself"
+
+    def fingerprint() -> str:
+        source = SystemNoise()
+        drawn = (
+            source.words(4),
+            source.laplace_integers(1e6, 4),
+            source.gaussian_integers(1e6, 4),
+        )
+        return " ".join(str(one) for array in drawn for one in array.tolist())
+
+    ended = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    drawn = [fingerprint(), fingerprint(), " ".join(ended.stdout.split())]
+    parts = [[one.split()[start : start + 4] for start in (0, 4, 8)] for one in drawn if one]
+    repeats = any(
+        parts[i][k] == parts[j][k]
+        for i in range(len(parts))
+        for j in range(i)
+        for k in range(3)
+        if parts[i][k]
+    )
+    if repeats or not SystemNoise.is_secure:
+        found = "the same noise was drawn twice: it comes from a seed"
+        return Check(
+            name="noise source", how=how, outcome=VIOLATION, found=found, blind_spot=blind
+        )
+    found = "no draw was repeated"
+    return Check(name="noise source", how=how, outcome=PASSED, found=found, blind_spot=blind)
+
+
+def _table_check(releases: Releases) -> Check:
+    """Releases a table of sums: every number must have noise of its own, of the claimed scale."""
+    shape, sigma = (200, 10), releases.mechanism.noise_scales["sigma"]
+    with releases.ledger() as ledger:
+        values = releases._sums(ledger, np.zeros(shape, np.int64), AuditNoise()) / LATTICE
+    from scipy import stats
+
+    total = float(np.square(values).sum()) / sigma**2
+    tail = stats.chi2.cdf(total, values.size)
+    repeated = values.size - len(np.unique(values))
+    is_wrong = tail < 1e-6 or repeated > 0.5 * values.size or (values == 0.0).mean() > 0.5
+    return Check(
+        name="noise on every number of the sums",
+        how=f"a table {list(shape)} of zeros is released; chi-squared test of its noise at 1e-6",
+        outcome=VIOLATION if is_wrong else PASSED,
+        found=f"standard deviation {values.std():.4g}, claimed {sigma:.4g}",
+        blind_spot="noise of other tables",
+    )
+
+
+def audit_mechanism(
+    mechanism: Mechanism,
+    *,
+    delta: float = DEFAULT_DELTA,
+    seconds: float = DEFAULT_SECONDS,
+    num_draws: int | None = None,
+    reporting: Reporting = QUIET,
+) -> MechanismAudit:
+    """Audits a mechanism's noise and its charge by draws for neighbouring data sets.
+
+    >>> import pate_tf
+    >>> found = pate_tf.audit.audit_mechanism(
+    ...     pate_tf.PermuteAndFlip.of_scale(1.0), delta=1e-5, num_draws=20_000
+    ... )
+    >>> found.outcome, found.lower_bound <= found.claimed
+    ('passed', True)
+
+    The claim is what the ledger of a real release says that it spent, at every delta; "violation"
+    means that more was found at one of them, with a false alarm in a thousand audits at most. The
+    same mechanism with half the noise runs first: where that is not caught, the outcome is "no
+    power".
+
+    Args:
+        mechanism: a registered one that draws noise.
+        delta: that the reported numbers hold at. Default 1e-5.
+        seconds: about how long it may take; more finds smaller errors. Default 120.
+        num_draws: draws for each data set instead, at least 4 * `FEWEST`.
+        reporting: how progress is shown; its `note` is told the expected time beforehand.
+
+    Raises:
+        ValueError: if the mechanism draws no noise, is not registered, or claims nothing finite;
+            if delta, seconds or draws are out of range.
+    """
+    check_delta(delta)
+    check_mechanism(mechanism)
+    if isinstance(mechanism, ReleasesFeatureSums):
+        check_scales(mechanism)
+    else:
+        check_drawable(mechanism)
+    if not 0.0 < seconds < math.inf:
+        raise ValueError(f"seconds: expected above 0 and finite, got {seconds}")
+    if num_draws is not None and num_draws < 4 * FEWEST:
+        raise ValueError(f"num_draws: expected at least {4 * FEWEST}, got {num_draws}")
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="pate_audit_") as folder,
+        own_registry(pathlib.Path(folder)),
+    ):
+        return _audited(mechanism, delta, seconds, num_draws, pathlib.Path(folder), reporting, began)
+
+
+def _audited(
+    mechanism: Mechanism,
+    delta: float,
+    seconds: float,
+    num_draws: int | None,
+    folder: pathlib.Path,
+    reporting: Reporting,
+    began: float,
+) -> MechanismAudit:
+    releases = Releases(mechanism, delta, folder)
+    deltas = (delta, *(one for one in DELTAS if one > delta))
+    own = releases.claims(1, deltas)
+    if not any(math.isfinite(one) for one in own):
+        raise ValueError(
+            f"mechanism: expected one with a finite guarantee at delta {delta:g}, got "
+            f"{mechanism.summary()}"
+        )
+    pairs = neighbouring_pairs(mechanism)
+    probe = 2_000 if releases.batch == 1 else 20
+    for _ in range(2):  # the first one also loads and traces what it needs
+        started = time.monotonic()
+        releases.draw(pairs[0], probe, progress=lambda done: None)
+        each = (time.monotonic() - started) / probe
+    if num_draws is None:
+        num_draws = max(int(seconds / 2.0 / each), 4 * FEWEST)
+    reporting.note(
+        f"auditing {mechanism.summary()}: {num_draws:,} draws for each of two neighbouring data "
+        f"sets, and up to as many of a control; about {2.0 * each * num_draws:.0f} s at most"
+    )
+    pair = _most_telling_pair(releases, pairs, deltas, own)
+    claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
+    caught, control_draws = _control(releases, pair, num_draws, claims, deltas, reporting)
+    spent = time.monotonic() - began
+    if caught and control_draws < num_draws:  # what the control left is the audit's
+        num_draws = max(num_draws, min(int((seconds - spent) / each), 2 * num_draws))
+    with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
+        drawn = releases.draw(pair, num_draws, progress=advance)
+    chosen_by, counted = _halves(drawn)
+    score = Score(*chosen_by)
+    # Two tests decide together: each may fail half as often.
+    alpha = (1.0 - CONFIDENCE) / 2.0
+    telling = _chosen(score, chosen_by, claims, deltas)
+    largest = _at_delta(score, chosen_by, claims, delta)
+    found = {one: _bound(score, counted, one, alpha) for one in (telling, largest)}
+    excess = [one for one, bound in found.items() if _is_excess(bound, one.claimed)]
+    checks = [
+        _draws_check(telling, found[telling], largest, found[largest]),
+        _charge_check(releases),
+        noise_check(),
+        *([_table_check(releases)] if releases.is_of_sums else []),
+    ]
+    outcome = PASSED if caught else NO_POWER
+    if excess or any(one.outcome == VIOLATION for one in checks):
+        outcome = VIOLATION
+    first, second = (score(one, largest.group) for one in counted)
+    likelier, other = largest.event.counts(first, second)
+    return MechanismAudit(
+        mechanism=mechanism.to_dict(),
+        summary=mechanism.summary(),
+        outcome=outcome,
+        delta=delta,
+        group=largest.group * releases.batch,
+        claimed=largest.claimed,
+        lower_bound=found[largest],
+        gaussian_estimate=statistics.gaussian_epsilon_estimate(
+            likelier, other, len(first), delta=delta
+        ),
+        control_caught=caught,
+        control_draws=control_draws,
+        num_draws=num_draws,
+        neighbours=_in_words(releases, pair),
+        curve=_curve(score, chosen_by, counted, telling.group, claims, deltas),
+        checks=checks,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _in_words(releases: Releases, pair: Pair) -> str:
+    if releases.is_of_sums:
+        return "sums that differ by one record replaced by its opposite, an L2 distance of 2"
+    of_each = f", on {releases.batch} queries of a batch" if releases.batch > 1 else ""
+    return f"{pair}{of_each}"
+
+
+def _most_telling_pair(
+    releases: Releases, pairs: Sequence[Pair], deltas: Sequence[float], claims: Sequence[float]
+) -> Pair:
+    """Returns the pair on which half the noise shows most; by draws that nothing else uses."""
+    if len(pairs) == 1:
+        return pairs[0]
+    noise, best = AuditNoise(halved=True), (-math.inf, pairs[0])
+    if releases.batch == 1:
+        # All pairs get the same noise, so that they differ by their votes alone.
+        counts = np.tile(np.array(pairs[0].first), (PILOT, 1))
+        releases.mechanism.draw(counts, noise)
+    for pair in pairs:
+        first, second = releases.pilot(pair, noise)
+        score = Score(first, second)
+        promise = max(
+            statistics.most_telling(score(first), score(second), delta=delta, epsilon=epsilon)[1]
+            for delta, epsilon in zip(deltas, claims, strict=True)
+            if math.isfinite(epsilon)
+        )
+        best = max(best, (promise, pair), key=lambda one: one[0])
+    return best[1]
+
+
+def _control(
+    releases: Releases,
+    pair: Pair,
+    num_draws: int,
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+    reporting: Reporting,
+) -> tuple[bool, int]:
+    """Returns whether half the noise is caught with no more draws, and after how many."""
+    alpha = (1.0 - CONFIDENCE) / 2.0
+    parts: tuple[list[Outcomes], list[Outcomes]] = ([], [])
+    with reporting.progress_bar("control with half the noise", 2 * num_draws, "draw") as advance:
+        done = 0
+        for share in LOOKS:
+            size = int(share * num_draws) - done
+            for place, one in enumerate(
+                releases.draw(pair, size, halved=True, progress=advance)
+            ):
+                parts[place].append(one)
+            done += size
+            if done < 4 * FEWEST and share < 1.0:
+                continue
+            chosen_by, counted = _halves((_rejoined(parts[0]), _rejoined(parts[1])))
+            score = Score(*chosen_by)
+            fitting = {
+                group: claimed
+                for group, claimed in claims.items()
+                if done // 2 // group >= FEWEST or group == 1
+            }
+            test = _chosen(score, chosen_by, fitting, deltas)
+            if _is_excess(_bound(score, counted, test, alpha), test.claimed):
+                return True, done
+    return False, num_draws
+
+
+def _rejoined(parts: Sequence[Outcomes]) -> Outcomes:
+    return Outcomes(
+        np.concatenate([one.kinds for one in parts]), np.concatenate([one.values for one in parts])
+    )
+
+
+def _at_delta(
+    score: Score,
+    halves: tuple[Outcomes, Outcomes],
+    claims: Mapping[int, Sequence[float]],
+    delta: float,
+) -> _Test:
+    """Returns the test at the first delta whose bound is the largest share of its claim."""
+    tests = []
+    for group, claimed in claims.items():
+        if math.isfinite(claimed[0]):
+            first, second = (score(one, group) for one in halves)
+            event, bound = statistics.best_event(first, second, delta=delta)
+            share = bound / claimed[0] if claimed[0] else bound
+            tests.append(_Test(group, delta, claimed[0], event, share))
+    return max(tests, key=lambda one: one.promise)
+
+
+def _curve(
+    score: Score,
+    chosen_by: tuple[Outcomes, Outcomes],
+    counted: tuple[Outcomes, Outcomes],
+    group: int,
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+) -> list[CurvePoint]:
+    points = []
+    first, second = (score(one, group) for one in chosen_by)
+    for delta, claimed in zip(deltas, claims[group], strict=True):
+        event, _ = statistics.best_event(first, second, delta=delta)
+        test = _Test(group, delta, claimed, event, 0.0)
+        bound = _bound(score, counted, test, 1.0 - CONFIDENCE)
+        points.append(CurvePoint(delta=delta, claimed=claimed, lower_bound=bound))
+    return points
+
+
+def _draws_check(telling: _Test, at_it: float, largest: _Test, at_delta: float) -> Check:
+    worse = next(
+        (
+            (test, bound)
+            for test, bound in ((telling, at_it), (largest, at_delta))
+            if _is_excess(bound, test.claimed)
+        ),
+        None,
+    )
+    test, bound = worse or (largest, at_delta)
+    return Check(
+        name="draws for neighbouring data sets",
+        how="an event is chosen on half of the draws and counted on the other half; Clopper and "
+        "Pearson, 99.9 % over both tests that decide",
+        outcome=PASSED if worse is None else VIOLATION,
+        found=f"at least epsilon {bound:.4g} at delta {test.delta:g}, claimed {test.claimed:.4g}, "
+        f"for {test.group} draws together",
+        blind_spot="a loss on other neighbours than these, or one smaller than the control's",
+    )
+
+
+def _charge_check(releases: Releases) -> Check:
+    wrong = releases.wrong_charges
+    return Check(
+        name="charges",
+        how="every release is compared with what its ledger notes",
+        outcome=VIOLATION if wrong else PASSED,
+        found=wrong[0] if wrong else "every answer was charged",
+        blind_spot="what a charge costs, which the draws test",
+    )

@@ -1,0 +1,811 @@
+"""Audit of a run folder: what it claims is recomputed from data, shares, ledger and releases.
+
+Nothing is charged and nothing of the run is changed. Each check says what it did and what it can't
+see. SENSITIVE: what is found may say something of private data, so a report lies below
+`sensitive/audit`.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.api.reporting import QUIET, Reporting
+from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
+from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, noise_check
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
+from pate_tf.ledger import Ledger, LedgerError
+from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.store import Store
+from pate_tf.statement.check import JSON_FILE, check_statement
+from pate_tf.statement.privacy_statement import is_delta_large
+
+NOT_CHECKED, WARNING = "not checked", "warning"
+DEFAULT_NUM_TEACHERS: Final = 10
+LARGEST_SEARCHED: Final = 2**28  # bytes of a released file that is searched
+FEWEST_VALUES: Final = 8  # of an array that is looked for; fewer occur by chance
+NEEDLE: Final = 64  # bytes of an array that are looked for
+SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
+PUBLIC_ARRAYS: Final = ("scale",)
+NORM_ROUNDING: Final = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """SENSITIVE: what an audit of a run folder found.
+
+    Attributes:
+        folder: of the run.
+        outcome: "passed" or "violation".
+        checks: all that was checked or could not be.
+        seconds: how long it took.
+    """
+
+    folder: str
+    outcome: str
+    checks: Sequence[Check]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON values."""
+        return {"audit": "run", **dataclasses.asdict(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the checks look at."""
+
+    root: pathlib.Path
+    description: RunDescription | None
+    examples: PrivateExamples | None
+    why_no_data: str
+    source: DataSource | None
+    num_teachers: int
+    reporting: Reporting
+
+    @property
+    def sensitive(self) -> pathlib.Path:
+        return self.root / artifacts.SENSITIVE
+
+    @property
+    def released(self) -> pathlib.Path:
+        return self.root / artifacts.RELEASED
+
+    @property
+    def directory(self) -> artifacts.RunDirectory:
+        return artifacts.RunDirectory(self.root)
+
+
+def audit_run(
+    train_dir: str | pathlib.Path,
+    *,
+    data: Any = None,
+    num_teachers: int = DEFAULT_NUM_TEACHERS,
+    reporting: Reporting = QUIET,
+) -> RunAudit:
+    """Recomputes and compares what a run folder holds; see `docs/audit.md` for the list.
+
+    >>> import pate_tf
+    >>> data = pate_tf.datasets.load("digits")
+    >>> sums = pate_tf.FeatureSums(directory=folder / "audited", representation="raw")
+    >>> sums = sums.fit(data.private, data.pool)
+    >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+    ...     labels = labeller.label(data.pool)
+    >>> pate_tf.audit.audit_run(folder / "audited", data=data).outcome
+    'passed'
+
+    Args:
+        train_dir: the folder of a run with teachers or feature sums; of a silo or a participant of
+            shared training the account, statement and released files are checked.
+        data: the private records (`pate_tf.Data` or `data.private`); default: where the run says
+            that they lie. Without them what follows from the records is not checked.
+        num_teachers: how many teachers, at random, are trained again. Default 10.
+        reporting: how progress is shown; its `note` is told the expected time beforehand.
+
+    Raises:
+        ValueError: if there is no run in the folder.
+    """
+    root = pathlib.Path(train_dir)
+    if num_teachers < 1:
+        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
+    if not (root / artifacts.SENSITIVE).is_dir() and not (root / artifacts.RELEASED).is_dir():
+        if not list(root.glob("*.sqlite3")):
+            raise ValueError(f"train_dir: expected the folder of a run, got {root}, which is none")
+    began = time.monotonic()
+    run = _opened(root, data, num_teachers, reporting)
+    reporting.note(
+        f"auditing {root}: about a minute, and what it takes to train {num_teachers} teachers and "
+        f"the representation of the pool again"
+    )
+    groups: list[Callable[[_Run], Iterator[Check]]] = [_ledger_checks, _statement_checks]
+    method = None if run.description is None else run.description.method
+    if method == "pate" and (run.directory.teachers / "partition.npz").exists():
+        groups += [_share_checks, _teacher_checks]
+    elif method == "feature_sums":
+        groups += [_sum_checks]
+    groups += [_released_checks, _delta_checks]
+    checks: list[Check] = []
+    with reporting.progress_bar("checking", len(groups), "part") as advance:
+        for group in groups:
+            checks += group(run)
+            advance(1)
+    if not any(one.outcome in (PASSED, VIOLATION) for one in checks):
+        raise ValueError(f"train_dir: expected a run to check, got {root}, which has nothing")
+    outcome = VIOLATION if any(one.outcome == VIOLATION for one in checks) else PASSED
+    return RunAudit(
+        folder=str(root), outcome=outcome, checks=checks, seconds=time.monotonic() - began
+    )
+
+
+def _opened(
+    root: pathlib.Path, data: Any, num_teachers: int, reporting: Reporting
+) -> _Run:
+    description = described_run(root)
+    examples = getattr(data, "private", data)
+    source, why = None, ""
+    if description is not None:
+        with contextlib.suppress(ValueError):
+            source = description.data()
+    if examples is None:
+        why = "the run folder does not say where its private records lie; name them"
+        if source is not None:
+            try:
+                examples = source.load_private(reporting)
+            except (ValueError, OSError) as error:
+                why = f"the private records could not be read: {error}"
+    if examples is not None and description is not None:
+        if (examples.owners is not None) != (description.unit == "owner"):
+            examples, why = None, "the owners of the records are not among the data that were named"
+    return _Run(root, description, examples, why, source, num_teachers, reporting)
+
+
+def _skipped(name: str, why: str) -> Check:
+    return Check(name=name, how="", outcome=NOT_CHECKED, found=why)
+
+
+# The ledger, and where its noise came from.
+
+
+def _ledger_checks(run: _Run) -> Iterator[Check]:
+    yield noise_check()
+    found = [path for folder in (run.sensitive, run.root) for path in folder.glob("*.sqlite3")]
+    if not found:
+        yield _skipped("ledger", "nothing was charged here yet")
+    for path in sorted(set(found)):
+        yield from _store_checks(path)
+
+
+def _store_checks(path: pathlib.Path) -> Iterator[Check]:
+    name = "ledger" if path.name == "ledger.sqlite3" else path.stem
+    how = "every row is linked to those before it by its digest; answers are digested, too"
+    blind = "rows that were removed with their note and every trace of them elsewhere"
+    try:
+        store = _read(path)
+    except LedgerError as error:
+        yield Check(
+            name=f"{name}: chain", how=how, outcome=VIOLATION, found=str(error), blind_spot=blind
+        )
+        return
+    try:
+        rows = store.history()
+        yield Check(
+            name=f"{name}: chain",
+            how=how,
+            outcome=PASSED,
+            found=f"{len(rows)} rows, all as they were written",
+            blind_spot=blind,
+        )
+        seeded = [
+            row.sequence
+            for row in rows
+            if row.kind in DEBITS and not row.details.get("secure_noise", True)
+        ]
+        yield Check(
+            name=f"{name}: noise",
+            how="every charge notes where its noise came from",
+            outcome=VIOLATION if seeded else PASSED,
+            found=f"rows {seeded[:5]} drew noise from a seed" if seeded else "no seed was noted",
+            blind_spot="a noise source that says that it is secure and is not; see noise source",
+        )
+    finally:
+        store.close()
+
+
+def _read(path: pathlib.Path) -> Store:
+    if path.name == "ledger.sqlite3":
+        with contextlib.suppress(LedgerError):
+            return Ledger.read(path.parent)
+
+    class Named(Store):
+        """A store whose files have the name of this one."""
+
+        name = path.stem
+
+    store = Named(path.parent, read_only=True)
+    try:
+        store.catch_up()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+# The statement.
+
+
+def _statement_checks(run: _Run) -> Iterator[Check]:
+    path = run.released / JSON_FILE
+    if not path.exists():
+        yield _skipped("statement", "no student was published here yet")
+        return
+    how = "numbers are recomputed from the ledger's rows, sentences from the numbers"
+    try:
+        fields = artifacts.read_json(path)
+        stores = sorted(run.sensitive.glob("*.sqlite3"))
+        with contextlib.ExitStack() as stack:
+            opened = []
+            for one in stores:
+                opened.append(_read(one))
+                stack.callback(opened[-1].close)
+            statement = check_statement(fields, *opened)
+    except (ValueError, LedgerError) as error:
+        yield Check(name="statement", how=how, outcome=VIOLATION, found=str(error))
+        return
+    yield Check(
+        name="statement",
+        how=how,
+        outcome=PASSED,
+        found="it says no less than the ledger",
+        blind_spot="what another machine or user released of the same records",
+    )
+    folders = sorted((run.released / "student").glob("[0-9]*"), key=lambda one: int(one.name))
+    if not folders or not statement.student_digest:
+        yield _skipped("student", "there is no exported student")
+        return
+    from pate_tf.serving.served import load_student
+    from pate_tf.serving.signatures import student_digest
+
+    how = "the weights of the exported student are digested again"
+    try:
+        digest = student_digest(load_student(folders[-1]))
+    except ValueError as error:
+        yield Check(name="student", how=how, outcome=VIOLATION, found=str(error))
+        return
+    is_same = digest == statement.student_digest
+    yield Check(
+        name="student",
+        how=how,
+        outcome=PASSED if is_same else VIOLATION,
+        found="the statement is of these weights" if is_same else "its weights are of another one",
+        blind_spot="whether a student learnt from anything but the released labels",
+    )
+
+
+# Shares and teachers.
+
+
+def _assignment(run: _Run) -> IntArray:
+    found: IntArray = artifacts.read_arrays(run.directory.teachers / "partition.npz")["assignment"]
+    return found
+
+
+def _share_checks(run: _Run) -> Iterator[Check]:
+    assignment = _assignment(run)
+    config = artifacts.read_json(run.directory.teachers / "config.json")
+    number = int(config["num_teachers"])
+    how = "the teacher of every record is read from the stored shares"
+    ok = assignment.ndim == 1 and assignment.dtype.kind in "iu"
+    ok = ok and (not assignment.size or (assignment.min() >= 0 and assignment.max() < number))
+    found = f"{len(assignment):,} records, each with one of {number} teachers"
+    if run.examples is not None and len(run.examples) != len(assignment):
+        ok, found = False, "shares of another number of records than the data have"
+    yield Check(
+        name="partition is disjoint and complete",
+        how=how,
+        outcome=PASSED if ok else VIOLATION,
+        found=found if ok or "another" in found else "a record has no teacher, or several",
+        blind_spot="records that occur twice in the data, with two teachers",
+    )
+    if run.examples is None:
+        yield _skipped("partition follows from the data", run.why_no_data)
+        return
+    examples = run.examples
+    digests = {"records": examples.inputs, "labels": examples.labels}
+    others = [name for name, one in digests.items() if artifacts.digest_array(one) != config[name]]
+    yield Check(
+        name="data are those of the run",
+        how="records and labels are digested again",
+        outcome=WARNING if others else PASSED,
+        found=f"{' and '.join(others)} differ from those that the teachers were trained on"
+        if others
+        else "the same records and labels",
+    )
+    yield _partition_check(examples, assignment, config)
+    yield _package_shares_check(assignment, number, str(config["unit"]))
+
+
+def _partition_check(
+    examples: PrivateExamples, assignment: IntArray, config: Mapping[str, Any]
+) -> Check:
+    from pate_tf.api.teacher_training import shares_of
+
+    name = "partition follows from the data"
+    how = "shares are dealt out again, by owner or by position and seed"
+    owners = examples.owners
+    if owners is not None:
+        _, first, place = np.unique(owners, return_index=True, return_inverse=True)
+        if (assignment[first][place] != assignment).any():
+            found = "records of one owner are with two teachers"
+            return Check(name=name, how=how, outcome=VIOLATION, found=found)
+    again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
+    if np.array_equal(again.assignment, assignment):
+        return Check(name=name, how=how, outcome=PASSED, found="the same shares")
+    return Check(
+        name=name,
+        how=how,
+        outcome=WARNING,
+        found="other shares than this rule gives: they came from a file (--partition_file); it must "
+        "not depend on other records",
+    )
+
+
+def _package_shares_check(assignment: IntArray, number: int, unit: str) -> Check:
+    from pate_tf.core.partition import Partition
+
+    shares = Partition(assignment.copy(), number, unit=unit).all_records()
+    together = np.concatenate([*shares, np.zeros(0, np.int64)])
+    overlaps = len(together) - len(np.unique(together))
+    ok = not overlaps and all(
+        np.array_equal(np.sort(share), np.flatnonzero(assignment == teacher))
+        for teacher, share in enumerate(shares)
+    )
+    return Check(
+        name="shares that training takes",
+        how="the records that training gives to each teacher are compared with the stored shares",
+        outcome=PASSED if ok else VIOLATION,
+        found="no two teachers share a record"
+        if ok
+        else f"{overlaps} records are in the shares of several teachers, or shares differ",
+        blind_spot="what training does with records beyond these shares; see the next rows",
+    )
+
+
+def _teacher_checks(run: _Run) -> Iterator[Check]:
+    names = ("teachers depend on their share alone", "a record exchanged changes one teacher")
+    if run.examples is None:
+        for name in names:
+            yield _skipped(name, run.why_no_data)
+        return
+    try:
+        work, kind, pool_note = _work(run, run.examples)
+    except (ValueError, OSError) as error:
+        for name in names:
+            yield _skipped(name, f"teachers can't be trained here: {error}")
+        return
+    from pate_tf.teachers.store import Finished
+
+    finished = Finished(run.directory.teachers)
+    stored = dict(zip(finished.teachers, finished.each(), strict=True))
+    number = min(run.num_teachers, len(stored))
+    sample = sorted(_drawn(sorted(stored), number))
+    assignment = work.partition.assignment
+    how = f"{number} teachers, at random, are trained again, with all other records replaced"
+    alone = []
+    with run.reporting.progress_bar("training teachers again", number, "teacher") as advance:
+        for teacher in sample:
+            only = _with_others_replaced(work.examples, assignment != teacher)
+            again = _trained(kind, work, only, [teacher])
+            alone.append(_equal(again[teacher], stored[teacher]))
+            advance(1)
+    different = [teacher for teacher, same in zip(sample, alone, strict=True) if not same]
+    found = "the same, bit for bit"
+    if different:
+        truth = _trained(kind, work, work.examples, different)
+        depends = [one for one in different if _equal(truth[one], stored[one])]
+        found = (
+            f"{len(different)} of {number} differ: with the true records of the others they are "
+            f"the stored ones, so they saw records of other teachers"
+            if depends
+            else f"{len(different)} of {number} differ from the stored ones, also with all true "
+            f"records: they were not trained so, or not on this kind of machine"
+        )
+    yield Check(
+        name=names[0],
+        how=how,
+        outcome=VIOLATION if different else PASSED,
+        found=found,
+        blind_spot=f"teachers that were not sampled{pool_note}",
+    )
+    yield _exchange_check(run, kind, work, sample)
+
+
+def _exchange_check(run: _Run, kind: Any, work: Any, sample: Sequence[int]) -> Check:
+    assignment = work.partition.assignment
+    own = np.flatnonzero(np.isin(assignment, sample))
+    record = int(own[secrets.randbelow(len(own))]) if len(own) else 0
+    mask = np.zeros(len(assignment), bool)
+    mask[record] = True
+    before = _trained(kind, work, work.examples, sample)
+    after = _trained(kind, work, _with_others_replaced(work.examples, mask), sample)
+    changed = [one for one in sample if not _equal(before[one], after[one])]
+    ok = set(changed) <= {int(assignment[record])}
+    return Check(
+        name="a record exchanged changes one teacher",
+        how=f"one record, at random, is replaced; its teacher and {len(sample) - 1} others are "
+        f"trained with either",
+        outcome=PASSED if ok else VIOLATION,
+        found=f"{len(changed)} of {len(sample)} changed"
+        + ("" if ok else ", others than the record's own among them"),
+        blind_spot="other records and teachers",
+    )
+
+
+def _drawn(items: Sequence[int], number: int) -> list[int]:
+    left, drawn = list(items), []
+    for _ in range(number):
+        drawn.append(left.pop(secrets.randbelow(len(left))))
+    return drawn
+
+
+def _with_others_replaced(
+    examples: PrivateExamples, others: npt.NDArray[np.bool_]
+) -> PrivateExamples:
+    """Returns records of which some are replaced by others of valid values and labels."""
+    inputs, labels = np.array(examples.inputs), np.array(examples.labels)
+    places = np.flatnonzero(others)
+    if examples.inputs.dtype.kind in "fiu" and len(places):
+        turned = np.roll(inputs[places].reshape(len(places), -1), 1, axis=1)
+        inputs[places] = turned.reshape(inputs[places].shape)[::-1]
+    labels[places] = (labels[places] + 1) % examples.dataset.num_classes
+    return dataclasses.replace(examples, inputs=inputs, labels=labels)
+
+
+def _work(run: _Run, examples: PrivateExamples) -> tuple[Any, Any, str]:
+    """Returns what trains the run's teachers again, their kind, and what remains unseen."""
+    from pate_tf.api.teacher_training import encoder_for
+    from pate_tf.core.partition import Partition
+    from pate_tf.teachers import kinds
+    from pate_tf.teachers.kinds import Engine, Work
+    from pate_tf.teachers.settings import TeacherConfig
+
+    description = artifacts.read_json(ensemble_folder(run.directory) / kinds.DESCRIPTION)
+    kind = kinds.KINDS[description.pop("kind")]
+    config = TeacherConfig.from_dict(description)
+    shares = Partition(_assignment(run).copy(), config.num_teachers, unit=config.unit)
+    encoder, note = None, ""
+    if config.representation is not None:
+        if run.source is None or run.description is None:
+            raise ValueError("the run does not say where its public pool lies")
+        public = run.source.load_public(run.reporting)
+        pool = public.split(run.description.pool_size or public.dataset.pool_size).pool
+        encoder = encoder_for(config, pool, run.reporting)
+        note = "; what the representation learnt from, beyond its digest"
+    work = Work(
+        config=config, examples=examples, partition=shares, encoder=encoder, engine=Engine()
+    )
+    return work, kind, note
+
+
+def _trained(kind: Any, work: Any, examples: PrivateExamples, teachers: Sequence[int]) -> Any:
+    """Returns what teachers learn from records, by number; a store of their own is thrown away."""
+    import tempfile
+
+    from pate_tf.teachers.store import TeacherStore
+
+    with tempfile.TemporaryDirectory(prefix="pate_audit_") as folder:
+        store = TeacherStore(pathlib.Path(folder) / "teachers", {})
+        new = dataclasses.replace(work, examples=examples)
+        return {
+            teacher: [*state.weights, *state.buffers]
+            for teacher, state in kind.train(new, list(teachers), store)
+        }
+
+
+def _equal(one: Sequence[npt.NDArray[Any]], other: Sequence[npt.NDArray[Any]]) -> bool:
+    return len(one) == len(other) and all(
+        a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True)
+    )
+
+
+# Feature sums.
+
+
+@dataclasses.dataclass(frozen=True)
+class _StoredEncoder:
+    """The encoder of stored sums, as `features_of_shares` takes one."""
+
+    stored: Any
+
+    @property
+    def num_features(self) -> int:
+        return len(self.stored.scale)
+
+    def batch_features(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.stored.batch_features(inputs)
+        return found
+
+
+def _sum_checks(run: _Run) -> Iterator[Check]:
+    from pate_tf.api.feature_sums import StoredSums, sums_folder
+
+    names = ("every vector's norm is at most 1", "sums are those of the records")
+    try:
+        stored = StoredSums(sums_folder(run.directory))
+    except ValueError as error:
+        yield Check(name="feature sums", how="they are read", outcome=VIOLATION, found=str(error))
+        return
+    exact = None
+    if run.examples is None:
+        for name in names:
+            yield _skipped(name, run.why_no_data)
+    else:
+        largest, exact, without_clipping = _recomputed(run, stored, run.examples)
+        ok = largest <= 1.0 + NORM_ROUNDING
+        yield Check(
+            name=names[0],
+            how="the vector of every record is computed again, with owners clipped together",
+            outcome=PASSED if ok else VIOLATION,
+            found=f"the largest norm is {largest:.6g}",
+            blind_spot="whether the encoder learnt from the public pool alone",
+        )
+        is_same = np.array_equal(exact, stored.sums.values)
+        found = "the same, bit for bit"
+        if not is_same:
+            found = "other sums than these records give"
+            if np.array_equal(without_clipping, stored.sums.values):
+                found += ": they are sums of vectors that were not clipped"
+        yield Check(
+            name=names[1],
+            how="vectors are truncated to the lattice and summed again, by code of the audit's own",
+            outcome=PASSED if is_same else VIOLATION,
+            found=found,
+        )
+    yield from _noise_of_sums(run, stored, exact)
+
+
+def _recomputed(
+    run: _Run, stored: Any, examples: PrivateExamples
+) -> tuple[float, IntArray, IntArray]:
+    """Returns the largest norm that one record (or owner) adds, the sums, and unclipped sums."""
+    from pate_tf.aggregation.feature_sums import BELOW
+    from pate_tf.api.feature_sums import PARTS
+    from pate_tf.core import partition
+    from pate_tf.models.encoder import record_vectors
+    from pate_tf.teachers.on_features import features_of_shares
+
+    owners, num_classes = examples.owners, examples.dataset.num_classes
+    parts = (
+        partition.Partition(np.arange(len(examples)) % PARTS, PARTS)
+        if owners is None
+        else partition.owner_partition(owners, num_teachers=PARTS, seed=0)
+    )
+    largest, lattice = 0.0, LATTICE * BELOW
+    clipped = np.zeros((len(stored.scale) + 1, num_classes), np.int64)
+    plain = clipped.copy()
+    encoder: Any = _StoredEncoder(stored)
+    with run.reporting.progress_bar("computing vectors again", PARTS, "part") as advance:
+        for part, features, labels in features_of_shares(
+            examples, parts, range(PARTS), encoder, num_slots=1
+        ):
+            vectors = record_vectors(features, stored.scale)
+            records = np.flatnonzero(parts.assignment == part)
+            units = np.arange(len(labels)) if owners is None else owners[records]
+            for _, rows in _grouped(units):
+                own = np.zeros((num_classes, vectors.shape[1]))
+                np.add.at(own, labels[rows], vectors[rows])
+                norm = float(np.sqrt(np.square(own).sum()))
+                largest = max(largest, norm if owners is None else min(norm, 1.0))
+                plain += np.trunc(own * lattice).astype(np.int64).T
+                steps = np.trunc(own / max(norm, 1.0) * lattice).astype(np.int64)
+                if int(np.square(steps).sum()) <= LATTICE**2:
+                    clipped += steps.T
+            advance(1)
+    return largest, clipped, plain
+
+
+def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
+    unique, place = np.unique(units, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=len(unique)))
+    yield from zip(unique, np.split(order, ends[:-1]), strict=True)
+
+
+def _noise_of_sums(run: _Run, stored: Any, exact: IntArray | None) -> Iterator[Check]:
+    from scipy import stats
+
+    from pate_tf.aggregation.feature_sums import sums_digest
+
+    if not (run.sensitive / "ledger.sqlite3").exists():
+        return
+    with Ledger.read(run.sensitive) as ledger:
+        for row in ledger.history():
+            if row.kind not in DEBITS:
+                continue
+            mechanism: Any = charge_of(row)[0]
+            if not getattr(mechanism, "releases_feature_sums", False):
+                continue
+            digest = sums_digest(mechanism)
+            answer = ledger.stored_answers([digest]).get(digest)
+            if answer is None or answer.noisy_counts is None:
+                continue
+            true = stored.sums.values if exact is None else exact
+            noise = (np.array(answer.noisy_counts).reshape(true.shape) - true) / LATTICE
+            sigma = mechanism.noise_scales["sigma"]
+            tail = stats.chi2.cdf(float(np.square(noise).sum()) / sigma**2, noise.size)
+            too_little, too_much = tail < 1e-6, tail > 1.0 - 1e-6
+            yield Check(
+                name=f"noise of the sums released in row {row.sequence}",
+                how="released sums less those of the records; chi-squared test at 1e-6",
+                outcome=VIOLATION if too_little else WARNING if too_much else PASSED,
+                found=f"standard deviation {noise.std():.4g}, claimed {sigma:.4g}",
+                blind_spot="noise of the right size that somebody can predict",
+            )
+
+
+# What was released, searched for what is sensitive.
+
+
+def _released_checks(run: _Run) -> Iterator[Check]:
+    files = [path for path in sorted(run.released.rglob("*")) if path.is_file()]
+    if not files:
+        yield _skipped("released files", "nothing was released yet")
+        return
+    secret_files = [path for path in sorted(run.sensitive.rglob("*")) if path.is_file()]
+    digests = {
+        hashlib.sha256(path.read_bytes()).hexdigest(): path
+        for path in secret_files
+        if path.stat().st_size > NEEDLE and "encoder" not in path.parts
+    }
+    copies = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() in digests]
+    how = f"{len(files)} released files are compared with {len(secret_files)} sensitive ones"
+    yield Check(
+        name="no sensitive file is released",
+        how=how,
+        outcome=VIOLATION if copies else PASSED,
+        found=f"{_relative(copies[0], run)} is a sensitive file" if copies else "none is",
+        blind_spot="a file that was changed or packed",
+    )
+    needles = dict(_needles(secret_files))
+    numbers = dict(_secret_numbers(secret_files))
+    found, leaked_numbers = [], []
+    with run.reporting.progress_bar("searching released files", len(files), "file") as advance:
+        for path in files:
+            advance(1)
+            if path.stat().st_size > LARGEST_SEARCHED:
+                continue
+            for content in _contents(path):
+                found += [(name, path) for needle, name in needles.items() if needle in content]
+                if path.suffix in (".json", ".md", ".txt", ".html"):
+                    text = content.decode(errors="replace")
+                    leaked_numbers += [
+                        (name, path) for number, name in numbers.items() if number in text
+                    ]
+    yield Check(
+        name="no sensitive array is released",
+        how=f"{len(needles)} arrays (shares, teachers, votes, sums) are looked for in the bytes of "
+        f"released files",
+        outcome=VIOLATION if found else PASSED,
+        found=f"{found[0][0]} stands in {_relative(found[0][1], run)}" if found else "none is",
+        blind_spot="an array of another type, compressed or encoded",
+    )
+    yield Check(
+        name="no sensitive number is released",
+        how=f"{len(numbers)} numbers (data-dependent costs, accuracies of teachers) are looked for "
+        f"in released texts",
+        outcome=VIOLATION if leaked_numbers else PASSED,
+        found=f"{leaked_numbers[0][0]} stands in {_relative(leaked_numbers[0][1], run)}"
+        if leaked_numbers
+        else "none is",
+        blind_spot="a number that was rounded to fewer than seven digits",
+    )
+
+
+def _relative(path: pathlib.Path, run: _Run) -> str:
+    return str(path.relative_to(run.root))
+
+
+def _needles(files: Sequence[pathlib.Path]) -> Iterator[tuple[bytes, str]]:
+    """Yields bytes of sensitive arrays, with their names."""
+    for path in files:
+        if path.suffix not in (".npz", ".npy") or "encoder" in path.parts:
+            continue
+        try:
+            arrays = (
+                {"": artifacts.read_array(path)}
+                if path.suffix == ".npy"
+                else artifacts.read_arrays(path)
+            )
+        except (OSError, ValueError):
+            continue
+        for name, array in arrays.items():
+            values = np.ascontiguousarray(array)
+            if name in PUBLIC_ARRAYS or values.dtype.kind not in "iuf":
+                continue
+            start = _telling_place(values.ravel(), NEEDLE // values.dtype.itemsize)
+            if start is not None:
+                piece = values.ravel()[start : start + NEEDLE // values.dtype.itemsize]
+                yield piece.tobytes(), f"{path.name}:{name}" if name else path.name
+
+
+def _telling_place(values: npt.NDArray[Any], width: int) -> int | None:
+    """Returns where so many values begin of which enough are different; None for nowhere."""
+    for start in range(0, max(len(values) - width, 0) + 1, max(width, len(values) // 64)):
+        piece = values[start : start + width]
+        if len(piece) == width and len(np.unique(piece)) >= min(FEWEST_VALUES, width // 2):
+            return start
+    return None
+
+
+def _contents(path: pathlib.Path) -> Iterator[bytes]:
+    """Yields a file's bytes, and those of the arrays in an archive."""
+    yield path.read_bytes()
+    if path.suffix == ".npz":
+        with contextlib.suppress(OSError, ValueError):
+            for array in artifacts.read_arrays(path).values():
+                yield np.ascontiguousarray(array).tobytes()
+
+
+def _secret_numbers(files: Sequence[pathlib.Path]) -> Iterator[tuple[str, str]]:
+    """Yields sensitive numbers as text of seven digits, with the names of their keys."""
+    for path in files:
+        if path.suffix != ".json" or "audit" in path.parts:
+            continue
+        with contextlib.suppress(OSError, ValueError, json.JSONDecodeError):
+            yield from _numbers_of(artifacts.read_json(path), "")
+
+
+def _numbers_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _numbers_of(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _numbers_of(one, key)
+    elif isinstance(value, float) and SECRET_KEYS.search(key):
+        text = repr(value)
+        if len(text.replace(".", "").lstrip("0")) >= 7:
+            yield text[:9], key
+
+
+# Delta.
+
+
+def _delta_checks(run: _Run) -> Iterator[Check]:
+    from pate_tf.teachers.voters import records_in
+
+    name, how = "delta against the number of records", "delta times the number of records"
+    if not (run.sensitive / "ledger.sqlite3").exists():
+        yield _skipped(name, "nothing was charged here yet")
+        return
+    try:
+        with Ledger.read(run.sensitive) as ledger:
+            delta = ledger.delta
+    except LedgerError as error:
+        yield _skipped(name, str(error))
+        return
+    number = None if run.examples is None else len(run.examples)
+    if number is None and (records := records_in(run.directory.teachers)) is not None:
+        number = records.num_records
+    if number is None:
+        yield _skipped(name, "the number of records is not known")
+        return
+    is_large = is_delta_large(delta, number)
+    yield Check(
+        name=name,
+        how=how,
+        outcome=VIOLATION if delta * number >= 1.0 else WARNING if is_large else PASSED,
+        found=f"delta {delta:g} times the number of records is {delta * number:.2g}; a tenth at "
+        f"most is advised",
+    )
