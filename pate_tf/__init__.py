@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pate_tf import accounting as accounting
+    from pate_tf import audit as audit
     from pate_tf.accounting.charge import Cost as Cost
     from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax as ConfidentGaussianNoisyMax
     from pate_tf.accounting.mechanisms import ExponentialMechanism as ExponentialMechanism
@@ -105,7 +106,7 @@ _NAMES = {
     "statement.privacy_statement": ["PrivacyStatement"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {"accounting": "accounting", "datasets": "api.datasets"}
+_MODULES = {"accounting": "accounting", "audit": "audit", "datasets": "api.datasets"}
 
 __all__ = sorted([*_HOMES, *_MODULES])
 

@@ -102,6 +102,11 @@ class StoredSums:
         text += artifacts.digest_arrays(arrays[name] for name in ("sums", "scale"))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def signature(self) -> Any:
+        """The stored encoder's graph: raw inputs by name to `features` `[batch, num_features]`."""
+        return self._loaded.signatures["features"]
+
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
 
@@ -111,7 +116,7 @@ class StoredSums:
             ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
-        encode, name = self._loaded.signatures["features"], self.dataset.input_name
+        encode, name = self.signature, self.dataset.input_name
         parts = [
             encode(**{name: tf.constant(inputs[start : start + BATCH], self.dataset.input_type)})
             for start in range(0, len(inputs), BATCH)

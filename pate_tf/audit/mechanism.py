@@ -55,8 +55,11 @@ LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # shares of the control's draws after wh
 OWN_DELTA: Final = 0.4  # of the ledger of many batches, each with a delta of its own
 DELTAS: Final = tuple(float(one) for one in np.geomspace(1e-4, 0.4, 10).round(6))
 _CHILD: Final = (
-    "from pate_tf.aggregation.noise import SystemNoise as S\n"
-    "n = S(); print(*n.words(4), *n.laplace_integers(1e6, 4), *n.gaussian_integers(1e6, 4))"
+    "from pate_tf.api.settings import LabelSettings\n"
+    "for one in (LabelSettings(method='feature_sums', epsilon=1.0).noise() for _ in range(2)):\n"
+    "    print(one.is_secure, *one.words(4), sep=',')\n"
+    "    for draw in (one.laplace_integers, one.gaussian_integers):\n"
+    "        print(one.is_secure, *draw(1e6, 4), sep=',')"
 )
 
 
@@ -264,7 +267,8 @@ class Releases:
         self.mechanism, self.delta, self._folder = mechanism, delta, folder
         self.wrong_charges: list[str] = []
         self.is_of_sums = isinstance(mechanism, ReleasesFeatureSums)
-        self.batch = 1 if self.is_of_sums or mechanism.draws_are_independent else _batch(mechanism)
+        self.is_batched = not (self.is_of_sums or mechanism.draws_are_independent)
+        self.batch = _batch(mechanism) if self.is_batched else 1
 
     @contextlib.contextmanager
     def ledger(self, delta: float | None = None) -> Iterator[Ledger]:
@@ -284,11 +288,7 @@ class Releases:
                 self._sums(ledger, np.zeros((1, 1), np.int64), AuditNoise())
             else:
                 pair = Pair((2, 1), (1, 2))
-                for start in range(0, group * self.batch, self.batch):
-                    if self.batch == 1:
-                        self._label(ledger, pair.first, None, 0, group, AuditNoise())
-                        break
-                    self._label(ledger, pair.first, None, start, self.batch, AuditNoise())
+                self._label(ledger, pair.first, None, 0, group * self.batch, AuditNoise())
             return [ledger.spent(one).epsilon for one in deltas]
 
     def _label(
@@ -336,6 +336,43 @@ class Releases:
             self.wrong_charges.append("sums were released and not charged as one release")
         return released.values
 
+    def release_table(self, sums: IntArray) -> tuple[IntArray, float]:
+        """Returns one release of sums, and what it was charged at delta."""
+        with self.ledger() as ledger:
+            return self._sums(ledger, sums, AuditNoise()), ledger.spent().epsilon
+
+    def release_counts(self, counts: IntArray, classes: IntArray) -> tuple[FloatArray, float]:
+        """Labels queries; returns how far a class of each is ahead, and what it was charged.
+
+        Args:
+            counts: int64 `[num_queries, num_classes]`.
+            classes: one of each query, `[num_queries]`.
+
+        Returns:
+            The noisy surplus over the largest other class where noisy counts are released, else 1
+            where the class is the label and 0 where it is not, `[num_queries]`.
+        """
+        number, num_classes = counts.shape
+        with self.ledger() as ledger:
+            labeller = Labeller(
+                voter=lambda inputs: VoteCounts(counts[inputs]),
+                ledger=ledger,
+                noise=AuditNoise(),
+                noisy_winners=_winners(num_classes),
+                num_classes=num_classes,
+            )
+            released = labeller.label(np.arange(number), mechanism=self.mechanism)
+            surplus, answered = np.zeros(number), released.query_indices
+            if released.noisy_counts is None:
+                surplus[answered] = released.labels == classes[answered]
+            else:
+                noisy = released.noisy_counts / LATTICE
+                rows = np.arange(len(noisy))
+                own = noisy[rows, classes[answered]]
+                noisy[rows, classes[answered]] = -np.inf
+                surplus[answered] = own - noisy.max(axis=1)
+            return surplus, ledger.spent().epsilon
+
     def draw(
         self, pair: Pair, number: int, *, halved: bool = False, progress: Callable[[int], object]
     ) -> tuple[Outcomes, Outcomes]:
@@ -349,7 +386,7 @@ class Releases:
                     with self.ledger() as ledger:
                         values = self._sums(ledger, table, noise).ravel() / LATTICE
                     outcomes = Outcomes(np.zeros(size, np.int64), values)
-                elif self.batch == 1:
+                elif not self.is_batched:
                     with self.ledger(self._large_delta()) as ledger:
                         outcomes = self._label(ledger, counts, pair.predictions, 0, size, noise)
                 else:
@@ -365,41 +402,38 @@ class Releases:
     def _batches(
         self, pair: Pair, counts: Sequence[int], number: int, noise: AuditNoise
     ) -> Outcomes:
-        """Returns `number` batches, each drawn and charged by a call of its own."""
-        found = []
-        with self.ledger(OWN_DELTA) as ledger:
-            for start in range(number):
-                one = self._label(
-                    ledger, counts, pair.predictions, start * self.batch, self.batch, noise
-                )
-                found.append(_of_batch(one, len(counts)))
-        return _joined(found)
+        """Returns `number` batches by the mechanism itself; a ledger would take most of the time.
+
+        Charges of batches are compared in `claims`.
+        """
+        return _joined([self._drawn(pair, counts, self.batch, noise) for _ in range(number)])
+
+    def _drawn(self, pair: Pair, counts: Sequence[int], rows: int, noise: AuditNoise) -> Outcomes:
+        """Returns what the mechanism draws without a ledger; of a batch, as one answer."""
+        mechanism, num_classes = self.mechanism, len(counts)
+        table = np.tile(np.array(counts), (rows, 1))
+        if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
+            said = np.tile(np.array(pair.predictions), (rows, 1))
+            answers = mechanism.draw_with(said, table, noise)
+        else:
+            answers = mechanism.draw(table, noise)
+        labels = np.array([num_classes if one is None else one for one in answers.labels], np.int64)
+        values = np.full(rows, np.nan)
+        if answers.noisy_counts is not None:
+            values = np.asarray(answers.noisy_counts @ _direction(num_classes), np.float64)
+            values[labels == num_classes] = np.nan
+        found = Outcomes(labels, values)
+        return _of_batch(found, num_classes) if self.is_batched else found
 
     def pilot(self, pair: Pair, noise: AuditNoise) -> tuple[Outcomes, Outcomes]:
         """Returns draws of the mechanism alone, without ledger, by which a pair is chosen."""
-        mechanism, found = self.mechanism, []
-        number = PILOT if self.batch == 1 else PILOT_BATCHES
+        found = []
         for counts in (pair.first, pair.second):
             noise.replay()
-            rows = number if self.batch == 1 else self.batch
-            table = np.tile(np.array(counts), (rows, 1))
-            parts = []
-            for _ in range(number // rows if self.batch == 1 else number):
-                if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
-                    said = np.tile(np.array(pair.predictions), (rows, 1))
-                    answers = mechanism.draw_with(said, table, noise)
-                else:
-                    answers = mechanism.draw(table, noise)
-                labels = np.array(
-                    [len(counts) if one is None else one for one in answers.labels], np.int64
-                )
-                values = np.full(rows, np.nan)
-                if answers.noisy_counts is not None:
-                    values = np.asarray(answers.noisy_counts @ _direction(len(counts)), np.float64)
-                    values[labels == len(counts)] = np.nan
-                one = Outcomes(labels, values)
-                parts.append(one if self.batch == 1 else _of_batch(one, len(counts)))
-            found.append(_joined(parts))
+            if self.is_batched:
+                found.append(self._batches(pair, counts, PILOT_BATCHES, noise))
+            else:
+                found.append(_joined([self._drawn(pair, counts, PILOT, noise)]))
         return found[0], found[1]
 
 
@@ -471,7 +505,7 @@ def neighbouring_pairs(mechanism: Mechanism) -> list[Pair]:
 
 def _groups(releases: Releases, number: int) -> list[int]:
     """Returns sizes of transcripts, in draws; sums and batches stand alone."""
-    if releases.is_of_sums or releases.batch > 1 or releases.mechanism.charged_per_batch:
+    if releases.is_of_sums or releases.is_batched:
         return [1]
     sizes = [1, 2, *(4**power for power in range(1, 20))]
     return [one for one in sizes if number // 2 // one >= FEWEST and one <= LARGEST_GROUP]
@@ -527,42 +561,38 @@ def _is_excess(bound: float, claimed: float) -> bool:
 
 
 def noise_check() -> Check:
-    """Draws in two objects and a new process; a generator with a fixed seed repeats itself."""
-    how = "two noise sources and one in a new process draw; what they drew is compared"
+    """Draws by new objects in new processes; a generator with a fixed seed repeats itself."""
+    name = "noise source"
+    how = "two sources in each of two new processes draw; what they drew is compared"
     blind = "a seed that differs by process or by time; entropy of the operating system itself"
-
-    def fingerprint() -> str:
-        source = SystemNoise()
-        drawn = (
-            source.words(4),
-            source.laplace_integers(1e6, 4),
-            source.gaussian_integers(1e6, 4),
+    path = os.pathsep.join([str(pathlib.Path(__file__).parents[2]), *sys.path])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
         )
-        return " ".join(str(one) for array in drawn for one in array.tolist())
-
-    ended = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    drawn = [fingerprint(), fingerprint(), " ".join(ended.stdout.split())]
-    parts = [[one.split()[start : start + 4] for start in (0, 4, 8)] for one in drawn if one]
-    repeats = any(
-        parts[i][k] == parts[j][k]
-        for i in range(len(parts))
-        for j in range(i)
-        for k in range(3)
-        if parts[i][k]
-    )
-    if repeats or not SystemNoise.is_secure:
-        found = "the same noise was drawn twice: it comes from a seed"
-        return Check(
-            name="noise source", how=how, outcome=VIOLATION, found=found, blind_spot=blind
-        )
+        for _ in range(2)
+    ]
+    drawn = [line for child in children for line in child.communicate()[0].split()]
+    if len(drawn) != 12:
+        return Check(name=name, how=how, outcome="not checked", found="no process could draw")
+    insecure = not all(line.startswith("True,") for line in drawn)
+    repeats = len(set(drawn)) < len(drawn)
     found = "no draw was repeated"
-    return Check(name="noise source", how=how, outcome=PASSED, found=found, blind_spot=blind)
+    if repeats or insecure:
+        found = (
+            "the same noise was drawn twice: it comes from a seed" if repeats else "it is seeded"
+        )
+    return Check(
+        name=name,
+        how=how,
+        outcome=VIOLATION if repeats or insecure else PASSED,
+        found=found,
+        blind_spot=blind,
+    )
 
 
 def _table_check(releases: Releases) -> Check:
@@ -633,7 +663,9 @@ def audit_mechanism(
         tempfile.TemporaryDirectory(prefix="pate_audit_") as folder,
         own_registry(pathlib.Path(folder)),
     ):
-        return _audited(mechanism, delta, seconds, num_draws, pathlib.Path(folder), reporting, began)
+        return _audited(
+            mechanism, delta, seconds, num_draws, pathlib.Path(folder), reporting, began
+        )
 
 
 def _audited(
@@ -654,9 +686,8 @@ def _audited(
             f"{mechanism.summary()}"
         )
     pairs = neighbouring_pairs(mechanism)
-    probe = 2_000 if releases.batch == 1 else 20
-    for _ in range(2):  # the first one also loads and traces what it needs
-        started = time.monotonic()
+    for probe in (20, 500) if releases.is_batched else (200, 10_000):
+        started = time.monotonic()  # the first one also loads and traces what it needs
         releases.draw(pairs[0], probe, progress=lambda done: None)
         each = (time.monotonic() - started) / probe
     if num_draws is None:
@@ -666,11 +697,85 @@ def _audited(
         f"sets, and up to as many of a control; about {2.0 * each * num_draws:.0f} s at most"
     )
     pair = _most_telling_pair(releases, pairs, deltas, own)
+    found = measure(
+        releases,
+        pair,
+        num_draws,
+        deltas,
+        reporting=reporting,
+        most_draws=lambda: int((seconds - (time.monotonic() - began)) / each),
+    )
+    checks = [
+        found.check,
+        _charge_check(releases),
+        noise_check(),
+        *([_table_check(releases)] if releases.is_of_sums else []),
+    ]
+    outcome = PASSED if found.control_caught else NO_POWER
+    if any(one.outcome == VIOLATION for one in checks):
+        outcome = VIOLATION
+    return MechanismAudit(
+        mechanism=mechanism.to_dict(),
+        summary=mechanism.summary(),
+        outcome=outcome,
+        delta=delta,
+        group=found.group * releases.batch,
+        claimed=found.claimed,
+        lower_bound=found.lower_bound,
+        gaussian_estimate=found.gaussian_estimate,
+        control_caught=found.control_caught,
+        control_draws=found.control_draws,
+        num_draws=found.num_draws,
+        neighbours=_in_words(releases, pair),
+        curve=found.curve,
+        checks=checks,
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What draws for one pair of neighbours say; see `MechanismAudit`.
+
+    Attributes:
+        scores: of the half that was counted, for either data set.
+    """
+
+    group: int
+    claimed: float
+    lower_bound: float
+    gaussian_estimate: float
+    control_caught: bool
+    control_draws: int
+    num_draws: int
+    curve: Sequence[CurvePoint]
+    check: Check
+    scores: tuple[FloatArray, FloatArray] = dataclasses.field(repr=False)
+
+
+def measure(
+    releases: Releases,
+    pair: Pair,
+    num_draws: int,
+    deltas: Sequence[float],
+    *,
+    reporting: Reporting,
+    most_draws: Callable[[], int] = lambda: 0,
+) -> Measured:
+    """Runs the control, then draws for both data sets of a pair and compares with the claims.
+
+    Args:
+        releases: of the mechanism.
+        pair: the neighbours.
+        num_draws: for each of them, and at most for the control.
+        deltas: that claims are compared at; the first one is reported.
+        reporting: how progress is shown.
+        most_draws: how many draws the time suffices for where the control needed fewer.
+    """
     claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
     caught, control_draws = _control(releases, pair, num_draws, claims, deltas, reporting)
-    spent = time.monotonic() - began
     if caught and control_draws < num_draws:  # what the control left is the audit's
-        num_draws = max(num_draws, min(int((seconds - spent) / each), 2 * num_draws))
+        num_draws = max(num_draws, min(most_draws(), 2 * num_draws))
     with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
         drawn = releases.draw(pair, num_draws, progress=advance)
     chosen_by, counted = _halves(drawn)
@@ -678,45 +783,30 @@ def _audited(
     # Two tests decide together: each may fail half as often.
     alpha = (1.0 - CONFIDENCE) / 2.0
     telling = _chosen(score, chosen_by, claims, deltas)
-    largest = _at_delta(score, chosen_by, claims, delta)
-    found = {one: _bound(score, counted, one, alpha) for one in (telling, largest)}
-    excess = [one for one, bound in found.items() if _is_excess(bound, one.claimed)]
-    checks = [
-        _draws_check(telling, found[telling], largest, found[largest]),
-        _charge_check(releases),
-        noise_check(),
-        *([_table_check(releases)] if releases.is_of_sums else []),
-    ]
-    outcome = PASSED if caught else NO_POWER
-    if excess or any(one.outcome == VIOLATION for one in checks):
-        outcome = VIOLATION
+    largest = _at_delta(score, chosen_by, claims, deltas[0])
+    at_telling, at_delta = (_bound(score, counted, one, alpha) for one in (telling, largest))
     first, second = (score(one, largest.group) for one in counted)
     likelier, other = largest.event.counts(first, second)
-    return MechanismAudit(
-        mechanism=mechanism.to_dict(),
-        summary=mechanism.summary(),
-        outcome=outcome,
-        delta=delta,
-        group=largest.group * releases.batch,
+    return Measured(
+        group=largest.group,
         claimed=largest.claimed,
-        lower_bound=found[largest],
+        lower_bound=at_delta,
         gaussian_estimate=statistics.gaussian_epsilon_estimate(
-            likelier, other, len(first), delta=delta
+            likelier, other, len(first), delta=deltas[0]
         ),
         control_caught=caught,
         control_draws=control_draws,
         num_draws=num_draws,
-        neighbours=_in_words(releases, pair),
         curve=_curve(score, chosen_by, counted, telling.group, claims, deltas),
-        checks=checks,
-        seconds=time.monotonic() - began,
+        check=_draws_check(telling, at_telling, largest, at_delta),
+        scores=(score(counted[0]), score(counted[1])),
     )
 
 
 def _in_words(releases: Releases, pair: Pair) -> str:
     if releases.is_of_sums:
         return "sums that differ by one record replaced by its opposite, an L2 distance of 2"
-    of_each = f", on {releases.batch} queries of a batch" if releases.batch > 1 else ""
+    of_each = f", on {releases.batch} queries of a batch" if releases.is_batched else ""
     return f"{pair}{of_each}"
 
 
@@ -727,7 +817,7 @@ def _most_telling_pair(
     if len(pairs) == 1:
         return pairs[0]
     noise, best = AuditNoise(halved=True), (-math.inf, pairs[0])
-    if releases.batch == 1:
+    if not releases.is_batched:
         # All pairs get the same noise, so that they differ by their votes alone.
         counts = np.tile(np.array(pairs[0].first), (PILOT, 1))
         releases.mechanism.draw(counts, noise)
@@ -758,9 +848,7 @@ def _control(
         done = 0
         for share in LOOKS:
             size = int(share * num_draws) - done
-            for place, one in enumerate(
-                releases.draw(pair, size, halved=True, progress=advance)
-            ):
+            for place, one in enumerate(releases.draw(pair, size, halved=True, progress=advance)):
                 parts[place].append(one)
             done += size
             if done < 4 * FEWEST and share < 1.0:

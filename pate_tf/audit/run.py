@@ -13,13 +13,17 @@ import pathlib
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
 from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, noise_check
@@ -40,6 +44,8 @@ NEEDLE: Final = 64  # bytes of an array that are looked for
 SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
 PUBLIC_ARRAYS: Final = ("scale",)
 NORM_ROUNDING: Final = 1e-9
+SEEDS: Final = 64
+FALSE_ALARM: Final = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,12 +56,14 @@ class RunAudit:
         folder: of the run.
         outcome: "passed" or "violation".
         checks: all that was checked or could not be.
+        spending: of each charge its row, time and what was spent by then, at the ledger's delta.
         seconds: how long it took.
     """
 
     folder: str
     outcome: str
     checks: Sequence[Check]
+    spending: Sequence[Mapping[str, Any]]
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,8 +72,8 @@ class RunAudit:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
-    """What the checks look at."""
+class Run:
+    """SENSITIVE: what the checks look at."""
 
     root: pathlib.Path
     description: RunDescription | None
@@ -77,14 +85,17 @@ class _Run:
 
     @property
     def sensitive(self) -> pathlib.Path:
+        """Of what depends on private data."""
         return self.root / artifacts.SENSITIVE
 
     @property
     def released(self) -> pathlib.Path:
+        """Of what may be published."""
         return self.root / artifacts.RELEASED
 
     @property
     def directory(self) -> artifacts.RunDirectory:
+        """The folder's two halves."""
         return artifacts.RunDirectory(self.root)
 
 
@@ -120,20 +131,22 @@ def audit_run(
     root = pathlib.Path(train_dir)
     if num_teachers < 1:
         raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
-    if not (root / artifacts.SENSITIVE).is_dir() and not (root / artifacts.RELEASED).is_dir():
-        if not list(root.glob("*.sqlite3")):
-            raise ValueError(f"train_dir: expected the folder of a run, got {root}, which is none")
+    halves = (root / artifacts.SENSITIVE, root / artifacts.RELEASED)
+    if not any(one.is_dir() for one in halves) and not list(root.glob("*.sqlite3")):
+        raise ValueError(f"train_dir: expected the folder of a run, got {root}, which is none")
     began = time.monotonic()
-    run = _opened(root, data, num_teachers, reporting)
+    run = opened(root, data, num_teachers, reporting)
     reporting.note(
         f"auditing {root}: about a minute, and what it takes to train {num_teachers} teachers and "
         f"the representation of the pool again"
     )
-    groups: list[Callable[[_Run], Iterator[Check]]] = [_ledger_checks, _statement_checks]
+    groups: list[Callable[[Run], Iterator[Check]]] = [_ledger_checks, _statement_checks]
     method = None if run.description is None else run.description.method
     if method == "pate" and (run.directory.teachers / "partition.npz").exists():
         groups += [_share_checks, _teacher_checks]
-    elif method == "feature_sums":
+    if method == "pate":
+        groups += [_label_checks]
+    if method == "feature_sums":
         groups += [_sum_checks]
     groups += [_released_checks, _delta_checks]
     checks: list[Check] = []
@@ -145,13 +158,42 @@ def audit_run(
         raise ValueError(f"train_dir: expected a run to check, got {root}, which has nothing")
     outcome = VIOLATION if any(one.outcome == VIOLATION for one in checks) else PASSED
     return RunAudit(
-        folder=str(root), outcome=outcome, checks=checks, seconds=time.monotonic() - began
+        folder=str(root),
+        outcome=outcome,
+        checks=checks,
+        spending=spending(root / artifacts.SENSITIVE),
+        seconds=time.monotonic() - began,
     )
 
 
-def _opened(
-    root: pathlib.Path, data: Any, num_teachers: int, reporting: Reporting
-) -> _Run:
+def spending(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns of each charge of a folder's ledger its row, time, words and what was spent then.
+
+    Empty where there is no ledger, or none that can be read.
+    """
+    if not (folder / "ledger.sqlite3").exists():
+        return []
+    with contextlib.suppress(LedgerError), Ledger.read(folder) as ledger:
+        charges: Counter[Charge] = Counter()
+        found = []
+        for row in ledger.history():
+            if row.kind in DEBITS:
+                charge, number = charge_of(row)
+                charges[charge] += number
+                found.append(
+                    {
+                        "row": row.sequence,
+                        "time": row.time,
+                        "charge": charge.several(number),
+                        "epsilon": smallest_epsilon(charges, ledger.delta)[0],
+                    }
+                )
+        return found
+    return []
+
+
+def opened(root: pathlib.Path, data: Any, num_teachers: int, reporting: Reporting) -> Run:
+    """Returns a run folder with its description, and its records where they can be read."""
     description = described_run(root)
     examples = getattr(data, "private", data)
     source, why = None, ""
@@ -165,10 +207,10 @@ def _opened(
                 examples = source.load_private(reporting)
             except (ValueError, OSError) as error:
                 why = f"the private records could not be read: {error}"
-    if examples is not None and description is not None:
-        if (examples.owners is not None) != (description.unit == "owner"):
-            examples, why = None, "the owners of the records are not among the data that were named"
-    return _Run(root, description, examples, why, source, num_teachers, reporting)
+    unit = None if description is None else description.unit
+    if examples is not None and unit and (examples.owners is not None) != (unit == "owner"):
+        examples, why = None, "the owners of the records are not among the data that were named"
+    return Run(root, description, examples, why, source, num_teachers, reporting)
 
 
 def _skipped(name: str, why: str) -> Check:
@@ -178,7 +220,7 @@ def _skipped(name: str, why: str) -> Check:
 # The ledger, and where its noise came from.
 
 
-def _ledger_checks(run: _Run) -> Iterator[Check]:
+def _ledger_checks(run: Run) -> Iterator[Check]:
     yield noise_check()
     found = [path for folder in (run.sensitive, run.root) for path in folder.glob("*.sqlite3")]
     if not found:
@@ -245,7 +287,7 @@ def _read(path: pathlib.Path) -> Store:
 # The statement.
 
 
-def _statement_checks(run: _Run) -> Iterator[Check]:
+def _statement_checks(run: Run) -> Iterator[Check]:
     path = run.released / JSON_FILE
     if not path.exists():
         yield _skipped("statement", "no student was published here yet")
@@ -274,16 +316,15 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
     if not folders or not statement.student_digest:
         yield _skipped("student", "there is no exported student")
         return
-    from pate_tf.serving.served import load_student
-    from pate_tf.serving.signatures import student_digest
+    from pate_tf.serving.served import matches_statement, served_digest
 
-    how = "the weights of the exported student are digested again"
+    how = "the weights of the exported student are digested again, its other files compared"
     try:
-        digest = student_digest(load_student(folders[-1]))
+        is_same = served_digest(folders[-1]) == statement.student_digest
+        is_same &= matches_statement(folders[-1])
     except ValueError as error:
         yield Check(name="student", how=how, outcome=VIOLATION, found=str(error))
         return
-    is_same = digest == statement.student_digest
     yield Check(
         name="student",
         how=how,
@@ -296,12 +337,12 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
 # Shares and teachers.
 
 
-def _assignment(run: _Run) -> IntArray:
+def _assignment(run: Run) -> IntArray:
     found: IntArray = artifacts.read_arrays(run.directory.teachers / "partition.npz")["assignment"]
     return found
 
 
-def _share_checks(run: _Run) -> Iterator[Check]:
+def _share_checks(run: Run) -> Iterator[Check]:
     assignment = _assignment(run)
     config = artifacts.read_json(run.directory.teachers / "config.json")
     number = int(config["num_teachers"])
@@ -356,8 +397,8 @@ def _partition_check(
         name=name,
         how=how,
         outcome=WARNING,
-        found="other shares than this rule gives: they came from a file (--partition_file); it must "
-        "not depend on other records",
+        found="other shares than this rule gives: they came from a file (--partition_file), which "
+        "must not depend on other records",
     )
 
 
@@ -382,14 +423,14 @@ def _package_shares_check(assignment: IntArray, number: int, unit: str) -> Check
     )
 
 
-def _teacher_checks(run: _Run) -> Iterator[Check]:
+def _teacher_checks(run: Run) -> Iterator[Check]:
     names = ("teachers depend on their share alone", "a record exchanged changes one teacher")
     if run.examples is None:
         for name in names:
             yield _skipped(name, run.why_no_data)
         return
     try:
-        work, kind, pool_note = _work(run, run.examples)
+        work, kind, pool_note = work_of(run, run.examples)
     except (ValueError, OSError) as error:
         for name in names:
             yield _skipped(name, f"teachers can't be trained here: {error}")
@@ -431,7 +472,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
     yield _exchange_check(run, kind, work, sample)
 
 
-def _exchange_check(run: _Run, kind: Any, work: Any, sample: Sequence[int]) -> Check:
+def _exchange_check(run: Run, kind: Any, work: Any, sample: Sequence[int]) -> Check:
     assignment = work.partition.assignment
     own = np.flatnonzero(np.isin(assignment, sample))
     record = int(own[secrets.randbelow(len(own))]) if len(own) else 0
@@ -472,7 +513,7 @@ def _with_others_replaced(
     return dataclasses.replace(examples, inputs=inputs, labels=labels)
 
 
-def _work(run: _Run, examples: PrivateExamples) -> tuple[Any, Any, str]:
+def work_of(run: Run, examples: PrivateExamples) -> tuple[Any, Any, str]:
     """Returns what trains the run's teachers again, their kind, and what remains unseen."""
     from pate_tf.api.teacher_training import encoder_for
     from pate_tf.core.partition import Partition
@@ -533,11 +574,15 @@ class _StoredEncoder:
         return len(self.stored.scale)
 
     def batch_features(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        found: npt.NDArray[np.float32] = self.stored.batch_features(inputs)
+        import tensorflow as tf
+
+        dataset = self.stored.dataset
+        batch = {dataset.input_name: tf.constant(inputs, dataset.input_type)}
+        found: npt.NDArray[np.float32] = self.stored.signature(**batch)["features"].numpy()
         return found
 
 
-def _sum_checks(run: _Run) -> Iterator[Check]:
+def _sum_checks(run: Run) -> Iterator[Check]:
     from pate_tf.api.feature_sums import StoredSums, sums_folder
 
     names = ("every vector's norm is at most 1", "sums are those of the records")
@@ -555,9 +600,10 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
         ok = largest <= 1.0 + NORM_ROUNDING
         yield Check(
             name=names[0],
-            how="the vector of every record is computed again, with owners clipped together",
+            how="the vector of every record is computed again; what owners add is clipped by the "
+            "audit itself, and the next row compares the sums",
             outcome=PASSED if ok else VIOLATION,
-            found=f"the largest norm is {largest:.6g}",
+            found=f"the largest norm is {largest:.6g}" if largest else "owners are clipped",
             blind_spot="whether the encoder learnt from the public pool alone",
         )
         is_same = np.array_equal(exact, stored.sums.values)
@@ -576,7 +622,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
 
 
 def _recomputed(
-    run: _Run, stored: Any, examples: PrivateExamples
+    run: Run, stored: Any, examples: PrivateExamples
 ) -> tuple[float, IntArray, IntArray]:
     """Returns the largest norm that one record (or owner) adds, the sums, and unclipped sums."""
     from pate_tf.aggregation.feature_sums import BELOW
@@ -606,7 +652,7 @@ def _recomputed(
                 own = np.zeros((num_classes, vectors.shape[1]))
                 np.add.at(own, labels[rows], vectors[rows])
                 norm = float(np.sqrt(np.square(own).sum()))
-                largest = max(largest, norm if owners is None else min(norm, 1.0))
+                largest = max(largest, norm if owners is None else 0.0)
                 plain += np.trunc(own * lattice).astype(np.int64).T
                 steps = np.trunc(own / max(norm, 1.0) * lattice).astype(np.int64)
                 if int(np.square(steps).sum()) <= LATTICE**2:
@@ -622,7 +668,7 @@ def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
     yield from zip(unique, np.split(order, ends[:-1]), strict=True)
 
 
-def _noise_of_sums(run: _Run, stored: Any, exact: IntArray | None) -> Iterator[Check]:
+def _noise_of_sums(run: Run, stored: Any, exact: IntArray | None) -> Iterator[Check]:
     from scipy import stats
 
     from pate_tf.aggregation.feature_sums import sums_digest
@@ -644,7 +690,9 @@ def _noise_of_sums(run: _Run, stored: Any, exact: IntArray | None) -> Iterator[C
             noise = (np.array(answer.noisy_counts).reshape(true.shape) - true) / LATTICE
             sigma = mechanism.noise_scales["sigma"]
             tail = stats.chi2.cdf(float(np.square(noise).sum()) / sigma**2, noise.size)
-            too_little, too_much = tail < 1e-6, tail > 1.0 - 1e-6
+            too_little, too_much = tail < FALSE_ALARM, tail > 1.0 - FALSE_ALARM
+            drawn = np.array(answer.noisy_counts).reshape(true.shape)
+            yield _seed_check(row.sequence, mechanism.draw_sums, true, drawn.tolist())
             yield Check(
                 name=f"noise of the sums released in row {row.sequence}",
                 how="released sums less those of the records; chi-squared test at 1e-6",
@@ -654,10 +702,92 @@ def _noise_of_sums(run: _Run, stored: Any, exact: IntArray | None) -> Iterator[C
             )
 
 
+# Votes and labels.
+
+
+def _label_checks(run: Run) -> Iterator[Check]:
+    """Compares what every charged batch of labels released with the law of its mechanism."""
+    from scipy import stats
+
+    from pate_tf.aggregation.labeller import paid_counts
+
+    if not (run.sensitive / "ledger.sqlite3").exists():
+        return
+    try:
+        with Ledger.read(run.sensitive) as ledger:
+            batches = list(paid_counts(ledger))
+            answers = _answers_by_debit(ledger)
+    except LedgerError as error:
+        yield Check(
+            name="votes behind labels",
+            how="stored counts are compared with the ledger",
+            outcome=VIOLATION,
+            found=str(error),
+        )
+        return
+    for batch in batches:
+        mechanism, counts = batch.mechanism, batch.counts.values
+        labels = answers.get(batch.debit, [])
+        if len(labels) != len(counts):
+            continue
+
+        if len(labels) >= FEWEST_VALUES and len(set(labels)) > 1:
+            yield _seed_check(
+                batch.debit, lambda *given, own=mechanism: own.draw(*given).labels, counts, labels
+            )
+        if not isinstance(mechanism, OutcomeLaw) or not batch.answered.any():
+            continue
+        rows = counts[batch.answered]
+        leaders = rows.argmax(axis=1)
+        law = mechanism.outcome_probabilities(rows)[np.arange(len(rows)), leaders]
+        given = np.array([one for one in labels if one is not None])
+        right = int((given == leaders).sum())
+        # Hoeffding 1956: in the tails a sum of coins is at most as heavy as one of equal coins.
+        mean = float(law.mean())
+        too_right = stats.binom.sf(right - 1, len(rows), mean) < FALSE_ALARM
+        yield Check(
+            name=f"noise of the labels charged in row {batch.debit}",
+            how="labels are compared with the counts that they were drawn from; one-sided binomial "
+            "test at 1e-6",
+            outcome=VIOLATION if too_right and right > mean * len(rows) else PASSED,
+            found=f"{right} of {len(rows)} are the class with most votes, "
+            f"{mean * len(rows):.1f} are expected",
+            blind_spot="noise that is a little too small, which pate audit mechanism finds",
+        )
+
+
+def _answers_by_debit(ledger: Ledger) -> dict[int, list[int | None]]:
+    """Returns the labels that each debit charged, in the order of its queries."""
+    found: dict[int, list[int | None]] = {}
+    for debit, label in ledger.stored_labels():
+        found.setdefault(debit, []).append(label)
+    return found
+
+
+def _seed_check(
+    row: int, draw: Callable[[IntArray, Any], Any], values: IntArray, released: list[Any]
+) -> Check:
+    """Draws again from small seeds what was released for some counts or sums."""
+    from pate_tf.aggregation.noise import SeededNoise
+
+    def repeats(seed: int) -> bool:
+        drawn = draw(values, SeededNoise(seed))
+        return bool((drawn.tolist() if isinstance(drawn, np.ndarray) else list(drawn)) == released)
+
+    seed = next((one for one in range(SEEDS) if repeats(one)), None)
+    return Check(
+        name=f"noise of row {row} is from no small seed",
+        how=f"what was released is drawn again from the seeds 0 to {SEEDS - 1}",
+        outcome=PASSED if seed is None else VIOLATION,
+        found="none gives it" if seed is None else f"seed {seed} gives what was released",
+        blind_spot="larger seeds, other generators",
+    )
+
+
 # What was released, searched for what is sensitive.
 
 
-def _released_checks(run: _Run) -> Iterator[Check]:
+def _released_checks(run: Run) -> Iterator[Check]:
     files = [path for path in sorted(run.released.rglob("*")) if path.is_file()]
     if not files:
         yield _skipped("released files", "nothing was released yet")
@@ -712,7 +842,7 @@ def _released_checks(run: _Run) -> Iterator[Check]:
     )
 
 
-def _relative(path: pathlib.Path, run: _Run) -> str:
+def _relative(path: pathlib.Path, run: Run) -> str:
     return str(path.relative_to(run.root))
 
 
@@ -782,7 +912,7 @@ def _numbers_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
 # Delta.
 
 
-def _delta_checks(run: _Run) -> Iterator[Check]:
+def _delta_checks(run: Run) -> Iterator[Check]:
     from pate_tf.teachers.voters import records_in
 
     name, how = "delta against the number of records", "delta times the number of records"

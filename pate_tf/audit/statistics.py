@@ -190,9 +190,7 @@ def one_run_epsilon(
     """Returns the largest epsilon that right guesses in one run exclude; see `one_run_p_value`."""
 
     def is_excluded(epsilon: float) -> bool:
-        found = one_run_p_value(
-            num_canaries, num_guesses, num_right, epsilon=epsilon, delta=delta
-        )
+        found = one_run_p_value(num_canaries, num_guesses, num_right, epsilon=epsilon, delta=delta)
         return found < 1.0 - confidence
 
     if not num_guesses or not is_excluded(0.0):

@@ -30,6 +30,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "teachers": ("teachers", "trains the teachers on the private data"),
         "student": ("student", "releases labels, trains a student on them, writes its statement"),
         "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
+        "audit": ("audit", "tries to break what a mechanism or a run claims"),
+        "report": ("report", "writes one page for the person who signs"),
     },
     "Several holders, each with a teacher of its own": {
         "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),

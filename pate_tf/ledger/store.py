@@ -326,6 +326,13 @@ class Store:
                     found[query] = StoredAnswer(label=label, debit=debit, noisy_counts=counts)
         return found
 
+    def stored_labels(self) -> list[tuple[int, int | None]]:
+        """Returns the row that charged each answer and its label, in the order they were stored."""
+        with self._reporting():
+            return self._connection.execute(
+                "SELECT debit, label FROM answers ORDER BY position"
+            ).fetchall()
+
     def catch_up(self, *, is_own: bool = False) -> list[LedgerRow]:
         """Verifies the rows that were written since the last call, takes them up, and returns them.
 
