@@ -162,11 +162,11 @@ def die_at_rename(number: int, *, before: bool) -> None:
 
 def forbid_private_data() -> None:
     """Any attempt to load the private side of a data set ends the script."""
-    from pate_tf.data import catalogue, digits, tfds_source
+    from pate_tf.data import catalogue, tfds_source
 
     def load_private(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("private data were opened")
 
-    for owner in (catalogue, digits, tfds_source.Source):
+    for owner in (catalogue, tfds_source.Source):
         assert callable(owner.load_private)
         owner.load_private = load_private

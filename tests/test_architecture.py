@@ -229,7 +229,7 @@ def test_scikit_learn_stands_in_few_modules():
         and package(module) not in ("representations", "queries")
     ]
     assert users == [
-        *("pate_tf.api.classifier", "pate_tf.data.digits"),
+        *("pate_tf.api.classifier", "pate_tf.data.catalogue"),
         *("pate_tf.models.classifier", "pate_tf.models.forest"),
     ]
     keepers = [module for module in MODULES if "skops" in imported_packages(module)]

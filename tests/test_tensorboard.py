@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pate_tf.core import event_files as tensorboard
-from pate_tf.data.digits import DIGITS
+from pate_tf.data.catalogue import DIGITS
 
 
 def test_settings_and_results_stand_in_the_table(tmp_path):

@@ -54,8 +54,7 @@ def draft_schema(
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    fields, _ = tables.read_fields(public)
-    text = schema.draft(fields, label=label, owner=owner)
+    text = schema.draft(tables.read_table(public).fields, label=label, owner=owner)
     artifacts.write_text(target, text)
     return text
 
@@ -113,7 +112,8 @@ class FileSource(Settings):
         if self.public.is_dir():
             self._check_images()
             return image_folders.load_public(self.public)
-        return tables.load_public(self.public, self._schema(), label=self.label)
+        table = tables.read_table(self.public)
+        return table.public(self._schema(), name=self.public.stem, label=self.label)
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
         """SENSITIVE: returns the private records.
@@ -131,9 +131,8 @@ class FileSource(Settings):
             raise ValueError("private: expected two folders of images or two files, got one")
         if self.public.is_dir():
             return image_folders.load_private(self.private, public)
-        return tables.load_private(
-            self.private, self._schema(), public, label=self.label, owner=self.owner
-        )
+        table = tables.read_table(self.private)
+        return table.private(self._schema(), public, label=self.label, owner=self.owner)
 
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -529,12 +528,13 @@ class Data:
             )
         else:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
-        places = [f"row {place}" for place in range(len(public))]
-        samples = tables.public_records(fields, places, "public", by, name=name, label=label)
-        places = [f"row {place}" for place in range(len(private))]
-        records = tables.private_records(
-            frame_fields(private), places, "private", by, samples, label=label, owner=owner
+        places = [f"row {place}" for place in range(max(len(public), len(private)))]
+        samples = tables.Table(fields=fields, places=places[: len(public)], what="public").public(
+            by, name=name, label=label
         )
+        records = tables.Table(
+            fields=frame_fields(private), places=places[: len(private)], what="private"
+        ).private(by, samples, label=label, owner=owner)
         return cls(private=records, public=samples.split(samples.dataset.pool_size), schema=by)
 
     @classmethod

@@ -24,29 +24,24 @@ def augment(inputs: tf.Tensor, dataset: Dataset, seed: tf.Tensor) -> tf.Tensor:
         dataset: says which changes keep a label.
         seed: int32 `[2]`; the same seed gives the same changes.
     """
-    fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
-    if dataset.augmentation == "affine":
-        return _affine(
-            inputs, seed, fill, rotation=MAX_ROTATION, scaling=MAX_SCALING, shear=MAX_SHEAR
-        )
-    if dataset.augmentation == "shift":
-        return _affine(inputs, seed, fill)
+    if dataset.augmentation == "none":
+        return inputs
     if dataset.augmentation == "flip":
-        flip_seed, shift_seed = tf.unstack(tf.random.split(seed, 2))
+        flip_seed, seed = tf.unstack(tf.random.split(seed, 2))
         draws = tf.random.stateless_uniform([tf.shape(inputs)[0], 1, 1, 1], flip_seed)
-        flipped = tf.where(draws < 0.5, tf.reverse(inputs, axis=[2]), inputs)
-        return _affine(flipped, shift_seed, fill)
-    return inputs
+        inputs = tf.where(draws < 0.5, tf.reverse(inputs, axis=[2]), inputs)
+    fill = float(np.min(dataset.value_range[0]))  # what moves in from outside
+    turns = (MAX_ROTATION, MAX_SCALING, MAX_SHEAR) if dataset.augmentation == "affine" else (0,) * 3
+    return _affine(inputs, seed, fill, *map(float, turns))
 
 
 def _affine(
     images: tf.Tensor,
     seed: tf.Tensor,
     fill: float,
-    *,
-    rotation: float = 0.0,
-    scaling: float = 0.0,
-    shear: float = 0.0,
+    rotation: float,
+    scaling: float,
+    shear: float,
 ) -> tf.Tensor:
     height, width = images.shape[1], images.shape[2]
     draws = tf.random.stateless_uniform([tf.shape(images)[0], 5], seed, -1.0, 1.0)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import digits
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, open_builder
 
@@ -22,6 +21,20 @@ TABLES = ("adult", "diabetes")
 NAMES = ("digits", *SOURCES, *TABLES)
 PUBLIC_SPLITS = ("test", "validation")  # the first that there is
 POOL_SHARE = 0.9  # of the public samples; the rest evaluates the student
+
+
+# UCI's handwritten digits, embedded in scikit-learn: 1,797 gray images of 8 x 8 pixels.
+NUM_PRIVATE = 1_200
+DIGITS = Dataset(
+    name="digits",
+    kind="image",
+    input_shape=(8, 8, 1),
+    value_range=(0.0, 16.0),
+    num_classes=10,
+    class_names=tuple(str(digit) for digit in range(10)),
+    augmentation="affine",
+    pool_size=400,
+)
 
 
 def load_private(
@@ -73,7 +86,11 @@ class _Sides:
 
 def _sides(name: str, data_dir: pathlib.Path | None, *, svhn_extra: bool = True) -> _Sides:
     if name == "digits":
-        return _Sides(digits.load_private, digits.load_public, digits.DIGITS)
+        return _Sides(
+            lambda: PrivateExamples(DIGITS, *_digits(slice(NUM_PRIVATE))),
+            lambda: PublicExamples(DIGITS, *_digits(slice(NUM_PRIVATE, None))),
+            DIGITS,
+        )
     if is_named_function(name):
         return _Sides(
             lambda: PrivateExamples(*_from_function(name, "private", data_dir)),
@@ -85,6 +102,16 @@ def _sides(name: str, data_dir: pathlib.Path | None, *, svhn_extra: bool = True)
     return _Sides(
         lambda: source.load_private(data_dir), lambda: source.load_public(data_dir), source.dataset
     )
+
+
+def _digits(side: slice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Returns one side of all images in one fixed shuffled order: they are ordered by writer."""
+    from sklearn.datasets import load_digits
+
+    archive = load_digits()
+    order = np.random.default_rng(0).permutation(len(archive.target))[side]
+    inputs = archive.images[order].astype(np.uint8)[..., np.newaxis]
+    return inputs, archive.target[order].astype(np.int64)
 
 
 def _source(name: str, data_dir: pathlib.Path | None) -> Source:

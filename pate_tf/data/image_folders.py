@@ -24,11 +24,9 @@ def load_public(
     classes: Sequence[str] | None = None,
     augmentation: str = IMAGE_AUGMENTATION,
 ) -> PublicExamples:
-    """Returns the public images of a folder.
+    """Returns the public images of a folder, in a fixed order that has nothing to do with labels.
 
-    Those in a folder of a class's name have that label, those that lie loose have none. They come
-    in the order of their paths, which for a pool with labels is that of classes: samples are put in
-    a fixed order that has nothing to do with them.
+    Those in a folder of a class's name have that label, those outside of such folders have none.
 
     Args:
         folder: with the images.
@@ -39,30 +37,22 @@ def load_public(
     Raises:
         ValueError: if there are no images, they differ in shape, or classes are not known.
     """
-    found = _folders(folder)
-    named = tuple(classes) if classes else tuple(sorted(found))
-    if len(named) < 2:
+    names = tuple(classes) if classes else tuple(sorted(_folders(folder)))
+    if len(names) < 2:
         raise ValueError(
-            f"{folder}: expected folders of at least 2 classes, or `classes`, got {len(named)}"
+            f"{folder}: expected folders of at least 2 classes, or `classes`, got {len(names)}"
         )
-    _check_known(found, named, folder)
-    paths = [(path, UNKNOWN) for path in _images(folder)]
-    for number, name in enumerate(named):
-        paths += [(path, number) for path in _images(folder / name)] if name in found else []
-    if not paths:
-        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
-    order = np.random.default_rng(0).permutation(len(paths))
-    inputs = _read([paths[index][0] for index in order], None)
-    labels = np.array([paths[index][1] for index in order], np.int64)
+    labelled = _labelled_paths(folder, names)
+    inputs, labels = _read([*((path, UNKNOWN) for path in _images(folder)), *labelled], folder)
     dataset = Dataset(
         name=folder.resolve().name,
         kind="image",
         input_shape=inputs.shape[1:],
         value_range=(0.0, 255.0),
-        num_classes=len(named),
-        class_names=named,
+        num_classes=len(names),
+        class_names=names,
         augmentation=augmentation,
-        pool_size=pool_size(len(paths), has_labels=bool((labels != UNKNOWN).any())),
+        pool_size=pool_size(len(labels), has_labels=bool((labels != UNKNOWN).any())),
     )
     return PublicExamples(dataset, inputs, labels)
 
@@ -81,25 +71,9 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
         ValueError: if there are no images, one has another shape than the public ones, or a folder
             has the name of no class. The message names no class and no file.
     """
-    dataset = public.dataset
-    found = _folders(folder)
-    _check_known(found, dataset.class_names, folder)
-    paths = [
-        (path, number)
-        for number, name in enumerate(dataset.class_names)
-        if name in found
-        for path in _images(folder / name)
-    ]
-    if not paths:
-        raise ValueError(f"{folder}: expected a folder of images for each class, got no image")
+    paths = _labelled_paths(folder, public.dataset.class_names)
     paths.sort(key=lambda each: (each[0].name, each[1]))
-    # A fixed order, so that what goes by position does not go by class where names do.
-    order = np.random.default_rng(0).permutation(len(paths))
-    return PrivateExamples(
-        dataset,
-        _read([paths[index][0] for index in order], dataset.input_shape),
-        np.array([paths[index][1] for index in order], np.int64),
-    )
+    return PrivateExamples(public.dataset, *_read(paths, folder, shape=public.dataset.input_shape))
 
 
 def _folders(folder: pathlib.Path) -> set[str]:
@@ -108,12 +82,19 @@ def _folders(folder: pathlib.Path) -> set[str]:
     return {one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")}
 
 
-def _check_known(found: set[str], classes: Sequence[str], folder: pathlib.Path) -> None:
-    if found - set(classes):
+def _labelled_paths(folder: pathlib.Path, classes: Sequence[str]) -> list[tuple[pathlib.Path, int]]:
+    names = _folders(folder)
+    if names - set(classes):
         raise ValueError(
             f"{folder}: expected folders of the classes {', '.join(classes[:12])} alone, got "
             f"another"
         )
+    return [
+        (path, number)
+        for number, name in enumerate(classes)
+        if name in names
+        for path in _images(folder / name)
+    ]
 
 
 def _images(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -122,11 +103,20 @@ def _images(folder: pathlib.Path) -> list[pathlib.Path]:
     )
 
 
-def _read(paths: Sequence[pathlib.Path], shape: tuple[int, ...] | None) -> npt.NDArray[np.uint8]:
+def _read(
+    paths: Sequence[tuple[pathlib.Path, int]],
+    folder: pathlib.Path,
+    *,
+    shape: tuple[int, ...] | None = None,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Returns images and labels in a fixed order: what goes by position does not go by class."""
     import tensorflow as tf
 
-    images = []
-    for path in paths:
+    if not paths:
+        raise ValueError(f"{folder}: expected images ({', '.join(SUFFIXES)}), got none")
+    images, labels = [], []
+    for index in np.random.default_rng(0).permutation(len(paths)):
+        path, label = paths[index]
         try:
             image = tf.io.decode_image(
                 path.read_bytes(),
@@ -134,12 +124,13 @@ def _read(paths: Sequence[pathlib.Path], shape: tuple[int, ...] | None) -> npt.N
                 expand_animations=False,
             ).numpy()
         except (tf.errors.InvalidArgumentError, OSError):
-            raise ValueError(f"{path.parent.parent}: expected images, got a broken one") from None
+            raise ValueError(f"{folder}: expected images, got a broken one") from None
         shape = image.shape if shape is None else shape
         if image.shape != shape:
             raise ValueError(
-                f"{path.parent.parent}: expected images {list(shape)} as the first public one, got "
-                f"another shape; scale them before"
+                f"{folder}: expected images {list(shape)} as the first public one, got another "
+                f"shape; scale them before"
             )
         images.append(image)
-    return np.stack(images)
+        labels.append(label)
+    return np.stack(images), np.array(labels, np.int64)

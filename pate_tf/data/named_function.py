@@ -25,7 +25,7 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
 
     Args:
         name: a function, or `module:function`, whose module must be importable.
-        flag: what the user gave it as, for errors.
+        flag: what the user gave it as, for messages.
 
     Raises:
         ValueError: if there is no such function.
@@ -46,12 +46,7 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
 
 
 def call_function(name: Named, *arguments: Any, flag: str) -> Any:
-    """Calls a user's own function; what it raises becomes one line that names file and line.
-
-    Args:
-        name: as `import_function` takes it.
-        *arguments: what the function is called with.
-        flag: what the user gave it as, for errors.
+    """Calls a function as of `import_function`; what it raises becomes one line with file and line.
 
     Raises:
         ValueError: if there is no such function, or it raises or ends the program. The exception

@@ -33,8 +33,7 @@ class TableColumn:
         low: lowest value of a number, from public knowledge.
         high: highest value.
         categories: what else it can be; empty for a number.
-        other: whether there is one more feature for values that are not in the list, rather than an
-            error.
+        other: whether there is one more feature for values that are not in the list.
         missing: what stands for an empty field; None if that is an error.
         text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
 
@@ -51,23 +50,19 @@ class TableColumn:
     text: int = 0
 
     def __post_init__(self) -> None:
+        expected = ""
         if self.text:
             if not 1 <= self.text <= MOST_TEXT_FEATURES or self.categories or self.other:
-                raise ValueError(
-                    f"columns.{self.name}: expected for a text from 1 to {MOST_TEXT_FEATURES} "
-                    f"features and no categories"
-                )
-            return
-        if self.categories:
+                expected = f"for a text from 1 to {MOST_TEXT_FEATURES} features and no categories"
+        elif self.categories:
             if len(set(self.categories)) < len(self.categories):
-                raise ValueError(f"columns.{self.name}: expected each category once, got one twice")
-            return
-        if self.other:
-            raise ValueError(f"columns.{self.name}: expected other with categories alone")
-        if not -math.inf < self.low < self.high < math.inf:
-            raise ValueError(
-                f"columns.{self.name}: expected finite low < high, got {self.low} and {self.high}"
-            )
+                expected = "each category once, got one twice"
+        elif self.other:
+            expected = "other with categories alone"
+        elif not -math.inf < self.low < self.high < math.inf:
+            expected = f"finite low < high, got {self.low} and {self.high}"
+        if expected:
+            raise ValueError(f"columns.{self.name}: expected {expected}")
 
     @property
     def width(self) -> int:
@@ -90,8 +85,7 @@ class TableColumn:
             places: where each record stands.
 
         Raises:
-            ValueError: if a field is empty and nothing stands for that, no finite number, or of no
-                category.
+            ValueError: if a field does not fit the column.
         """
         if self.missing is not None:
             values = [self.missing if value == "" else value for value in values]
@@ -108,10 +102,7 @@ class TableColumn:
         return np.eye(self.width, dtype=np.float32)[found]
 
     def _numbers(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        try:
-            numbers = np.array(values, np.float64)
-        except ValueError:
-            numbers = np.array([number_or_nan(value) for value in values])
+        numbers = numbers_or_nan(values)
         self._check(np.isfinite(numbers), "a finite number", what, places)
         return np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
 
@@ -126,12 +117,14 @@ class TableColumn:
             )
 
 
-def number_or_nan(text: str) -> float:
-    """Returns the number that a text is, NaN if it is none."""
+def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Returns the number that each text is, `[num_texts]`; NaN for one that is none."""
     try:
-        return float(text)
+        return np.array(texts, np.float64)
     except ValueError:
-        return math.nan
+        if len(texts) == 1:
+            return np.full(1, np.nan)
+        return np.concatenate([numbers_or_nan([one]) for one in texts])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,13 +189,7 @@ class Schema:
     ) -> npt.NDArray[np.float32]:
         """Returns records as features float32 `[num_records, num_features]`.
 
-        Args:
-            fields: of each column by its name, a string for each record.
-            what: begins an error's message, which names the place and no value.
-            places: where each record stands.
-
-        Raises:
-            ValueError: if a column is missing, or a field does not fit it.
+        `fields` has a text for each record, by column; otherwise as `TableColumn.encode`.
         """
         for column in self.columns:
             if column.name not in fields:
@@ -211,10 +198,7 @@ class Schema:
         return np.concatenate(parts, axis=1)
 
     def encode(self, record: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-        """Returns one record as the float32 `[num_features]` features that a student takes.
-
-        Args:
-            record: the fields by column.
+        """Returns the float32 `[num_features]` features of one record, fields by column.
 
         Raises:
             ValueError: if a field is missing or does not fit.
@@ -225,16 +209,9 @@ class Schema:
     def encode_labels(
         self, values: Sequence[str], what: str, places: Sequence[str], *, may_be_empty: bool
     ) -> npt.NDArray[np.int64]:
-        """Returns labels as numbers of classes, int64 `[num_records]`.
+        """Returns labels as numbers of classes, int64 `[num_records]`, as `TableColumn.encode`.
 
-        Args:
-            values: the labels.
-            what: begins an error's message.
-            places: where each record stands.
-            may_be_empty: whether an empty one is -1, the sign of no label, rather than an error.
-
-        Raises:
-            ValueError: if a label is no class.
+        An empty one is -1, the sign of no label, or an error, as `may_be_empty` says.
         """
         number = {name: index for index, name in enumerate(self.classes)}
         if may_be_empty:
@@ -262,7 +239,7 @@ _COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text"}
 
 
 def read_schema(path: pathlib.Path) -> Schema:
-    """Reads a schema in TOML; `to_toml` writes one.
+    """Reads a schema in TOML.
 
     Raises:
         ValueError: if it is no TOML, or says what no schema says.
@@ -303,15 +280,12 @@ def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
         raise ValueError(f"{what}: expected either low and high, or categories, or text, got {got}")
     if is_range and not ("low" in given and "high" in given):
         raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
-    values: dict[str, Any] = {}
-    for key, kind in (
-        ("low", (int, float)),
-        ("high", (int, float)),
-        ("text", int),
-        ("other", bool),
-    ):
-        if key in given:
-            values[key] = _typed(given[key], kind, f"{what}.{key}")
+    types = {"low": (int, float), "high": (int, float), "text": int, "other": bool}
+    values: dict[str, Any] = {
+        key: _typed(given[key], kind, f"{what}.{key}")
+        for key, kind in types.items()
+        if key in given
+    }
     if "categories" in given:
         values["categories"] = _texts(given["categories"], f"{what}.categories")
     if given.get("missing") is not None:
@@ -325,19 +299,15 @@ def _check_keys(given: Mapping[str, Any], known: set[str], what: str) -> None:
 
 
 def _texts(given: Any, what: str) -> tuple[str, ...]:
-    if (
-        not isinstance(given, list)
-        or not given
-        or any(isinstance(one, list | dict) for one in given)
-    ):
+    is_list = isinstance(given, list) and given
+    if not is_list or any(isinstance(one, list | dict) for one in given):
         raise ValueError(f"{what}: expected a list of texts, got none")
     return tuple(field_text(one) for one in given)
 
 
 def _typed(given: Any, kind: Any, what: str) -> Any:
-    if given is not None and (
-        not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool)
-    ):
+    is_flag = isinstance(given, bool) and kind is not bool
+    if given is not None and (is_flag or not isinstance(given, kind)):
         raise ValueError(f"{what}: expected another type than {type(given).__name__}")
     return given
 
@@ -361,33 +331,29 @@ def draft(
         ValueError: if no column can be used.
     """
     classes = sorted({value for value in fields.get(label or "", ()) if value})
-    lines = ["# Drafted from public records. Look it through: ranges and categories are public."]
-    if label:
-        lines.append(f"label = {json.dumps(label)}")
-    if len(classes) > 1:
-        lines.append(f"classes = {json.dumps(classes, ensure_ascii=False)}")
-    else:
-        lines.append("classes = []  # state them, in the order of their numbers")
-    if owner:
-        lines.append(f"owner = {json.dumps(owner)}")
-    used = 0
-    for name, values in fields.items():
-        if name in (label, owner):
-            continue
-        body = _draft_column(values, may_be_numbers=name not in categories)
-        if body:
-            lines += ["", f"[columns.{_key(name)}]", *body]
-        else:
-            lines += ["", f"# left out: {name!r} has no number and too many values"]
-        used += bool(body)
-    if not used:
+    listed = json.dumps(classes, ensure_ascii=False) if len(classes) > 1 else ""
+    lines = [
+        "# Drafted from public records. Look it through: ranges and categories are public.",
+        *([f"label = {json.dumps(label)}"] if label else []),
+        f"classes = {listed or '[]  # state them, in the order of their numbers'}",
+        *([f"owner = {json.dumps(owner)}"] if owner else []),
+    ]
+    bodies = {
+        name: _draft_column(values, may_be_numbers=name not in categories)
+        for name, values in fields.items()
+        if name not in (label, owner)
+    }
+    if not any(bodies.values()):
         raise ValueError("columns: expected numbers or few categories in one at least, got none")
+    for name, body in bodies.items():
+        left_out = f"# left out: {name!r} has no number and too many values"
+        lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
     return "\n".join(lines) + "\n"
 
 
 def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
     has_gaps, values = "" in fields, [value for value in fields if value]
-    numbers = np.array([number_or_nan(value) for value in values])
+    numbers = numbers_or_nan(values)
     found = sorted(set(values))
     if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())

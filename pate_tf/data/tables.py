@@ -1,6 +1,7 @@
 """Tables in files, comma-separated or Parquet: private on one side and public on the other."""
 
 import csv
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -13,15 +14,82 @@ from pate_tf.data.schema import Schema, field_text
 PARQUET = (".parquet", ".pq")
 POOL_SHARE = 0.7  # of public records some of which have labels; the rest evaluates the student
 
-Fields = Mapping[str, Sequence[str]]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Records as texts. SENSITIVE if they are.
+
+    Attributes:
+        fields: of each column by its name, a text for each record.
+        places: where each record stands, for messages, which carry no field.
+        what: begins a message.
+    """
+
+    fields: Mapping[str, Sequence[str]] = dataclasses.field(repr=False)
+    places: Sequence[str] = dataclasses.field(repr=False)
+    what: str
+
+    def private(
+        self,
+        schema: Schema,
+        public: PublicExamples,
+        *,
+        label: str | None = None,
+        owner: str | None = None,
+    ) -> PrivateExamples:
+        """SENSITIVE: returns the private records.
+
+        Args:
+            schema: how a record becomes features.
+            public: whose data set this is.
+            label: name of the label's column; None for the schema's.
+            owner: name of the owner's column; None for the schema's.
+
+        Raises:
+            ValueError: if a column is missing, a record does not fit the schema, or there is none.
+        """
+        label, owner = label or schema.label, owner or schema.owner
+        if label is None:
+            raise ValueError("label: expected the name of the label's column, got none")
+        for name in filter(None, (label, owner)):
+            if name not in self.fields:
+                raise ValueError(f"{self.what}: expected a column {name}, got none")
+        inputs = self._inputs(schema)
+        labels = schema.encode_labels(
+            self.fields[label], self.what, self.places, may_be_empty=False
+        )
+        owners = np.array(self.fields[owner], np.str_) if owner else None
+        return PrivateExamples(public.dataset, inputs, labels, owners)
+
+    def public(self, schema: Schema, *, name: str, label: str | None = None) -> PublicExamples:
+        """Returns the public records; they need no labels, nor a column of them.
+
+        `name` is the data set's unless the schema says it; otherwise as `private`.
+        """
+        inputs, labels, column = self._inputs(schema), None, label or schema.label
+        if column is not None and column in self.fields:
+            labels = schema.encode_labels(
+                self.fields[column], self.what, self.places, may_be_empty=True
+            )
+        has_labels = labels is not None and bool((labels >= 0).any())
+        size = pool_size(len(self.places), has_labels=has_labels)
+        return PublicExamples(schema.dataset(name, size), inputs, labels)
+
+    def _inputs(self, schema: Schema) -> np.ndarray:
+        if not self.places:
+            raise ValueError(f"{self.what}: expected at least one record, got none")
+        return schema.encode_columns(self.fields, self.what, self.places)
 
 
-def read_fields(path: pathlib.Path) -> tuple[Fields, list[str]]:
-    """Returns the fields of each column by its name, and where each record stands.
+def pool_size(num_public: int, *, has_labels: bool) -> int:
+    """Returns how many public samples, from the first, form the pool by default."""
+    if not has_labels:
+        return num_public
+    return min(max(1, round(POOL_SHARE * num_public)), max(1, num_public - 1))
 
-    Args:
-        path: a file of comma-separated values whose first line names the columns, or Parquet, by
-            its name's end, which needs the package pyarrow.
+
+def read_table(path: pathlib.Path) -> Table:
+    """Reads comma-separated values whose first line names the columns, or Parquet (with pyarrow).
 
     Raises:
         ValueError: if the file is neither, or can't be read. The message carries no field.
@@ -31,20 +99,15 @@ def read_fields(path: pathlib.Path) -> tuple[Fields, list[str]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            _check_names(names, path)
-            columns: list[list[str]] = [[] for _ in names]
-            places = []
-            for record in reader:
-                if not record:
-                    continue
+            names = _checked_names([name.strip() for name in next(reader, [])], path)
+            records, places = [], []
+            for record in filter(None, reader):
                 if len(record) != len(names):
                     raise ValueError(
                         f"{path}, line {reader.line_num}: expected {len(names)} fields, got "
                         f"{len(record)}"
                     )
-                for column, field in zip(columns, record, strict=True):
-                    column.append(field.strip())
+                records.append([field.strip() for field in record])
                 places.append(f"line {reader.line_num}")
     except (csv.Error, UnicodeDecodeError):
         raise ValueError(f"{path}: expected comma-separated text, got something else") from None
@@ -52,10 +115,11 @@ def read_fields(path: pathlib.Path) -> tuple[Fields, list[str]]:
         raise ValueError(
             f"{path}: expected a file that can be read, got {error.strerror}"
         ) from None
-    return dict(zip(names, columns, strict=True)), places
+    columns = list(map(list, zip(*records, strict=True))) or [[] for _ in names]
+    return Table(fields=dict(zip(names, columns, strict=True)), places=places, what=str(path))
 
 
-def _read_parquet(path: pathlib.Path) -> tuple[Fields, list[str]]:
+def _read_parquet(path: pathlib.Path) -> Table:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -67,107 +131,15 @@ def _read_parquet(path: pathlib.Path) -> tuple[Fields, list[str]]:
         table = parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"{path}: expected Parquet, got something else ({error})") from None
-    _check_names(table.column_names, path)
     fields = {
         name: [field_text(value) for value in table.column(name).to_pylist()]
-        for name in table.column_names
+        for name in _checked_names(table.column_names, path)
     }
-    return fields, [f"record {index}" for index in range(table.num_rows)]
+    places = [f"record {index}" for index in range(table.num_rows)]
+    return Table(fields=fields, places=places, what=str(path))
 
 
-def _check_names(names: Sequence[str], path: pathlib.Path) -> None:
+def _checked_names(names: Sequence[str], path: pathlib.Path) -> Sequence[str]:
     if not names or len(set(names)) < len(names) or "" in names:
         raise ValueError(f"{path}: expected a name for each column, each once, in the first line")
-
-
-def load_private(
-    path: pathlib.Path,
-    schema: Schema,
-    public: PublicExamples,
-    *,
-    label: str | None = None,
-    owner: str | None = None,
-) -> PrivateExamples:
-    """SENSITIVE: returns the private records of a file.
-
-    Args:
-        path: as `read_fields` takes it.
-        schema: how a record becomes features.
-        public: whose data set this is.
-        label: name of the label's column; None for the schema's.
-        owner: name of the owner's column; None for the schema's.
-
-    Raises:
-        ValueError: if a column is missing, a record does not fit the schema, or there is none. The
-            message names a place and no value.
-    """
-    fields, places = read_fields(path)
-    return private_records(fields, places, str(path), schema, public, label=label, owner=owner)
-
-
-def private_records(
-    fields: Fields,
-    places: Sequence[str],
-    what: str,
-    schema: Schema,
-    public: PublicExamples,
-    *,
-    label: str | None = None,
-    owner: str | None = None,
-) -> PrivateExamples:
-    """SENSITIVE: returns the private records of a table; `what` begins an error's message.
-
-    Other arguments and errors as of `load_private`.
-    """
-    label, owner = label or schema.label, owner or schema.owner
-    if label is None:
-        raise ValueError("label: expected the name of the label's column, got none")
-    for name in (label, *([owner] if owner else [])):
-        if name not in fields:
-            raise ValueError(f"{what}: expected a column {name}, got none")
-    if not places:
-        raise ValueError(f"{what}: expected at least one record, got none")
-    return PrivateExamples(
-        public.dataset,
-        schema.encode_columns(fields, what, places),
-        schema.encode_labels(fields[label], what, places, may_be_empty=False),
-        np.array(fields[owner], np.str_) if owner else None,
-    )
-
-
-def load_public(path: pathlib.Path, schema: Schema, *, label: str | None = None) -> PublicExamples:
-    """Returns the public records of a file; they need no labels, nor a column of them.
-
-    Arguments and errors as of `load_private`.
-    """
-    fields, places = read_fields(path)
-    return public_records(fields, places, str(path), schema, name=path.stem, label=label)
-
-
-def public_records(
-    fields: Fields,
-    places: Sequence[str],
-    what: str,
-    schema: Schema,
-    *,
-    name: str,
-    label: str | None = None,
-) -> PublicExamples:
-    """Returns the public records of a table; `name` is the data set's unless the schema says it."""
-    if not places:
-        raise ValueError(f"{what}: expected at least one record, got none")
-    inputs = schema.encode_columns(fields, what, places)
-    labels = None
-    column = label or schema.label
-    if column is not None and column in fields:
-        labels = schema.encode_labels(fields[column], what, places, may_be_empty=True)
-    has_labels = labels is not None and bool((labels >= 0).any())
-    size = pool_size(len(places), has_labels=has_labels)
-    return PublicExamples(schema.dataset(name, size), inputs, labels)
-
-
-def pool_size(num_public: int, *, has_labels: bool) -> int:
-    """Returns how many public samples, from the first, form the pool by default."""
-    if not has_labels:
-        return num_public
-    return min(max(1, round(POOL_SHARE * num_public)), max(1, num_public - 1))
+    return names

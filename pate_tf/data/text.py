@@ -17,14 +17,11 @@ BATCH = 500
 
 
 def ngram_features(texts: tf.Tensor, num_features: int) -> tf.Tensor:
-    """Returns features float32 `[batch, num_features]`, each from 0 to 1, of strings `[batch]`.
+    """Returns features float32 `[batch, num_features]`, from 0 to 1, of UTF-8 strings `[batch]`.
 
-    Lower case; words of letters and digits; one or two in a row are hashed to a feature. Features
-    hold the square roots of how often, scaled to length 1: zeros for a text without words.
-
-    Args:
-        texts: UTF-8; what is none of it separates words.
-        num_features: how many; different n-grams may share one.
+    Lower case; words of letters and digits; one or two in a row are hashed to a feature, which
+    different ones may share. Features hold the square roots of how often, scaled to norm 1: zeros
+    for a text without words.
     """
     # In this order: what makes letters small stops at a zero byte.
     spaced = tf.strings.regex_replace(texts, r"[^\pL\pN]+", " ")
@@ -51,11 +48,7 @@ def encode(texts: Sequence[str], num_features: int = NUM_FEATURES) -> npt.NDArra
 
 
 def as_texts(values: npt.ArrayLike, what: str) -> list[str]:
-    """Returns strings `[num_texts]` as a list.
-
-    Raises:
-        ValueError: if something else than strings is among them. The message carries no text.
-    """
+    """Returns strings `[num_texts]` as a list; ValueError, without the text, if one is none."""
     array = np.asarray(values, dtype=object)
     if array.ndim != 1 or not all(isinstance(text, str) for text in array):
         raise ValueError(f"{what}: expected strings [num_texts], got something else")

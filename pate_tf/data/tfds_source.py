@@ -9,10 +9,11 @@ import dataclasses
 import hashlib
 import io
 import logging
+import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,7 @@ class Source:
         public_split: the split that holds the student's pool.
         input_name: the feature that is the input.
         label_name: the feature that is the label.
-        raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand;
-            empty if there is no such way.
+        raw_files: names of the raw files that a user can put into `<data_dir>/<builder>` by hand.
     """
 
     dataset: Dataset
@@ -81,21 +81,15 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
     """
     with errors_in_one_line(source, data_dir):
         builder = open_builder(source.builder, data_dir, source.raw_files)
-        num_bytes = builder.info.splits[split].num_examples
-        num_bytes *= int(np.prod(source.dataset.input_shape))
-        num_bytes *= np.dtype(source.dataset.input_type).itemsize
-        if num_bytes > LARGEST_IN_MEMORY:
-            return _mapped(source, builder, split)
-        number = builder.info.splits[split].num_examples
-        inputs = np.empty((number, *source.dataset.input_shape), source.dataset.input_type)
-        labels = np.empty(number, np.int64)
-        done = 0
-        for some_inputs, some_labels in _streamed(source, builder, split):
-            inputs[done : done + len(some_inputs)] = some_inputs
-            labels[done : done + len(some_inputs)] = some_labels
-            done += len(some_inputs)
-        _check_number(done, number, split)
-        return inputs, labels
+        shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
+        if math.prod(shape) * np.dtype(source.dataset.input_type).itemsize > LARGEST_IN_MEMORY:
+            return _mapped(source, builder, split, shape)
+        inputs = np.empty(shape, source.dataset.input_type)
+
+        def put(start: int, batch: npt.NDArray[Any]) -> None:
+            inputs[start : start + len(batch)] = batch
+
+        return inputs, _labels_of(source, builder, split, shape[0], put)
 
 
 @contextlib.contextmanager
@@ -110,9 +104,8 @@ def errors_in_one_line(source: Source, data_dir: pathlib.Path | None) -> Iterato
             raise ValueError(f"dataset {name}: {raw}") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         place = data_dir or "the default data_dir"
-        by_hand = ""
-        if source.raw_files:
-            by_hand = f", or {' and '.join(source.raw_files)} in {place}/{source.builder}"
+        files = " and ".join(source.raw_files)
+        by_hand = f", or {files} in {place}/{source.builder}" if files else ""
         raise ValueError(
             f"dataset {name}: expected it prepared by TensorFlow Datasets in {place}{by_hand} or a "
             f"network to download it from, got: {reason}"
@@ -120,13 +113,7 @@ def errors_in_one_line(source: Source, data_dir: pathlib.Path | None) -> Iterato
 
 
 def open_builder(name: str, data_dir: pathlib.Path | None, raw_files: Sequence[str] = ()) -> Any:
-    """Returns a TFDS builder whose data are prepared.
-
-    Args:
-        name: the name that TFDS knows.
-        data_dir: as in `load_split`.
-        raw_files: as in `Source`.
-    """
+    """Returns a TFDS builder of a name whose data are prepared; the others as of `load_split`."""
     with contextlib.redirect_stdout(io.StringIO()):  # the library never prints, nor may TFDS here
         import tensorflow_datasets as tfds
 
@@ -174,61 +161,58 @@ def _raw_data_error(error: BaseException | None) -> RawDataError | None:
     return error
 
 
-def _streamed(source: Source, builder: Any, split: str) -> Iterator[Arrays]:
-    """Yields inputs and labels of a split, a batch at a time: all at once take three times as much.
+def _labels_of(
+    source: Source,
+    builder: Any,
+    split: str,
+    number: int,
+    put: Callable[[int, npt.NDArray[Any]], object],
+) -> npt.NDArray[np.int64]:
+    """Returns a split's labels; hands each batch of inputs to `put`, with its first one's place.
 
-    Always in one order: partition and queries are positions in it.
+    Always in one order: partition and queries are positions in it. All at once would take three
+    times the memory.
     """
     import tensorflow_datasets as tfds
 
     # What is streamed once must not be cached by the way.
     streamed = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, read_config=streamed)
+    expected, labels = source.dataset.input_shape, [np.empty(0, np.int64)]
+    done = 0
     for batch in examples.batch(STREAMED_BATCH).as_numpy_iterator():
         inputs = np.asarray(batch[source.input_name], source.dataset.input_type)
-        if inputs.shape[1:] != source.dataset.input_shape:
+        if inputs.shape[1:] != expected:
             raise ValueError(
-                f"expected inputs of shape {list(source.dataset.input_shape)} in {split}, got "
+                f"expected inputs of shape {list(expected)} in {split}, got "
                 f"{list(inputs.shape[1:])}"
             )
-        yield inputs, np.asarray(batch[source.label_name], np.int64)
+        put(done, inputs)
+        labels.append(np.asarray(batch[source.label_name], np.int64))
+        done += len(inputs)
+    if done != number:
+        raise ValueError(f"expected {number} examples in {split}, got {done}")
+    return np.concatenate(labels)
 
 
-def _check_number(found: int, expected: int, split: str) -> None:
-    if found != expected:
-        raise ValueError(f"expected {expected} examples in {split}, got {found}")
-
-
-def _mapped(source: Source, builder: Any, split: str) -> Arrays:
+def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) -> Arrays:
     """Streams a split into two `.npy` files, unless it was done before, and maps the inputs."""
     about = builder.info.as_json + split + source.input_name
     name = f"pate_tf-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
     folder = pathlib.Path(builder.data_dir)
     inputs_path, labels_path = folder / f"{name}-inputs.npy", folder / f"{name}-labels.npy"
     if not labels_path.exists():  # it comes last
-        shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
-        labels = np.empty(shape[0], np.int64)
+        kind = np.dtype(source.dataset.input_type).str
         with artifacts.atomic_file(inputs_path, private=True) as file:
-            np.lib.format.write_array_header_2_0(
-                file,
-                {
-                    "descr": np.dtype(source.dataset.input_type).str,
-                    "fortran_order": False,
-                    "shape": shape,
-                },
+            header = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_2_0(file, header)
+            labels = _labels_of(
+                source, builder, split, shape[0], lambda _, batch: file.write(batch.tobytes())
             )
-            done = 0
-            for inputs, some_labels in _streamed(source, builder, split):
-                file.write(inputs.tobytes())
-                labels[done : done + len(inputs)] = some_labels
-                done += len(inputs)
-            _check_number(done, len(labels), split)
         with artifacts.atomic_file(labels_path, private=True) as file:
             np.save(file, labels, allow_pickle=False)
-    return (
-        np.asarray(np.load(inputs_path, mmap_mode="r", allow_pickle=False)),
-        artifacts.read_array(labels_path),
-    )
+    inputs = np.asarray(np.load(inputs_path, mmap_mode="r", allow_pickle=False))
+    return inputs, artifacts.read_array(labels_path)
 
 
 # Image data sets that TensorFlow Datasets knows: train is private, test is public.

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow_datasets as tfds
 
 from pate_tf.core.dataset import Dataset
@@ -28,7 +27,7 @@ URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One feature of a table.
+    """One feature of a table: a number from `low` to `high` by which it is scaled, or a category.
 
     Attributes:
         name: as the table's documentation calls it.
@@ -45,17 +44,14 @@ class Column:
     @property
     def value_range(self) -> tuple[float, float]:
         """Public low and high values."""
-        if self.categories:
-            return 0.0, float(max(1, len(self.categories) - 1))
-        return self.low, self.high
+        return (
+            (0.0, max(1.0, len(self.categories) - 1.0))
+            if self.categories
+            else (self.low, self.high)
+        )
 
     def encode(self, text: str, place: str) -> float:
-        """Returns a field as a number: a category by its place in the public list.
-
-        Raises:
-            RawDataError: if it is an unknown category, or no finite number. It names the place and
-                the column, not the value.
-        """
+        """Returns a field as a number; RawDataError, without the value, if it is none."""
         try:
             number = float(self.categories.index(text) if self.categories else float(text))
         except ValueError:
@@ -102,33 +98,25 @@ class RawTable:
             pool_size=self.pool_size,
         )
 
-    def features(self, record: Mapping[str, str], place: str) -> npt.NDArray[np.float32]:
-        """Returns a record's features `[num_columns]`.
+    def example(self, record: Mapping[str, str], place: str) -> dict[str, Any]:
+        """Returns a record's features float32 `[num_columns]` and its label.
 
         Raises:
-            RawDataError: if a field is an unknown category, or no finite number.
+            RawDataError: if a field is an unknown category or label, or no finite number.
         """
-        row = [column.encode(record[column.name], place) for column in self.columns]
-        return np.array(row, np.float32)
-
-    def class_of(self, record: Mapping[str, str], place: str) -> int:
-        """Returns the class of a record's label; RawDataError if the label is unknown."""
-        text = record[self.label].removesuffix(".")  # in Adult's test file a full stop follows
-        if text not in self.labels:
+        label = record[self.label].removesuffix(".")  # in Adult's test file a full stop follows
+        if label not in self.labels:
             raise RawDataError(
                 f"{place}: label: expected one of {', '.join(self.labels)}, got something else"
             )
-        return self.labels[text]
+        row = [column.encode(record[column.name], place) for column in self.columns]
+        return {"features": np.array(row, np.float32), "label": self.labels[label]}
 
 
 def raw_files(dl_manager: Any, urls: Mapping[str, str]) -> dict[str, pathlib.Path]:
-    """Returns raw files by name: those put into the manual folder by hand, or downloaded ones.
+    """Returns paths by file name: of `urls`, those in the manual folder, else downloaded ones.
 
     Downloads are checked against `checksums.tsv`.
-
-    Args:
-        dl_manager: TFDS' download manager.
-        urls: from a file's name to where it is downloaded from.
     """
     try:
         folder = pathlib.Path(dl_manager.manual_dir)
@@ -144,16 +132,13 @@ def raw_files(dl_manager: Any, urls: Mapping[str, str]) -> dict[str, pathlib.Pat
 def read_records(
     lines: Iterable[str], fields: Sequence[str], *, file: str, first_line: int = 1
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Reads comma-separated records; blank lines are left out.
+    """Yields where each comma-separated record stands, for messages, and its fields by name.
 
     Args:
-        lines: of the file, without a header.
+        lines: of the file, without a header; blank ones are left out.
         fields: the name of each field.
-        file: its name, for errors.
+        file: its name, for messages.
         first_line: the number of the first of `lines` in the file.
-
-    Yields:
-        Where the record stands, for errors, and its fields by name.
 
     Raises:
         RawDataError: if a record has another number of fields, or the file is no text.
@@ -289,8 +274,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
             lines = ("\n" if line.startswith("|") else line for line in file)
             records = read_records(lines, ADULT_FIELDS, file=path.name)
             for index, (place, record) in enumerate(records):
-                features = ADULT_TABLE.features(record, place)
-                yield index, {"features": features, "label": ADULT_TABLE.class_of(record, place)}
+                yield index, ADULT_TABLE.example(record, place)
 
 
 # Diabetes: is a patient readmitted within 30 days?
@@ -332,8 +316,8 @@ DIABETES_TABLE = RawTable(
 DIABETES = DIABETES_TABLE.dataset
 
 
-def is_kept(encounter: str, label: int) -> bool:
-    """Whether an encounter is one of the balanced set: looks at its number and its class alone."""
+def is_taken(encounter: str, label: int) -> bool:
+    """Whether an encounter is in the balanced set, by its number and its class alone."""
     return label == 0 or _fraction("encounter", encounter) < SHARE_OF_LATER_OR_NEVER
 
 
@@ -379,33 +363,24 @@ class Diabetes(tfds.core.GeneratorBasedBuilder):
         return builder_info(self, DIABETES_TABLE, "296", patient=tfds.features.Text())
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[Any]]:
-        (path,) = raw_files(
-            dl_manager, {name: f"{URL}00296/{name}" for name in DIABETES_FILES}
-        ).values()
-        return {
-            "train": self._generate_examples(path, public=False),
-            "test": self._generate_examples(path, public=True),
-        }
+        (name,) = DIABETES_FILES
+        path = raw_files(dl_manager, {name: f"{URL}00296/{name}"})[name]
+        sides = {"train": False, "test": True}
+        return {side: self._generate_examples(path, public=one) for side, one in sides.items()}
 
     def _generate_examples(
         self, path: pathlib.Path, *, public: bool
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         index = 0
         for place, record in _encounters(path):
-            label, patient = DIABETES_TABLE.class_of(record, place), record["patient_nbr"]
-            if is_public(patient) == public and is_kept(record["encounter_id"], label):
-                features = DIABETES_TABLE.features(record, place)
-                yield index, {"features": features, "label": label, "patient": patient}
+            patient, example = record["patient_nbr"], DIABETES_TABLE.example(record, place)
+            if is_public(patient) == public and is_taken(record["encounter_id"], example["label"]):
+                yield index, {**example, "patient": patient}
                 index += 1
 
 
 def _encounters(path: pathlib.Path) -> Iterator[tuple[str, dict[str, str]]]:
-    needed = [
-        "encounter_id",
-        "patient_nbr",
-        "readmitted",
-        *(column.name for column in DIABETES_COLUMNS),
-    ]
+    needed = ["encounter_id", "patient_nbr", "readmitted", *(one.name for one in DIABETES_COLUMNS)]
     try:
         with zipfile.ZipFile(path) as archive, archive.open(DIABETES_MEMBER) as member:
             lines = io.TextIOWrapper(member, encoding="utf-8", newline="")

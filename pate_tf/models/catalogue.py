@@ -5,6 +5,7 @@ Every model takes raw inputs `[batch, *input_shape]` as the data set holds them 
 """
 
 import contextlib
+import functools
 import pathlib
 import random
 from collections.abc import Callable, Iterator
@@ -37,47 +38,30 @@ def _scaled_input(dataset: Dataset) -> list[Any]:
     return [keras.Input(dataset.input_shape), rescaling]
 
 
-def _check_image(dataset: Dataset, model: str) -> None:
+def _check_image(dataset: Dataset, smallest: int = 0) -> None:
     if dataset.kind != "image":
-        raise ValueError(f"model {model}: expected images, got {dataset.kind} {dataset.name}")
+        raise ValueError(f"model: expected images, got {dataset.kind} {dataset.name}")
+    height, width = dataset.input_shape[:2]
+    if min(height, width) < smallest:
+        raise ValueError(
+            f"model: expected images of at least {smallest} x {smallest}, got {height} x {width}; "
+            f"mlp takes inputs of any shape"
+        )
 
 
-def cnn(dataset: Dataset) -> keras.Model:
+def _three_convolutions(dataset: Dataset, channels: tuple[int, int, int]) -> keras.Model:
     """Three small convolutions: learns from a few hundred images in about half a second.
 
     It was chosen among five on MNIST for accuracy a second of training, before any run that a
     number in the docs comes from (`benchmarks/teachers.py`).
     """
-    return _three_convolutions(dataset, (16, 32, 48), "cnn")
-
-
-def wide_cnn(dataset: Dataset) -> keras.Model:
-    """The small one with twice the channels, for students: they learn from the whole pool."""
-    return _three_convolutions(dataset, (32, 64, 96), "wide_cnn")
-
-
-def _three_convolutions(
-    dataset: Dataset, channels: tuple[int, int, int], model: str
-) -> keras.Model:
-    _check_image(dataset, model)
-    if min(dataset.input_shape[:2]) < SMALLEST_IMAGE:
-        height, width = dataset.input_shape[:2]
-        raise ValueError(
-            f"model {model}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, got "
-            f"{height} x {width}; mlp takes inputs of any shape"
-        )
-    large = min(dataset.input_shape[:2]) >= 16
+    _check_image(dataset, SMALLEST_IMAGE)
+    size, stride = (4, 2) if min(dataset.input_shape[:2]) >= 16 else (3, 1)
     first, second, third = channels
     return keras.Sequential(
         [
             *_scaled_input(dataset),
-            layers.Conv2D(
-                first,
-                4 if large else 3,
-                strides=2 if large else 1,
-                padding="same",
-                activation="relu",
-            ),
+            layers.Conv2D(first, size, strides=stride, padding="same", activation="relu"),
             layers.Conv2D(second, 3, padding="same", activation="relu"),
             layers.MaxPooling2D(),
             layers.Conv2D(third, 3, activation="relu"),
@@ -99,8 +83,9 @@ def mlp(dataset: Dataset) -> keras.Model:
     )
 
 
-def _paper(dataset: Dataset, hidden: tuple[int, ...], model: str) -> keras.Model:
-    _check_image(dataset, model)
+def _paper(dataset: Dataset, hidden: tuple[int, ...]) -> keras.Model:
+    """The paper's: two 5x5 convolutions with max-pooling, and dense layers."""
+    _check_image(dataset)
     return keras.Sequential(
         [
             *_scaled_input(dataset),
@@ -115,19 +100,9 @@ def _paper(dataset: Dataset, hidden: tuple[int, ...], model: str) -> keras.Model
     )
 
 
-def paper_mnist(dataset: Dataset) -> keras.Model:
-    """The paper's MNIST teacher: two 5x5 convolutions with max-pooling and one dense layer."""
-    return _paper(dataset, (384,), "paper_mnist")
-
-
-def paper_svhn(dataset: Dataset) -> keras.Model:
-    """The paper's SVHN teacher: its MNIST teacher with two more hidden layers."""
-    return _paper(dataset, (384, 384, 192), "paper_svhn")
-
-
 def deeper(dataset: Dataset) -> keras.Model:
     """Three pairs of 3x3 convolutions and two dense layers with dropout, for larger shares."""
-    _check_image(dataset, "deeper")
+    _check_image(dataset)
     blocks: list[Any] = []
     for filters in (48, 96, 128):
         blocks += [
@@ -149,12 +124,13 @@ def deeper(dataset: Dataset) -> keras.Model:
 
 
 BUILDERS: dict[str, Builder] = {
-    "cnn": cnn,
-    "wide_cnn": wide_cnn,
+    "cnn": functools.partial(_three_convolutions, channels=(16, 32, 48)),
+    # For students, which learn from the whole pool.
+    "wide_cnn": functools.partial(_three_convolutions, channels=(32, 64, 96)),
     "mlp": mlp,
     "deeper": deeper,
-    "paper_mnist": paper_mnist,
-    "paper_svhn": paper_svhn,
+    "paper_mnist": functools.partial(_paper, hidden=(384,)),
+    "paper_svhn": functools.partial(_paper, hidden=(384, 384, 192)),
 }
 
 
@@ -164,12 +140,10 @@ def default_model(dataset: Dataset) -> str:
 
 
 def find_builder(name: Named) -> Builder:
-    """Returns the function that builds a model.
+    """Returns the function from a `Dataset` to a Keras model, from raw inputs to logits.
 
     Args:
-        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`,
-            that takes a `Dataset` and returns a Keras model from raw inputs to logits `[batch,
-            num_classes]`.
+        name: one of `BUILDERS`, or a function of the user's own, itself or as `module:function`.
 
     Raises:
         ValueError: if there is no such model.
@@ -180,7 +154,8 @@ def find_builder(name: Named) -> Builder:
         raise ValueError(
             f"model: expected one of {', '.join(BUILDERS)} or module:function, got {name!r}"
         )
-    return import_function(name, flag="model")
+    import_function(name, flag="model")
+    return lambda dataset: call_function(name, dataset, flag="model")
 
 
 @contextlib.contextmanager
@@ -199,9 +174,9 @@ def _seeded_initializers(seed: int) -> Iterator[None]:
 def seeded(seed: int) -> Iterator[None]:
     """Fixes everything that draws from a global generator: Python's, NumPy's, TensorFlow's, Keras'.
 
-    For code of other people's that knows no other, such as Keras' `fit` and layers of a user's own.
-    The callers' generators get their states back; TensorFlow's, which gives none away, begins again
-    at the seed that it had, or without one; Keras' begins at this seed.
+    For code of other people's that knows no other, such as Keras' `fit`. The callers' generators
+    get their states back; TensorFlow's, which gives none away, begins again at the seed that it
+    had.
     """
     before = tf.compat.v1.get_seed(0)[0]
     states = random.getstate(), np.random.get_state()
@@ -216,33 +191,22 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def build(name: Named, dataset: Dataset, *, seed: int = 0) -> keras.Model:
-    """Builds a model and checks that it fits the data set.
+    """Builds a model, as `find_builder` names it, and checks that it fits the data set.
 
-    Args:
-        name: as `find_builder` takes it.
-        dataset: the data the model is for.
-        seed: fixes initial weights and dropout.
+    `seed` fixes initial weights and dropout.
 
     Raises:
         ValueError: if the model is unknown or does not map inputs of the data set to logits.
     """
     builder = find_builder(name)
     with _seeded_initializers(seed):
-        model = (
-            call_function(name, dataset, flag="model")
-            if is_named_function(name)
-            else builder(dataset)
-        )
+        model = builder(dataset)
     check_model(model, dataset, name_of(name))
     return model
 
 
 def check_model(model: Any, dataset: Dataset, name: str) -> None:
-    """Checks that a model takes a data set's raw inputs and returns a number for each class.
-
-    Raises:
-        ValueError: if it does not.
-    """
+    """Raises ValueError unless a Keras model maps a data set's raw inputs to a number a class."""
     if not isinstance(model, keras.Model):
         raise ValueError(f"model {name}: expected a Keras model, got {type(model).__name__}")
     if not (model.built and hasattr(model, "input_shape")):

@@ -25,7 +25,7 @@ from sklearn.exceptions import NotFittedError
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.validation import IntArray
-from pate_tf.data.named_function import Named, call_function, is_named_function
+from pate_tf.data.named_function import Named, is_named_function
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
 
@@ -67,13 +67,10 @@ class Estimator:
     fitted: Any = dataclasses.field(repr=False)
 
     def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
-        """Returns labels int64 `[num_inputs]`.
+        """Returns labels int64 `[num_inputs]` of inputs `[num_inputs, ...]`.
 
         Whether an estimator fails on an input can follow from the records that it was fitted to. So
         it does not raise then: the label of that input is 0.
-
-        Args:
-            inputs: `[num_inputs, ...]`, finite numbers.
 
         Raises:
             ValueError: if the inputs are not finite, have another number of features, or labels are
@@ -113,25 +110,15 @@ def is_estimator(value: Any) -> bool:
 
 
 def is_classifier(model: Named, dataset: Dataset) -> bool:
-    """Whether `--model` names a classifier of scikit-learn: a forest, or what a function returns.
-
-    Raises:
-        ValueError: if there is no such function, or the classifier can't be stored.
-    """
-    if model == forest.RANDOM_FOREST:
-        return True
+    """Whether `--model` names a classifier of scikit-learn that can be stored, as above."""
     if not is_named_function(model):
-        return False
-    return is_storable_classifier(call_function(model, dataset, flag="model"))
+        return model == forest.RANDOM_FOREST
+    return is_storable_classifier(forest.unfitted(model, dataset))
 
 
 def is_storable_classifier(built: Any) -> bool:
-    """Whether something is a classifier of scikit-learn.
-
-    Raises:
-        ValueError: if it is one that can't be stored.
-    """
-    if not isinstance(built, sklearn.base.BaseEstimator) or not sklearn.base.is_classifier(built):
+    """Whether something is a classifier of scikit-learn; ValueError if it can't be stored."""
+    if not is_estimator(built) or not sklearn.base.is_classifier(built):
         return False
     _dump(built)
     return True
@@ -142,14 +129,13 @@ def fit(
 ) -> list[npt.NDArray[Any]]:
     """Fits a classifier of scikit-learn, in one thread, so that cores do not matter.
 
-    Records that all have one label make a classifier that always answers it. Without any records it
-    always answers the first class, which says nothing but that. A classifier that fails on these
-    records gives way to one that always answers their commonest label: who sees a run stop would
-    learn something of them. `check_learns` tells beforehand of one that can't learn at all.
+    Records that all have one label make a classifier that always answers it, and no records one
+    that always answers the first class. A classifier that fails on these records gives way to one
+    that always answers their commonest label: who sees a run stop would learn something of them.
+    `check_learns` tells beforehand of one that can't learn at all.
 
     Args:
-        model: "random_forest", or `module:function` for a function of the user's own that takes a
-            `Dataset` and returns an unfitted classifier.
+        model: as of `forest.fit`, also of a classifier that is no forest.
         dataset: the data the classifier is for.
         inputs: `[num_records, *input_shape]`, raw.
         labels: `[num_records]`; classes may be missing among them, or all records.
@@ -173,11 +159,7 @@ def fit(
 
 
 def check_learns(model: Named, dataset: Dataset) -> None:
-    """Checks that a classifier learns from records that are made up of public values alone.
-
-    Raises:
-        ValueError: if it does not, with what it says, or if it can't be stored.
-    """
+    """Raises ValueError unless a classifier learns from made-up records and can be stored."""
     random = np.random.default_rng(0)
     labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
@@ -193,35 +175,27 @@ def check_learns(model: Named, dataset: Dataset) -> None:
 
 
 def _fitted(
-    model: Named,
-    dataset: Dataset,
-    rows: npt.NDArray[np.float32],
-    labels: IntArray,
-    seed: int,
+    model: Named, dataset: Dataset, rows: npt.NDArray[np.float32], labels: IntArray, seed: int
 ) -> list[npt.NDArray[Any]]:
     with warnings.catch_warnings(), threadpoolctl.threadpool_limits(1):
         warnings.simplefilter("ignore")  # they may quote records
         if forest.is_forest(model, dataset):
             return forest.fit(model, dataset, rows, labels, seed).arrays()
         # A copy: what is fitted may not go on from what another teacher left.
-        estimator = sklearn.base.clone(call_function(model, dataset, flag="model"))
+        estimator = sklearn.base.clone(forest.unfitted(model, dataset))
         if len(np.unique(labels)) == 1:  # many classifiers refuse to learn from that
             estimator = DummyClassifier(strategy="most_frequent")
-        states = {name: seed for name in estimator.get_params() if _is_random_state(name)}
+        states = {
+            name: seed
+            for name in estimator.get_params()
+            if name.rpartition("__")[2] == "random_state"
+        }
         return [_dump(estimator.set_params(**states).fit(rows, labels))]
 
 
 def from_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Classifier:
-    """Rebuilds a classifier from what `fit` returned.
-
-    Raises:
-        ValueError: if the arrays hold none, or one that is not trusted.
-    """
+    """Rebuilds a classifier from what `fit` returned; ValueError if it is none that is trusted."""
     return _load(arrays[0]) if len(arrays) == 1 else Forest.from_arrays(arrays)
-
-
-def _is_random_state(parameter: str) -> bool:
-    return parameter.rpartition("__")[2] == "random_state"
 
 
 def _dump(estimator: Any) -> npt.NDArray[np.uint8]:
@@ -252,7 +226,7 @@ def _load(array: npt.NDArray[Any]) -> Estimator:
         raise ValueError(
             f"classifier: expected an archive of skops, got something else ({type(error).__name__})"
         ) from None
-    if not isinstance(fitted, sklearn.base.BaseEstimator):
+    if not is_estimator(fitted):
         raise ValueError(f"classifier: expected an estimator, got {type(fitted).__name__}")
     return Estimator(fitted)
 

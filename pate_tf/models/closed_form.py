@@ -58,9 +58,8 @@ def fit(
         labels: `[num_records]`.
         num_classes: number of classes; some may have no record.
         num_views: of norm 1 each in the features, public.
-        scale: factors by which features vary equally in the pool, `[num_features]`, public, as
-            `Encoder.scale`; None where unknown. `ridge` uses it: a weight is penalised the more,
-            the more its feature varies.
+        scale: as of `Encoder.scale`. `ridge` penalises a weight the more, the more its feature
+            varies.
 
     Returns:
         Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
@@ -127,11 +126,7 @@ def _nearest_mean(
 
 
 def stack(name: str, teachers: Sequence[Sequence[npt.NDArray[Any]]]) -> Arrays:
-    """Joins what `fit` returned for each teacher.
-
-    Args:
-        name: of `NAMES`.
-        teachers: at least one.
+    """Joins what `fit` returned for each of at least one teacher.
 
     Returns:
         Of linear ones `[num_teachers, num_features, num_classes]` and `[num_teachers,

@@ -52,6 +52,38 @@ class Part(tf.Module):
         raise NotImplementedError
 
 
+class Directions(tf.Module):
+    """A view of L2 norm 1: features along the directions in which a pool's inputs differ most.
+
+    Attributes:
+        mean: of the pool's features, which says nothing of one input and is taken away.
+        directions: `[num_features, width]`, the foremost first.
+        variances: of the pool in each, as shares of those in all directions together.
+    """
+
+    def __init__(self, num_features: int, most: int) -> None:
+        """All are zeros before `find`; `most` is the largest width."""
+        super().__init__()
+        self.width = min(num_features, most)
+        self.mean, self.directions, self.variances = (
+            tf.Variable(tf.zeros(shape), trainable=False)
+            for shape in ([num_features], [num_features, self.width], [self.width])
+        )
+
+    def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
+        """Takes the directions from the mean and covariance of a pool's features."""
+        variances, vectors = np.linalg.eigh(covariance)  # ascending
+        along = np.maximum(variances[::-1], 0.0)
+        along /= max(float(along.sum()), np.finfo(np.float32).tiny)
+        self.mean.assign(mean.astype(np.float32))
+        self.directions.assign(vectors[:, ::-1][:, : self.width].astype(np.float32))
+        self.variances.assign(along[: self.width].astype(np.float32))
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Returns float32 `[batch, width]` of features `[batch, num_features]`."""
+        return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
+
+
 class Encoder(tf.Module):
     """Public: features of raw inputs, in views that lie side by side.
 
@@ -70,13 +102,7 @@ class Encoder(tf.Module):
     def __init__(
         self, dataset: Dataset, parts: Sequence[Part], description: Mapping[str, Any]
     ) -> None:
-        """Joins parts.
-
-        Args:
-            dataset: the data whose inputs they take.
-            parts: at least one; their views keep this order.
-            description: JSON values that say what the encoder is.
-        """
+        """Joins at least one part; `description`, JSON values, says what the encoder is."""
         super().__init__()
         self.dataset = dataset
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
@@ -156,11 +182,9 @@ class Encoder(tf.Module):
     def features(
         self, inputs: npt.NDArray[Any], advance: Advance | None = None
     ) -> npt.NDArray[np.float32]:
-        """Returns features `[num_inputs, num_features]`, worked out in parts.
+        """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
 
-        Args:
-            inputs: raw, `[num_inputs, *input_shape]`.
-            advance: called with the number of inputs done since its last call.
+        `advance` is called with the number of inputs done since its last call.
 
         Raises:
             ValueError: if the inputs have another shape, or are not finite.

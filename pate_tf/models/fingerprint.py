@@ -40,13 +40,10 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def difference(found: Any, wanted: Any) -> str | None:
-    """Says in a few words where two descriptions differ first; None if they do not.
+    """Says in a few words where two descriptions, JSON values, differ first; None if they do not.
 
-    Digests are told apart and never shown: that of private records would help to guess them.
-
-    Args:
-        found: JSON values, as stored in a folder.
-        wanted: JSON values, as they are now.
+    `found` is stored in a folder, `wanted` how it is now. Digests are told apart and never shown:
+    that of private records would help to guess them.
     """
     path: list[str] = []
     while True:
@@ -108,11 +105,7 @@ def _shown(value: Any) -> str:
 
 
 def certain(describe: Callable[[], Any]) -> dict[str, Any]:
-    """Describes twice; what differs, because something draws at random, is `UNKNOWN`.
-
-    Args:
-        describe: returns JSON values, an object at the top.
-    """
+    """Describes twice, as JSON values; what differs, since it is drawn at random, is `UNKNOWN`."""
     # A trip through JSON turns tuples into lists, as they are read back.
     one, other = (json.loads(json.dumps(describe())) for _ in range(2))
     common = _common(one, other)
@@ -131,12 +124,7 @@ def _common(one: Any, other: Any) -> Any:
 
 
 def near(numbers: npt.NDArray[Any], within: float) -> Any:
-    """Describes numbers that may differ by rounding; `UNKNOWN` if one is not finite.
-
-    Args:
-        numbers: of any shape.
-        within: the largest difference that is none.
-    """
+    """Describes numbers that may differ by up to `within`; `UNKNOWN` if one is not finite."""
     if not (np.isfinite(numbers).all() and math.isfinite(within)):
         return UNKNOWN
     return {"near": np.ravel(numbers).astype(np.float64).tolist(), "within": within}
@@ -145,11 +133,8 @@ def near(numbers: npt.NDArray[Any], within: float) -> Any:
 def plain(value: Any, depth: int = 0) -> Any:
     """Describes any value, without addresses: objects by their class and what they hold.
 
-    Functions go by their names, arrays by their digests. `random_state` is left out.
-
-    Args:
-        value: of any type.
-        depth: how many objects it lies within.
+    Functions go by their names, arrays by their digests. `random_state` is left out. `depth` is how
+    many objects it lies within.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -195,11 +180,7 @@ WEIGHT_TOLERANCE = 1e-5
 
 
 def architecture_of(name: Named, dataset: Dataset) -> dict[str, Any]:
-    """Describes what a Keras model computes.
-
-    Args:
-        name: as `catalogue.build` takes it.
-        dataset: the data the model is for.
+    """Describes what a Keras model, as `catalogue.build` takes it, computes.
 
     Returns:
         JSON values: `class`, `layers` and other settings, `weights`, `first_weights`, and for code
@@ -212,15 +193,7 @@ def architecture_of(name: Named, dataset: Dataset) -> dict[str, Any]:
 
 
 def estimator_of(name: Named, dataset: Dataset) -> dict[str, Any]:
-    """Describes what a classifier of scikit-learn computes: `class`, and each parameter.
-
-    Args:
-        name: "random_forest" or `module:function`.
-        dataset: the data the classifier is for.
-
-    Raises:
-        ValueError: if there is no such function.
-    """
+    """Describes what a classifier, as of `forest.fit`, computes: `class`, and each parameter."""
     return certain(lambda: plain(forest.unfitted(name, dataset)))
 
 
@@ -261,10 +234,7 @@ def _settings(value: Any, places: Mapping[str, str]) -> Any:
     """Keras' own configuration without what differs between equal models.
 
     That is the counter at the end of a name, and the bytecode of a lambda, which names its file.
-
-    Args:
-        value: what Keras serialised, or a part of it.
-        places: from the name of a layer to its place in the model.
+    `places` are from the name of a layer to its place in the model.
     """
     if isinstance(value, (list, tuple)):
         return [_settings(each, places) for each in value]
@@ -326,16 +296,11 @@ def _loss(model: keras.Model, dataset: Dataset) -> Any:
     """What the loss of a compiled model says to fixed probabilities and labels."""
     drawn = np.random.default_rng(0).uniform(size=(NUM_INPUTS, dataset.num_classes))
     labels = np.arange(NUM_INPUTS) % dataset.num_classes
+    answers = keras.ops.convert_to_tensor(drawn / drawn.sum(axis=1, keepdims=True), "float32")
     for targets in (labels, np.eye(dataset.num_classes)[labels]):
         try:
-            loss = float(
-                model.compute_loss(
-                    y=keras.ops.convert_to_tensor(targets),
-                    y_pred=keras.ops.convert_to_tensor(
-                        drawn / drawn.sum(axis=1, keepdims=True), "float32"
-                    ),
-                )
-            )
+            targets = keras.ops.convert_to_tensor(targets)
+            loss = float(model.compute_loss(y=targets, y_pred=answers))
         except Exception:  # a loss takes labels or one-hot targets
             continue
         return near(np.array([loss]), ANSWER_TOLERANCE * abs(loss))

@@ -8,6 +8,7 @@ scikit-learn is imported where it is used: `forest_walk` answers without it.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,29 +63,26 @@ class Forest:
     def _problem(self) -> str:
         num_nodes = len(self.features)
         expected = {
-            "starts": (np.int64, 1, None),
-            "children": (np.int32, 2, num_nodes),
-            "features": (np.int32, 1, num_nodes),
-            "thresholds": (np.float64, 1, num_nodes),
-            "probabilities": (np.float64, 2, num_nodes),
+            "starts": (np.int64, (len(self.starts),)),
+            "children": (np.int32, (num_nodes, 2)),
+            "features": (np.int32, (num_nodes,)),
+            "thresholds": (np.float64, (num_nodes,)),
+            "probabilities": (np.float64, (num_nodes, *self.probabilities.shape[1:2])),
         }
-        for name, (dtype, num_dimensions, length) in expected.items():
+        for name, (dtype, shape) in expected.items():
             array = getattr(self, name)
-            if array.dtype != dtype or array.ndim != num_dimensions:
+            if array.dtype != dtype or array.shape != shape:
                 return f"{name} of another type or shape"
-            if length is not None and len(array) != length:
-                return f"{name} of another length"
         sizes = np.diff(self.starts)
         if not len(sizes) or self.starts[0] != 0 or self.starts[-1] != num_nodes:
             return "trees that do not cover the nodes"
         if (sizes < 1).any():
             return "a tree without nodes"
-        if self.children.shape[1] != 2 or self.probabilities.shape[1] < 1:
-            return "other than two children, or no class"
+        if self.probabilities.ndim != 2 or not self.num_classes:
+            return "no class"
         places = np.arange(num_nodes) - np.repeat(self.starts[:-1], sizes)
-        is_leaf = (self.children == LEAF).all(axis=1)
         # A child comes after its parent, so that a way down can't go round in a circle.
-        inner = ~is_leaf
+        inner = ~(self.children == LEAF).all(axis=1)
         low, high = self.children[inner].min(axis=1), self.children[inner].max(axis=1)
         if (low <= places[inner]).any() or (high >= np.repeat(sizes, sizes)[inner]).any():
             return "a child out of range"
@@ -108,11 +106,7 @@ class Forest:
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         """Returns all arrays; `from_arrays` is the inverse."""
-        num_features = np.array(self.num_features, np.int64)
-        return [
-            *(self.starts, self.children, self.features, self.thresholds, self.probabilities),
-            num_features,
-        ]
+        return [np.asarray(getattr(self, field.name)) for field in dataclasses.fields(self)]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[npt.NDArray[Any]]) -> "Forest":
@@ -159,25 +153,18 @@ class Forest:
         nodes["left_child"], nodes["right_child"] = self.children.T
         nodes["feature"], nodes["threshold"] = self.features, self.thresholds
         trees = []
-        for start, end in zip(self.starts[:-1], self.starts[1:], strict=True):
+        for start, end in itertools.pairwise(self.starts):
             tree = Tree(self.num_features, np.array([self.num_classes], np.intp), 1)
-            state = {
-                "max_depth": 0,  # of no meaning to the traversal
-                "node_count": int(end - start),
-                "nodes": nodes[start:end],
-                "values": np.ascontiguousarray(self.probabilities[start:end, np.newaxis, :]),
-            }
-            tree.__setstate__(state)
+            values = np.ascontiguousarray(self.probabilities[start:end, np.newaxis, :])
+            # The depth has no meaning to the traversal.
+            state = {"max_depth": 0, "node_count": int(end - start), "nodes": nodes[start:end]}
+            tree.__setstate__({**state, "values": values})
             trees.append(tree)
         return trees
 
 
 def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Returns inputs `[num_inputs, ...]` as float32 `[num_inputs, num_features]`.
-
-    Raises:
-        ValueError: if a number is not finite.
-    """
+    """Returns inputs `[num_inputs, ...]` as float32 rows; ValueError if a number is not finite."""
     rows = np.ascontiguousarray(
         inputs.reshape(len(inputs), int(np.prod(inputs.shape[1:]))), np.float32
     )
@@ -188,9 +175,9 @@ def flat_rows(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def is_forest(model: Named, dataset: Dataset) -> bool:
     """Whether `--model` names a forest: "random_forest", or a function that returns one."""
-    if model == RANDOM_FOREST:
-        return True
-    return is_named_function(model) and _is_forest(call_function(model, dataset, flag="model"))
+    return model == RANDOM_FOREST or (
+        is_named_function(model) and _is_forest(unfitted(model, dataset))
+    )
 
 
 def _is_forest(estimator: Any) -> bool:
@@ -200,11 +187,7 @@ def _is_forest(estimator: Any) -> bool:
 
 
 def unfitted(model: Named, dataset: Dataset) -> Any:
-    """Returns the unfitted estimator that `--model` names, also one that is no forest.
-
-    Raises:
-        ValueError: if there is no such function.
-    """
+    """Returns the unfitted estimator that `--model` names, also one that is no forest."""
     if model == RANDOM_FOREST:
         from sklearn.ensemble import RandomForestClassifier
 
@@ -218,8 +201,8 @@ def fit(
     """Fits a forest of scikit-learn.
 
     Args:
-        model: "random_forest" for scikit-learn's defaults with 100 trees, or `module:function` for
-            a function of the user's own that takes a `Dataset` and returns an unfitted forest.
+        model: "random_forest" for scikit-learn's defaults with 100 trees, or a function from a
+            `Dataset` to an unfitted forest, itself or as `module:function`.
         dataset: the data the forest is for.
         inputs: `[num_records, *input_shape]`, raw.
         labels: `[num_records]`; classes may be missing among them.
@@ -247,25 +230,22 @@ def fit(
     probabilities = np.zeros((len(children), dataset.num_classes))
     values = np.concatenate([tree.value[:, 0, :] for tree in trees])
     probabilities[:, estimator.classes_] = np.where(is_leaf[:, np.newaxis], values, 0.0)
+    features = np.concatenate([tree.feature for tree in trees])
     return Forest(
         starts=np.cumsum([0, *(tree.node_count for tree in trees)]).astype(np.int64),
         children=children,
-        features=np.where(is_leaf, 0, np.concatenate([tree.feature for tree in trees])).astype(
-            np.int32
-        ),
+        features=np.where(is_leaf, 0, features).astype(np.int32),
         thresholds=np.where(is_leaf, 0.0, np.concatenate([tree.threshold for tree in trees])),
         probabilities=probabilities,
         num_features=rows.shape[1],
     )
 
 
-# Asks a forest without scikit-learn, whose import takes more memory than a whole silo.
-
-
 class WalkedForest:
     """Sensitive if its records were: a forest that NumPy walks, all inputs of a tree at a time.
 
-    Several times slower than `Forest.predict`, which is compiled; the labels are the same.
+    Without scikit-learn, whose import takes more memory than a whole silo. Several times slower
+    than `Forest.predict`, which is compiled; the labels are the same.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -276,17 +256,13 @@ class WalkedForest:
         return "WalkedForest(<trees>)"
 
     def predict(self, inputs: npt.NDArray[Any]) -> IntArray:
-        """Returns labels int64 `[num_inputs]`; see `Forest.predict`.
-
-        Raises:
-            ValueError: if the inputs have another number of features, or are not finite.
-        """
+        """Returns labels int64 `[num_inputs]`, and raises, as `Forest.predict`."""
         rows = self._forest.rows_of(inputs)
         return self._forest.label_of(rows, self._probabilities(rows))
 
     def _probabilities(self, rows: npt.NDArray[np.float32]) -> Iterator[npt.NDArray[np.float64]]:
         forest = self._forest
-        for start, end in zip(forest.starts[:-1], forest.starts[1:], strict=True):
+        for start, end in itertools.pairwise(forest.starts):
             children = forest.children[start:end]
             features, thresholds = forest.features[start:end], forest.thresholds[start:end]
             nodes = np.zeros(len(rows), np.int32)

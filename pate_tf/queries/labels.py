@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.charges import charge_from_dict, charges_from_list
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.public import Pool, PoolLabels, to_html
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
@@ -77,20 +77,12 @@ class Labels:
         return {**vars(self), "labeller": None}
 
     def __post_init__(self) -> None:
-        queries = whole_numbers(self.queries, "queries")
-        if queries.shape != (self.released.num_queries,):
-            raise ValueError(
-                f"queries: expected [{self.released.num_queries}], got {list(queries.shape)}"
-            )
-        object.__setattr__(self, "queries", frozen_view(queries))
-        if self.neighbours is not None:
-            neighbours = whole_numbers(self.neighbours, "neighbours")
-            if neighbours.ndim != 2 or len(neighbours) != len(queries):
-                raise ValueError(
-                    f"neighbours: expected [{len(queries)}, num_neighbours], got "
-                    f"{list(neighbours.shape)}"
-                )
-            object.__setattr__(self, "neighbours", frozen_view(neighbours))
+        number = self.released.num_queries
+        for name, axes in (("queries", [number]), ("neighbours", [number, None])):
+            if (values := getattr(self, name)) is not None:
+                checked = whole_numbers(values, name)
+                validation.shape(axes, **{name: checked})
+                object.__setattr__(self, name, frozen_view(checked))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -135,10 +127,12 @@ class Labels:
         labels = self.training_labels
         is_inferred = ~np.isin(labels.query_indices, self.released.query_indices)
         return PoolLabels(
-            query_indices=labels.query_indices[is_inferred],
-            labels=labels.labels[is_inferred],
             num_classes=labels.num_classes,
-            weights=None if labels.weights is None else labels.weights[is_inferred],
+            **{
+                name: array[is_inferred]
+                for name, array in _arrays(labels).items()
+                if array is not None
+            },
         )
 
     @property
@@ -170,8 +164,8 @@ class Labels:
         """
         import tensorflow as tf
 
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        if batch_size is not None:
+            validation.whole(batch_size=batch_size)
         dataset = tf.data.Dataset.from_tensor_slices(self.to_numpy(inferred=inferred))
         return dataset if batch_size is None else dataset.batch(batch_size)
 
@@ -219,16 +213,16 @@ class Labels:
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         released, learnt = self.released, self.training_labels
-        optional = {
+        arrays = {
+            "queries": self.queries,
             "neighbours": self.neighbours,
             "noisy_counts": released.noisy_counts,
             "noisy_sums": released.noisy_sums,
+            **_arrays(released),
         }
-        arrays = {"queries": self.queries, **_arrays(released)}
-        arrays |= {name: array for name, array in optional.items() if array is not None}
         if learnt is not released:
             arrays |= {f"learnt_{name}": array for name, array in _arrays(learnt).items()}
-        return arrays
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def _repr_html_(self) -> str:
         return to_html(
@@ -277,14 +271,10 @@ def load_labels(folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = N
             cost=Cost(**cost),
             **{**fields, "ledger_rows": tuple(fields["ledger_rows"])},
         )
-        learnt: PoolLabels = released
-        if "learnt_labels" in arrays:
-            learnt = PoolLabels(
-                query_indices=arrays["learnt_query_indices"],
-                labels=arrays["learnt_labels"],
-                num_classes=released.num_classes,
-                weights=arrays.get("learnt_weights"),
-            )
+        own = {
+            name: arrays[one] for name in _arrays(released) if (one := f"learnt_{name}") in arrays
+        }
+        learnt = PoolLabels(num_classes=released.num_classes, **own) if own else released
         labels = Labels(
             pool=pool,
             queries=arrays["queries"],
@@ -305,13 +295,12 @@ def load_labels(folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = N
 
 
 def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> npt.NDArray[Any]:
-    """Returns what teachers are asked.
+    """Returns what teachers are asked about queries, each together with its neighbours.
 
     Args:
         pool: public inputs.
         queries: positions in it, `[num_queries]`.
-        neighbours: of each those that it is asked together with, `[num_queries, num_neighbours]`;
-            None for each alone.
+        neighbours: `[num_queries, num_neighbours]`; None for each query alone.
 
     Returns:
         `[num_queries, *input_shape]`; with neighbours, `[num_queries, 1 + num_neighbours,
@@ -329,9 +318,8 @@ def asked_inputs(pool: Pool, queries: IntArray, neighbours: IntArray | None) -> 
     return pool.inputs[places]
 
 
-def _arrays(labels: PoolLabels) -> dict[str, npt.NDArray[Any]]:
-    found = {"query_indices": labels.query_indices, "labels": labels.labels}
-    return found if labels.weights is None else {**found, "weights": labels.weights}
+def _arrays(labels: PoolLabels) -> dict[str, npt.NDArray[Any] | None]:
+    return {name: getattr(labels, name) for name in ("query_indices", "labels", "weights")}
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ def _propagated(views: Views, released: ReleasedLabels) -> PoolLabels:
     return propagate_counts(graph, released, released.noisy_counts)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Inferred:
     """Public: what feature sums say of a pool.
 
@@ -126,12 +126,18 @@ class Inferred:
         first: a label of every input, after the first pass.
         learnt: what a student learns from: of a table how probable each class is of every input, of
             images how probable each is to be the likeliest one, or labels of clear clusters.
-        certainty: the mean probability that the label is the likeliest class; None of clusters.
+        named: the labels by which `certainty` is told.
     """
 
     first: PoolLabels
     learnt: PoolLabels
-    certainty: float | None
+    named: PoolLabels
+
+    @property
+    def certainty(self) -> float | None:
+        """The mean probability that the label is the likeliest class; None of clusters."""
+        weights = self.named.weights
+        return None if weights is None else float(weights.max(axis=1).mean(dtype=np.float64))
 
 
 def infer_from_sums(
@@ -153,8 +159,7 @@ def infer_from_sums(
         vectors: `record_vectors` of its inputs, `[num_inputs, num_features + 1]`.
         sums: of records, with noise, `[num_features + 1, num_classes]`.
         noise: its standard deviation, in the same unit.
-        seed: of the features that inputs are compared by, and of the network that learns from
-            labels.
+        seed: of the features, and of the network that learns from labels.
         representation: by its name; None for the data set's default.
     """
     views = pool_features_by_name(pool, representation, seed)
@@ -167,15 +172,15 @@ def infer_from_sums(
         shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
         shares /= shares.sum(axis=1, keepdims=True)
         learnt = dataclasses.replace(first, weights=shares.astype(np.float32))
-        return Inferred(first=first, learnt=learnt, certainty=_certainty(first))
+        return Inferred(first, learnt, named=first)
     regression = regress_sums(neighbourhood_averages(views), vectors, sums, noise)
     first = labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
-        return Inferred(first=first, learnt=first, certainty=_certainty(first))
+        return Inferred(first, first, named=first)
     try:
         features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
-        return Inferred(first=first, learnt=first, certainty=_certainty(first))
+        return Inferred(first, first, named=first)
     again = regress_sums(neighbourhood_averages([[features]]), vectors, sums, noise)
     second = labels_of(averaged([regression, again], PASS_WEIGHTS))
     medoids = find_strategy("medoids").choose(
@@ -197,13 +202,7 @@ def infer_from_sums(
         and worse <= MOST_MISFIT
     )
     learnt = by_cluster if are_classes else second
-    return Inferred(first=first, learnt=learnt, certainty=_certainty(learnt))
-
-
-def _certainty(labels: PoolLabels) -> float | None:
-    if labels.weights is None:
-        return None
-    return float(labels.weights.max(axis=1).mean(dtype=np.float64))
+    return Inferred(first, learnt, named=learnt)
 
 
 def misfit(
@@ -211,7 +210,7 @@ def misfit(
 ) -> float:
     """Returns minus the logarithm of the density of noisy sums, given labels of a pool.
 
-    Up to what is the same for all labels `[num_inputs]`; other arguments as of `infer_from_sums`.
+    Up to what is the same for all labels `[num_inputs]`; otherwise as `infer_from_sums`.
     """
     constant = float(vectors[0, -1])
     num_records = max(float(np.maximum(sums[-1] / constant, 0.0).sum()), 1.0)
@@ -247,7 +246,7 @@ def default_number(pool: Pool, num_queries: int) -> int:
 def nearest(
     pool: Pool, queries: IntArray, number: int, seed: int, *, representation: Named | None = None
 ) -> IntArray:
-    """Returns each query's nearest neighbours, the nearest first.
+    """Returns each query's nearest neighbours, the nearest first and without itself.
 
     Args:
         pool: public inputs.
@@ -257,7 +256,7 @@ def nearest(
         representation: by its name; None for the data set's default.
 
     Returns:
-        Positions in the pool, int64 `[num_queries, number]`; a query is not among its own.
+        Positions in the pool, int64 `[num_queries, number]`.
     """
     features = np.concatenate(pool_features(pool, representation, seed), axis=1)
     squares = np.square(features).sum(axis=1)

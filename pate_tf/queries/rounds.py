@@ -85,16 +85,9 @@ class QueryConfig(Settings):
 
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:
-    """Checks that queries can be chosen, before anything is charged.
+    """Raises ValueError, before anything is charged, unless strategy, pool and queries fit.
 
-    Args:
-        config: how many, and how they are chosen.
-        pool: public inputs.
-        with_students: whether the mechanism uses predictions of a student of earlier answers.
-
-    Raises:
-        ValueError: if there is no such strategy, or pool, queries, rounds and representation do not
-            fit each other.
+    `with_students` is whether the mechanism uses predictions of a student of earlier answers.
     """
     strategy = find_strategy(config.strategy)
     if config.num_queries > len(pool):
@@ -147,8 +140,7 @@ def ask_in_rounds(
         with_students: chooses all queries at once, and from the second round on hands `ask` what a
             student of the answers so far predicts, `[num_asked, num_classes]`, as its second
             argument (`mechanisms.InteractiveGaussianNoisyMax`); None in the first round.
-        choosing: entered for as long as something is learnt about the pool: minutes for some
-            strategies.
+        choosing: entered for as long as something is learnt about the pool.
 
     Raises:
         ValueError: as `check_queries`; nothing was asked then.

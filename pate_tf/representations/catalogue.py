@@ -65,11 +65,7 @@ def joined_names(name: Named) -> tuple[Named, ...]:
 
 
 def check_representation(name: Named, dataset: Dataset) -> None:
-    """Checks a name before anything is trained.
-
-    Raises:
-        ValueError: if there is no such representation, or it does not fit the data set.
-    """
+    """Raises ValueError if there is no such representation, or it does not fit the data set."""
     if pretrained.is_from_disk(name):
         pretrained.find(str(name))
         return
@@ -196,15 +192,15 @@ def _cached(description: Mapping[str, Any], dataset: Dataset) -> pathlib.Path | 
 def _read(path: pathlib.Path, parts: Sequence[Part]) -> bool:
     """Reads parts' weights; False where there are none, or not all are there and finite."""
     variables = [variable for part in parts for variable in part.learnt]
+    names = [str(place) for place in range(len(variables))]
     try:
-        arrays = artifacts.read_arrays(path, map(str, range(len(variables))))
+        arrays = artifacts.read_arrays(path, names)
     except (FileNotFoundError, ValueError):  # a broken file of a cache is no reason to stop
         return False
-    values = [arrays[str(place)] for place in range(len(variables))]
-    fit = zip(variables, values, strict=True)
-    if not all(each.shape == tuple(one.shape) and np.isfinite(each).all() for one, each in fit):
+    pairs = [(one, arrays[name]) for one, name in zip(variables, names, strict=True)]
+    if not all(each.shape == tuple(one.shape) and np.isfinite(each).all() for one, each in pairs):
         return False
-    for variable, value in zip(variables, values, strict=True):
+    for variable, value in pairs:
         variable.assign(value)
     return True
 
@@ -240,12 +236,7 @@ def _pool_features(pool: Pool, name: Named, seed: int) -> tuple[npt.NDArray[np.f
 def doubts(pool: Pool, representation: Named | None = None, seed: int = 0) -> str | None:
     """Says in one line why a pool's representation should not be relied on; None if nothing does.
 
-    Asked of public inputs alone, before anything is charged.
-
-    Args:
-        pool: public inputs.
-        representation: as of `encoder_of`. A user's own is not doubted.
-        seed: as of `encoder_of`.
+    Asked of public inputs alone, before anything is charged. A user's own is not doubted.
     """
     name = default_representation(pool.dataset) if representation is None else representation
     kinds = [KINDS[one] for one in joined_names(name) if isinstance(one, str) and one in KINDS]
@@ -324,10 +315,7 @@ class Representation:
 
 
 def source_of(representation: "Named | keras.Model | Representation | None") -> Named | None:
-    """Returns what settings call a representation that a person gave, with an absolute path.
-
-    None for none.
-    """
+    """Returns what settings call a representation that a person gave, with an absolute path."""
     if isinstance(representation, Representation):
         return representation.source
     if isinstance(representation, keras.Model):

@@ -43,12 +43,7 @@ MOST_DIRECTIONS = 256  # of a view: they hold 98 % of its squares on Fashion-MNI
 
 
 def parts(pool: Pool, seed: int) -> list["ContrastivePart"]:
-    """Returns one part for each of `NETWORKS`, with initial weights: they err on different inputs.
-
-    Args:
-        pool: public images `[num_inputs, *input_shape]`.
-        seed: fixes initial weights.
-    """
+    """Returns a part for each of `NETWORKS`, with initial weights: they err on different inputs."""
     return [ContrastivePart(pool.dataset, each) for each in derived_seeds(seed, NETWORKS)]
 
 
@@ -60,14 +55,9 @@ def train(
     folder: pathlib.Path | None = None,
     show_progress: bool = False,
 ) -> None:
-    """Trains an encoder's parts on the inputs of a pool.
+    """Trains an encoder's parts, of the same pool and seed, on the images of the pool.
 
-    Args:
-        parts: of the same pool and seed.
-        pool: public images.
-        seed: fixes shuffling and changes.
-        folder: holds the state of a run that was stopped; None for no such state.
-        show_progress: whether a progress bar is drawn.
+    `folder` holds the state of a run that was stopped; None for no such state.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -82,18 +72,11 @@ def train(
 class ContrastivePart(encoder.Part):
     """Two views of an image: a network's last hidden layer, and what contrastive learning compares.
 
-    Of each view the pool's mean is taken away, which says nothing of one image, and it is turned to
-    the directions in which the pool's images differ most, at most `MOST_DIRECTIONS` of them. Its
-    norm is 1 then.
+    Each along at most `MOST_DIRECTIONS` directions in which the pool's images differ most.
     """
 
     def __init__(self, dataset: Dataset, seed: int) -> None:
-        """Builds the network with its initial weights.
-
-        Args:
-            dataset: images, whose default architecture the network has.
-            seed: of the weights.
-        """
+        """Builds a data set's default architecture with weights of a seed."""
         super().__init__()
         network_seed, projection_seed, _ = derived_seeds(seed, 3)
         network = catalogue.build(catalogue.default_model(dataset), dataset, seed=network_seed)
@@ -106,38 +89,27 @@ class ContrastivePart(encoder.Part):
             self.projection.add(
                 keras.layers.Dense(units, activation=activation, kernel_initializer=initializer)
             )
-        lengths = (num_hidden, PROJECTION[-1])
-        self.widths = tuple(min(length, MOST_DIRECTIONS) for length in lengths)
-        self.means = [tf.Variable(tf.zeros([length]), trainable=False) for length in lengths]
-        self.directions = [
-            tf.Variable(tf.zeros(shape), trainable=False)
-            for shape in zip(lengths, self.widths, strict=True)
+        self.along = [
+            encoder.Directions(number, MOST_DIRECTIONS) for number in (num_hidden, PROJECTION[-1])
         ]
-        self._variances = [tf.Variable(tf.zeros([width]), trainable=False) for width in self.widths]
+        self.widths = tuple(one.width for one in self.along)
 
     @property
     def variances(self) -> list[Any]:
-        """The pool's in each direction, as shares of those in all directions together."""
-        return self._variances
+        """As of `Directions`."""
+        return [one.variances for one in self.along]
 
     @property
     def learnt(self) -> list[Any]:
         """Weights of the network, of the projection, means, directions and variances."""
-        return [
-            *self.body.variables,
-            *self.projection.variables,
-            *self.means,
-            *self.directions,
-            *self._variances,
-        ]
+        means, directions = zip(*((one.mean, one.directions) for one in self.along), strict=True)
+        networks = [*self.body.variables, *self.projection.variables]
+        return [*networks, *means, *directions, *self.variances]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns both views float32 `[batch, width]`."""
-        views = zip(self._with_norm_one(inputs), self.means, self.directions, strict=True)
-        return [
-            tf.math.l2_normalize(tf.matmul(view - mean, directions), axis=1)
-            for view, mean, directions in views
-        ]
+        views = zip(self.along, self._with_norm_one(inputs), strict=True)
+        return [along(view) for along, view in views]
 
     def _with_norm_one(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         hidden = self.body(inputs, training=False)
@@ -145,8 +117,8 @@ class ContrastivePart(encoder.Part):
         return [tf.math.l2_normalize(view, axis=1) for view in (hidden, projected)]
 
     def find_directions(self, pool: Pool) -> None:
-        """Takes mean and directions from a pool's images, the foremost direction first."""
-        lengths = [int(mean.shape[0]) for mean in self.means]
+        """Takes mean and directions from a pool's images."""
+        lengths = [int(one.mean.shape[0]) for one in self.along]
         sums = [np.zeros(length) for length in lengths]
         squares = [np.zeros((length, length)) for length in lengths]
         views_of = tf.function(self._with_norm_one, autograph=False, reduce_retracing=True)
@@ -156,15 +128,9 @@ class ContrastivePart(encoder.Part):
                 rows = view.numpy().astype(np.float64)
                 total += rows.sum(axis=0)
                 square += rows.T @ rows
-        for place, width in enumerate(self.widths):
-            mean = sums[place] / len(pool)
-            covariance = squares[place] / len(pool) - np.outer(mean, mean)
-            spread, vectors = np.linalg.eigh(covariance)  # ascending
-            along = np.maximum(spread[::-1], 0.0)
-            along /= max(float(along.sum()), np.finfo(np.float64).tiny)
-            self._variances[place].assign(along[:width].astype(np.float32))
-            self.means[place].assign(mean.astype(np.float32))
-            self.directions[place].assign(vectors[:, ::-1][:, :width].astype(np.float32))
+        for along, total, square in zip(self.along, sums, squares, strict=True):
+            mean = total / len(pool)
+            along.find(mean, square / len(pool) - np.outer(mean, mean))
 
 
 class ContrastiveModel(keras.Model):
@@ -174,12 +140,7 @@ class ContrastiveModel(keras.Model):
     """
 
     def __init__(self, body: keras.Model, projection: keras.Model) -> None:
-        """Takes over two networks.
-
-        Args:
-            body: from raw inputs to features.
-            projection: from features to what is compared.
-        """
+        """Takes a network from raw inputs to features, and one from these to what is compared."""
         super().__init__()
         self.body = body
         self.projection = projection
@@ -214,9 +175,7 @@ def changes_of(dataset: Dataset) -> Dataset:
 def contrastive_loss(places: tf.Tensor, other_places: tf.Tensor) -> tf.Tensor:
     """Mean cross-entropy, in nats, of finding each input's other copy among all copies.
 
-    Args:
-        places: of one copy of each input, `[batch, num_dimensions]`.
-        other_places: of the other, in the same order.
+    Copies are `[batch, num_dimensions]`, in the same order.
     """
     directions = tf.math.l2_normalize(tf.concat([places, other_places], 0), axis=1)
     logits = tf.matmul(directions, directions, transpose_b=True) / TEMPERATURE
@@ -292,12 +251,7 @@ LEAST_CONSENSUS = 0.25
 
 
 def doubts(contrastive: encoder.Encoder, pool: Pool) -> str | None:
-    """Says in one line why features should not be relied on; None if nothing does.
-
-    Args:
-        contrastive: the encoder of both networks.
-        pool: public inputs that it was trained on.
-    """
+    """Says in one line why features of both networks should not be relied on; None if nothing."""
     num_clusters = CLUSTERS_OF_CLASS * pool.dataset.num_classes
     if len(pool) < 2 * num_clusters:
         return None
@@ -314,10 +268,7 @@ def doubts(contrastive: encoder.Encoder, pool: Pool) -> str | None:
 def consensus(contrastive: encoder.Encoder, pool: Pool, num_clusters: int) -> float:
     """Returns the adjusted Rand index of two networks' clusters (Hubert and Arabie 1985).
 
-    Args:
-        contrastive: the encoder of both networks.
-        pool: public images, at least `num_clusters`; the first `SAMPLE` are compared.
-        num_clusters: of each network.
+    The first `SAMPLE` images of the pool are compared, at least `num_clusters`, of each network.
     """
     views = contrastive.views(contrastive.features(pool.inputs[:SAMPLE]))
     of_network = len(views) // NETWORKS
@@ -355,10 +306,7 @@ PART = 5_000  # inputs whose features are in memory in double precision
 def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
     """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
 
-    Args:
-        pool: public images.
-        labels: what the student learns from; partly wrong.
-        seed: of its training.
+    It learns from labels of public images that may be partly wrong.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -376,6 +324,5 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     student = defaults.train(config, labels, pool)
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)
-    return np.concatenate(
-        [with_norm_one(outputs(hidden, pool.inputs[at : at + PART])) for at in parts]
-    )
+    features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)
+    return np.concatenate([with_norm_one(rows.reshape(len(rows), -1)) for rows in features])

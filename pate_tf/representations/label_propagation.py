@@ -72,10 +72,7 @@ def propagate(
 ) -> npt.NDArray[Any]:
     """Returns what arrives at each input of values that begin at all, `[num_inputs, ...]` both.
 
-    Args:
-        graph: of `neighbour_graph`.
-        start: what each input adds.
-        from_neighbours: of what arrives, the share that comes from neighbours.
+    Of what arrives, `from_neighbours` is the share that comes from neighbours.
     """
     arrived = start
     for _ in range(min(PASSES, math.ceil(math.log(NEGLIGIBLE) / math.log(from_neighbours)))):
@@ -115,10 +112,6 @@ def propagate_labels(graph: scipy.sparse.csr_array, labels: PoolLabels) -> PoolL
 
     A label that the others clearly contradict is left out first, the most contradicted one before
     all others. The last label of a class stays: no other could support it.
-
-    Args:
-        graph: of `neighbour_graph`.
-        labels: of some of its inputs; partly wrong.
     """
     reach = influence(graph, labels.query_indices)
     one_hot = np.eye(labels.num_classes, dtype=np.float32)[labels.labels]

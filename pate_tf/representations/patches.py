@@ -20,6 +20,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
 from pate_tf.representations import Kind, register
+from pate_tf.representations.raw import with_norm_one
 
 FILTERS = 64  # on Fashion-MNIST's pool twice as many told no more
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
@@ -42,18 +43,15 @@ FloatRows = npt.NDArray[np.float64]
 class PatchPart(encoder.Part):
     """One view of norm 1: how strongly each filter answers in each cell of the grid.
 
-    The pool's mean is taken away, and it is turned to the directions in which the pool's images
-    differ most, at most `MOST_DIRECTIONS` of them.
+    Along at most `MOST_DIRECTIONS` directions in which the pool's images differ most.
     """
 
     weight = 4.0  # as much as four contrastive views together
 
     def __init__(self, pool: Pool, seed: int) -> None:
-        """Takes what is publicly known of images; all weights are zero before `train`.
+        """Takes the shape of a pool's images; all weights are zero before `train`.
 
-        Args:
-            pool: public images, of which the shape is read.
-            seed: of the patches that are drawn, and of the first centres.
+        `seed` is of the patches that are drawn, and of the first centres.
         """
         super().__init__()
         height, width, channels = pool.dataset.input_shape
@@ -66,28 +64,26 @@ class PatchPart(encoder.Part):
             for values in pool.dataset.value_range
         )
         shape = (self._side, self._side, channels, FILTERS)
-        num_answers = GRID * GRID * FILTERS
-        self.widths = (min(MOST_DIRECTIONS, num_answers),)
+
         self._filters = tf.Variable(tf.zeros(shape), trainable=False)
         self._offsets = tf.Variable(tf.zeros([FILTERS]), trainable=False)
-        self._mean = tf.Variable(tf.zeros([num_answers]), trainable=False)
-        self._directions = tf.Variable(tf.zeros([num_answers, *self.widths]), trainable=False)
-        self._variances = tf.Variable(tf.zeros(self.widths), trainable=False)
+        self._view = encoder.Directions(GRID * GRID * FILTERS, MOST_DIRECTIONS)
+        self.widths = (self._view.width,)
 
     @property
     def variances(self) -> list[Any]:
-        """The pool's in each direction, as shares of those in all directions together."""
-        return [self._variances]
+        """As of `Directions`."""
+        return [self._view.variances]
 
     @property
     def learnt(self) -> list[Any]:
         """Filters, their offsets, the mean, directions and variances."""
-        return [self._filters, self._offsets, self._mean, self._directions, self._variances]
+        view = self._view
+        return [self._filters, self._offsets, view.mean, view.directions, view.variances]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
-        turned = tf.matmul(self._answers(inputs) - self._mean, self._directions)
-        return [tf.math.l2_normalize(turned, axis=1)]
+        return [self._view(self._answers(inputs))]
 
     def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
@@ -143,13 +139,7 @@ class PatchPart(encoder.Part):
         )
         mean = answers.mean(axis=0, dtype=np.float64).astype(np.float32)
         answers -= mean
-        spread, vectors = np.linalg.eigh((answers.T @ answers) / len(inputs))  # ascending
-        along = np.maximum(spread[::-1], 0.0)
-        along /= max(float(along.sum()), np.finfo(np.float32).tiny)
-        (width,) = self.widths
-        self._mean.assign(mean)
-        self._directions.assign(vectors[:, ::-1][:, :width])
-        self._variances.assign(along[:width])
+        self._view.find(mean, (answers.T @ answers) / len(inputs))
 
     def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
         """Returns filters `[side, side, channels, FILTERS]` and what they answer to the mean."""
@@ -163,10 +153,10 @@ class PatchPart(encoder.Part):
         patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
         mean = patches.mean(axis=0)
         centred = patches - mean
-        spread, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
-        least = max(LEAST_VARIANCE * float(spread[-1]), np.finfo(np.float64).tiny)
-        whitening = (vectors / np.sqrt(np.maximum(spread, 0.0) + least)) @ vectors.T
-        whitened = _with_norm_one(centred @ whitening)
+        variances, vectors = np.linalg.eigh(centred.T @ centred / len(patches))
+        least = max(LEAST_VARIANCE * float(variances[-1]), np.finfo(np.float64).tiny)
+        whitening = (vectors / np.sqrt(np.maximum(variances, 0.0) + least)) @ vectors.T
+        whitened = with_norm_one(centred @ whitening)
         clusters = sklearn.cluster.MiniBatchKMeans(
             min(FILTERS, len(whitened)),
             n_init=1,
@@ -174,7 +164,7 @@ class PatchPart(encoder.Part):
             max_iter=PASSES,
             random_state=int(random.integers(2**31)),
         ).fit(whitened.astype(np.float32))
-        found = whitening @ _with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
+        found = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
         filters = np.zeros((patches.shape[1], FILTERS))
         filters[:, : found.shape[1]] = found
         return filters.reshape(self._filters.shape), mean @ filters
@@ -191,11 +181,6 @@ class PatchPart(encoder.Part):
         drawn = pool.inputs[images[:, None, None], rows, columns].astype(np.float64)
         scaled = (drawn - low[rows, columns]) / (high - low)[rows, columns]
         return scaled.reshape(PATCHES, -1)
-
-
-def _with_norm_one(rows: FloatRows) -> FloatRows:
-    norm = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(norm, np.finfo(np.float64).tiny)
 
 
 def _train(parts: Sequence[PatchPart], pool: Pool, seed: int, **progress: Any) -> None:

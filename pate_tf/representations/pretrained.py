@@ -106,7 +106,10 @@ def encoder(name: Named, dataset: Dataset) -> encoders.Encoder:
         )
     application, path = find(str(name))
     what = f"{PREFIX}{application or path.name}"
-    model = _application(application, path, dataset) if application else _loaded(path)
+    if application:
+        model = _application(application, path, dataset)
+    else:
+        model = load_keras_file(path) if path.is_file() else _saved_model(path)
     part = ModelPart(_adapted(model, dataset), what, dataset)
     digest = artifacts.digest_paths([path])
     return encoders.Encoder(dataset, [part], {"representation": what, "file": digest})
@@ -116,11 +119,7 @@ class ModelPart(encoders.Part):
     """One view: the outputs of a Keras model, flattened and divided by their L2 norm."""
 
     def __init__(self, model: Any, what: str, dataset: Dataset) -> None:
-        """Takes a model.
-
-        Raises:
-            ValueError: if it is none, or does not map raw inputs of the data set to features.
-        """
+        """Takes a model; ValueError if it does not map raw inputs of the data set to features."""
         super().__init__()
         if not isinstance(model, keras.Model) or not hasattr(model, "output_shape"):
             raise ValueError(
@@ -146,10 +145,6 @@ class ModelPart(encoders.Part):
         """Returns the view float32 `[batch, width]`."""
         flat = tf.reshape(self.model(inputs, training=False), [-1, self.widths[0]])
         return [tf.math.l2_normalize(tf.cast(flat, tf.float32), axis=1)]
-
-
-def _loaded(path: pathlib.Path) -> Any:
-    return load_keras_file(path) if path.is_file() else _saved_model(path)
 
 
 def _saved_model(folder: pathlib.Path) -> keras.Model:
@@ -204,9 +199,8 @@ def _adapted(model: Any, dataset: Dataset) -> Any:
         return model
     height, width, channels = dataset.input_shape
     size = (given[1] or height, given[2] or width)
-    if given[3] not in (channels, 3) or (channels, given[3]) not in ((1, 3), (given[3],) * 2):
-        return model
-    if given[1:] == dataset.input_shape:
+    fits = channels == given[3] or (channels, given[3]) == (1, 3)
+    if not fits or given[1:] == dataset.input_shape:
         return model
     inputs = keras.Input(dataset.input_shape)
     images = inputs if channels == given[3] else keras.layers.Concatenate()([inputs] * 3)

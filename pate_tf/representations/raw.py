@@ -24,11 +24,7 @@ class RawPart(encoder.Part):
     """
 
     def __init__(self, pool: Pool) -> None:
-        """Takes what is publicly known of inputs.
-
-        Args:
-            pool: public inputs, at least one.
-        """
+        """Takes what is publicly known of at least one input."""
         super().__init__()
         dataset = pool.dataset
         rows = pool.inputs.reshape(len(pool), -1)
@@ -64,11 +60,10 @@ class RawPart(encoder.Part):
         return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
 
 
-def with_norm_one(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Flattens features `[num_inputs, ...]` and divides each input's by their L2 norm."""
-    flat = features.reshape(len(features), -1).astype(np.float32)
-    norm = np.linalg.norm(flat, axis=1, keepdims=True)
-    return flat / np.maximum(norm, np.finfo(np.float32).tiny)
+def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns rows `[num_rows, num_features]` divided by their L2 norms, in their type."""
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(norm, np.finfo(rows.dtype).tiny)
 
 
 register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
@@ -87,12 +82,7 @@ LEAST = 1e-4  # of the largest variance; less counts as so much
 
 
 def whitened(encoder: Encoder, pool: Pool) -> Encoder:
-    """Returns an encoder's features, partly whitened by what they are like on a public pool.
-
-    Args:
-        encoder: from public values.
-        pool: public inputs, at least two.
-    """
+    """Returns an encoder's features, partly whitened by those of at least two public inputs."""
     description = {
         "whitened": encoder.description,
         "power": POWER,
@@ -106,12 +96,7 @@ class WhitenedPart(Part):
     """One view of norm 1: features along the pool's foremost directions, weighed."""
 
     def __init__(self, encoder: Encoder, pool: Pool) -> None:
-        """Takes mean and directions from a pool's features.
-
-        Args:
-            encoder: of raw inputs.
-            pool: public inputs, at least two.
-        """
+        """Takes mean and directions from a pool's features."""
         super().__init__()
         self._encoder = encoder
         features = encoder.features(pool.inputs).astype(np.float64)

@@ -9,7 +9,8 @@ neighbours is found in the same way: each weighs as much as it makes the release
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -140,8 +141,7 @@ def neighbourhood_averages(
 ) -> Iterator[Averages]:
     """Yields averages of all features over the neighbourhoods that each representation finds.
 
-    Args:
-        representations: of each its views, features `[num_inputs, num_features]`.
+    A representation is its views, features `[num_inputs, num_features]`.
     """
     features = [standardised(np.concatenate(views, axis=1)) for views in representations]
     root = np.sqrt(len(features), dtype=np.float32)
@@ -184,20 +184,14 @@ def regress_counts(
     """
     noisy = np.asarray(counts, np.float64)
     middle = noisy.mean()
-    regressions, evidence = [], []
-    for one in averages:
-        of_first = regress(one.of_first, one.of_first[asked], noisy - middle, noise)
-        evidence.append(of_first.evidence)
-        regressions.append(regress(one.features, one.features[asked], noisy - middle, noise))
-    mean = averaged(regressions, scipy.special.softmax(evidence))
+    mean = _regress_each(
+        averages, lambda features, of_all: regress(features, of_all[asked], noisy - middle, noise)
+    )
     return dataclasses.replace(mean, means=middle + mean.means)
 
 
 def regress_sums(
-    averages: Iterable[Averages],
-    vectors: npt.NDArray[np.floating],
-    sums: FloatArray,
-    noise: float,
+    averages: Iterable[Averages], vectors: npt.NDArray[Any], sums: FloatArray, noise: float
 ) -> Regression:
     """Returns how probable each class is at all inputs, after noisy feature sums.
 
@@ -222,12 +216,22 @@ def regress_sums(
         unit = float(np.sqrt(max(np.square(measured).sum(axis=1).mean(), np.finfo(float).tiny)))
         return regress(features, measured / unit, beyond / unit, noise / unit)
 
+    mean = _regress_each(averages, linear)
+    return dataclasses.replace(mean, means=mean.means + shares)
+
+
+def _regress_each(
+    averages: Iterable[Averages], regress_at: Callable[..., Regression]
+) -> Regression:
+    """Averages regressions at all inputs, weighed by the evidence of each one's neighbourhoods.
+
+    `regress_at` takes features of the inputs that are asked about, and of all inputs.
+    """
     regressions, evidence = [], []
     for one in averages:
-        evidence.append(linear(one.of_first[:1], one.of_first).evidence)
-        regressions.append(linear(one.features, one.features))
-    mean = averaged(regressions, scipy.special.softmax(evidence))
-    return dataclasses.replace(mean, means=mean.means + shares)
+        evidence.append(regress_at(one.of_first[:1], one.of_first).evidence)
+        regressions.append(regress_at(one.features, one.features))
+    return averaged(regressions, scipy.special.softmax(evidence))
 
 
 def labels_of(regression: Regression) -> PoolLabels:

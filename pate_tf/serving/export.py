@@ -36,10 +36,6 @@ def write_warm_up(path: pathlib.Path, dataset: Dataset) -> None:
     """Writes a request for each signature and batch size, as a TFRecord of `PredictionLog`s.
 
     The inputs are zeros, or empty texts, so that nothing about data is in them.
-
-    Args:
-        path: `assets.extra/tf_serving_warmup_requests` of a SavedModel.
-        dataset: names and shapes the input.
     """
     with tf.io.TFRecordWriter(str(path)) as records:
         for size in BATCH_SIZES:
@@ -118,11 +114,7 @@ OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Checks that students can be written in these formats here.
-
-    Raises:
-        ValueError: if there is no such format, or the package that writes it is not installed.
-    """
+    """Raises ValueError unless there are such formats, and the packages that write them."""
     for name in formats:
         if name not in WRITERS:
             raise ValueError(f"export_formats: expected of {', '.join(WRITERS)}, got {name!r}")
@@ -131,11 +123,7 @@ def check_formats(formats: Sequence[str]) -> None:
 
 
 def write_formats(graph: StudentGraph, folder: pathlib.Path, formats: Sequence[str]) -> None:
-    """Writes `student.onnx` and `student.tflite` into a folder, those of them that are asked for.
-
-    Raises:
-        ValueError: if the student can't be converted.
-    """
+    """Writes `student.onnx` and `student.tflite`, as asked for; ValueError if it can't be done."""
     for name in formats:
         try:
             WRITERS[name](graph, folder)

@@ -19,14 +19,7 @@ GRAPH = "saved_model.pb"
 
 
 def load_student(folder: pathlib.Path) -> Any:
-    """Loads the SavedModel of a student.
-
-    Args:
-        folder: a version that `export_student` wrote, e.g. `released/student/1`.
-
-    Raises:
-        ValueError: if there is no such SavedModel.
-    """
+    """Loads the SavedModel of a version that `export_student` wrote; ValueError if it is none."""
     try:
         loaded = tf.saved_model.load(str(folder))
         # A student has both; another SavedModel need not.
@@ -40,11 +33,7 @@ class ServedStudent:
     """A student loaded from its SavedModel."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        """Loads a version that `export_student` wrote.
-
-        Raises:
-            ValueError: if there is no such SavedModel.
-        """
+        """Loads a version that `export_student` wrote; ValueError if it is no such SavedModel."""
         self._loaded = load_student(folder)
         # Texts have become features where a run holds them.
         name = FEATURES if FEATURES in self._loaded.signatures else SERVING_DEFAULT
@@ -53,11 +42,7 @@ class ServedStudent:
         self._type = self._serve.structured_input_signature[1][self._name].dtype
 
     def classify(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Returns the label int64 `[batch]` of every raw input `[batch, *input_shape]`.
-
-        Raises:
-            ValueError: as `answer`.
-        """
+        """Returns the label int64 `[batch]` of every raw input; otherwise as `answer`."""
         return self.answer(inputs)[0]
 
     def answer(
@@ -113,16 +98,10 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
 
 
 def served_digest(folder: pathlib.Path) -> str:
-    """SHA-256 of the weights that a SavedModel answers with.
+    """SHA-256 of the weights that a SavedModel answers with; ValueError if there is none.
 
     It is the `artifacts.digest_arrays` of its `weights`, in their order: the SHA-256 of the
     hexadecimal SHA-256 digests of each weight's type, shape and bytes.
-
-    Args:
-        folder: a version that `export_student` wrote.
-
-    Raises:
-        ValueError: if there is no such SavedModel.
     """
     return artifacts.digest_arrays(weight.numpy() for weight in load_student(folder).weights)
 

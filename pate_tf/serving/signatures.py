@@ -129,15 +129,16 @@ def serialized_example(raw: Any, dataset: Dataset) -> bytes:
     """Returns a raw input `input_shape`, or bytes of a text, as `serialized_examples` takes it."""
     if dataset.kind == "text":
         text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
-        return tf.train.Example(
-            features=tf.train.Features(feature={TEXT: text})
-        ).SerializeToString()
-    feature = (
-        tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw.tobytes()]))
-        if dataset.input_type == "uint8"
-        else tf.train.Feature(float_list=tf.train.FloatList(value=raw.ravel()))
-    )
-    features = tf.train.Features(feature={dataset.input_name: feature})
+        return _serialized(TEXT, text)
+    if dataset.input_type == "uint8":
+        pixels = tf.train.BytesList(value=[raw.tobytes()])
+        return _serialized(dataset.input_name, tf.train.Feature(bytes_list=pixels))
+    numbers = tf.train.FloatList(value=raw.ravel())
+    return _serialized(dataset.input_name, tf.train.Feature(float_list=numbers))
+
+
+def _serialized(name: str, feature: tf.train.Feature) -> bytes:
+    features = tf.train.Features(feature={name: feature})
     return tf.train.Example(features=features).SerializeToString()
 
 

@@ -85,11 +85,7 @@ def outputs(model: Callable[..., tf.Tensor], inputs: npt.NDArray[np.generic]) ->
 
 
 def pixel_range(dataset: Dataset) -> tuple[float, float]:
-    """Returns the lowest and the highest value of a pixel.
-
-    Raises:
-        ValueError: if the data set has no one range for all its values.
-    """
+    """Returns the lowest and highest value of a pixel; ValueError if pixels have several."""
     low, high = dataset.value_range
     if isinstance(low, tuple) or isinstance(high, tuple):
         raise ValueError(f"value_range of {dataset.name}: expected one for all pixels, got several")

@@ -159,11 +159,7 @@ def complete(
 
 
 def find_student(config: StudentConfig, dataset: Dataset) -> StudentKind:
-    """Returns the kind that a configuration names, checked against a data set.
-
-    Raises:
-        ValueError: if there is no such student, or the configuration does not fit the data set.
-    """
+    """Returns the kind that a configuration names; ValueError if it does not fit the data set."""
     kind = kind_of(config.student)
     if config.initial is not None and not kind.takes_initial:
         raise ValueError(f"initial: expected none for student {kind.name}, got a network")

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import tensorflow as tf
 from scipy.stats import rankdata
 
-from pate_tf.core import event_files
+from pate_tf.core import event_files, validation
 from pate_tf.core.public import UNKNOWN, PoolLabels, PublicExamples, PublicSplit
 from pate_tf.core.validation import IntArray
+from pate_tf.students.batches import outputs
 from pate_tf.students.config import ALL_UNQUERIED, HELD_OUT
 from pate_tf.students.training import AveragedStudent
 
@@ -39,8 +40,8 @@ class Accuracy:
         """The 95 % Wilson score interval."""
         square = CONFIDENCE_95**2 / self.num_samples
         centre = (self.value + square / 2) / (1 + square)
-        spread = self.value * (1 - self.value) / self.num_samples
-        reach = CONFIDENCE_95 * math.sqrt(spread + square / (4 * self.num_samples))
+        variance = self.value * (1 - self.value) / self.num_samples
+        reach = CONFIDENCE_95 * math.sqrt(variance + square / (4 * self.num_samples))
         reach /= 1 + square
         return centre - reach, centre + reach
 
@@ -64,10 +65,7 @@ def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
     """Raises ValueError unless `evaluate_on` is None or names public samples that have labels."""
     if evaluate_on is None:
         return
-    if evaluate_on not in EVALUATED_ON:
-        raise ValueError(
-            f"evaluate_on: expected one of {', '.join(EVALUATED_ON)}, got {evaluate_on!r}"
-        )
+    validation.one_of(EVALUATED_ON, evaluate_on=evaluate_on)
     is_known = public.held_out.labels is not None
     if not is_known and (evaluate_on == HELD_OUT or public.pool_labels is None):
         raise ValueError(
@@ -79,18 +77,14 @@ def check_evaluate_on(evaluate_on: str | None, public: PublicSplit) -> None:
 def evaluated_samples(
     evaluate_on: str | None, public: PublicSplit, *, queries: IntArray
 ) -> PublicExamples | None:
-    """Returns the public samples that evaluate a student: those of them that have a label.
+    """Returns the public samples, each with a label, that evaluate a student; None if none do.
 
     Args:
         evaluate_on: "held_out", or None, for those outside of the pool, which the student never
             saw; "all_unqueried" for these and all of the pool that was not asked for. These are
-            more, but a student may have learnt from their inputs, and hard queries are not among
-            them.
+            more, but a student may have learnt from them, and hard queries are not among them.
         public: all public samples.
         queries: positions in the pool that were asked for, `[num_queries]`.
-
-    Returns:
-        The samples, each with a label; None if there are none: then nothing can be measured.
 
     Raises:
         ValueError: as `check_evaluate_on`.
@@ -161,11 +155,7 @@ def by_class(
 ) -> ByClass:
     """Compares labels with true ones, both `[num_samples]`, class by class.
 
-    Args:
-        labels: the answers.
-        truth: the true labels.
-        num_classes: number of classes.
-        probabilities: of each class, `[num_samples, num_classes]`; None if they are not known.
+    `probabilities`, `[num_samples, num_classes]`, are None if they are not known.
     """
     recall = tuple(
         float((labels[truth == one] == one).mean()) if (truth == one).any() else None
@@ -191,7 +181,6 @@ def _auc(is_positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.floating]) -
 
 NUM_SAMPLES = 1_000
 EPOCHS_BETWEEN_PICTURES = 5
-BATCH = 500
 
 
 class HeldOutAccuracy(keras.callbacks.Callback):
@@ -236,11 +225,7 @@ class HeldOutAccuracy(keras.callbacks.Callback):
     def _answers(self) -> IntArray:
         student = self.model
         logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
-        answers = []
-        for start in range(0, len(self._inputs), BATCH):
-            inputs = tf.constant(self._inputs[start : start + BATCH], tf.float32)
-            answers.append(np.argmax(logits(inputs, training=False), axis=1))
-        return np.concatenate(answers)
+        return np.asarray(outputs(logits, self._inputs).argmax(axis=1))
 
 
 def write_version(

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data import augmentation
 from pate_tf.data.named_function import name_of
 from pate_tf.models import catalogue, fingerprint
-from pate_tf.students.batches import ShuffledItems, StepBatch, dataset_of, step_seeds
+from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, dataset_of, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
 WARM_UP = 10
@@ -42,30 +42,18 @@ class AveragedStudent(keras.Model):
     losses_shown: tuple[str, ...] = ("loss", "labelled_loss", "unlabelled_loss")
 
     def __init__(self, classifier: keras.Model, dataset: Dataset, **kwargs: Any) -> None:
-        """Takes over a classifier.
-
-        Args:
-            classifier: from raw inputs `[batch, *input_shape]` to logits `[batch, num_classes]`.
-            dataset: what the classifier is for.
-            **kwargs: of `keras.Model`.
-        """
+        """Takes over a classifier from raw inputs to logits; `kwargs` are of `keras.Model`."""
         super().__init__(**kwargs)
         self.dataset = dataset
         self.classifier = classifier
         self.trackers = [keras.metrics.Mean(name) for name in self.losses_shown]
+        zeros = {"initializer": "zeros", "trainable": False}
         self.average_age = self.add_weight(
-            name="average_age",
-            initializer="zeros",
-            trainable=False,
-            aggregation="only_first_replica",
+            name="average_age", aggregation="only_first_replica", **zeros
         )
         self.averages = [
             self.add_weight(
-                shape=weight.shape,
-                initializer="zeros",
-                trainable=False,
-                aggregation="mean",
-                name=f"average_{index}",
+                shape=weight.shape, name=f"average_{index}", aggregation="mean", **zeros
             )
             for index, weight in enumerate(classifier.trainable_weights)
         ]
@@ -104,6 +92,50 @@ class AveragedStudent(keras.Model):
         for weight, average in zip(averaged.trainable_weights, self.averages, strict=True):
             weight.assign(average)
         return averaged
+
+    def train_on_pool(
+        self,
+        change: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Batch],
+        config: StudentConfig,
+        released: PoolLabels,
+        pool: Pool,
+        options: FitOptions,
+        *,
+        seeds: tuple[int, int],
+        num_unlabelled: int,
+        optimizers: Sequence[Any],
+        networks: Mapping[str, Any] | None = None,
+    ) -> keras.Model:
+        """Trains on labels of some of the pool and on all of it; returns `averaged_classifier`.
+
+        `change` makes what `train_step` takes, from a step, labelled inputs float32, their labels
+        or weights, and `num_unlabelled` others. `seeds` are of the orders of unlabelled and of
+        labelled inputs, `optimizers` those whose state belongs to the run; the others as of
+        `run_digest` and `StudentKind.train`.
+        """
+        order_seed, labels_seed = seeds
+        unlabelled = ShuffledItems(pool.inputs, batch_size=num_unlabelled, seed=order_seed)
+        labelled = ShuffledItems(
+            pool.inputs[released.query_indices],
+            released.targets,
+            batch_size=config.batch_size,
+            seed=labels_seed,
+        )
+
+        def batch_at(step: tf.Tensor) -> Batch:
+            inputs, labels = labelled.at(step)
+            (others,) = unlabelled.at(step)
+            return change(step, tf.cast(inputs, tf.float32), labels, tf.cast(others, tf.float32))
+
+        fit_student(
+            self,
+            batch_at,
+            state=[*self.variables, *(one for each in optimizers for one in each.variables)],
+            config=config,
+            digest=run_digest(config, released, pool, networks=networks),
+            options=options,
+        )
+        return self.averaged_classifier()
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` rebuilds the student from, as JSON values."""
@@ -145,22 +177,13 @@ class Backup(keras.callbacks.Callback):
     """
 
     def __init__(self, path: pathlib.Path | None, state: Sequence[Any]) -> None:
-        """Takes what belongs to one run: one configuration, one set of labels.
-
-        Args:
-            path: the `.npz` file; None to store nothing.
-            state: Keras variables: weights, averages, of optimizers and of generators of noise.
-        """
+        """Takes the `.npz` file, None to store nothing, and all Keras variables of one run."""
         super().__init__()
         self._path = path
         self._state = list(state)
 
     def restore(self) -> int:
-        """Loads what a stopped run left; returns how many epochs it had done.
-
-        Raises:
-            ValueError: if the file is broken.
-        """
+        """Loads what a stopped run left; returns how many epochs it had done."""
         if self._path is None or not self._path.exists():
             return 0
         arrays = artifacts.read_arrays(self._path)
@@ -206,11 +229,7 @@ def logs_of(folder: pathlib.Path) -> pathlib.Path:
 
 
 def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
-    """Returns the network that training begins with: of its own, or a copy of the given one.
-
-    Raises:
-        ValueError: if the model is none for the data set.
-    """
+    """Returns the network that training begins with: of its own, or a copy of the given one."""
     if config.initial is None:
         return catalogue.build(config.model, dataset, seed=config.seed)
     catalogue.check_model(config.initial, dataset, "initial")
@@ -228,12 +247,8 @@ def run_digest(
 ) -> str:
     """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
 
-    Args:
-        config: how the student is trained.
-        released: the labels that it learns from.
-        pool: public inputs `[num_inputs, *input_shape]`.
-        networks: what they compute, as `models/fingerprint.py` describes it. Default: what the
-            configuration's model computes.
+    `networks` are what they compute, as `models/fingerprint.py` describes it. Default: what the
+    configuration's model computes.
     """
     if networks is not None:
         model = networks
@@ -389,18 +404,11 @@ def train_distilled(
         temperature: that they were stated at.
         show_progress: whether `fit` draws its progress bar.
 
-    Returns:
-        A model from raw inputs to logits `[batch, num_classes]`.
-
     Raises:
         ValueError: if the probabilities have another shape.
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
-    if probabilities.shape != (len(query_indices), pool.dataset.num_classes):
-        raise ValueError(
-            f"probabilities: expected [{len(query_indices)}, {pool.dataset.num_classes}], got "
-            f"{list(probabilities.shape)}"
-        )
+    validation.shape([len(query_indices), pool.dataset.num_classes], probabilities=probabilities)
     model = catalogue.build(config.model, pool.dataset, seed=config.seed)
     fit_to_targets(
         model,

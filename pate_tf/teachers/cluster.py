@@ -38,11 +38,7 @@ AHEAD = 3  # teachers scheduled for each worker, so that none waits for the chie
 
 
 def read_tf_config() -> dict[str, Any] | None:
-    """Returns what `TF_CONFIG` says, or None if it is not set.
-
-    Raises:
-        ValueError: if it is set and names no worker or no task.
-    """
+    """Returns what `TF_CONFIG` says, None if it is not set; ValueError without worker or task."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None
@@ -73,11 +69,7 @@ def missing_workers(config: dict[str, Any]) -> list[str]:
 
 
 def serve_worker() -> None:
-    """Serves as the worker that `TF_CONFIG` names, until the process is ended.
-
-    Raises:
-        ValueError: if `TF_CONFIG` does not make this process a worker.
-    """
+    """Serves as the worker of `TF_CONFIG`, until it is ended; ValueError if it names none."""
     config = read_tf_config()
     if config is None or config["task"]["type"] != "worker":
         raise ValueError("worker: expected TF_CONFIG with a task of type worker, got none")
@@ -94,20 +86,12 @@ class _Result:
     """What a worker computes, and holds until it is fetched."""
 
     def __init__(self, schedule: Callable[[], Any]) -> None:
-        """Has it computed.
-
-        Args:
-            schedule: hands it to some worker and returns a promise.
-        """
+        """Has it computed: `schedule` hands it to some worker and returns a promise."""
         self._schedule = schedule
         self._promised = schedule()
 
     def fetch(self, *, attempts: int) -> Any:
-        """Returns it; has it computed anew where the worker that had it died.
-
-        Args:
-            attempts: how often at most; the last one's error is raised.
-        """
+        """Returns it; has it computed anew, `attempts` times at most, where its worker died."""
         for _ in range(attempts - 1):
             try:
                 return self._promised.fetch()
@@ -124,11 +108,7 @@ class Cluster:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Connects to the workers; waits for those that have not started yet.
-
-        Args:
-            config: what `read_tf_config` returned, for the chief.
-        """
+        """Connects to the workers that `read_tf_config` returned; waits until they have started."""
         workers = list(config["cluster"]["worker"])
         self.num_workers = len(workers)
         # The strategy wants a parameter server, and nothing here has parameters to serve.
@@ -153,10 +133,7 @@ class Cluster:
     ) -> Iterator[tuple[int, TeacherState]]:
         """Yields each teacher with its finished state, in the order of `teachers`.
 
-        Args:
-            data: who trains on what.
-            teachers: the teachers to train.
-            begun: from a teacher to the state to go on from.
+        `begun` is from a teacher to the state to go on from.
         """
         run = tf.function(TrainingLoop(data.config).run, autograph=False)
         waiting: collections.deque[tuple[int, TeacherState, _Result]] = collections.deque()

@@ -81,7 +81,7 @@ class ForeignModels(Voter):
         return digest_for(hashlib.sha256(text.encode()).hexdigest(), self.unit)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Asks one teacher after another for a label of every raw input; ValueError as `labels`."""
+        """Asks one teacher after another for a label of every raw input; raises as `labels`."""
         num_classes = self.dataset.num_classes
         return Votes(self.labels(inputs, num_classes, progress), num_classes)
 
@@ -96,7 +96,7 @@ class ForeignModels(Voter):
         Args:
             inputs: `[num_queries, *input_shape]`.
             num_classes: how many scores a model may give; None for any number.
-            progress: called with the number of queries done since its last call.
+            progress: as of `votes`.
 
         Returns:
             int64 `[num_teachers, num_queries]`.

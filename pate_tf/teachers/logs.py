@@ -30,12 +30,7 @@ def throughput(
 ) -> Iterator[Callable[[int], None]]:
     """Writes how many teachers are done, and how many a second, about once a second.
 
-    Args:
-        run_directory: the run.
-        num_done: how many are done before.
-
-    Yields:
-        A function to call with how many more are done.
+    `num_done` are done before. Yields a function to call with how many more are done.
     """
     writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
     last_done, last_time = num_done, time.monotonic()
@@ -68,11 +63,9 @@ def throughput(
 def write_losses(
     run_directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
 ) -> None:
-    """Writes percentiles over the ensemble of the loss at each step.
+    """Writes percentiles over the ensemble of the loss at each step, of `[step]` of each teacher.
 
-    Args:
-        run_directory: the run.
-        losses: `[step]` of each teacher; at a step count those that do one, with a finite loss.
+    At a step count those teachers that do one, with a finite loss.
     """
     longest = max(map(len, losses))
     padded = np.full((len(losses), longest), np.nan, np.float32)
@@ -97,14 +90,9 @@ def write_accuracies(
 ) -> None:
     """Writes every percentile of accuracies and of the votes' gaps, and the settings.
 
-    The percentile takes the place of the step.
-
-    Args:
-        run_directory: the run.
-        config: of the teachers.
-        accuracies: of each teacher, `[num_teachers]`.
-        gaps: between the class with most votes and the next, as shares of the teachers,
-            `[num_samples]`: how much noise the labels of such inputs stand.
+    The percentile takes the place of the step. A gap, between the class with most votes and the
+    next, is a share of the teachers, `[num_samples]`: how much noise the labels of such inputs
+    stand.
     """
     folder = logs_of(run_directory)
     writer = tf.summary.create_file_writer(str(folder))

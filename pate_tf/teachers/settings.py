@@ -8,6 +8,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
+
+from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.settings import Settings, described, setting
 from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
@@ -206,16 +209,11 @@ class TeacherConfig(TeacherSettings):
     def __post_init__(self) -> None:
         for name, each in described(TeacherSettings).items():
             each.check(name, getattr(self, name))
-        if self.num_teachers < 1:
-            raise ValueError(f"num_teachers: expected at least 1, got {self.num_teachers}")
-        weights = self.class_weights
-        if weights is not None and len(weights) != self.dataset.num_classes:
-            raise ValueError(
-                f"class_weights: expected one for each of {self.dataset.num_classes} classes, got "
-                f"{len(weights)}"
-            )
-        if weights is not None and not all(0.0 < weight <= MOST_WEIGHT for weight in weights):
-            raise ValueError(f"class_weights: expected numbers above 0, up to {MOST_WEIGHT:g}")
+        validation.whole(num_teachers=self.num_teachers)
+        if self.class_weights is not None:
+            validation.shape([self.dataset.num_classes], class_weights=np.array(self.class_weights))
+            for weight in self.class_weights:
+                validation.between(0.0, MOST_WEIGHT, ends="(]", class_weights=weight)
 
     def num_steps(self, num_records: int) -> int:
         """Returns the training steps of a teacher with so many records; 0 without any.
@@ -245,11 +243,8 @@ class TeacherConfig(TeacherSettings):
         for name in ("model", "representation"):
             if name in fields:
                 fields[name] = name_of(fields[name])
-        return {
-            "training_version": TRAINING_VERSION,
-            **fields,
-            "dataset": self.dataset.to_dict(),
-        }
+        version = {"training_version": TRAINING_VERSION}
+        return {**version, **fields, "dataset": self.dataset.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

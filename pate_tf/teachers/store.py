@@ -70,12 +70,10 @@ class TeacherStore:
     """Sensitive: the training folder of an ensemble."""
 
     def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any]) -> None:
-        """Opens or creates the folder.
+        """Opens or creates the folder, below `sensitive/`.
 
-        Args:
-            folder: of the files, below `sensitive/`.
-            identity: JSON values that fix the result of the training: configuration, digests of
-                data and partition.
+        `identity` are JSON values that fix the result of the training: configuration, digests of
+        data and partition.
 
         Raises:
             ValueError: if the folder holds teachers of another identity, or of a version that wrote
@@ -101,9 +99,7 @@ class TeacherStore:
     ) -> None:
         """Saves finished teachers, several to a file: every few seconds, or where they get large.
 
-        Args:
-            trained: each teacher with its state, as they get done.
-            progress: called with the number of teachers that got done since its last call.
+        `progress` is called with the number of teachers that got done since its last call.
         """
         unsaved: dict[int, TeacherState] = {}
         num_bytes, last_save = 0, time.monotonic()
@@ -208,15 +204,7 @@ class Finished:
     """
 
     def __init__(self, folder: pathlib.Path, num_teachers: int | None = None) -> None:
-        """Looks which teachers are trained.
-
-        Args:
-            folder: of a `TeacherStore`.
-            num_teachers: how many there must be; None for those that there are.
-
-        Raises:
-            ValueError: if a teacher is missing or a file is broken.
-        """
+        """Looks which teachers are trained; ValueError if one of `num_teachers` is missing."""
         self._paths = sorted(folder.glob("finished-*.npz"))
         self.teachers = sorted(one for path in self._paths for one in _teachers(path))
         missing = sorted(set(range(num_teachers or 0)).difference(self.teachers))
@@ -248,8 +236,7 @@ class Finished:
         found: dict[str, npt.NDArray[Any]] = {}
         for path in self._paths:
             found |= artifacts.read_arrays(path)
-        none = np.zeros(0, np.float32)
-        return [found.get(f"losses/{teacher}", none) for teacher in self.teachers]
+        return [found.get(f"losses/{teacher}", _no_losses()) for teacher in self.teachers]
 
 
 def _learnt(path: pathlib.Path) -> Iterator[tuple[int, Arrays]]:

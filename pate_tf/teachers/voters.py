@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -11,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.record_set import RecordSet
@@ -83,7 +82,7 @@ class Voter:
 
         Args:
             groups: raw inputs `[num_queries, group_size, *input_shape]`, a query first in each.
-            progress: called with the number of queries done since its last call.
+            progress: as of `votes`.
         """
         num_queries, size = groups.shape[:2]
         together = max(1, MOST_VOTES // (self.num_teachers * size))
@@ -99,18 +98,13 @@ class Voter:
     ) -> npt.NDArray[np.float32]:
         """Returns what the teachers state on average, `[num_queries, num_classes]`.
 
-        SENSITIVE, and not covered by any mechanism here: for comparisons alone.
-
-        Args:
-            inputs: as `votes` takes them.
-            temperature: logits are divided by it; the larger, the smoother.
-            progress: called with the number of queries done since its last call.
+        SENSITIVE, and not covered by any mechanism here: for comparisons alone. Logits are divided
+        by the temperature: the larger, the smoother; otherwise as `votes`.
 
         Raises:
             ValueError: if they answer with labels alone, or the temperature is not above 0.
         """
-        if not 0.0 < temperature < math.inf:
-            raise ValueError(f"temperature: expected a finite number above 0, got {temperature}")
+        validation.positive(temperature=temperature)
         return self._probabilities(inputs, temperature, progress)
 
     def _probabilities(
@@ -167,8 +161,7 @@ def digest_for(digest: str, unit: str) -> str:
     Raises:
         ValueError: if the unit is not "record" or "owner".
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {unit!r}")
+    validation.one_of(UNITS, unit=unit)
     if unit == "record":
         return digest
     return hashlib.sha256(f"{unit}\0{digest}".encode()).hexdigest()
@@ -181,16 +174,7 @@ class StoredVotes(Voter):
     """
 
     def __init__(self, votes: Votes, pool: Pool, *, unit: str = "record") -> None:
-        """Takes labels.
-
-        Args:
-            votes: of the pool's first `num_queries` inputs.
-            pool: public inputs.
-            unit: what one teacher's records are shared out by, "record" or "owner".
-
-        Raises:
-            ValueError: if votes and pool don't fit.
-        """
+        """Takes labels of a pool's first inputs; ValueError if they don't fit the pool."""
         if votes.num_queries > len(pool) or votes.num_classes != pool.dataset.num_classes:
             raise ValueError(
                 f"votes: expected labels of {pool.dataset.num_classes} classes, of at most the "
@@ -209,11 +193,7 @@ class StoredVotes(Voter):
         return all(row.tobytes() in self._columns for row in inputs)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
-        """Looks up the labels of queries of the pool.
-
-        Raises:
-            ValueError: if an input is not among the labelled queries.
-        """
+        """Looks up the labels of queries of the pool; ValueError if one was not labelled."""
         columns = [self._columns.get(row.tobytes(), -1) for row in inputs]
         missing = columns.count(-1)
         if missing:
@@ -253,15 +233,7 @@ class Ensemble(Voter):
     config: TeacherConfig
 
     def __init__(self, saved: Saved, learnt: str) -> None:
-        """Takes what is common to all kinds.
-
-        Args:
-            saved: the folder that it was loaded from.
-            learnt: digest of all that the teachers learnt, and of their encoder.
-
-        Raises:
-            ValueError: if the records' description next to the folder is broken.
-        """
+        """Takes the folder that it was loaded from, and a digest of all that was learnt."""
         self.config = saved.config
         self.dataset = saved.config.dataset
         self.num_teachers = saved.config.num_teachers
@@ -288,12 +260,7 @@ class Ensemble(Voter):
 
 
 def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:
-    """Writes the record set of private inputs `[num_records, ...]` into a folder, once.
-
-    Args:
-        folder: the sensitive folder of the teachers, which is of one data set for ever.
-        inputs: all private inputs.
-    """
+    """Writes the record set of private inputs into teachers' sensitive folder, once for ever."""
     if not (folder / RECORDS).exists():
         artifacts.write_json(folder / RECORDS, RecordSet.of(inputs).to_dict(), private=True)
 

@@ -92,8 +92,8 @@ def test_all_that_was_not_asked_for_can_evaluate():
     ("changes", "message"),
     [
         ({"teachers": LabelsAlone(PUBLIC.labels)}, "that answer with labels alone"),
-        ({"temperature": 0.0}, "temperature: expected a finite number above 0, got 0.0"),
-        ({"temperature": float("nan")}, "temperature: expected a finite number above 0"),
+        ({"temperature": 0.0}, "temperature: expected above 0 and finite, got 0.0"),
+        ({"temperature": float("nan")}, "temperature: expected above 0 and finite"),
         ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400, got 401"),
         ({"num_queries": 0}, "num_queries: expected from 1 to the pool's 400, got 0"),
         ({"evaluate_on": "nothing"}, "evaluate_on: expected one of"),

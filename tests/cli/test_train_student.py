@@ -21,7 +21,7 @@ from script_processes import (
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
-from pate_tf.data import digits
+from pate_tf.data import catalogue
 from pate_tf.ledger import Ledger
 
 SCRIPT = "train_student.py"
@@ -229,10 +229,10 @@ def test_a_budget_and_what_contradicts_it_are_refused(teachers, flags, message):
 def test_the_student_answers_raw_images(finished):
     import tensorflow as tf
 
-    from pate_tf.data.digits import load_public
+    from pate_tf.data.catalogue import load_public
 
     model = tf.saved_model.load(str(finished[0] / "run" / "released" / "student" / "1"))
-    held_out = load_public().split(400).held_out
+    held_out = load_public("digits").split(400).held_out
     answer = model.signatures["serving_default"](image=tf.constant(held_out.inputs))
     report = json.loads((finished[0] / "report.json").read_text())
     right = (answer["label"].numpy() == held_out.labels).mean()
@@ -457,7 +457,7 @@ def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
 
 
 def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
-    public = digits.load_public()
+    public = catalogue.load_public("digits")
     votes = np.tile(public.labels[:40], (60, 1))
     np.save(tmp_path / "votes.npy", votes)
     flags = ("--teachers=votes.npy", "--queries=40", "--max_steps=20", "--lap_scale=5")
@@ -481,7 +481,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
 
 
 def test_labels_of_a_part_of_the_pool_do_not_go_with_later_queries(tmp_path):
-    public = digits.load_public()
+    public = catalogue.load_public("digits")
     np.save(tmp_path / "votes.npy", np.tile(public.labels[:390], (60, 1)))
     flags = ("--teachers=votes.npy", "--teachers_dir=their", "--query_strategy=uncertain")
     ended = run_script(SCRIPT, *flags, "--queries=60", "--query_rounds=3", folder=tmp_path)
@@ -555,7 +555,7 @@ def test_what_a_comparison_can_not_heed_is_one_line(tmp_path, flag):
 
 
 def test_distillation_of_teachers_who_answer_with_labels_alone_is_one_line(tmp_path):
-    public = digits.load_public()
+    public = catalogue.load_public("digits")
     np.save(tmp_path / "votes.npy", np.tile(public.labels[:40], (60, 1)))
     ended = run_script(
         SCRIPT,

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
-from pate_tf.data.digits import DIGITS
+from pate_tf.data.catalogue import DIGITS
 
 
 def pairs(examples) -> collections.Counter:

@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
         ("other_class", "expected folders of the classes cat, dog alone"),
         ("other_shape", "got another shape"),
         ("broken", "got a broken one"),
-        ("empty", "got no image"),
+        ("empty", "expected images"),
         ("nosuch", "expected a folder of images"),
     ):
         with pytest.raises(ValueError, match=told) as caught:

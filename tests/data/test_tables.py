@@ -27,9 +27,17 @@ def write(folder, name, text):
     return path
 
 
+def read_public(folder, text):
+    return tables.read_table(write(folder, "visits.csv", text)).public(SCHEMA, name="visits")
+
+
+def read_private(folder, text, public):
+    return tables.read_table(write(folder, "patients.csv", text)).private(SCHEMA, public)
+
+
 def test_both_sides_of_a_table_are_of_one_data_set(tmp_path):
-    public = tables.load_public(write(tmp_path, "visits.csv", PUBLIC), SCHEMA)
-    private = tables.load_private(write(tmp_path, "patients.csv", PRIVATE), SCHEMA, public)
+    public = read_public(tmp_path, PUBLIC)
+    private = read_private(tmp_path, PRIVATE, public)
     assert private.dataset == public.dataset
     assert public.dataset.name == "visits" and public.labels is None
     assert public.dataset.pool_size == 3  # without labels nothing is held out
@@ -40,7 +48,7 @@ def test_both_sides_of_a_table_are_of_one_data_set(tmp_path):
 
 def test_public_labels_are_known_as_far_as_they_are_there(tmp_path):
     text = "age,sex,diagnosis\n30,F,ill\n40,M,\n50,F,well\n60,M,\n"
-    public = tables.load_public(write(tmp_path, "visits.csv", text), SCHEMA)
+    public = read_public(tmp_path, text)
     assert public.labels.tolist() == [1, -1, 0, -1]
     assert public.dataset.pool_size == 3
 
@@ -49,9 +57,9 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
     ages, labels = [39, 20, 95], ["ill", "well", "ill"]
     table = {"patient": ["a", "b", "a"], "age": ages, "sex": ["F", "M", "F"], "diagnosis": labels}
     parquet.write_table(pyarrow.table(table), tmp_path / "patients.parquet")
-    public = tables.load_public(write(tmp_path, "visits.csv", PUBLIC), SCHEMA)
+    public = read_public(tmp_path, PUBLIC)
     found = [
-        tables.load_private(path, SCHEMA, public)
+        tables.read_table(path).private(SCHEMA, public)
         for path in (tmp_path / "patients.parquet", write(tmp_path, "patients.csv", PRIVATE))
     ]
     assert np.array_equal(found[0].inputs, found[1].inputs)
@@ -79,9 +87,9 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
     ids=str,
 )
 def test_a_private_file_that_does_not_fit_is_told_by_place_alone(tmp_path, text, told):
-    public = tables.load_public(write(tmp_path, "visits.csv", PUBLIC), SCHEMA)
+    public = read_public(tmp_path, PUBLIC)
     with pytest.raises(ValueError, match=told) as caught:
-        tables.load_private(write(tmp_path, "patients.csv", text), SCHEMA, public)
+        read_private(tmp_path, text, public)
     assert "hidden" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -98,15 +106,15 @@ def test_what_is_no_table_is_one_line(tmp_path):
         (tmp_path, "can be read"),
     ):
         with pytest.raises(ValueError, match=told):
-            tables.read_fields(path)
+            tables.read_table(path)
 
 
 def test_a_mark_at_the_beginning_and_blank_lines_do_no_harm(tmp_path):
     path = tmp_path / "visits.csv"
     path.write_bytes(b"\xef\xbb\xbfage, sex\r\n\r\n30 , F\r\n")
-    fields, places = tables.read_fields(path)
-    assert fields == {"age": ["30"], "sex": ["F"]}
-    assert places == ["line 3"]
+    table = tables.read_table(path)
+    assert table.fields == {"age": ["30"], "sex": ["F"]}
+    assert table.places == ["line 3"]
 
 
 TABLE = {

@@ -101,7 +101,7 @@ def test_diabetes_is_balanced_and_split_by_patient_in_ucis_order(prepared, share
             row
             for row in rows
             if uci.is_public(row["patient_nbr"]) == is_public
-            and uci.is_kept(row["encounter_id"], int(row["readmitted"] != "<30"))
+            and uci.is_taken(row["encounter_id"], int(row["readmitted"] != "<30"))
         ]
         assert len(taken) == len(examples)
         for place in range(0, len(taken), 100):

@@ -158,7 +158,7 @@ LEAF = (-1, -1)
         ({"children": children((1, 2), (0, 2), LEAF, LEAF)}, "a child out of range"),  # a circle
         ({"children": children((1, 2), LEAF, LEAF, (1, 2))}, "a child out of range"),
         ({"children": children((-2, -2), LEAF, LEAF, LEAF)}, "a child out of range"),
-        ({"children": children((1, 2), LEAF, LEAF)}, "children of another length"),
+        ({"children": children((1, 2), LEAF, LEAF)}, "children of another type or shape"),
         ({"features": np.array([4, 0, 0, 0], np.int32)}, "a feature out of range"),
         ({"features": np.array([-2, 0, 0, 0], np.int32)}, "a feature out of range"),
         ({"features": np.zeros((4, 1), np.int32)}, "features of another type or shape"),

@@ -60,7 +60,7 @@ OF_DATA = [
     own("leaves", told="raised SystemExit: 0"),
     own("raises", told="raised KeyError: 'no such key' ("),
     own("takes_nothing", told="raised TypeError"),
-    own("tiny_images", told="model cnn: expected images of at least 6 x 6, got 4 x 4; mlp"),
+    own("tiny_images", told="model: expected images of at least 6 x 6, got 4 x 4; mlp"),
     Case(
         script=TEACHERS,
         flags=("--dataset=leaving:f",),

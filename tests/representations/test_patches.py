@@ -73,7 +73,9 @@ def test_a_view_has_length_one_and_states_how_it_varies():
     part = learnt(POOL)
     (view,) = part(POOL.inputs.astype(np.float32))
     np.testing.assert_allclose(np.linalg.norm(view, axis=1), 1.0, rtol=1e-5)
-    turned = (part._answers(POOL.inputs.astype(np.float32)) - part._mean) @ part._directions
+    turned = (
+        part._answers(POOL.inputs.astype(np.float32)) - part._view.mean
+    ) @ part._view.directions
     covariance = np.cov(turned.numpy(), rowvar=False)
     (variances,) = part.variances
     shares = np.diag(covariance) / np.diag(covariance).sum()

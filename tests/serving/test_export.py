@@ -12,7 +12,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.data.digits import DIGITS, load_public
+from pate_tf.data.catalogue import DIGITS, load_public
 from pate_tf.models import catalogue
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
@@ -37,7 +37,7 @@ def test_the_signature_takes_raw_images_by_name(exported):
     assert name == "image"
     assert spec.dtype == tf.uint8
     assert spec.shape.as_list() == [None, 8, 8, 1]
-    images = load_public().inputs[:40]
+    images = load_public("digits").inputs[:40]
     for batch in (1, 40):
         answer = signature(image=tf.constant(images[:batch]))
         assert set(answer) == {"probabilities", "label", "class_name"}
@@ -78,7 +78,7 @@ def test_features_that_are_no_numbers_are_refused(table, wrong):
 def test_dropout_is_off_when_serving(tmp_path):
     _, folder = export(tmp_path / "student", model="deeper")
     signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    image = tf.constant(load_public().inputs[:3])
+    image = tf.constant(load_public("digits").inputs[:3])
     one, other = (signature(image=image)["probabilities"].numpy() for _ in range(2))
     np.testing.assert_array_equal(one, other)
 
@@ -88,7 +88,7 @@ def test_saved_model_cli_runs_it(exported, tmp_path):
     if not tool.exists():
         pytest.skip(f"no saved_model_cli beside {sys.executable}")
     model, folder = exported
-    images = load_public().inputs[:20]
+    images = load_public("digits").inputs[:20]
     np.save(tmp_path / "images.npy", images)
     arguments = ["--tag_set=serve", "--signature_def=serving_default", f"--outdir={tmp_path}"]
     arguments += [f"--dir={folder}", f"--inputs=image={tmp_path}/images.npy"]
@@ -156,7 +156,7 @@ def test_a_killed_export_is_complete_or_not_there(tmp_path, moment):
     versions = [path.name for path in folder.iterdir() if path.name.isdigit()]
     if moment == "after the rename":
         assert versions == ["1"]
-        assert ServedStudent(folder / "1").classify(load_public().inputs[:3]).shape == (3,)
+        assert ServedStudent(folder / "1").classify(load_public("digits").inputs[:3]).shape == (3,)
     else:
         assert versions == []  # of what is left behind TensorFlow Serving sees nothing
         artifacts.remove_abandoned(folder)
@@ -174,7 +174,7 @@ def test_a_statement_that_is_no_json_leaves_no_version(tmp_path):
 @pytest.mark.parametrize("num", [0, 1, 499, 501, 597])
 def test_any_number_of_samples_is_classified_in_order(exported, num):
     model, folder = exported
-    images = load_public().inputs[:num]
+    images = load_public("digits").inputs[:num]
     labels = ServedStudent(folder).classify(images)
     assert labels.shape == (num,)
     assert labels.dtype == np.int64

@@ -13,7 +13,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from script_processes import NUM_TEACHERS, run_script
 
-from pate_tf.data.digits import DIGITS, load_public
+from pate_tf.data.catalogue import DIGITS, load_public
 from pate_tf.models import catalogue, forest
 from pate_tf.serving.export import check_formats, export_student
 from pate_tf.students.kinds.gan import build_classifier
@@ -56,7 +56,7 @@ def check(folder: pathlib.Path, inputs: dict) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_images_are_answered_alike(tmp_path, name):
     folder = export_student(MODELS[name](), DIGITS, tmp_path / "student", {}, formats=FORMATS)
-    check(folder, {"image": load_public().inputs[:40]})
+    check(folder, {"image": load_public("digits").inputs[:40]})
 
 
 def test_tables_are_answered_alike(table, tmp_path):
@@ -87,7 +87,7 @@ def unusual() -> keras.Model:
 
 
 def a_forest() -> ForestModel:
-    inputs, labels = load_public().inputs[:50], load_public().labels[:50]
+    inputs, labels = load_public("digits").inputs[:50], load_public("digits").labels[:50]
     return ForestModel(forest.fit("random_forest", DIGITS, inputs, labels, seed=1))
 
 
@@ -131,4 +131,4 @@ def test_the_script_writes_them(trained, tmp_path):
     ended = run("--export_formats=onnx,litert", "--max_steps=5", f"--report_file={report}")
     assert ended.code == 0, ended.err
     student = pathlib.Path(json.loads(report.read_text())["student"])
-    check(student, {"image": load_public().inputs[:40]})
+    check(student, {"image": load_public("digits").inputs[:40]})

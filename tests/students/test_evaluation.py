@@ -9,7 +9,7 @@ from labels_for_tests import released_labels
 
 from pate_tf.core.public import PoolLabels, PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.data.digits import DIGITS
+from pate_tf.data.catalogue import DIGITS
 from pate_tf.students import evaluation, training
 from pate_tf.students.evaluation import (
     Accuracy,

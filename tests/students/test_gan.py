@@ -8,7 +8,7 @@ from labels_for_tests import released_labels
 from scipy import stats
 
 from pate_tf.core.public import Pool
-from pate_tf.data.digits import DIGITS
+from pate_tf.data.catalogue import DIGITS
 from pate_tf.data.tfds_source import MNIST, SVHN
 from pate_tf.students.kinds import StudentConfig, gan, kind_of
 from pate_tf.students.kinds.gan import (

@@ -13,7 +13,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.raw import RawPart
-from pate_tf.teachers import ensemble, kinds, on_features
+from pate_tf.teachers import ensemble, kinds
 from pate_tf.teachers.kinds import Engine
 from pate_tf.teachers.voters import StoredVotes
 
@@ -61,7 +61,7 @@ def slow_label(model, features, labels, query):
 @pytest.mark.parametrize("model", closed_form.NAMES)
 @pytest.mark.parametrize("chunk", [2, 64])
 def test_votes_of_solved_teachers(tmp_path, monkeypatch, encoder, model, chunk):
-    monkeypatch.setattr(on_features, "CHUNK", chunk)
+    monkeypatch.setattr(ensemble, "CHUNK", chunk)
     votes = trained(tmp_path, model, encoder).votes(QUERIES)
     queries, features = encoder.features(QUERIES), encoder.features(IMAGES)
     slow = [

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pate_tf.data.digits import DIGITS
+from pate_tf.data.catalogue import DIGITS
 from pate_tf.teachers.settings import TRAINING_VERSION, TeacherConfig
 
 FIELDS = {

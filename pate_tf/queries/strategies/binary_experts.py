@@ -39,15 +39,12 @@ def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
 
 
 def order(scores: FloatArray) -> FloatArray:
-    """Puts the inputs that the paper's rule selects before all others.
+    """Puts the inputs that the paper's rule selects before all others, by scores of the experts.
 
     Selected is an input whose candidate label, that of the highest score, scores below 0.9, while
     at least 4 other experts score above 0.1. The paper asks all of these and nothing else; a fixed
     number of queries may be more or fewer, so both groups are sorted by the candidate's score. With
     fewer than 5 classes nothing is selected, and the score alone decides.
-
-    Args:
-        scores: of the experts, `[num_inputs, num_classes]`, from 0 to 1.
     """
     candidate = scores.max(axis=1)
     num_others = (scores > NOT_EXCLUDED).sum(axis=1) - (candidate > NOT_EXCLUDED)

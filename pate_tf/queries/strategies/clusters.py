@@ -28,35 +28,19 @@ class Clusters:
     """Clusters of a pool's inputs. Public.
 
     Attributes:
-        num_inputs: in the pool.
         medoids: int64 `[num_clusters]`, of each cluster the input nearest to its centre.
         densities: float64 `[num_clusters]`, how many inputs belong to each, over their mean
             distance from its centre; 0 for an input alone.
     """
 
-    num_inputs: int
     medoids: IntArray
     densities: FloatArray
-
-    def filled_up(self, chosen: IntArray, number: int) -> IntArray:
-        """Returns the chosen inputs in order, with others where they are fewer than `number`."""
-        if len(chosen) < number:  # fewer distinct inputs than queries
-            others = np.setdiff1d(np.arange(self.num_inputs), chosen)
-            chosen = np.concatenate([chosen, others[: number - len(chosen)]])
-        return np.sort(chosen)
 
 
 def find_clusters(
     pool: Pool, number: int, seed: int, *, representation: Named | None = None
 ) -> Clusters:
-    """Returns k-means clusters of the pool's features, fewer than `number` where inputs are copies.
-
-    Args:
-        pool: public inputs.
-        number: of clusters.
-        seed: of the features and of the first centres.
-        representation: by its name; None for the data set's default.
-    """
+    """Returns k-means clusters of the pool's features, fewer than `number` if inputs are copies."""
     import sklearn.cluster
 
     from pate_tf.representations.catalogue import pool_features
@@ -77,7 +61,6 @@ def find_clusters(
     total = np.bincount(found.labels_, distances, minlength=number)[labels]
     densities = sizes**2 / np.maximum(total, np.finfo(np.float32).tiny)
     return Clusters(
-        num_inputs=len(pool),
         medoids=by_distance[first],
         # An input alone lies at its own centre, and is like no other.
         densities=np.where(sizes > 1, densities, 0.0),
@@ -89,7 +72,13 @@ def choose(
 ) -> IntArray:
     """Returns the medoids of `num_queries` clusters, in the pool's order: int64, distinct."""
     clusters = find_clusters(pool, num_queries, seed, representation=representation)
-    return clusters.filled_up(clusters.medoids, num_queries)
+    return _filled_up(clusters.medoids, num_queries, len(pool))
+
+
+def _filled_up(chosen: IntArray, number: int, num_inputs: int) -> IntArray:
+    """Returns chosen inputs in order, with others where distinct ones are fewer than `number`."""
+    others = np.setdiff1d(np.arange(num_inputs), chosen)[: number - len(chosen)]
+    return np.sort(np.concatenate([chosen, others]))
 
 
 def choose_of_dense_clusters(
@@ -103,7 +92,7 @@ def choose_of_dense_clusters(
     number = min(math.ceil(CLUSTERS_A_QUERY * num_queries), len(pool))
     clusters = find_clusters(pool, number, seed, representation=representation)
     densest = np.argsort(-clusters.densities, kind="stable")[:num_queries]
-    return clusters.filled_up(clusters.medoids[densest], num_queries)
+    return _filled_up(clusters.medoids[densest], num_queries, len(pool))
 
 
 def infer(

@@ -25,14 +25,7 @@ def match_logits(
     """Trains the twins; returns logits of being of one class, `[num_inputs, num_labels]`.
 
     Two inputs match with probability sigmoid(offset - |distance of their places|^2); the offset is
-    learnt.
-
-    Args:
-        inputs: raw, `[num_inputs, *input_shape]`.
-        dataset: of the inputs.
-        labelled: positions of those with labels, `[num_labels]`.
-        labels: of these.
-        seed: of weights and batches.
+    learnt. Inputs are raw, `labelled` positions of those with labels.
     """
     import keras
     import tensorflow as tf
@@ -61,24 +54,18 @@ def match_logits(
             return self.offset - (own[:, tf.newaxis] + theirs - 2.0 * products)
 
         def compute_loss(
-            self,
-            x: Any = None,
-            y: Any = None,
-            y_pred: Any = None,
-            sample_weight: Any = None,
-            training: bool = True,
+            self, x: Any = None, y: Any = None, y_pred: Any = None, **others: Any
         ) -> tf.Tensor:
             """Mean cross-entropy of pairs of one class, plus that of other pairs."""
-            del x, sample_weight, training
+            del x, others
             same = tf.cast(y[:, tf.newaxis] == y, tf.float32)
             pairs = 1.0 - tf.eye(tf.shape(y)[0])
             losses = tf.nn.sigmoid_cross_entropy_with_logits(same, self.match(y_pred, y_pred))
-            return tf.add_n(
-                [
-                    tf.math.divide_no_nan(tf.reduce_sum(kind * losses), tf.reduce_sum(kind))
-                    for kind in (same * pairs, (1.0 - same) * pairs)
-                ]
+            means = (
+                tf.math.divide_no_nan(tf.reduce_sum(kind * losses), tf.reduce_sum(kind))
+                for kind in (same * pairs, (1.0 - same) * pairs)
             )
+            return tf.add_n(list(means))
 
     config = simple.training_config(dataset, seed)
     twins = Twins(catalogue.build(config.model, dataset, seed=seed))

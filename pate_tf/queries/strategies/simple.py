@@ -50,13 +50,7 @@ def training_config(dataset: Dataset, seed: int) -> "StudentConfig":
 
 
 def predictions(pool: Pool, released: PoolLabels, seed: int) -> FloatArray:
-    """Returns a student's probabilities for each input, float64 `[num_inputs, num_classes]`.
-
-    Args:
-        pool: public inputs.
-        released: the labels that the student learns from, at least one.
-        seed: of the student.
-    """
+    """Returns the probabilities of a student of at least one label, `[num_inputs, num_classes]`."""
     import scipy.special
 
     from pate_tf.students.batches import outputs
@@ -67,10 +61,7 @@ def predictions(pool: Pool, released: PoolLabels, seed: int) -> FloatArray:
 
 
 def score(pool: Pool, released: ReleasedLabels, seed: int) -> FloatArray:
-    """Returns a student's largest probability of any class, `[num_inputs]`.
-
-    Papernot et al. 2017, appendix B.2.
-    """
+    """Returns a student's largest probability of any class (Papernot et al. 2017, appendix B.2)."""
     return predictions(pool, released, seed).max(axis=1)
 
 

@@ -122,7 +122,8 @@ class StudentKind:
             show_progress: whether a progress bar is drawn.
 
         Raises:
-            ValueError: if there is no label, or the labels do not belong to this pool.
+            ValueError: if there is no label, the labels do not belong to this pool, or the model
+                does not fit.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         released.check_pool(pool)

@@ -22,13 +22,7 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data import augmentation
 from pate_tf.models import catalogue
 from pate_tf.students import training
-from pate_tf.students.batches import (
-    Batch,
-    ShuffledItems,
-    augment_strongly,
-    derived_seeds,
-    step_seeds,
-)
+from pate_tf.students.batches import Batch, augment_strongly, derived_seeds, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
@@ -53,13 +47,9 @@ class ConsistencyStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, dataset: Dataset, *, warm_up_steps: int, **kwargs: Any
     ) -> None:
-        """Takes over a classifier.
+        """Takes over a classifier without batch statistics.
 
-        Args:
-            classifier: raw inputs to logits, without batch statistics.
-            dataset: what it is for.
-            warm_up_steps: steps until the loss on labels has its full robustness.
-            **kwargs: of `keras.Model`.
+        `warm_up_steps` are those until the loss on labels has its full robustness.
         """
         super().__init__(classifier, dataset, **kwargs)
         self.warm_up_steps = warm_up_steps
@@ -99,13 +89,10 @@ class ConsistencyStudent(AveragedStudent):
 def generalized_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, robustness: tf.Tensor | float
 ) -> tf.Tensor:
-    """Mean of (1 - p^q) / q, p being the probability of the label.
+    """Mean of (1 - p^q) / q, p being the probability of the label, q the robustness from 0 to 1.
 
-    Args:
-        labels: int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then the
-            mean over classes of the loss of each.
-        logits: `[batch, num_classes]`.
-        robustness: q, from 0 (cross-entropy) to 1.
+    Labels are int64 `[batch]`, or weights of the classes, float32 `[batch, num_classes]`; then it
+    is the mean over classes of the loss of each.
     """
     q = tf.maximum(robustness, SMALLEST_ROBUSTNESS)
     if labels.dtype.is_floating:
@@ -116,11 +103,9 @@ def generalized_cross_entropy(
 
 
 def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of answers on changed images with the confident ones on the images.
+    """Cross-entropy of logits on changed images with the confident answers on the images.
 
-    Args:
-        logits: `[batch, num_classes]` on the images; no gradient flows into them.
-        changed_logits: `[batch, num_classes]` on the same images, changed.
+    Both are `[batch, num_classes]`; no gradient flows into the latter.
     """
     probabilities = tf.stop_gradient(tf.nn.softmax(logits))
     is_confident = tf.cast(tf.reduce_max(probabilities, axis=1) >= CONFIDENT, tf.float32)
@@ -131,11 +116,7 @@ def agreement_loss(logits: tf.Tensor, changed_logits: tf.Tensor) -> tf.Tensor:
 
 
 def check_model(model: keras.Model) -> None:
-    """Checks that a model has no batch statistics: changed inputs would bend them.
-
-    Raises:
-        ValueError: if it has a batch normalisation.
-    """
+    """Raises ValueError if a model has batch statistics: changed inputs would bend them."""
     for layer in getattr(model, "layers", []):
         if isinstance(layer, keras.layers.BatchNormalization):
             raise ValueError(
@@ -148,15 +129,7 @@ def check_model(model: keras.Model) -> None:
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> keras.Model:
-    """Trains a Keras model on labels and the whole pool.
-
-    Returns:
-        The model with averaged weights, from raw inputs to logits `[batch, num_classes]`.
-
-    Raises:
-        ValueError: if the model has batch statistics.
-        TrainingDivergedError: if a loss or weight became NaN or infinite.
-    """
+    """Trains a Keras model on labels and the whole pool; raises as `StudentKind.train`."""
     dataset = pool.dataset
     classifier = training.network_of(config, dataset)
     check_model(classifier)
@@ -166,21 +139,8 @@ def fit(
     schedule = keras.optimizers.schedules.CosineDecay(config.learning_rate, config.max_steps)
     student.compile(optimizer=keras.optimizers.Adam(schedule))
     student.optimizer.build(classifier.trainable_weights)
-    order_seed, labels_seed = derived_seeds(config.seed, 2)
-    unlabelled = ShuffledItems(
-        pool.inputs, batch_size=UNLABELLED_A_LABEL * config.batch_size, seed=order_seed
-    )
-    labelled = ShuffledItems(
-        pool.inputs[released.query_indices],
-        released.targets,
-        batch_size=config.batch_size,
-        seed=labels_seed,
-    )
 
-    def batch_at(step: tf.Tensor) -> Batch:
-        inputs, labels = labelled.at(step)
-        (others,) = unlabelled.at(step)
-        inputs, others = tf.cast(inputs, tf.float32), tf.cast(others, tf.float32)
+    def change(step: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
         labelled_seed, weak_seed, strong_seed = step_seeds(config.seed, step, 3)
         return {
             "labelled": augmentation.augment(inputs, dataset, labelled_seed),
@@ -189,15 +149,17 @@ def fit(
             "changed": augment_strongly(others, dataset, strong_seed),
         }
 
-    training.fit_student(
-        student,
-        batch_at,
-        state=[*student.variables, *student.optimizer.variables],
-        config=config,
-        digest=training.run_digest(config, released, pool),
-        options=options,
+    order_seed, labels_seed = derived_seeds(config.seed, 2)
+    return student.train_on_pool(
+        change,
+        config,
+        released,
+        pool,
+        options,
+        seeds=(order_seed, labels_seed),
+        num_unlabelled=UNLABELLED_A_LABEL * config.batch_size,
+        optimizers=[student.optimizer],
     )
-    return student.averaged_classifier()
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:
@@ -212,16 +174,12 @@ def check(config: StudentConfig, dataset: Dataset) -> None:
     catalogue.check_draws(model, training=False)
 
 
-def default_model(dataset: Dataset) -> str:
-    """Returns the architecture that it was tuned with."""
-    return "wide_cnn" if dataset.kind == "image" else "mlp"
-
-
 KIND = StudentKind(
     name="consistency",
     fit=fit,
     check=check,
-    default_model=default_model,
+    # The architecture that it was tuned with.
+    default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
     takes_initial=True,
 )

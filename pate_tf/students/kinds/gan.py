@@ -22,13 +22,7 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data import augmentation
 from pate_tf.models import fingerprint
 from pate_tf.students import training
-from pate_tf.students.batches import (
-    Batch,
-    ShuffledItems,
-    derived_seeds,
-    pixel_range,
-    step_seeds,
-)
+from pate_tf.students.batches import Batch, derived_seeds, pixel_range, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
 from pate_tf.students.training import AveragedStudent, replica_share
 
@@ -120,15 +114,10 @@ class WeightNormalizedDense(keras.layers.Layer):
         stddev: float = 0.1,
         **kwargs: Any,
     ) -> None:
-        """Takes the layer's sizes.
+        """Takes the number of outputs a position, and the seed of the initial directions.
 
-        Args:
-            units: number of outputs a position.
-            seed: fixes the initial directions.
-            activation: Keras' name of it; None for a linear layer.
-            train_scale: whether the scales are trained, or stay as the data set them.
-            stddev: of the initial directions; the longer they are, the slower they turn.
-            **kwargs: of `keras.layers.Layer`.
+        The scales are trained, or stay as the data set them. The larger the standard deviation of
+        the initial directions, the slower they turn.
         """
         super().__init__(**kwargs)
         self.units = units
@@ -208,12 +197,7 @@ class WeightNormalizedConvolution(WeightNormalizedDense):
 
 
 def initialize_from_data(model: keras.Sequential, inputs: tf.Tensor) -> None:
-    """Sets the weight-normalised layers of a model, first to last, from one batch.
-
-    Args:
-        model: layers one after another.
-        inputs: raw inputs `[batch, *input_shape]`; some hundred are enough.
-    """
+    """Sets a model's weight-normalised layers, first to last, from some hundred raw inputs."""
     outputs = inputs
     for layer in model.layers:
         if isinstance(layer, WeightNormalizedDense):
@@ -273,14 +257,11 @@ def _dense(seeds: Iterator[int]) -> list[keras.layers.Layer]:
 
 
 def _convolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
-    def convolution(units: int, stride: int = 1, padding: str = "SAME") -> keras.layers.Layer:
-        return WeightNormalizedConvolution(
-            units, stride=stride, padding=padding, activation="leaky_relu", seed=next(seeds)
-        )
+    def layer(kind: Any, units: int, **options: Any) -> keras.layers.Layer:
+        return kind(units, activation="leaky_relu", seed=next(seeds), **options)
 
-    def dense(units: int) -> keras.layers.Layer:
-        # A dense layer over channels is a 1x1 convolution.
-        return WeightNormalizedDense(units, activation="leaky_relu", seed=next(seeds))
+    convolution = functools.partial(layer, WeightNormalizedConvolution)
+    dense = functools.partial(layer, WeightNormalizedDense)  # over channels: a 1x1 convolution
 
     return [
         layers.Dropout(0.2, seed=next(seeds)),
@@ -303,26 +284,17 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 8))
+    last = {"activation": "sigmoid", "train_scale": True, "stddev": GENERATOR_DEVIATION}
     if dataset.input_shape[-1] == 3:
         body = _deconvolutions(seeds)
+        body.append(WeightNormalizedConvolution(3, seed=next(seeds), **last))
     else:
         height, width, _ = dataset.input_shape
-        body = [
-            *(
-                layer
-                for units in GENERATOR_UNITS
-                for layer in _normalized(
-                    layers.Dense(units, kernel_initializer=_initializer(seeds)), "softplus"
-                )
-            ),
-            WeightNormalizedDense(
-                height * width,
-                activation="sigmoid",
-                train_scale=True,
-                stddev=GENERATOR_DEVIATION,
-                seed=next(seeds),
-            ),
-        ]
+        body = []
+        for units in GENERATOR_UNITS:
+            dense = layers.Dense(units, kernel_initializer=_initializer(seeds))
+            body += _normalized(dense, "softplus")
+        body.append(WeightNormalizedDense(height * width, seed=next(seeds), **last))
     return keras.Sequential(
         [
             keras.Input((LATENT_SIZE,)),
@@ -346,13 +318,6 @@ def _deconvolutions(seeds: Iterator[int]) -> list[keras.layers.Layer]:
         *_normalized(doubling(256), "relu"),
         *_normalized(doubling(128), "relu"),
         layers.UpSampling2D(),
-        WeightNormalizedConvolution(
-            3,
-            activation="sigmoid",
-            train_scale=True,
-            stddev=GENERATOR_DEVIATION,
-            seed=next(seeds),
-        ),
     ]
 
 
@@ -417,14 +382,7 @@ class GanStudent(AveragedStudent):
     def __init__(
         self, classifier: keras.Model, generator: keras.Model, dataset: Dataset, **kwargs: Any
     ) -> None:
-        """Takes over both networks.
-
-        Args:
-            classifier: raw images to logits; its last hidden layer is called "features".
-            generator: latent values to raw images.
-            dataset: what they are for.
-            **kwargs: of `keras.Model`.
-        """
+        """Takes over a classifier of raw images with a layer `FEATURES`, and a generator."""
         super().__init__(classifier, dataset, **kwargs)
         self.generator = generator
         self.features = keras.Model(classifier.inputs, classifier.get_layer(FEATURES).output)
@@ -494,15 +452,7 @@ def realness_loss(real_logits: tf.Tensor, generated_logits: tf.Tensor) -> tf.Ten
 def fit(
     config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions
 ) -> keras.Model:
-    """Trains PATE-G on labels and the whole pool, with networks of its own.
-
-    Returns:
-        The classifier with averaged weights, from raw images to logits `[batch, num_classes]`.
-
-    Raises:
-        ValueError: if there are no networks for such inputs.
-        TrainingDivergedError: if a loss or weight became NaN or infinite.
-    """
+    """Trains PATE-G on labels and the whole pool, with networks of its own; raises as `train`."""
     dataset = pool.dataset
     check_images(dataset)
     classifier_seed, generator_seed, order_seed, labels_seed, images_seed = derived_seeds(
@@ -515,24 +465,14 @@ def fit(
     )
     student.compile(config.learning_rate)
     size = config.batch_size
-    unlabelled = ShuffledItems(pool.inputs, batch_size=size, seed=order_seed)
-    labelled = ShuffledItems(
-        pool.inputs[released.query_indices],
-        released.targets,
-        batch_size=size,
-        seed=labels_seed,
-    )
     first = np.asarray(pool.inputs[:INITIAL_IMAGES], np.float32)
     initialize_from_data(student.classifier, tf.constant(first))
 
-    def batch_at(step: tf.Tensor) -> Batch:
-        images, labels = labelled.at(step)
-        (others,) = unlabelled.at(step)
+    def change(step: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, others: tf.Tensor) -> Batch:
         labelled_seed, unlabelled_seed, *latent_seeds = step_seeds(config.seed, step, 4)
         latent, next_latent = (
             tf.random.stateless_uniform([size, LATENT_SIZE], seed) for seed in latent_seeds
         )
-        images, others = tf.cast(images, tf.float32), tf.cast(others, tf.float32)
         return {
             "labelled": augmentation.augment(images, dataset, labelled_seed),
             "labels": labels,
@@ -541,26 +481,23 @@ def fit(
             "next_latent": next_latent,
         }
 
-    networks = {
-        "classifier": fingerprint.settings_of(student.classifier),
-        "generator": fingerprint.settings_of(student.generator),
-    }
     if options.folder:
         samples = SampleImages(training.logs_of(options.folder), seed=images_seed)
         options = dataclasses.replace(options, callbacks=[samples, *options.callbacks])
-    training.fit_student(
-        student,
-        batch_at,
-        state=[
-            *student.variables,
-            *student.optimizer.variables,
-            *student.generator_optimizer.variables,
-        ],
-        config=config,
-        digest=training.run_digest(config, released, pool, networks=networks),
-        options=options,
+    return student.train_on_pool(
+        change,
+        config,
+        released,
+        pool,
+        options,
+        seeds=(order_seed, labels_seed),
+        num_unlabelled=size,
+        optimizers=[student.optimizer, student.generator_optimizer],
+        networks={
+            "classifier": fingerprint.settings_of(student.classifier),
+            "generator": fingerprint.settings_of(student.generator),
+        },
     )
-    return student.averaged_classifier()
 
 
 def check(config: StudentConfig, dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition
 from pate_tf.core.sensitive import PrivateExamples
@@ -158,12 +158,14 @@ class TeacherKind:
         raise NotImplementedError
 
     def load(self, saved: Saved) -> Ensemble:
-        """Returns the teachers that `save` wrote.
+        """Returns the teachers that `save` wrote; by default those of `ensemble.save_module`.
 
         Raises:
             Exception: of any kind, if there are none, or they are broken.
         """
-        raise NotImplementedError
+        from pate_tf.teachers import ensemble
+
+        return ensemble.SavedModelEnsemble(saved)
 
     def save_each(self, folder: pathlib.Path, config: TeacherConfig, finished: Finished) -> None:
         """Writes a SavedModel for each teacher into an empty folder.
@@ -229,14 +231,9 @@ def check_settings(kind: TeacherKind, settings: TeacherSettings, model: Named) -
 
 
 def check_work(kind: TeacherKind, work: Work) -> None:
-    """Checks that a kind of teacher can be trained so; writes nothing.
-
-    Raises:
-        ValueError: if something does not fit.
-    """
+    """Raises ValueError where a kind of teacher can't be trained so; writes nothing."""
     config, engine = work.config, work.engine
-    if engine.parallelism not in PARALLELISMS:
-        raise ValueError(f"parallelism: expected one of {PARALLELISMS}, got {engine.parallelism!r}")
+    validation.one_of(PARALLELISMS, parallelism=engine.parallelism)
     if engine.parallelism == "data" and engine.is_cluster:
         raise ValueError("parallelism: expected 'ensemble' on a cluster, got 'data'")
     if not kind.is_distributed and (engine.parallelism == "data" or engine.is_cluster):

@@ -8,7 +8,6 @@ from pate_tf.teachers import kinds
 from pate_tf.teachers.kinds import Work
 from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
-from pate_tf.teachers.voters import Ensemble, Saved
 
 
 class ClosedForm(kinds.TeacherKind):
@@ -30,9 +29,7 @@ class ClosedForm(kinds.TeacherKind):
         from pate_tf.teachers import on_features
 
         del store
-        encoder = work.encoder
-        if encoder is None:
-            raise ValueError("encoder: expected one, got none")
+        encoder: Any = work.encoder
         for teacher, features, labels in on_features.features_of_shares(
             work.examples, work.partition, teachers, encoder
         ):
@@ -51,11 +48,11 @@ class ClosedForm(kinds.TeacherKind):
     ) -> None:
         """See `TeacherKind.save`."""
         from pate_tf.models import closed_form
-        from pate_tf.teachers import ensemble, on_features
+        from pate_tf.teachers import ensemble
 
         model = str(config.model)
         # Not named here: the module has a copy.
-        module = on_features.features_module(
+        module = ensemble.features_module(
             config,
             finished.stacked()
             if closed_form.is_linear(model)
@@ -63,12 +60,6 @@ class ClosedForm(kinds.TeacherKind):
             encoder,
         )
         ensemble.save_module(folder, module, ["votes", "counts"])
-
-    def load(self, saved: Saved) -> Ensemble:
-        """See `TeacherKind.load`."""
-        from pate_tf.teachers import ensemble
-
-        return ensemble.SavedModelEnsemble(saved)
 
 
 kinds.register(ClosedForm())

@@ -88,8 +88,7 @@ class Compiled(networks.Networks):
 def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
     """Returns callbacks for one teacher, that no other teacher has.
 
-    Args:
-        callbacks: a function that makes them, or callbacks to copy, none of which was used yet.
+    `callbacks` is a function that makes them, or callbacks to copy, none of which was used yet.
 
     Raises:
         ValueError: if they can't be copied, would restore another teacher's weights, or are
@@ -117,11 +116,7 @@ def new_callbacks(callbacks: Callbacks | None) -> list[Any]:
 
 
 def check_separate(config: TeacherConfig, callbacks: Callbacks | None) -> None:
-    """Checks that two teachers share neither weights, nor an optimizer, nor callbacks.
-
-    Raises:
-        ValueError: if two calls of a function give what belongs to one another.
-    """
+    """Raises ValueError if two teachers would share weights, an optimizer, or callbacks."""
     from pate_tf.models import catalogue
 
     one, other = (catalogue.build(config.model, config.dataset) for _ in range(2))
@@ -160,8 +155,9 @@ def _fit(
     import keras
     import tensorflow as tf
 
-    targets = labels
-    if _wants_one_hot(model):
+    targets, loss = labels, model.loss
+    names = ("categorical_crossentropy", keras.losses.categorical_crossentropy)
+    if isinstance(loss, keras.losses.CategoricalCrossentropy) or loss in names:
         targets = keras.utils.to_categorical(labels, config.dataset.num_classes)
     batches = (
         tf.data.Dataset.from_tensor_slices((inputs.astype(np.float32), targets))
@@ -177,16 +173,6 @@ def _fit(
         verbose=1 if verbose else 0,
     )
     return np.array(history.history.get("loss", []), np.float32)
-
-
-def _wants_one_hot(model: Any) -> bool:
-    import keras
-
-    loss = model.loss
-    return isinstance(loss, keras.losses.CategoricalCrossentropy) or loss in (
-        "categorical_crossentropy",
-        keras.losses.categorical_crossentropy,
-    )
 
 
 kinds.register(Compiled())

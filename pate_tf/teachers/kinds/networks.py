@@ -13,7 +13,6 @@ from pate_tf.teachers import kinds, store
 from pate_tf.teachers.kinds import Work
 from pate_tf.teachers.settings import TeacherConfig
 from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
-from pate_tf.teachers.voters import Ensemble, Saved
 
 SECONDS_A_CALL = 5.0  # of the training loop: how often a long training can be saved
 
@@ -79,12 +78,6 @@ class Networks(kinds.TeacherKind):
 
         module = ensemble.networks_module(config, finished.stacked())
         ensemble.save_module(folder, module, ["votes", "counts", "probabilities"])
-
-    def load(self, saved: Saved) -> Ensemble:
-        """See `TeacherKind.load`."""
-        from pate_tf.teachers import ensemble
-
-        return ensemble.SavedModelEnsemble(saved)
 
     def save_each(self, folder: pathlib.Path, config: TeacherConfig, finished: Finished) -> None:
         """See `TeacherKind.save_each`."""
