@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.core import validation
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.settings import Settings, setting
 from pate_tf.core.validation import IntArray
@@ -78,10 +79,8 @@ class QueryConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rounds is not None and self.rounds > self.num_queries:
-            raise ValueError(
-                f"rounds: expected from 1 to the {self.num_queries} queries, got {self.rounds}"
-            )
+        if self.rounds is not None:
+            validation.whole(1, self.num_queries, rounds=self.rounds)
 
 
 def check_queries(config: QueryConfig, pool: Pool, *, with_students: bool = False) -> None:

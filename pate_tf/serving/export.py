@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.serving import signatures
 from pate_tf.serving.served import DIGESTS, EXTRA, STATEMENT, file_digests
@@ -116,8 +116,7 @@ OPSET = 18  # of ONNX; of 2022, so that runtimes in use know it
 def check_formats(formats: Sequence[str]) -> None:
     """Raises ValueError unless there are such formats, and the packages that write them."""
     for name in formats:
-        if name not in WRITERS:
-            raise ValueError(f"export_formats: expected of {', '.join(WRITERS)}, got {name!r}")
+        validation.one_of(WRITERS, export_formats=name)
     if "onnx" in formats and importlib.util.find_spec("tf2onnx") is None:
         raise ValueError("export_formats: expected tf2onnx to be installed for onnx, got none")
 

@@ -56,9 +56,8 @@ class ServedStudent:
         Raises:
             ValueError: if the student refuses an input, such as features that are not finite.
         """
-        labels = [np.empty(0, np.int64)]
         num_classes = self._serve.structured_outputs["probabilities"].shape[1]
-        probabilities = [np.empty((0, num_classes), np.float32)]
+        labels, probabilities = [np.empty(0, np.int64)], [np.empty((0, num_classes), np.float32)]
         for start in range(0, len(inputs), BATCH):
             batch = tf.constant(inputs[start : start + BATCH], self._type)
             try:

@@ -206,7 +206,9 @@ class HeldOutAccuracy(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Writes the accuracy, every five epochs the confusion matrix."""
         del logs
-        given = self._answers()
+        student = self.model
+        logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
+        given = outputs(logits, self._inputs).argmax(axis=1)
         with self._writer.as_default(step=epoch):
             # Keras' own name for the accuracy in training, so that both share a chart.
             tf.summary.scalar("epoch_accuracy", (given == self._labels).mean())
@@ -221,11 +223,6 @@ class HeldOutAccuracy(keras.callbacks.Callback):
         """Closes the event file."""
         del logs
         self._writer.close()
-
-    def _answers(self) -> IntArray:
-        student = self.model
-        logits = student.averaged_logits if isinstance(student, AveragedStudent) else student
-        return np.asarray(outputs(logits, self._inputs).argmax(axis=1))
 
 
 def write_version(

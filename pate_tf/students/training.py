@@ -288,8 +288,8 @@ def fit_student(
         state: all variables that the rest of the run depends on.
         config: how it is trained.
         digest: `run_digest`; a stopped run of the same digest goes on from its last epoch.
-        options: below its folder go TensorBoard's logs, and the state of the last epoch until the
-            run is complete.
+        options: below its folder go logs, and the state of the last epoch until the run is
+            complete.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite; the state after the last
@@ -394,13 +394,13 @@ def train_distilled(
     temperature: float,
     show_progress: bool = False,
 ) -> keras.Model:
-    """Trains a Keras model on probabilities of classes.
+    """Trains a Keras model on probabilities `[num_queries, num_classes]` stated at a temperature.
 
     Args:
         config: how it is trained.
         pool: public inputs `[num_inputs, *input_shape]`.
         query_indices: int64 `[num_queries]`, positions in the pool.
-        probabilities: `[num_queries, num_classes]`.
+        probabilities: of the classes.
         temperature: that they were stated at.
         show_progress: whether `fit` draws its progress bar.
 

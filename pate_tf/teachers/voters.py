@@ -251,12 +251,7 @@ class Ensemble(Voter):
         raise NotImplementedError
 
     def _check_shape(self, inputs: npt.NDArray[Any]) -> None:
-        shape = self.dataset.input_shape
-        if inputs.shape[1:] != shape:
-            raise ValueError(
-                f"queries: expected [num_queries, {', '.join(map(str, shape))}], got "
-                f"{list(inputs.shape)}"
-            )
+        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
 
 
 def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:

@@ -232,7 +232,7 @@ OTHERS = {
     **{name: {"model": name} for name in closed_form.NAMES},
     **{
         build.__name__: {"model": f"classifiers_for_tests:{build.__name__}"}
-        for build in classifiers_for_tests.KEPT
+        for build in classifiers_for_tests.STORABLE
         if build is not classifiers_for_tests.searched  # it keeps how long it took
     },
 }

@@ -293,7 +293,10 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
         (["--student=distillation"], "expected --non_private_comparison as well"),
         (["--non_private_comparison"], "expected with --student=distillation alone"),
         (["--temperature=5"], "temperature: expected with --student=distillation alone"),
-        (["--query_strategy=uncertain", "--query_rounds=31"], "query_rounds: expected from 1 to"),
+        (
+            ["--query_strategy=uncertain", "--query_rounds=31"],
+            "query_rounds: expected a whole number from 1 to",
+        ),
         (["--query_rounds=2"], "query_rounds: expected 1 for strategy first"),
         (
             ["--new_budget_i_understand", "--epsilon_budget=1", "--delta=1e-5"],

@@ -48,7 +48,7 @@ def copy_raw(shared_data: pathlib.Path, data_dir: pathlib.Path, *names: str) -> 
     for name in names:
         (data_dir / name).mkdir(parents=True)
         for file in (shared_data / "data" / name).iterdir():
-            if file.is_file():  # what TensorFlow Datasets prepared may lie beside it
+            if file.is_file():  # what TensorFlow Datasets prepared may lie there too
                 shutil.copyfile(file, data_dir / name / file.name)
     return data_dir
 

@@ -124,6 +124,6 @@ def test_digits_stay_digits():
     images = examples.inputs[:200].astype(np.float32)
     result = augmentation.augment(tf.constant(images), examples.dataset, tf.constant([0, 0]))
     flat, other = images.reshape(200, -1), result.numpy().reshape(200, -1)
-    alike = [np.corrcoef(one, two)[0, 1] for one, two in zip(flat, other, strict=True)]
-    assert np.mean(alike) > 0.75
+    correlations = [np.corrcoef(one, two)[0, 1] for one, two in zip(flat, other, strict=True)]
+    assert np.mean(correlations) > 0.75
     assert not np.array_equal(flat, other)

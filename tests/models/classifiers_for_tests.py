@@ -80,7 +80,7 @@ def searched(dataset: Dataset):
     return GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2)
 
 
-KEPT = [
+STORABLE = [
     *(scaled_logistic, scaled_sgd, boosting, histogram_boosting, support_vectors, neighbours),
     *(perceptron, tree, ridge, bayes, gaussian_process, calibrated, binned, searched),
 ]
@@ -103,7 +103,7 @@ def runs_a_command(dataset: Dataset):
 
 
 class Own(LogisticRegression):
-    """Of nobody's but the user's module."""
+    """Of the user's module alone."""
 
 
 def own_class(dataset: Dataset):

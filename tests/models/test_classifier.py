@@ -53,8 +53,8 @@ def twin(build, inputs, labels, seed: int = 3):
 @pytest.mark.parametrize(
     ("build", "classes"),
     [
-        *((build, (0, 1, 2)) for build in classifiers_for_tests.KEPT),
-        *((build, (0, 2)) for build in classifiers_for_tests.KEPT[:6]),
+        *((build, (0, 1, 2)) for build in classifiers_for_tests.STORABLE),
+        *((build, (0, 2)) for build in classifiers_for_tests.STORABLE[:6]),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -129,7 +129,7 @@ def test_records_that_an_estimator_refuses_stop_nothing():
 
 def test_an_estimator_that_can_not_learn_is_told_from_public_values():
     classifier.check_learns("random_forest", TABLE)
-    for build in classifiers_for_tests.KEPT:
+    for build in classifiers_for_tests.STORABLE:
         classifier.check_learns(f"classifiers_for_tests:{build.__name__}", TABLE)
     positive = dataclasses.replace(TABLE, value_range=((0.0,) * 4, (1.0, 2.0, 3.0, 4.0)))
     classifier.check_learns("classifiers_for_tests:refuses_negative_numbers", positive)

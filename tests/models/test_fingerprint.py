@@ -41,7 +41,7 @@ def nets(monkeypatch):
 
     def described(function, of=descriptions.architecture_of):
         module.net = lambda dataset: function()
-        # As it is kept: in a file, without NaN.
+        # As it is stored: in a file, without NaN.
         return json.loads(json.dumps(of("nets:net", TABLE), allow_nan=False))
 
     return described

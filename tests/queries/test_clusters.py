@@ -78,13 +78,13 @@ def test_features_bring_inputs_of_one_class_together():
         assert (labels[nearest] == labels).mean() > 0.85
 
 
-def test_one_query_a_group_of_look_alikes():
+def test_one_query_a_cluster():
     pool, labels = islands(200)
     chosen = clusters.choose(pool, 10, seed=0)
     assert sorted(labels[chosen]) == list(range(10))
 
 
-def test_typical_inputs_are_chosen():
+def test_medoids_are_no_outliers():
     pool, labels = islands(200)
     stranger = np.full((1, 16), 127.0, np.float32)
     pool = Pool(pool.dataset, np.concatenate([pool.inputs, pool.inputs[:1] + 100.0, stranger]))
@@ -103,7 +103,7 @@ def test_as_many_distinct_queries_as_wanted_of_copies_too(choose):
         np.testing.assert_array_equal(chosen, choose(pool, number, seed=1))
 
 
-def test_labels_spread_further_over_features_that_labels_taught():
+def test_labels_propagate_further_over_features_that_labels_taught():
     labels = PUBLIC.labels[: len(POOL)]
     asked = clusters.choose(POOL, 30, seed=1)
     answers = released_labels(asked, labels[asked])
@@ -117,7 +117,7 @@ def test_labels_spread_further_over_features_that_labels_taught():
     assert right_twice > right_once
 
 
-def test_where_a_class_has_no_label_they_spread_once():
+def test_where_a_class_has_no_label_they_propagate_once():
     """A network taught without that class would be sure of other labels for it."""
     labels = PUBLIC.labels[: len(POOL)]
     asked = np.flatnonzero(labels != 4)[:60]
@@ -147,7 +147,7 @@ def test_nothing_is_inferred_where_features_can_not_be_learnt():
     assert propagation.infer_from_labels(pool, answers, 0) is answers
 
 
-def test_typical_queries_leave_small_groups_out():
+def test_medoids_of_dense_clusters_leave_outliers_out():
     """A crowd about each of ten centres, and ten inputs that are like no other."""
     pool, labels = islands(400)
     strange = np.random.default_rng(9).integers(0, 256, (10, 16)).astype(np.float32)
@@ -221,7 +221,7 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
     assert (inferred.labels == labels[inferred.query_indices]).mean() > 0.9
 
 
-def test_labels_that_are_learnt_from_together_say_more_of_the_pool_than_spread_ones():
+def test_regression_on_labels_says_more_of_the_pool_than_propagation():
     """With true labels of all kinds of inputs; the twin is the way of labels with noise."""
     labels, asked = PUBLIC.labels[: len(POOL)], clusters.choose(POOL, 40, seed=1)
     found = catalogue.pool_features_by_name(POOL, None, 1)
@@ -260,7 +260,7 @@ def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
     assert (inferred.labels == labels).mean() > (alone == labels).mean() + 0.2
 
 
-def test_counts_of_too_many_queries_are_spread_instead(monkeypatch):
+def test_counts_of_too_many_queries_propagate_instead(monkeypatch):
     labels = PUBLIC.labels[: len(POOL)]
     asked = np.arange(60)
     answers = histogram(100.0 * np.eye(10)[labels[asked]], asked)

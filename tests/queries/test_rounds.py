@@ -156,7 +156,7 @@ def test_inferred_labels_stand_beside_the_released_ones(monkeypatch):
         ({"strategy": "nosuch"}, "strategy: expected auto, first, random"),
         ({"strategy": "auto"}, "strategy: expected one of first, random"),
         ({"num_queries": 0}, "num_queries: expected at least 1 and finite, got 0"),
-        ({"rounds": 41}, "rounds: expected from 1 to the 40 queries, got 41"),
+        ({"rounds": 41}, "rounds: expected a whole number from 1 to 40, got 41"),
         ({"seed": 2**31}, "seed: expected"),
         ({"representation": "raw"}, "representation: expected with strategy diverse or medoids"),
         ({"strategy": "uncertain", "representation": "raw"}, "representation: expected with"),
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked(changes, message)
 
 
 @pytest.mark.usefixtures("by_last_label")
-def test_copies_are_asked_once_whatever_the_answers():
+def test_copies_are_asked_once_with_any_answers():
     """How many distinct queries there are is what epsilon is stated for."""
     copies = Pool(POOL.dataset, np.repeat(POOL.inputs[:30], 3, axis=0))
     for answers in (Answers(np.full(90, 2)), Answers(np.full(90, 7))):

@@ -74,7 +74,7 @@ def test_one_label_a_group_names_all_of_it():
     np.testing.assert_array_equal(found.labels, membership[found.query_indices])
 
 
-def test_a_label_that_its_surroundings_contradict_is_left_out():
+def test_a_label_that_its_neighbours_contradict_is_left_out():
     points, membership = groups(3, 30)
     asked = np.arange(0, 90, 5)
     noisy = membership[asked].copy()
@@ -125,8 +125,8 @@ def test_a_single_class_is_clear():
     assert len(found.labels) == 20
 
 
-def test_counts_are_spread_where_labels_have_lost_what_they_could_tell():
-    """Noise far above the votes: labels are mostly wrong, a mean over look-alikes is not."""
+def test_counts_propagate_where_labels_have_lost_what_they_could_tell():
+    """Noise far above the votes: labels are mostly wrong, a mean over neighbours is not."""
     points, membership = groups(3, 60)
     graph = propagation.neighbour_graph([points])
     random = np.random.default_rng(4)

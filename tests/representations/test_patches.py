@@ -90,14 +90,14 @@ def test_they_follow_from_pool_and_seed_alone():
     assert np.abs(views[0] - views[2]).max() > 0.01
 
 
-def test_look_alikes_lie_near_each_other():
+def test_inputs_of_one_class_lie_near_each_other():
     public = data.load_public("digits").labelled()
     assert public is not None
     (view,) = learnt(POOL)(POOL.inputs.astype(np.float32))
-    likeness = view.numpy() @ view.numpy().T
-    np.fill_diagonal(likeness, -1.0)
+    similarity = view.numpy() @ view.numpy().T
+    np.fill_diagonal(similarity, -1.0)
     labels = public.labels[: len(POOL)]
-    assert (labels[likeness.argmax(axis=1)] == labels).mean() > 0.95
+    assert (labels[similarity.argmax(axis=1)] == labels).mean() > 0.95
 
 
 @pytest.mark.parametrize("inputs", [np.zeros((30, 8, 8, 1)), np.ones((1, 8, 8, 1))])
@@ -106,11 +106,11 @@ def test_images_without_pieces_have_finite_features(inputs):
     encoder = catalogue.encoder_of(pool, "patches")
     assert np.isfinite(encoder.features(pool.inputs)).all()
     assert np.isfinite(encoder.scale).all()
-    if not inputs.any():  # features that never vary are all scaled alike
+    if not inputs.any():  # features that never vary all have one scale
         np.testing.assert_allclose(encoder.scale, encoder.scale[0])
 
 
-def test_joined_representations_lie_side_by_side_and_count_alike(monkeypatch, tmp_path):
+def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path))
     joined = catalogue.encoder_of(POOL, "patches+raw")
     apart = [catalogue.encoder_of(POOL, name) for name in ("patches", "raw")]
@@ -118,7 +118,7 @@ def test_joined_representations_lie_side_by_side_and_count_alike(monkeypatch, tm
     np.testing.assert_allclose(
         found, np.hstack([one.features(POOL.inputs) for one in apart]), atol=1e-6
     )
-    assert joined.scale is None  # of raw inputs nobody knows it
+    assert joined.scale is None  # of raw inputs it is unknown
     views = catalogue.pool_features_by_name(POOL, "patches+raw")
     np.testing.assert_allclose(np.hstack([np.hstack(one) for one in views]), found, atol=1e-6)
     alone = apart[0]

@@ -82,7 +82,7 @@ def test_many_drowned_counts_tell_more_than_each():
     assert (found.labels == truth[found.query_indices]).mean() > 0.95
     assert len(found.labels) == 600
     np.testing.assert_array_equal(found.labels, found.weights.argmax(axis=1))
-    # Whatever unit counts and noise have.
+    # In any unit of counts and noise.
     other = regression.labels_of(
         regression.regress_counts(
             regression.neighbourhood_averages([[features]]),
@@ -136,7 +136,7 @@ def test_more_noise_leaves_less_sure():
     assert sure[1] < sure[0]
 
 
-def test_an_input_s_surroundings_are_a_mean():
+def test_a_neighbourhood_average_is_a_mean():
     random = np.random.default_rng(0)
     features = random.normal(size=(50, 3)).astype(np.float32)
     graph = label_propagation.neighbour_graph([features])

@@ -114,8 +114,8 @@ class StudentContract:
     def test_labels_that_were_inferred_without_a_query_are_learnt_too(self):
         """A label of another class on every other input: only who learns both can tell."""
         num_classes = self.public.dataset.num_classes
-        paid, inferred = np.arange(0, 2 * QUERIES, 2), np.arange(1, 2 * QUERIES, 2)
-        indices = np.concatenate([paid, inferred])
+        released, inferred = np.arange(0, 2 * QUERIES, 2), np.arange(1, 2 * QUERIES, 2)
+        indices = np.concatenate([released, inferred])
         both = PoolLabels(
             query_indices=indices,
             labels=(self.public.labels[indices] + 1) % num_classes,
@@ -142,7 +142,7 @@ class FittedStudentContract(StudentContract):
     """What every student must do besides that is trained by `fit`."""
 
     def test_it_is_the_weights_that_it_learns(self):
-        """Labels all of the wrong class beside weights of the right one; and the reverse."""
+        """Labels of the wrong class with weights of the right one."""
         truth, num_classes = self.public.labels[:QUERIES], self.public.dataset.num_classes
         labels = PoolLabels(
             query_indices=np.arange(QUERIES),

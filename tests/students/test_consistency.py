@@ -34,7 +34,7 @@ def test_without_robustness_it_is_cross_entropy():
 
 
 def test_weights_are_learnt_as_they_are_and_labels_robustly(monkeypatch):
-    """A student that is robust to weights lets go of whatever they are not sure of."""
+    """A student that is robust to weights gives up what they are not sure of."""
     asked = []
 
     def loss(labels, logits, *, robustness):

@@ -70,7 +70,7 @@ def numbered(num: int) -> PublicExamples:
     ("evaluate_on", "expected"),
     [("held_out", [8, 9, 10, 11]), ("all_unqueried", [0, 2, 3, 4, 6, 8, 9, 10, 11])],
 )
-def test_only_samples_that_nobody_asked_for_evaluate(evaluate_on, expected):
+def test_only_samples_that_were_not_asked_for_evaluate(evaluate_on, expected):
     samples = evaluated_samples(evaluate_on, numbered(12).split(8), queries=np.array([7, 1, 5]))
     assert samples.inputs[:, 0, 0, 0].tolist() == expected
     assert samples.labels.tolist() == [number % 10 for number in expected]
@@ -211,7 +211,7 @@ def test_accuracy_and_confusion_are_written_as_it_trains(student, tmp_path):
 
 @WATCHED
 @pytest.mark.usefixtures("small")
-def test_watching_changes_nothing_whatever_the_true_labels(student, tmp_path):
+def test_watching_changes_nothing_with_any_true_labels(student, tmp_path):
     others = PublicExamples(PUBLIC.dataset, HELD_OUT.inputs, (HELD_OUT.labels + 1) % 10)
     alone = train(student, 20).get_weights()
     for samples in (HELD_OUT, others):

@@ -114,7 +114,7 @@ def same(one: TeacherState, other: TeacherState) -> bool:
 
 
 def stacked_weights(config: TeacherConfig) -> list[np.ndarray]:
-    """Random weights and buffers for an ensemble that nobody trained."""
+    """Random weights and buffers for an ensemble with random weights."""
     models = [
         catalogue.build(config.model, config.dataset, seed=teacher)
         for teacher in range(config.num_teachers)

@@ -121,7 +121,7 @@ def test_a_broken_model_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.parametrize("num_scores", [1, 2, 4])
-def test_a_model_of_other_classes_is_refused_whatever_it_votes(tmp_path, num_scores):
+def test_a_model_of_other_classes_is_refused_with_any_votes(tmp_path, num_scores):
     # It always votes for class 0, so that the votes themselves look right.
     scores = keras.layers.Dense(num_scores, kernel_initializer="zeros")
     layers = [keras.Input(helpers.BLOBS.input_shape), keras.layers.Flatten(), scores]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import teacher_helpers as helpers
+import tensorflow as tf
 import toy_kind
 from script_processes import run_script
 
@@ -19,10 +20,10 @@ from pate_tf.core import artifacts
 from pate_tf.core.partition import Partition
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.models import closed_form, forest
+from pate_tf.models import classifier, closed_form, forest
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.raw import RawPart
-from pate_tf.teachers import kinds, voters
+from pate_tf.teachers import ensemble, kinds, voters
 from pate_tf.teachers.kinds import Engine
 
 IMAGES, LABELS = helpers.blob_images(80, seed=3)
@@ -55,9 +56,10 @@ STATES_PROBABILITIES = ("network", "compiled")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_trees():
+def few_trees_and_small_chunks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forest, "NUM_TREES", 5)
+        patch.setattr(ensemble, "CHUNK", 2)  # of five teachers, so that chunks are joined
         yield
 
 
@@ -113,21 +115,59 @@ def load(folder):
 
 
 def test_all_teachers_vote_on_all_queries(whole, case):
-    ensemble = load(whole)
-    assert (ensemble.num_teachers, ensemble.unit, ensemble.dataset) == (5, "owner", helpers.BLOBS)
-    assert ensemble.records.num_records == len(IMAGES)
+    loaded = load(whole)
+    assert (loaded.num_teachers, loaded.unit, loaded.dataset) == (5, "owner", helpers.BLOBS)
+    assert loaded.records.num_records == len(IMAGES)
     told = []
-    votes = ensemble.votes(QUERIES, told.append)
+    votes = loaded.votes(QUERIES, told.append)
     assert votes.labels.shape == (NUM_TEACHERS, 50) and votes.labels.dtype == np.int64
     assert sum(told) == 50
-    np.testing.assert_array_equal(ensemble.counts(QUERIES).values, votes.counts().values)
-    np.testing.assert_array_equal(ensemble.votes(QUERIES[7:9]).labels, votes.labels[:, 7:9])
-    assert ensemble.votes(QUERIES[:0]).labels.shape == (NUM_TEACHERS, 0)
-    assert ensemble.counts(QUERIES[:0]).values.shape == (0, 3)
-    assert ensemble.covers(QUERIES)
-    assert "array(" not in repr(ensemble)
+    np.testing.assert_array_equal(loaded.counts(QUERIES).values, votes.counts().values)
+    np.testing.assert_array_equal(loaded.votes(QUERIES[7:9]).labels, votes.labels[:, 7:9])
+    assert loaded.votes(QUERIES[:0]).labels.shape == (NUM_TEACHERS, 0)
+    assert loaded.counts(QUERIES[:0]).values.shape == (0, 3)
+    assert loaded.covers(QUERIES)
+    assert "array(" not in repr(loaded)
     if case not in STATES_PROBABILITIES:
         assert set(votes.labels[EMPTY].tolist()) == {0}  # which says nothing
+
+
+def slow_votes(case, settings, encoder):
+    """Votes of teachers on features, one teacher and one query at a time."""
+    features, queries = encoder.features(IMAGES), encoder.features(QUERIES)
+    for teacher, own in enumerate(SHARES.all_records()):
+        model, rows, labels = settings["model"], features[own], LABELS[own]
+        if model not in closed_form.NAMES:
+            seed = int(np.random.SeedSequence([5, teacher]).generate_state(1)[0])
+            arrays = classifier.fit(model, encoder.feature_dataset, rows, labels, seed)
+            yield classifier.from_arrays(arrays).predict(queries)
+        elif not len(own):
+            yield np.zeros(len(queries), int)
+        elif model == closed_form.NEAREST_NEIGHBOUR:
+            yield [labels[np.linalg.norm(rows - query, axis=1).argmin()] for query in queries]
+        else:
+            weights, offsets = closed_form.fit(model, rows, labels, num_classes=3, num_views=1)
+            yield (queries @ weights.astype(np.float64) + offsets).argmax(axis=1)
+
+
+def test_votes_on_features_are_those_of_a_slow_twin(whole, case, encoder):
+    if "representation" in CASES[case]:
+        slow = list(slow_votes(case, CASES[case], encoder))
+        # Float16, or a batch of another size, may turn a vote between equals.
+        assert (load(whole).votes(QUERIES).labels == slow).mean() > 0.99
+
+
+def test_an_ensemble_is_known_by_its_encoders_weights(whole, case, encoder, tmp_path):
+    if "on features" in case:
+        brighter = Encoder(helpers.BLOBS, [RawPart(POOL)], {"representation": "raw"})
+        brighter.learnt[0].assign_add(tf.ones_like(brighter.learnt[0]))
+        shutil.copytree(ensemble_in(whole), tmp_path / "ensemble")
+        with artifacts.atomic_folder(tmp_path / "ensemble" / "encoder") as other:
+            ensemble.save_encoder(other, brighter)
+        assert kinds.load_ensemble(tmp_path / "ensemble").digest != load(whole).digest
+    elif case == closed_form.RIDGE:  # thousands of teachers are few arrays on disk
+        (path,) = (whole / "sensitive" / "teachers").glob("finished-*.npz")
+        assert set(artifacts.read_arrays(path)) == {"teachers", "stacked/0", "stacked/1"}
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (2, 28, 28, 1), (2, 8, 8, 3)])
@@ -137,14 +177,14 @@ def test_queries_of_another_shape_are_refused(whole, shape):
 
 
 def test_networks_alone_state_probabilities(whole, case):
-    ensemble = load(whole)
+    loaded = load(whole)
     if case in STATES_PROBABILITIES:
-        np.testing.assert_allclose(ensemble.probabilities(QUERIES, 2.0).sum(axis=1), 1.0, rtol=1e-5)
+        np.testing.assert_allclose(loaded.probabilities(QUERIES, 2.0).sum(axis=1), 1.0, rtol=1e-5)
     else:
         with pytest.raises(ValueError, match="teachers: expected Keras teachers"):
-            ensemble.probabilities(QUERIES, 2.0)
+            loaded.probabilities(QUERIES, 2.0)
     with pytest.raises(ValueError, match="temperature: expected above 0 and finite, got 0"):
-        ensemble.probabilities(QUERIES, 0.0)
+        loaded.probabilities(QUERIES, 0.0)
 
 
 def test_parts_merged_are_the_whole(train, whole, tmp_path):
@@ -364,7 +404,36 @@ def test_a_toy_kind_of_one_file_works_from_python_and_from_the_flag(tmp_path):
     assert ended.err.startswith("error: model: expected one of")  # the toy is not there
 
 
-# Votes of groups, whatever the voter.
+# How good teachers are.
+
+
+def test_accuracies_are_those_of_the_votes_however_they_are_cut_up(monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 3, (NUM_TEACHERS, 40))
+    labels[3] = 1
+    teachers = voters.StoredVotes(voters.Votes(labels, 3), Pool(helpers.BLOBS, PUBLIC.inputs))
+    monkeypatch.setattr(teacher_training, "VOTES_A_PART", 7 * NUM_TEACHERS)
+    accuracies, gaps = teacher_training.measured(teachers, PUBLIC)
+    right = labels == PUBLIC.labels
+    np.testing.assert_allclose(accuracies.values, right.mean(axis=1))
+    recall = [right[:, PUBLIC.labels == one].mean(axis=1) for one in range(3)]
+    np.testing.assert_allclose(accuracies.balanced, np.mean(recall, axis=0))
+    assert accuracies.num_constant == 1
+    ordered = np.sort([np.bincount(column, minlength=3) for column in labels.T], axis=1)
+    np.testing.assert_allclose(gaps, (ordered[:, 2] - ordered[:, 1]) / NUM_TEACHERS)
+
+
+def test_thousands_of_teachers_are_measured_on_fewer_samples(monkeypatch):
+    assert teacher_training.enough(PUBLIC, 250) is PUBLIC
+    monkeypatch.setattr(teacher_training, "FEWEST_SAMPLES", 8)
+    monkeypatch.setattr(teacher_training, "MOST_VOTES", 1_000)
+    assert len(teacher_training.enough(PUBLIC, 50)) == 20
+    some = teacher_training.enough(PUBLIC, 10_000)
+    assert len(some) == 8
+    np.testing.assert_array_equal(some.inputs[[0, -1]], PUBLIC.inputs[[0, -1]])
+    np.testing.assert_array_equal(some.labels[[0, -1]], PUBLIC.labels[[0, -1]])
+
+
+# Votes of groups, of any voter.
 
 
 class Table(voters.Voter):

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.core import validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
@@ -101,8 +102,7 @@ def recommended(
 
 def find_strategy(name: str) -> Strategy:
     """Returns the strategy of a name; ValueError if there is none."""
-    if name not in STRATEGIES:
-        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {name!r}")
+    validation.one_of(STRATEGIES, strategy=name)
     return STRATEGIES[name]
 
 

@@ -79,8 +79,8 @@ class StudentKind:
             are charged.
         default_model: name of the model where none is named.
         max_steps: training steps where no number is given.
-        batch_size: labelled examples a step, likewise.
-        learning_rate: of Adam, likewise.
+        batch_size: labelled examples a step where no number is given.
+        learning_rate: of Adam where no number is given.
         of_whole_table: other numbers of the three above for labels of every input of a table's
             pool, which follow from feature sums: single ones are not noisy.
         has_steps: whether it is trained in steps; a forest is not.
@@ -100,16 +100,7 @@ class StudentKind:
     takes_initial: bool = False
     can_convert: bool = True
 
-    def train(
-        self,
-        config: StudentConfig,
-        released: PoolLabels,
-        pool: Pool,
-        *,
-        folder: pathlib.Path | None = None,
-        callbacks: Sequence[Any] = (),
-        show_progress: bool = False,
-    ) -> Any:
+    def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
         """Returns a model that is called as a Keras model is, from raw inputs to logits.
 
         Args:
@@ -117,9 +108,7 @@ class StudentKind:
             released: noisy labels of some of the pool; a model is taught their weights, where they
                 have some.
             pool: public inputs `[num_inputs, *input_shape]`.
-            folder: as of `FitOptions`, and so the others.
-            callbacks: for `fit`; a forest calls none.
-            show_progress: whether a progress bar is drawn.
+            **options: as of `FitOptions`; a forest calls no callbacks.
 
         Raises:
             ValueError: if there is no label, the labels do not belong to this pool, or the model
@@ -127,8 +116,7 @@ class StudentKind:
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
         released.check_pool(pool)
-        options = FitOptions(folder=folder, callbacks=callbacks, show_progress=show_progress)
-        return self.fit(config, released, pool, options)
+        return self.fit(config, released, pool, FitOptions(**options))
 
 
 AUTO = "auto"
@@ -149,8 +137,7 @@ def names() -> list[str]:
 
 def kind_of(name: str) -> StudentKind:
     """Returns the kind of a name; ValueError if there is none."""
-    if name not in names():
-        raise ValueError(f"student: expected one of {', '.join(names())}, got {name!r}")
+    validation.one_of(names(), student=name)
     if name not in _REGISTERED:
         _REGISTERED[name] = importlib.import_module(f"{__name__}.{name}").KIND
     return _REGISTERED[name]

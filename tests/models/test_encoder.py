@@ -1,4 +1,4 @@
-"""What a record adds has a length of at most 1, whatever its features."""
+"""What a record adds has an L2 norm of at most 1, for any features."""
 
 import numpy as np
 import pytest

@@ -1,25 +1,23 @@
-"""Labels of a pool from noisy sums: by groups where the sums do not speak against them."""
+"""Labels of a pool from noisy sums, by clusters where these fit the sums; nearest neighbours."""
 
 import dataclasses
 
 import numpy as np
 import pytest
+from query_helpers import POOL
 
 from pate_tf.core.public import Pool
-from pate_tf.data import catalogue as data
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries import propagation
 from pate_tf.queries.strategies import STRATEGIES, find_strategy
 from pate_tf.students.training import TrainingDivergedError
 
-DIGITS = data.load_public("digits")
-NUM_INPUTS, NUM_RECORDS = 300, 20_000
-POOL = Pool(DIGITS.dataset, DIGITS.inputs[:NUM_INPUTS])
+NUM_INPUTS, NUM_RECORDS = len(POOL), 20_000
 NOISE = 5.0
 
 
 def drawn(random, number):
-    """Ten groups that are far apart, and in each something small beside."""
+    """Ten groups that are far apart, and in each something small."""
     group = np.arange(number) % 10
     side = random.integers(0, 2, number)
     features = 8.0 * np.eye(10, 11)[group] + 0.3 * random.normal(size=(number, 11))
@@ -29,7 +27,7 @@ def drawn(random, number):
 
 @pytest.fixture
 def problem(monkeypatch):
-    """Infers labels of a pool whose groups the network sees, and not what lies beside."""
+    """Infers labels of a pool whose clusters the network sees, and not what is small."""
 
     def infer(classes_of):
         random = np.random.default_rng(0)
@@ -53,14 +51,14 @@ def problem(monkeypatch):
     return infer
 
 
-def test_where_groups_are_classes_they_name_their_inputs(problem):
+def test_where_clusters_are_classes_they_name_their_inputs(problem):
     truth, once, found, _ = problem(lambda group, _: group)
     assert (once.labels == truth).mean() > 0.95 and once.weights is not None
     assert found.weights is None
     assert (found.labels == truth[found.query_indices]).all()
 
 
-def test_where_sums_speak_against_groups_they_decide(problem):
+def test_where_sums_contradict_clusters_they_decide(problem):
     """Two groups of three hold two classes each, told apart by what the network does not see."""
     truth, once, found, (vectors, sums) = problem(
         lambda group, side: np.where(group < 7, (group + side) % 10, group)
@@ -73,13 +71,13 @@ def test_where_sums_speak_against_groups_they_decide(problem):
     assert once.num_classes == 10
 
 
-def test_groups_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monkeypatch):
+def test_clusters_that_leave_much_of_the_pool_unclear_are_no_classes(problem, monkeypatch):
     truth, _, clear, known = problem(lambda group, _: group)
     assert clear.weights is None
-    spread_all = propagation.propagate_labels
+    propagate_all = propagation.propagate_labels
 
     def of_some(graph, labels):
-        found = spread_all(graph, labels)
+        found = propagate_all(graph, labels)
         kept = np.arange(len(found.labels)) >= NUM_INPUTS // 5  # of every class some
         return dataclasses.replace(
             found, query_indices=found.query_indices[kept], labels=found.labels[kept]
@@ -136,3 +134,55 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
     monkeypatch.setattr(propagation, "student_features", Diverges())
     found = propagation.infer_from_sums(POOL, known[0], known[1], NOISE, 0)
     assert found.learnt is found.first and (found.first.labels == once.labels).all()
+
+
+# Nearest neighbours.
+
+
+@pytest.fixture
+def features(monkeypatch):
+    """Features of two views that a test knows, of the pool's 300 inputs."""
+    random = np.random.default_rng(0)
+    views = [random.normal(size=(len(POOL), width)).astype(np.float32) for width in (3, 2)]
+    views[0][40:44], views[1][40:44] = views[0][7], views[1][7]  # copies
+    monkeypatch.setattr(propagation, "pool_features", lambda *asked: views)
+    return np.concatenate(views, axis=1)
+
+
+def test_they_are_the_nearest_in_all_views_together(features):
+    queries = np.array([3, 250, 0])
+    found = propagation.nearest(POOL, queries, 5, 0)
+    for query, near in zip(queries, found, strict=True):
+        distances = np.linalg.norm(features - features[query], axis=1)
+        np.testing.assert_array_equal(near, np.argsort(distances, kind="stable")[1:6])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 6])
+def test_a_query_is_not_its_own_neighbour_though_others_are_its_copies(features, number):
+    copies = [7, 40, 41, 42, 43]
+    found = propagation.nearest(POOL, np.array(copies), number, 0)
+    assert found.shape == (5, number) and found.dtype == np.int64
+    for query, near in zip(copies, found, strict=True):
+        assert query not in near and len(set(near.tolist())) == number
+        assert set(near[:4]) <= set(copies)
+
+
+def test_they_do_not_depend_on_what_else_is_asked(features):
+    everything = propagation.nearest(POOL, np.arange(len(POOL)), 6, 0)
+    for queries in (np.array([5]), np.array([299, 7, 40]), np.arange(150)):
+        np.testing.assert_array_equal(propagation.nearest(POOL, queries, 6, 0), everything[queries])
+
+
+def test_by_default_half_of_a_querys_share_at_most():
+    assert propagation.default_number(POOL, 100) == 1  # of 300 inputs
+    assert propagation.default_number(POOL, 50) == 3
+    assert propagation.default_number(POOL, 1) == propagation.NEIGHBOURS
+    assert propagation.default_number(POOL, 300) == 0
+
+
+def test_no_neighbours_by_default_where_no_change_keeps_a_label():
+    table = dataclasses.replace(
+        POOL.dataset, kind="tabular", input_type="", input_shape=(64,), augmentation="none"
+    )
+    inputs = POOL.inputs.reshape(-1, 64).astype(np.float32)
+    assert propagation.default_number(Pool(table, inputs), 10) == 0

@@ -1,19 +1,59 @@
-"""SVHN and CIFAR-10, small but in TFDS' own format, from loading to an exported student."""
+"""Image data sets of TFDS, small ones in its own format, from loading to an exported student."""
 
 import os
+import pathlib
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.io
 import tensorflow_datasets as tfds
-from image_builders import SPLITS, prepare
 
 import pate_tf
 from pate_tf.core import artifacts
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_source import SVHN
 from pate_tf.serving.served import ServedStudent
+
+# What is bright, by class: learnable, by colour and by place.
+SPLITS = {
+    "svhn_cropped": {"train": 60, "test": 40, "extra": 90},
+    "cifar10": {"train": 120, "test": 40},
+}
+
+
+def coloured_images(num: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns uint8 `[num, 32, 32, 3]` and labels from 0 to 9."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(num) % 10
+    images = random.integers(0, 100, (num, 32, 32, 3))
+    for image, label in zip(images, labels, strict=True):
+        row, colour = label // 3, label % 3
+        image[8 * row : 8 * row + 8, :, colour] += 150
+    return images.astype(np.uint8), labels
+
+
+def prepare(name: str, data_dir: pathlib.Path, monkeypatch: Any) -> dict[str, Any]:
+    """Writes a small data set; returns images and labels by the "id" of each example."""
+    kind = tfds.builder_cls(name)
+    written: dict[str, Any] = {}
+
+    def generate(split: str, num: int):
+        images, labels = coloured_images(num, seed=len(split))
+        for index in range(num):
+            identity = f"{split}_{index:06d}"
+            written[identity] = images[index], labels[index]
+            yield index, {"image": images[index], "label": labels[index], "id": identity}
+
+    def split_generators(self: Any, dl_manager: Any) -> dict[str, Any]:
+        return {split: generate(split, num) for split, num in SPLITS[name].items()}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "_split_generators", split_generators)
+        # The real builder asks its sources for class names.
+        tfds.builder(name, data_dir=data_dir).download_and_prepare()
+    return written
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +91,7 @@ def of_splits(written, *splits: str) -> set[tuple[bytes, int]]:
     ],
 )
 @pytest.mark.parametrize("limit", [0, 2**28], ids=["mapped", "in memory"])
-def test_the_private_side_holds_its_splits(prepared, monkeypatch, name, options, splits, limit):
+def test_each_side_holds_its_splits(prepared, monkeypatch, name, options, splits, limit):
     data_dir, written = prepared
     monkeypatch.setattr(tfds_source, "LARGEST_IN_MEMORY", limit)
     private = catalogue.load_private(name, data_dir=data_dir, **options)
@@ -59,13 +99,7 @@ def test_the_private_side_holds_its_splits(prepared, monkeypatch, name, options,
     assert private.inputs.dtype == np.uint8
     assert private.inputs.shape[1:] == private.dataset.input_shape == (32, 32, 3)
     assert as_set(private.inputs, private.labels) == of_splits(written[builder], *splits)
-
-
-@pytest.mark.parametrize("name", ["svhn", "cifar10"])
-def test_the_public_side_holds_the_test_split(prepared, name):
-    data_dir, written = prepared
     public = catalogue.load_public(name, data_dir=data_dir)
-    builder = {"svhn": "svhn_cropped"}.get(name, name)
     assert as_set(public.inputs, public.labels) == of_splits(written[builder], "test")
 
 
@@ -162,3 +196,26 @@ def test_colour_teachers_learn_and_a_student_is_exported(
         published = pate_tf.publish(learner, tmp_path / "released")
     inputs = data.held_out.inputs
     assert ServedStudent(published.student_folder).classify(inputs).shape == (len(inputs),)
+
+
+def test_mnist_sizes_types_and_ranges(shared_data):
+    private = catalogue.load_private("mnist", data_dir=shared_data / "tfds")
+    public = catalogue.load_public("mnist", data_dir=shared_data / "tfds")
+    assert (len(private), len(public)) == (60_000, 10_000)
+    for examples in (private, public):
+        dataset = examples.dataset
+        assert dataset.name == "mnist"
+        assert examples.inputs.dtype == np.uint8
+        assert examples.inputs.shape[1:] == dataset.input_shape == (28, 28, 1)
+        assert (examples.inputs.min(), examples.inputs.max()) == dataset.value_range
+        assert set(examples.labels.tolist()) == set(range(dataset.num_classes))
+    split = public.split(public.dataset.pool_size)
+    assert (len(split.pool), len(split.held_out)) == (9_000, 1_000)
+
+
+def test_each_side_reads_its_own_file_alone(shared_data, tmp_path):
+    copy = tmp_path / "tfds"
+    shutil.copytree(shared_data / "tfds", copy)
+    (records,) = copy.rglob("mnist-train.tfrecord*")
+    records.write_bytes(b"")
+    assert len(catalogue.load_public("mnist", data_dir=copy)) == 10_000

@@ -1,4 +1,4 @@
-"""Representations: learnt once, kept, the same for whoever asks."""
+"""Representations: trained once, cached, and found again."""
 
 import dataclasses
 
@@ -193,7 +193,7 @@ def test_whitened_features_are_of_length_one_and_differ_less_between_directions(
     assert half.digest != raw.whitened(plain, Pool(POOL.dataset, POOL.inputs[:200])).digest
 
 
-def test_only_the_foremost_directions_are_kept(monkeypatch):
+def test_only_the_foremost_directions_are_used(monkeypatch):
     monkeypatch.setattr(raw, "MOST_DIRECTIONS", 5)
     plain = catalogue.encoder_of(POOL, "raw")
     features = raw.whitened(plain, POOL).features(POOL.inputs)

@@ -1,10 +1,16 @@
+import collections
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from data_sets_for_tests import WAVES
+from sklearn.datasets import load_digits
 from table_helpers import copy_raw, write_adult
 
+from pate_tf.core.public import PublicExamples
+from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue, uci
+from pate_tf.data.catalogue import DIGITS
 
 
 class Measurements(tfds.core.GeneratorBasedBuilder):
@@ -54,6 +60,7 @@ def test_a_function_gives_both_sides():
         ("data_sets_for_tests:wrong_shape", r"inputs of waves: expected \[num_examples, 2, 3\]"),
         ("data_sets_for_tests:strings", "dataset: expected numbers as inputs"),
         ("nosuch", "dataset: expected one of digits, mnist, svhn, .* got 'nosuch'"),
+        *((name, "dataset: expected one of") for name in ("", "Digits", "mnist\\n", "../digits")),
     ],
 )
 @pytest.mark.parametrize("load", [catalogue.load_private, catalogue.load_public])
@@ -140,3 +147,37 @@ def test_nothing_is_printed(shared_data, tmp_path, capfd):
     catalogue.load_public("diabetes", data_dir=tmp_path)
     out, _ = capfd.readouterr()
     assert out == ""
+
+
+def pairs(examples) -> collections.Counter:
+    return collections.Counter(
+        (np.asarray(image).tobytes(), int(label))
+        for image, label in zip(examples.inputs, examples.labels, strict=True)
+    )
+
+
+def test_sizes_types_and_ranges():
+    private, public = catalogue.load_private("digits"), catalogue.load_public("digits")
+    assert isinstance(private, PrivateExamples)
+    assert isinstance(public, PublicExamples)
+    assert (len(private), len(public)) == (1200, 597)
+    assert private.dataset == public.dataset == DIGITS
+    for examples in (private, public):
+        assert examples.inputs.dtype == np.dtype(DIGITS.input_type)
+        assert examples.inputs.shape[1:] == DIGITS.input_shape
+        assert (examples.inputs.min(), examples.inputs.max()) == DIGITS.value_range
+        # Both sides know all classes, none of them rare.
+        shares = np.bincount(examples.labels, minlength=10) / len(examples)
+        assert (shares > 0.07).all()
+
+
+def test_the_two_sides_are_the_archive_shared_out():
+    archive = load_digits()
+    images = archive.images.astype(np.uint8)[..., np.newaxis]
+    everything = collections.Counter(
+        (image.tobytes(), int(label)) for image, label in zip(images, archive.target, strict=True)
+    )
+    private = pairs(catalogue.load_private("digits"))
+    public = pairs(catalogue.load_public("digits"))
+    assert private + public == everything
+    assert max(everything.values()) == 1  # so the sides have no image in common
