@@ -284,7 +284,11 @@ def build_generator(dataset: Dataset, *, seed: int) -> keras.Sequential:
     """Returns the generator: latent values `[batch, LATENT_SIZE]` to raw images."""
     low, high = pixel_range(dataset)
     seeds = iter(derived_seeds(seed, 8))
-    last = {"activation": "sigmoid", "train_scale": True, "stddev": GENERATOR_DEVIATION}
+    last: dict[str, Any] = {
+        "activation": "sigmoid",
+        "train_scale": True,
+        "stddev": GENERATOR_DEVIATION,
+    }
     if dataset.input_shape[-1] == 3:
         body = _deconvolutions(seeds)
         body.append(WeightNormalizedConvolution(3, seed=next(seeds), **last))
