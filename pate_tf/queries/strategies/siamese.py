@@ -54,10 +54,10 @@ def match_logits(
             return self.offset - (own[:, tf.newaxis] + theirs - 2.0 * products)
 
         def compute_loss(
-            self, x: Any = None, y: Any = None, y_pred: Any = None, **others: Any
+            self, x: Any = None, y: Any = None, y_pred: Any = None, *others: Any, **named: Any
         ) -> tf.Tensor:
             """Mean cross-entropy of pairs of one class, plus that of other pairs."""
-            del x, others
+            del x, others, named
             same = tf.cast(y[:, tf.newaxis] == y, tf.float32)
             pairs = 1.0 - tf.eye(tf.shape(y)[0])
             losses = tf.nn.sigmoid_cross_entropy_with_logits(same, self.match(y_pred, y_pred))
