@@ -66,6 +66,7 @@ class StoredSums:
         representation: of the features, by its name.
         sums: int64 `[num_features + 1, num_classes]`, exact. SENSITIVE.
         encoder_digest: of the weights of the features' encoder; public.
+        representation_digest: of the encoder, its description included; public.
         scale: factors by which features vary about equally in the pool, `[num_features]`; public.
         num_teachers: None: no teacher was trained.
     """
@@ -86,6 +87,7 @@ class StoredSums:
             self.dataset = Dataset.from_dict(described["dataset"])
             self.unit = str(described["unit"])
             self.representation = str(described["representation"])
+            self.representation_digest = str(described["encoder"])
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
             self.scale = arrays["scale"]

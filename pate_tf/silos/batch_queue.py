@@ -24,7 +24,7 @@ from pate_tf.core.artifacts import transaction
 from pate_tf.ledger.chain import LedgerError, fault_point
 from pate_tf.silos import silos_pb2
 from pate_tf.silos.messages import (
-    SECURE_HISTOGRAM,
+    SHARED,
     Answer,
     QueryBatch,
     RandomisedVotes,
@@ -84,8 +84,8 @@ class Round:
 
     @property
     def is_secure(self) -> bool:
-        """Whether votes are added up under secret sharing."""
-        return any(each["name"] == SECURE_HISTOGRAM for each in self.mechanisms.values())
+        """Whether votes or feature sums are added up under secret sharing."""
+        return any(each["name"] in SHARED for each in self.mechanisms.values())
 
     def batch(
         self, run_id: str, silo: str, queries: npt.NDArray[Any], witness: bytes | None = None
@@ -394,7 +394,7 @@ class LocalConnection:
 
 def _fits(reply: Reply, batch: QueryBatch) -> bool:
     """Whether a reply can be one to a batch."""
-    is_secure = batch.mechanism["name"] == SECURE_HISTOGRAM
+    is_secure = batch.mechanism["name"] in SHARED
     if isinstance(reply, Refusal):
         return True
     if isinstance(reply, SealedShares):

@@ -14,7 +14,8 @@ import numpy as np
 
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
-from pate_tf.accounting.local import LocalRandomiser, RandomisedResponse
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import LocalRandomiser, RandomisedResponse, SecureFeatureSums
 from pate_tf.accounting.local.estimates import ABSENT, class_scores, likeliest_shares
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
@@ -27,6 +28,7 @@ from pate_tf.silos.messages import (
     SealedShares,
     query_digest,
     query_digests,
+    sums_query,
 )
 from pate_tf.silos.roster import Asking, Roster, choose_silos
 from pate_tf.silos.silo import Silo
@@ -139,6 +141,8 @@ class Coordinator:
         coordinator = Coordinator("roster.toml", silos=silos, folder="runs/mine")
         labels = coordinator.label(data.pool, num_queries=100)
 
+    Where `asking.mechanism` is `secure_feature_sums`, no query is asked: see `label_from_sums`.
+
     Attributes:
       roster: who is asked.
       asking: how.
@@ -176,7 +180,14 @@ class Coordinator:
         self._mechanisms = self.asking.mechanisms(self.roster)
         self._secure, self._clock, self._on_progress = secure, clock, on_progress
         if self.asking.is_secure and secure is None:
-            raise ValueError("secure: expected parties for secure_histogram, got none")
+            raise ValueError(
+                f"secure: expected parties for {self.asking.mechanism['name']}, got none"
+            )
+        if len(self.roster.members) < self._least_silos:
+            raise ValueError(
+                f"least_silos: expected at most the roster's {len(self.roster.members)}, got "
+                f"{self._least_silos}"
+            )
         if silos is not None and {one.name for one in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
         path = None if folder is None else pathlib.Path(folder)
@@ -260,6 +271,97 @@ class Coordinator:
             noisy_counts=counts,
         )
 
+    def label_from_sums(self, pool: Pool, representation: Any) -> Any:
+        """Has silos release the total of their feature sums, and labels a pool from it.
+
+        A total that opened before is taken from the journal, and no silo is charged again.
+
+        Args:
+          pool: public inputs.
+          representation: fitted `pate_tf.Representation`, the one that silos have.
+
+        Returns:
+          `pate_tf.Labels` of the whole pool, with the cost.
+
+        Raises:
+          ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
+            sums: then nothing opened, and those that did stay charged.
+          ConnectionError: if a party is missing; nothing opened, and it can be asked again.
+        """
+        from pate_tf.models.encoder import record_vectors
+        from pate_tf.queries.labels import Labels
+        from pate_tf.queries.propagation import infer_from_sums
+
+        encoder = representation.encoder_
+        one = self._total(pool, encoder)
+        values = self._result_of_sums(one)
+        replies = self.queue.replies(one).values()
+        num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
+        charge = one.charge_of(self.roster.names[0])
+        if values is None or not isinstance(charge, SecureFeatureSums):
+            raise ValueError(
+                f"silos: expected sums of {self._least_silos} or more, got those of {num_silos}: "
+                "nothing opened; call again to ask for new ones, which silos are charged for again"
+            )
+        inferred = infer_from_sums(
+            pool,
+            record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
+            values / LATTICE,
+            charge.total_sigma(num_silos),
+            representation.seed,
+            representation=representation.source,
+        )
+        released = ReleasedLabels(
+            query_indices=inferred.first.query_indices,
+            labels=inferred.first.labels,
+            num_classes=inferred.first.num_classes,
+            num_queries=len(pool),
+            cost=self.cost(),
+            ledger_rows=(),
+            secure_noise=True,
+            noisy_sums=values,
+        )
+        return Labels(
+            pool=pool,
+            queries=released.query_indices,
+            released=released,
+            training_labels=inferred.learnt,
+            certainty=inferred.certainty,
+            strategy="first",
+            labeller=self,
+        )
+
+    def _total(self, pool: Pool, encoder: Any) -> Round:
+        """Returns the round whose total is that of an encoder; opens one where there is none."""
+        mechanism = self.asking.mechanism
+        if not self._least_silos or mechanism.get("num_features") != encoder.num_features:
+            raise ValueError(
+                f"mechanism: expected secure_feature_sums of {encoder.num_features} features, got "
+                f"{mechanism.get('name')} of {mechanism.get('num_features')}"
+            )
+        for each in self.queue.rounds():
+            if self.queue.is_open(each.number):
+                self._finish(each)
+        query = sums_query(encoder.digest, self.asking.unit)
+        for each in self.queue.rounds():
+            if np.array_equal(each.queries, query) and self._result_of_sums(each) is not None:
+                return each
+        one = self._open(query, pool.dataset.num_classes)
+        self._finish(one)
+        return one
+
+    def _result_of_sums(self, one: Round) -> IntArray | None:
+        """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
+        result = self.queue.journal.result(one.number)
+        if result is None or not len(result):
+            return None
+        return np.asarray(result.reshape(-1, one.num_classes), np.int64)
+
+    @property
+    def _least_silos(self) -> int:
+        """Fewest silos whose sums open; 0 where votes are asked for."""
+        return int(self.asking.mechanism.get("least_silos", 0))
+
     def spending(self) -> tuple[SiloSpending, ...]:
         """Returns what each silo's answers in this run cost it, for its whole content."""
         return spending(
@@ -281,11 +383,18 @@ class Coordinator:
             number=most.num_answered,
             epsilon=most.epsilon,
             delta=self.roster.delta,
-            unit=UNIT,
+            unit=self._unit,
         )
 
+    @property
+    def _unit(self) -> str:
+        return self.asking.unit if self._least_silos else UNIT
+
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
-        """Whether labels of a pool are those of this run."""
+        """Whether labels of a pool, or the sums that they follow from, are those of this run."""
+        if labels.noisy_sums is not None:
+            totals = map(self._result_of_sums, self.queue.rounds())
+            return any(np.array_equal(labels.noisy_sums, one) for one in totals if one is not None)
         known = self._results()
         for index, label in zip(labels.query_indices, labels.labels.tolist(), strict=True):
             result = known.get(query_digest(pool.inputs[index]))
@@ -313,6 +422,7 @@ class Coordinator:
             dataset=dataset,
             run_id=self.roster.run_id,
             delta=self.roster.delta,
+            unit=self._unit,
             query_strategy=query_strategy,
             num_queries=sum(len(one.queries) for one in self.queue.rounds()),
             num_answered=sum(result is not None for result in self._results().values()),
@@ -370,7 +480,8 @@ class Coordinator:
 
     def _open_histogram(self, one: Round, replies: Mapping[str, Any]) -> np.ndarray:
         shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
-        if self._secure is None or len(shares) < self.asking.least_answers:
+        least = max(self.asking.least_answers, self._least_silos)
+        if self._secure is None or len(shares) < least:
             return np.zeros((0, one.num_classes), np.int64)
         batch = one.batch(self.roster.run_id, self.roster.names[0], one.queries)
         return self._secure.histogram(batch, shares)

@@ -23,6 +23,7 @@ from pate_tf.accounting.local import (
     LOCAL_RANDOMISERS,
     SILO_CHARGES,
     RandomisedResponse,
+    SecureFeatureSums,
     SecureHistogram,
     silo_charge_from_dict,
 )
@@ -31,6 +32,22 @@ from pate_tf.core.validation import IntArray, check_name, frozen_view, labels_ar
 
 RANDOMISED_RESPONSE: Final = RandomisedResponse.name
 SECURE_HISTOGRAM: Final = SecureHistogram.name
+SECURE_FEATURE_SUMS: Final = SecureFeatureSums.name
+SHARED: Final = (SECURE_HISTOGRAM, SECURE_FEATURE_SUMS)  # what is shared among parties
+
+
+def sums_query(representation: str, unit: str) -> npt.NDArray[np.uint8]:
+    """Returns what a batch of feature sums has as its only query, uint8 `[1, 32]`.
+
+    It stands for what is summed: a silo that would sum something else refuses.
+
+    Args:
+        representation: digest of the public encoder, `Encoder.digest`.
+        unit: "record" or "owner".
+    """
+    validation.one_of(("record", "owner"), unit=unit)
+    digest = hashlib.sha256(f"feature sums {unit} {representation}".encode()).digest()
+    return np.frombuffer(digest, np.uint8).reshape(1, -1)
 
 
 def query_digest(query: npt.NDArray[Any]) -> bytes:
@@ -116,6 +133,7 @@ class Reason(enum.Enum):
     ANSWERED_OTHERWISE = "answered_otherwise"
     TOO_LATE = "too_late"
     UNKNOWN_WITNESS = "unknown_witness"
+    OTHER_SUMS = "other_sums"
 
 
 class Answer(enum.Enum):
@@ -149,7 +167,8 @@ class QueryBatch:
       mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
         `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
         `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
-        pool what they know).
+        pool what they know), and `secure_feature_sums` with its charge's fields, whose one query is
+        that of `sums_query`.
       deadline: when the coordinator stops collecting, in seconds since 1970.
       witness: what the silo sent with its last answer, see `RandomisedVotes.witness`; None for a
         silo that sent none.

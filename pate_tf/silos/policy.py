@@ -5,7 +5,12 @@ import pathlib
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import SILO_CHARGES, LocalRandomiser, SecureHistogram
+from pate_tf.accounting.local import (
+    SILO_CHARGES,
+    LocalRandomiser,
+    SecureFeatureSums,
+    SecureHistogram,
+)
 from pate_tf.core import artifacts
 from pate_tf.core.settings import Settings, setting, value_type
 from pate_tf.core.validation import Fields, check_name, read_toml
@@ -25,11 +30,16 @@ queries_per_day = {queries_per_day}         # charged in any 24 hours
 [mechanisms]
 # randomised_response: each vote is randomised here; no other organisation has to be trusted.
 # secure_histogram: votes go as sealed shares to parties, which add them up and add noise.
+# secure_feature_sums: no teacher votes; sums of the records' features with noise of this silo go
+#   as sealed shares to parties, which open the total of many silos.
 allowed = [{allowed}]
 most_epsilon_per_query = {most_epsilon_per_query!r}  # of randomised_response
 least_sigma = {least_sigma!r}            # of secure_histogram, in votes
-least_parties = {least_parties}             # of secure_histogram
-least_threshold = {least_threshold}           # of secure_histogram: parties that may pool shares
+least_parties = {least_parties}             # of secure aggregation
+least_threshold = {least_threshold}           # of secure aggregation: parties that may pool shares
+least_silos = {least_silos}               # of secure_feature_sums: silos in a total that opens
+least_colluding = {least_colluding}           # of secure_feature_sums: of these may add no noise
+unit = "{unit}"             # of secure_feature_sums, what is protected: record or owner
 
 [queries]
 most_per_batch = {most_per_batch}
@@ -40,6 +50,7 @@ TABLES: Final = {
     "mechanisms": (
         *("allowed", "most_epsilon_per_query"),
         *("least_sigma", "least_parties", "least_threshold"),
+        *("least_silos", "least_colluding", "unit"),
     ),
     "queries": ("most_per_batch",),
 }
@@ -71,13 +82,27 @@ class Policy(Settings):
     )
     least_sigma: float = setting(40.0, above=0.0, help="Least noise of secure_histogram, in votes.")
     least_parties: int = setting(
-        3, least=3, advanced=True, help="Least number of parties of secure_histogram."
+        3, least=3, advanced=True, help="Least number of parties of secure aggregation."
     )
     least_threshold: int = setting(
         1,
         least=1,
         advanced=True,
-        help="How many parties of secure_histogram must be allowed to pool what they know.",
+        help="How many parties of secure aggregation must be allowed to pool what they know.",
+    )
+    least_silos: int = setting(
+        3, least=2, help="Of secure_feature_sums: fewest silos whose total may open."
+    )
+    least_colluding: int = setting(
+        1,
+        least=1,
+        help="Of secure_feature_sums: how many of these silos must be allowed to add no noise or "
+        "pool what they know; the others' noise has to suffice.",
+    )
+    unit: str = setting(
+        "record",
+        choices=("record", "owner"),
+        help="Of secure_feature_sums: what is protected, each record, or all of an owner's.",
     )
     most_per_batch: int = setting(
         10_000, least=1, advanced=True, help="How many queries a batch may have."
@@ -113,8 +138,10 @@ class Policy(Settings):
                 is_of, is_list = value_type(cls, name)
                 if is_list:
                     values[name] = fields.texts(key, among=tuple(SILO_CHARGES))
+                elif is_of is float:
+                    values[name] = fields.number(key)
                 else:
-                    values[name] = fields.number(key) if is_of is float else fields.whole(key)
+                    values[name] = fields.whole(key) if is_of is int else fields.text(key)
             fields.end()
         page.end()
         try:
@@ -140,8 +167,14 @@ class Policy(Settings):
         is_dear = isinstance(charge, LocalRandomiser) and (
             charge.epsilon > self.most_epsilon_per_query
         )
+        if isinstance(charge, SecureHistogram | SecureFeatureSums) and (
+            charge.num_parties < self.least_parties or charge.threshold < self.least_threshold
+        ):
+            return Reason.MECHANISM_NOT_ALLOWED
         if isinstance(charge, SecureHistogram):
             is_dear = charge.sigma < self.least_sigma
-            if charge.num_parties < self.least_parties or charge.threshold < self.least_threshold:
+        if isinstance(charge, SecureFeatureSums):
+            too_few = charge.least_silos < self.least_silos
+            if too_few or charge.colluding < self.least_colluding:
                 return Reason.MECHANISM_NOT_ALLOWED
         return Reason.QUERY_TOO_DEAR if is_dear else None

@@ -12,7 +12,7 @@ from pate_tf.accounting.local.estimates import WEIGHTINGS
 from pate_tf.core import artifacts, validation
 from pate_tf.core.settings import Settings, setting
 from pate_tf.core.validation import Fields, IntArray, check_name, read_toml
-from pate_tf.silos.messages import RANDOMISED_RESPONSE, SECURE_HISTOGRAM, checked_mechanism
+from pate_tf.silos.messages import RANDOMISED_RESPONSE, SHARED, checked_mechanism
 
 SUBSETS = ("random", "balanced")
 
@@ -104,6 +104,7 @@ class Asking(Settings):
     Attributes:
       mechanism: name and parameters, as of `QueryBatch.mechanism`. Without an epsilon each silo is
         asked at its own of the roster.
+      unit: of feature sums, what is protected; silos that protect something else refuse.
       seed: fixes the subsets.
     """
 
@@ -133,12 +134,17 @@ class Asking(Settings):
         advanced=True,
         help="How randomised votes of silos with different epsilons count.",
     )
+    unit: str = setting(
+        "record",
+        choices=("record", "owner"),
+        help="With feature_sums: what silos protect, each record or all of an owner's.",
+    )
     seed: int = 0
 
     @property
     def is_secure(self) -> bool:
-        """Whether votes are added up under secret sharing."""
-        return self.mechanism.get("name") == SECURE_HISTOGRAM
+        """Whether votes or feature sums are added up under secret sharing."""
+        return self.mechanism.get("name") in SHARED
 
     def mechanisms(self, roster: Roster) -> dict[str, dict[str, Any]]:
         """Returns what each silo is asked with; raises ValueError if it is no mechanism."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
-from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureHistogram
+from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger.chain import fault_point
@@ -33,16 +33,17 @@ from pate_tf.silos.messages import (
     Refusal,
     Reply,
     SealedShares,
+    sums_query,
 )
 from pate_tf.silos.policy import Policy
-from pate_tf.silos.teachers import SiloTeacher, as_teacher, is_fitting, votes_of
+from pate_tf.silos.teachers import SiloTeacher, as_sums, as_teacher, is_fitting, votes_of
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
 
 
 class Silo:
-    """SENSITIVE: a teacher that never leaves its owner, with its own policy and account.
+    """SENSITIVE: a teacher or feature sums that never leave their owner, with policy and account.
 
         silo = Silo("policy.toml", teacher=classifier, num_classes=10, folder="silo/sensitive")
         reply = silo.answer(batch)
@@ -71,12 +72,14 @@ class Silo:
 
         Args:
           policy: what the silo allows, or the file that says so.
-          teacher: a function or object with `predict`, a path, or a `SiloTeacher`.
+          teacher: a function or object with `predict`, a path, or a `SiloTeacher`; or, for method
+            feature_sums, fitted `pate_tf.FeatureSums` or `SiloSums`.
           folder: sensitive; holds the account. None for a simulation alone, which stores none.
           num_classes: number of classes; None where the teacher knows, as the two below.
           input_shape: shape of one query; None for any.
           input_type: "uint8" or "float32"; None for either.
-          sealer: seals votes to parties; None if the silo takes no part in secure aggregation.
+          sealer: seals votes to parties; None if the silo takes no part in secure aggregation. With
+            feature sums it holds the silo's keys.
           noise: default: the operating system's entropy. Anything else is for tests.
           clock: seconds since 1970.
           records: what the teacher learnt from, so that ledgers of the same records are recognised;
@@ -84,14 +87,24 @@ class Silo:
           acknowledge_reset: see `SiloAccount`.
 
         Raises:
-          ValueError: if policy or teacher are none.
+          ValueError: if policy or teacher are none, or sums are of another unit than the policy's.
           LedgerError: if the account is damaged, belongs to another silo, was restored from an
             older copy, or is new where the silo had one.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
-        self._teacher: SiloTeacher = as_teacher(
-            teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type
-        )
+        self._sums = as_sums(teacher)
+        self._teacher: SiloTeacher | None = None
+        if self._sums is None:
+            self._teacher = as_teacher(
+                teacher, num_classes=num_classes, input_shape=input_shape, input_type=input_type
+            )
+        elif self._sums.unit != self.policy.unit:
+            raise ValueError(
+                f"unit: expected sums of each {self.policy.unit}, which the policy protects, got "
+                f"those of each {self._sums.unit}"
+            )
+        else:
+            records = self._sums.records if records is None else records
         self._sealer = sealer
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock
@@ -134,9 +147,7 @@ class Silo:
             charge = batch.charge()
         except ValueError:
             return self._refusal(batch, Reason.MALFORMED)
-        reason = self.policy.objection(batch, charge)
-        if reason is None and not is_fitting(self._teacher, batch):
-            reason = Reason.MALFORMED
+        reason = self.policy.objection(batch, charge) or self._misfit(batch, charge)
         if reason is not None:
             return self._refusal(batch, reason)
         with self.account.exclusive():
@@ -185,6 +196,17 @@ class Silo:
 
         with_retries(step, on_event=on_event, **waiting)
 
+    def _misfit(self, batch: QueryBatch, charge: Charge) -> Reason | None:
+        """Why teacher or sums can't answer a batch, by public values alone; None if they can."""
+        if self._sums is None or not isinstance(charge, SecureFeatureSums):
+            if self._teacher is None or isinstance(charge, SecureFeatureSums):
+                return Reason.MECHANISM_NOT_ALLOWED
+            return None if is_fitting(self._teacher, batch) else Reason.MALFORMED
+        shape = (charge.num_features + 1, batch.num_classes)
+        asked = sums_query(self._sums.representation, self._sums.unit)
+        is_same = np.array_equal(batch.queries, asked) and self._sums.sums.values.shape == shape
+        return None if is_same else Reason.OTHER_SUMS
+
     def _refusal(self, batch: QueryBatch, reason: Reason) -> Refusal:
         return Refusal(**self._names(batch), reason=reason)
 
@@ -203,7 +225,7 @@ class Silo:
             fault_point("silo_debited")
         stored = account.labels(queries)
         missing = [query for query in queries if query not in stored]
-        if missing:
+        if missing and self._teacher is not None:
             first = {query: place for place, query in reversed(list(enumerate(batch.digests)))}
             places = [first[query] for query in missing]
             votes = votes_of(self._teacher, batch.queries[places])
@@ -223,26 +245,37 @@ class Silo:
         account, key = self.account, _key(batch)
         sealed = account.sealed(key)
         if sealed is None:
-            fits = self._sealer is not None and self._sealer.fits(batch)
-            if self._sealer is None or not fits or not isinstance(charge, SecureHistogram):
+            if self._sealer is None or not self._sealer.fits(batch):
                 return self._refusal(batch, Reason.MECHANISM_NOT_ALLOWED)
             if not account.is_charged_batch(key):
-                # Fresh noise is drawn for every batch, so a query may stand in one of them alone.
-                if len(set(batch.digests)) != len(batch):
+                # Fresh noise is drawn for every batch: a query to a teacher may stand in one of
+                # them alone, while feature sums are charged again.
+                queries = batch.digests
+                if isinstance(charge, SecureFeatureSums):
+                    queries = (bytes.fromhex(key),)
+                if len(set(queries)) != len(batch):
                     return self._refusal(batch, Reason.MALFORMED)
-                if any(account.charge_of(query) is not None for query in batch.digests):
+                if any(account.charge_of(query) is not None for query in queries):
                     return self._refusal(batch, Reason.ANSWERED_OTHERWISE)
                 reason = self._cannot_charge(batch, charge, len(batch))
                 if reason is not None:
                     return self._refusal(batch, reason)
-                account.debit(charge, batch.digests, number=len(batch), batch=key)
+                account.debit(charge, queries, number=len(batch), batch=key)
                 fault_point("silo_debited")
-            votes = votes_of(self._teacher, batch.queries)
-            sealed = tuple(self._sealer.seal(votes, batch, silo=self.name))
+            sealed = self._sealed(batch, self._sealer)
             fault_point("silo_drawn")
             account.store_sealed(key, sealed)
             fault_point("silo_stored")
         return SealedShares(**self._names(batch), sealed=sealed, witness=self._witness())
+
+    def _sealed(self, batch: QueryBatch, sealer: PartySealer) -> tuple[bytes, ...]:
+        """Draws the noise of a charged batch of sums, and shares it; or shares a batch's votes."""
+        if self._sums is not None:
+            return sealer.seal_sums(self._sums.sums, batch)
+        if self._teacher is None:
+            raise ValueError("teacher: expected one that votes, got none")
+        votes = votes_of(self._teacher, batch.queries)
+        return tuple(sealer.seal(votes, batch, silo=self.name))
 
     def _names(self, batch: QueryBatch) -> dict[str, str]:
         return {"run_id": batch.run_id, "batch_id": batch.batch_id, "silo": self.name}

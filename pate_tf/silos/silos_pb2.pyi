@@ -126,24 +126,24 @@ class PartyTask(_message.Message):
     def __init__(self, step: _Optional[str] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., sealed: _Optional[_Mapping[str, bytes]] = ..., messages: _Optional[_Iterable[_Union[PartyMessage, _Mapping]]] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("run_id", "batch_id", "queries_digest", "num_queries", "num_classes", "sigma", "threshold", "parties")
+    __slots__ = ("run_id", "batch_id", "queries_digest", "num_queries", "num_classes", "mechanism", "parties", "silos")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     QUERIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_QUERIES_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
-    SIGMA_FIELD_NUMBER: _ClassVar[int]
-    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
     PARTIES_FIELD_NUMBER: _ClassVar[int]
+    SILOS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_id: str
     queries_digest: bytes
     num_queries: int
     num_classes: int
-    sigma: float
-    threshold: int
+    mechanism: Mechanism
     parties: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries_digest: _Optional[bytes] = ..., num_queries: _Optional[int] = ..., num_classes: _Optional[int] = ..., sigma: _Optional[float] = ..., threshold: _Optional[int] = ..., parties: _Optional[_Iterable[str]] = ...) -> None: ...
+    silos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run_id: _Optional[str] = ..., batch_id: _Optional[str] = ..., queries_digest: _Optional[bytes] = ..., num_queries: _Optional[int] = ..., num_classes: _Optional[int] = ..., mechanism: _Optional[_Union[Mechanism, _Mapping]] = ..., parties: _Optional[_Iterable[str]] = ..., silos: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PartyMessage(_message.Message):
     __slots__ = ("terms_digest", "step", "party", "content", "signature")

@@ -1,8 +1,9 @@
-"""A silo's teacher: something that gives each public query one label.
+"""A silo's teacher: something that gives each public query one label; or its feature sums.
 
 TensorFlow and scikit-learn are imported only by teachers that need them.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -10,10 +11,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.record_set import RecordSet
+from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.rollback_guard import warn
 from pate_tf.silos.messages import QueryBatch
 
+RECORD: Final = "record"
 BATCH = 500  # queries that a Keras model answers together
 FALLBACK: Final = 0  # the vote of a teacher that gives none
 
@@ -36,6 +40,38 @@ class SiloTeacher(Protocol):
 
         What is no label, and an error, count as a vote for `FALLBACK`; see `votes_of`.
         """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SiloSums:
+    """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
+
+    Attributes:
+      sums: of its records by class, exact.
+      representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
+      unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
+      records: which records were summed; None if that is not known.
+    """
+
+    sums: FeatureSums
+    representation: str
+    unit: str = RECORD
+    records: RecordSet | None = dataclasses.field(default=None, repr=False)
+
+
+def as_sums(given: Any) -> SiloSums | None:
+    """Returns `SiloSums` as they are, fitted `pate_tf.FeatureSums` as such; None for a teacher."""
+    if isinstance(given, SiloSums):
+        return given
+    if type(given).__module__ != "pate_tf.api.feature_sums":
+        return None
+    stored = getattr(given, "stored", given)
+    return SiloSums(
+        sums=stored.sums,
+        representation=stored.representation_digest,
+        unit=stored.unit,
+        records=stored.records,
+    )
 
 
 def votes_of(teacher: SiloTeacher, queries: npt.NDArray[Any]) -> IntArray:

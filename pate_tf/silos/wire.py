@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram, silo_charge_from_dict
 from pate_tf.net import arrays
 from pate_tf.silos import silos_pb2 as wire
 from pate_tf.silos.messages import (
@@ -14,6 +14,7 @@ from pate_tf.silos.messages import (
     Refusal,
     Reply,
     SealedShares,
+    checked_mechanism,
 )
 from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.protocol import PartyMessage, PartyTask, Step
@@ -37,23 +38,30 @@ def _fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 def batch_to_wire(batch: QueryBatch) -> wire.QueryBatch:
     """Returns a batch as a message."""
-    parameters = dict(batch.mechanism)
     return wire.QueryBatch(
         **_fields(batch, _OF_BATCH),
         queries=arrays.pack(batch.queries),
         digests=batch.digests,
-        mechanism=wire.Mechanism(name=parameters.pop("name"), parameters=parameters),
+        mechanism=_mechanism_to_wire(batch.mechanism),
     )
+
+
+def _mechanism_to_wire(mechanism: Mapping[str, Any]) -> wire.Mechanism:
+    parameters = dict(mechanism)
+    return wire.Mechanism(name=parameters.pop("name"), parameters=parameters)
+
+
+def _mechanism_of_wire(message: wire.Mechanism) -> dict[str, Any]:
+    return {"name": message.name, **message.parameters}
 
 
 def batch_of_wire(message: wire.QueryBatch) -> QueryBatch:
     """Returns the batch of a message; raises ValueError if it is none."""
-    mechanism = message.mechanism
     return QueryBatch(
         **_fields(message, _OF_BATCH),
         queries=arrays.unpack(message.queries, "queries", dtypes=_QUERY_DTYPES),
         digests=tuple(message.digests),
-        mechanism={"name": mechanism.name, **mechanism.parameters},
+        mechanism=_mechanism_of_wire(message.mechanism),
     )
 
 
@@ -103,9 +111,9 @@ def task_to_wire(task: PartyTask) -> wire.PartyTask:
         step=task.step.value,
         terms=wire.Terms(
             **_fields(terms, _OF_TERMS),
-            sigma=terms.mechanism.sigma,
-            threshold=terms.threshold,
+            mechanism=_mechanism_to_wire(terms.mechanism.to_dict()),
             parties=[party.name for party in terms.parties],
+            silos=[silo.name for silo in terms.silos],
         ),
         sealed=dict(task.sealed),
         messages=[party_message_to_wire(message) for message in task.messages],
@@ -117,19 +125,24 @@ def task_of_wire(message: wire.PartyTask, known: Mapping[str, PartyIdentity]) ->
 
     Args:
       message: from the coordinator.
-      known: the parties that this one knows, by name: no key is learnt from a coordinator.
+      known: the parties and silos that this one knows, by name: no key is learnt from a
+        coordinator.
 
-    Raises ValueError if it is none, or names a party that isn't known.
+    Raises ValueError if it is none, or names a party or silo that isn't known.
     """
     terms = message.terms
-    if not set(terms.parties) <= set(known):
+    if not {*terms.parties, *terms.silos} <= set(known):
         raise ValueError("parties: expected ones that this party knows, got others")
+    mechanism = silo_charge_from_dict(checked_mechanism(_mechanism_of_wire(terms.mechanism)))
+    if not isinstance(mechanism, SecureHistogram | SecureFeatureSums):
+        raise ValueError("mechanism: expected one of secure aggregation, got another")
     return PartyTask(
         step=_step(message.step),
         terms=BatchTerms(
             **_fields(terms, _OF_TERMS),
-            mechanism=SecureHistogram(terms.sigma, len(terms.parties), terms.threshold),
+            mechanism=mechanism,
             parties=tuple(known[name] for name in terms.parties),
+            silos=tuple(known[name] for name in terms.silos),
         ),
         sealed=dict(message.sealed),
         messages=tuple(party_message_of_wire(each) for each in message.messages),

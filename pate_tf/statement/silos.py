@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
-from pate_tf.accounting.local import SecureHistogram
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.ledger.store import Store
 from pate_tf.statement.labels import at_least
 from pate_tf.statement.privacy_statement import (
@@ -19,6 +19,15 @@ from pate_tf.statement.privacy_statement import (
 
 PROTECTED: Final = (
     "everything that a silo holds, and so each of its records, against replacement by anything else"
+)
+PROTECTED_RECORD: Final = "each record of each silo, against replacement by any other record"
+PROTECTED_OWNER: Final = (
+    "all records of an owner in a silo, against being added, removed or replaced"
+)
+PROMISE_OF_SUMS: Final = (
+    "Any conclusion from the total and any other knowledge has a probability of at most "
+    "exp(epsilon) times what it would be if what is protected were changed, plus delta. It holds "
+    "for everything that silos may hold."
 )
 PROMISE: Final = (
     "Any conclusion from the answers of a silo and any other knowledge has a probability of at "
@@ -48,6 +57,30 @@ SECURE: Final = (
     ),
     ("more parties than that together", "every vote"),
     ("the network", "sizes and timing"),
+)
+SUMS: Final = (
+    ("a silo", "the public representation, its own data, sums, noise and account"),
+    (
+        "the coordinator",
+        "the noisy total, sealed shares and witnesses of the silos' accounts, none of which it can "
+        "read, who took part",
+    ),
+    (
+        "up to {threshold} of {num_parties} parties together",
+        "shares that say nothing, the noisy total",
+    ),
+    (
+        "more parties than that together",
+        "each silo's sums with its own share of the noise alone, not without",
+    ),
+    ("the network", "sizes and timing"),
+)
+COALITIONS_SUMS: Final = (
+    "Epsilon holds against the coordinator, up to {threshold} of the {num_parties} parties and up "
+    "to {colluding} silos together. The total of at least {least_silos} silos opens, or nothing; "
+    "so {colluding} of them may leave out their noise, and that of the other {num_honest} "
+    "suffices. Silos that drop out take none of it away. If all parties pooled what they know, "
+    "each silo's own noise would remain, of 1 / {root:.3g} of that standard deviation."
 )
 COALITIONS_LOCAL: Final = (
     "Each silo's vote was randomised inside of the silo. Its epsilon holds against the coordinator "
@@ -109,6 +142,7 @@ class SilosStatement(PrivacyStatement):
       num_answered: queries that got a label.
       delta: the run's.
       silos: what each silo was charged.
+      unit: what is protected: "silo" with votes; "record" or "owner" with feature sums.
 
     Raises:
       ValueError: if there is no silo.
@@ -121,10 +155,13 @@ class SilosStatement(PrivacyStatement):
     num_answered: int
     delta: float
     silos: tuple[SiloSpending, ...]
+    unit: str = "silo"
 
     def __post_init__(self) -> None:
         if not self.silos:
             raise ValueError("silos: expected at least 1, got none")
+        if (self.unit == "silo") != (self.sums is None):
+            raise ValueError("unit: expected record or owner with feature sums, silo with votes")
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -137,6 +174,16 @@ class SilosStatement(PrivacyStatement):
         return next((one for one in self.charges if isinstance(one, SecureHistogram)), None)
 
     @property
+    def sums(self) -> SecureFeatureSums | None:
+        """The mechanism of feature sums; None where silos voted."""
+        return next((one for one in self.charges if isinstance(one, SecureFeatureSums)), None)
+
+    @property
+    def method(self) -> str:
+        """How labels came about: "pate" or "feature_sums"."""
+        return "pate" if self.sums is None else "feature_sums"
+
+    @property
     def epsilon(self) -> float:
         """The largest epsilon of a silo."""
         return max(one.epsilon for one in self.silos)
@@ -145,24 +192,40 @@ class SilosStatement(PrivacyStatement):
     def sees(self) -> tuple[tuple[str, str], ...]:
         """Who sees what, in words."""
         rows = LOCAL if self.secure is None else SECURE
+        rows = rows if self.sums is None else SUMS
         return tuple((who.format(**self._numbers()), what) for who, what in rows)
 
     @property
     def coalitions(self) -> str:
         """Against whom together epsilon holds, in words."""
         words = COALITIONS_LOCAL if self.secure is None else COALITIONS_SECURE
+        words = words if self.sums is None else COALITIONS_SUMS
         return words.format(**self._numbers())
 
-    def _numbers(self) -> dict[str, int]:
-        names = ("threshold", "num_parties", "num_honest") if self.secure else ()
-        return {name: getattr(self.secure, name) for name in names}
+    def _numbers(self) -> dict[str, float]:
+        names = ("threshold", "num_parties", "num_honest")
+        if self.sums is not None:
+            numbers = {name: getattr(self.sums, name) for name in names}
+            return {
+                **numbers,
+                "colluding": self.sums.colluding,
+                "least_silos": self.sums.least_silos,
+                "root": self.sums.num_honest**0.5,
+            }
+        return {name: getattr(self.secure, name) for name in names if self.secure}
 
     @property
     def protected(self) -> str:  # noqa: D102
-        return PROTECTED
+        return {"silo": PROTECTED, "record": PROTECTED_RECORD, "owner": PROTECTED_OWNER}[self.unit]
 
     def introduction(self) -> str:  # noqa: D102
         words = " ".join(one.in_words() for one in self.charges)
+        if self.sums is not None:
+            return (
+                f"{len(self.silos):,} silos hold records of `{self.dataset}`, which stayed with "
+                f"each. In the run `{self.run_id}` {self._num_charged:,} of them shared sums of "
+                f"their records' features, and no teacher was asked. {words}"
+            )
         return (
             f"{len(self.silos):,} silos hold records of `{self.dataset}`, which stayed with each. "
             f"In the run `{self.run_id}` {self.num_answered:,} of {self.num_queries:,} public "
@@ -170,8 +233,15 @@ class SilosStatement(PrivacyStatement):
         )
 
     def facts(self) -> Iterator[tuple[str, str]]:  # noqa: D102
-        yield "method", "`pate`, by silos"
+        yield "method", f"`{self.method}`, by silos"
+        if self.sums is not None:
+            yield "silos asked / that shared sums", f"{len(self.silos):,} / {self._num_charged:,}"
+            return
         yield "queries asked / answered", f"{self.num_queries:,} / {self.num_answered:,}"
+
+    @property
+    def _num_charged(self) -> int:
+        return sum(one.num_answered > 0 for one in self.silos)
 
     def promised(self) -> tuple[Guarantee, ...]:  # noqa: D102
         stated = [one.stated for one in self.silos]
@@ -181,12 +251,14 @@ class SilosStatement(PrivacyStatement):
                 covers="what a silo answered in this run, at most",
                 epsilon=max(epsilon for epsilon, _ in stated),
                 delta=max(delta for _, delta in stated),
-                promises=PROMISE,
+                promises=PROMISE if self.sums is None else PROMISE_OF_SUMS,
             ),
         )
 
     def not_released(self) -> Sequence[str]:  # noqa: D102
-        if self.secure is None:
+        if self.sums is not None:
+            votes = "The sums of single silos, with or without noise, and the total without noise."
+        elif self.secure is None:
             votes = "The votes of a silo before they were randomised."
         else:
             votes = "The votes, and the numbers of votes without noise: the raw sums."
@@ -211,7 +283,19 @@ class SilosStatement(PrivacyStatement):
         yield Part(title="Who sees what", text=self.coalitions, table=table)
 
     def assumptions(self) -> Sequence[str]:  # noqa: D102
+        sums = self.sums
+        honest = (
+            ()
+            if sums is None
+            else (
+                f"Of the silos whose total opened at most {sums.colluding} left out their noise "
+                f"or pooled what they know, and at most {sums.threshold} parties did. The list of "
+                "silos and parties with their keys is from the people who run them, so that a "
+                "coordinator can't make silos up.",
+            )
+        )
         return (
+            *honest,
             "Each silo ran the published code on a machine of its own and drew from the operating "
             "system's entropy, which no one else can predict.",
             "No silo answered with an account that had lost rows: a silo refuses where its own "
@@ -223,7 +307,13 @@ class SilosStatement(PrivacyStatement):
     def not_covered(self) -> Sequence[str]:  # noqa: D102
         return (
             "Who takes part, the sizes of messages and how long an answer takes.",
-            "A silo that lies: it can spoil labels, and harms no one's privacy.",
+            "A silo that lies: it can spoil labels, and harms no one's privacy"
+            + (
+                "."
+                if self.sums is None
+                else " but by leaving out its noise. What it adds to the total is not bounded, as "
+                "secure aggregation hides it and no range is proved."
+            ),
             "A coordinator that chooses its queries badly: labels may be useless, epsilon still "
             "holds.",
             "Records that several silos hold: their epsilons add up.",
@@ -237,8 +327,7 @@ class SilosStatement(PrivacyStatement):
 
     def derived(self) -> Mapping[str, Any]:  # noqa: D102
         return {
-            "method": "pate",
-            "unit": "silo",
+            "method": self.method,
             "epsilon": self.epsilon,
             "mechanisms_in_words": [one.in_words() for one in self.charges],
             "sees": [{"who": who, "what": what} for who, what in self.sees],

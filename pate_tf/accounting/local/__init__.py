@@ -9,6 +9,7 @@ from pate_tf.accounting.local.base import (
     WorstPair,
     silo_charge_from_dict,
 )
+from pate_tf.accounting.local.feature_sums import SecureFeatureSums
 from pate_tf.accounting.local.randomised_response import RandomisedResponse
 from pate_tf.accounting.local.truncated_geometric import TruncatedGeometric
 
@@ -18,6 +19,7 @@ __all__ = [
     "LocalNoise",
     "LocalRandomiser",
     "RandomisedResponse",
+    "SecureFeatureSums",
     "SecureHistogram",
     "TruncatedGeometric",
     "WorstPair",

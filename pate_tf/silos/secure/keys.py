@@ -1,4 +1,4 @@
-"""A party's two keys: one that shares are sealed to, one that it signs with.
+"""Two keys of a party, or of a silo: one that shares are sealed to, one that it signs with.
 
 `cryptography` is imported with the first key that is used: a silo that randomises its own votes
 uses none.
@@ -133,35 +133,47 @@ def _both_keys(text: object) -> bytes | None:
 
 # The list of parties: a small TOML file that every silo, party and the coordinator gets from the
 # person who sets the run up. Silos and parties never take it from a coordinator, which could put
-# keys of its own in it.
+# keys of its own in it. Silos that add feature sums stand in it, too.
 #
 #     [[party]]
 #     name = "party-1"
 #     keys = "..."
+#
+#     [[silo]]
+#     name = "silo-1"
+#     keys = "..."
 
 
-def party_entry(party: PartyIdentity) -> str:
-    """Returns what stands in the list for a party."""
-    return f'[[party]]\nname = "{party.name}"\nkeys = "{party.to_text()}"\n'
+def party_entry(party: PartyIdentity, kind: str = "party") -> str:
+    """Returns what stands in the list for a party, or for a silo."""
+    return f'[[{kind}]]\nname = "{party.name}"\nkeys = "{party.to_text()}"\n'
 
 
 def read_parties(path: pathlib.Path) -> tuple[PartyIdentity, ...]:
-    """Returns the parties of a list, party 1 first.
+    """Returns the parties of a list, party 1 first; raises as `read_list`."""
+    return read_list(path)[0]
+
+
+def read_list(path: pathlib.Path) -> tuple[tuple[PartyIdentity, ...], tuple[PartyIdentity, ...]]:
+    """Returns the parties of a list, party 1 first, and the silos, of which there may be none.
 
     Raises:
-      ValueError: if the file holds none, or one twice; one line that says what was expected.
+      ValueError: if the file holds no parties, or one name twice; one line that says what was
+        expected.
       OSError: if it can't be read.
     """
     fields = Fields(str(path), read_toml(path))
-    parties = []
-    for each in fields.tables("party"):
-        name = check_name(each.text("name"), f"{path}: name")
-        try:
-            parties.append(PartyIdentity.of_text(name, each.text("keys")))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        each.end()
+    found: dict[str, list[PartyIdentity]] = {"party": [], "silo": []}
+    for kind in ("party", "silo") if fields.has("silo") else ("party",):
+        for each in fields.tables(kind):
+            name = check_name(each.text("name"), f"{path}: name")
+            try:
+                found[kind].append(PartyIdentity.of_text(name, each.text("keys")))
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+            each.end()
     fields.end()
-    if len({each.name for each in parties}) < len(parties):
+    names = [each.name for each in (*found["party"], *found["silo"])]
+    if len(set(names)) < len(names):
         raise ValueError(f"{path}: expected parties of different names, got one twice")
-    return tuple(parties)
+    return tuple(found["party"]), tuple(found["silo"])

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.messages import QueryBatch, SealedShares
 from pate_tf.silos.secure import shamir
@@ -23,7 +24,7 @@ from pate_tf.silos.secure.protocol import (
     Step,
     Transcript,
 )
-from pate_tf.silos.secure.shares import seal_votes
+from pate_tf.silos.secure.shares import seal_sums, seal_votes
 from pate_tf.silos.secure.terms import BatchTerms
 
 # Asks one party; raises ConnectionError or TimeoutError while it can't be reached.
@@ -60,8 +61,9 @@ class OpenedHistogram:
     """What opens of a batch, and nothing else does. Publishable.
 
     Attributes:
-      noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes.
-      silos: those whose votes are in it, in order.
+      noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
+        sums `[1, size]`, in units of 1 / LATTICE.
+      silos: those whose votes or sums are in it, in order.
       left_out: the others, with what is known of why; their budgets stay spent.
     """
 
@@ -146,28 +148,57 @@ def _why_left_out(silo: str, transcript: Transcript) -> str:
 
 
 class PartySealer:
-    """Seals a silo's votes to parties, in the order of their numbers.
+    """Seals a silo's votes or feature sums to parties, in the order of their numbers.
 
-    They are known from the silo's own files, never from a coordinator.
+    All are known from the silo's own files, never from a coordinator.
+
+    Args:
+      parties: of secure aggregation.
+      silos: that may add feature sums; none for votes.
+      keys: of this silo, which is one of them; None for votes.
     """
 
-    def __init__(self, parties: Sequence[PartyIdentity]) -> None:
-        self._parties = tuple(parties)
+    def __init__(
+        self,
+        parties: Sequence[PartyIdentity],
+        *,
+        silos: Sequence[PartyIdentity] = (),
+        keys: PartyKeys | None = None,
+    ) -> None:
+        self._parties, self._silos, self._keys = tuple(parties), tuple(silos), keys
+
+    def with_keys(self, keys: PartyKeys) -> PartySealer:
+        """Returns the sealer of the silo whose keys these are."""
+        return PartySealer(self._parties, silos=self._silos, keys=keys)
 
     def fits(self, batch: QueryBatch) -> bool:
         """Whether a batch names as many parties as the silo knows, and can be shared at all."""
         try:
-            BatchTerms.of_batch(batch, self._parties)
+            terms = self._terms(batch)
         except ValueError:
             return False
-        return True
+        is_known = self._keys is not None and self._keys.identity in terms.silos
+        return is_known or not terms.are_sums
 
     def seal(self, votes: IntArray, batch: QueryBatch, *, silo: str) -> tuple[bytes, ...]:
         """Returns the sealed shares of votes, one for each party; see `seal_votes`.
 
         Raises ValueError if the batch names another number of parties, or votes are none.
         """
-        return seal_votes(votes, BatchTerms.of_batch(batch, self._parties), silo=silo)
+        return seal_votes(votes, self._terms(batch), silo=silo)
+
+    def seal_sums(self, sums: FeatureSums, batch: QueryBatch) -> tuple[bytes, ...]:
+        """Returns the sealed shares of feature sums, to which noise was added; see `seal_sums`.
+
+        Raises ValueError if the batch is for other silos, parties or sums.
+        """
+        terms = self._terms(batch)
+        if self._keys is None or sums.values.shape[1] != batch.num_classes:
+            raise ValueError("sums: expected keys of the silo, and sums of the batch's classes")
+        return seal_sums(sums.values, terms, keys=self._keys)
+
+    def _terms(self, batch: QueryBatch) -> BatchTerms:
+        return BatchTerms.of_batch(batch, self._parties, self._silos)
 
 
 class PartySums:
@@ -176,6 +207,7 @@ class PartySums:
     Args:
       parties: in the order of their numbers, as silos know them.
       party_clients: how to ask each party, in the same order.
+      silos: that may add feature sums, as parties and silos know them; none for votes.
       on_opened: called with every histogram and the silos that were left out.
     """
 
@@ -184,20 +216,22 @@ class PartySums:
         parties: Sequence[PartyIdentity],
         party_clients: Sequence[Ask],
         *,
+        silos: Sequence[PartyIdentity] = (),
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
         if len(parties) != len(party_clients):
             raise ValueError(f"party_clients: expected {len(parties)}, got {len(party_clients)}")
-        self._parties = tuple(parties)
+        self._parties, self._silos = tuple(parties), tuple(silos)
         self._party_clients = dict(enumerate(party_clients, start=1))
         self._on_opened = on_opened
 
     def histogram(self, batch: QueryBatch, shares: Mapping[str, SealedShares]) -> IntArray:
         """Returns noisy counts int64 `[num_queries, num_classes]` in units of 1 / LATTICE votes.
 
-        May be repeated with the same arguments after any failure; raises as `open_histogram`.
+        Of feature sums `[1, size]`, in units of 1 / LATTICE. May be repeated with the same
+        arguments after any failure; raises as `open_histogram`.
         """
-        terms = BatchTerms.of_batch(batch, self._parties)
+        terms = BatchTerms.of_batch(batch, self._parties, self._silos)
         sealed = {silo: each.sealed for silo, each in shares.items()}
         opened = open_histogram(terms, sealed, self._party_clients)
         self._on_opened(opened)
@@ -205,12 +239,13 @@ class PartySums:
 
 
 def simulated_parties(
-    folder: pathlib.Path, *, num_parties: int = 4
+    folder: pathlib.Path, *, num_parties: int = 4, silos: Sequence[PartyIdentity] = ()
 ) -> tuple[PartySealer, PartySums]:
     """Returns what silos and a coordinator need of parties that work in this process.
 
     For simulations: who runs all parties could learn every vote. Keys and journals lie in a
-    sensitive folder; a run that goes on needs the same one.
+    sensitive folder; a run that goes on needs the same one. `silos` may add feature sums, each by
+    the sealer's `with_keys`.
 
     Raises LedgerError if a party's journal can't be used.
     """
@@ -220,4 +255,5 @@ def simulated_parties(
         keys = PartyKeys.load_or_create(folder / name / "keys.json", name)
         parties.append(Party(keys, folder / name / "journal"))
     identities = [each.identity for each in parties]
-    return PartySealer(identities), PartySums(identities, [each.answer for each in parties])
+    sums = PartySums(identities, [each.answer for each in parties], silos=silos)
+    return PartySealer(identities, silos=silos), sums

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureHistogram
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core import artifacts
 from pate_tf.core.validation import check_name
@@ -269,13 +270,15 @@ class Party:
         if not held:
             raise ProtocolError("commit: expected shares of at least one silo that open, got none")
         seed = os.urandom(SEED_BYTES)
-        drawn = self._noise.gaussian_integers(party_scale(terms.mechanism), terms.size)
-        noise = shamir.share(
-            shamir.from_integers(drawn),
-            num_parties=len(terms.parties),
-            degree=terms.threshold,
-            words=self._noise.words,
-        )
+        noise = np.zeros((len(terms.parties), 0), np.uint64)  # silos added theirs to feature sums
+        if isinstance(terms.mechanism, SecureHistogram):
+            drawn = self._noise.gaussian_integers(party_scale(terms.mechanism), terms.size)
+            noise = shamir.share(
+                shamir.from_integers(drawn),
+                num_parties=len(terms.parties),
+                degree=terms.threshold,
+                words=self._noise.words,
+            )
         own, *rows = (
             shamir.to_bytes(each)
             for each in (noise[number - 1], *(row for row, _ in held.values()))
@@ -287,7 +290,7 @@ class Party:
             seed=seed_digest(seed, number, terms),
             noise=tuple(
                 b""
-                if other == number
+                if other == number or terms.are_sums
                 else shares.seal(
                     shamir.to_bytes(noise[other - 1]),
                     terms,
@@ -322,6 +325,8 @@ class Party:
         counts = np.zeros(said.terms.shape, np.uint64)
         for row in self._held(said, number, said.passing):
             counts = shamir.add(counts, split_shares(row, said.terms.shape)[2])
+        if said.terms.are_sums:
+            return [shamir.to_bytes(counts.reshape(-1))]
         sums = shamir.multiply(counts, np.uint64(LATTICE)).reshape(-1)
         return [shamir.to_bytes(shamir.add(sums, self._noise_share(said, number)))]
 
@@ -338,6 +343,8 @@ class Party:
         Raises ValueError if a party's noise was not sealed for this batch and party.
         """
         terms, total = said.terms, np.zeros(said.terms.size, np.uint64)
+        if terms.are_sums:
+            return total
         for party, committed in zip(terms.parties, said.committed, strict=True):
             if party == self.identity:
                 share = split(self.journal.secret(terms))[1]

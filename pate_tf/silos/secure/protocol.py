@@ -179,7 +179,9 @@ def _signed_bytes(terms_digest: bytes, step: Step, party: int, content: bytes) -
 # Every opened value is determined by the shares of honest parties, so that others can spoil an
 # opening but not change it (docs/theory_secure.md, Theorems V2 and V3).
 #
-# All else here holds for sums of any vectors of whole numbers.
+# All else here holds for sums of any vectors of whole numbers. Feature sums are such: a silo that
+# lies may add what it likes, to the labels' cost alone, so of these only y is opened, which shows
+# whether shares fit each other.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,11 +192,13 @@ class Challenge:
       rho: of votes, `[num_queries, num_classes]`.
       tau: of squares, `[num_queries]`.
       chi: of numbers of votes, `[num_queries]`.
+      are_votes: whether votes are checked; else `check_value` is 0.
     """
 
     rho: Elements
     tau: Elements
     chi: Elements
+    are_votes: bool = True
 
     @classmethod
     def of_seed(cls, seed: bytes, terms: BatchTerms) -> Challenge:
@@ -203,7 +207,7 @@ class Challenge:
         num_votes = num_queries * num_classes
         drawn = shamir.from_seed(seed, num_votes + 2 * num_queries)
         rho, tau, chi = np.split(drawn, [num_votes, num_votes + num_queries])
-        return cls(rho.reshape(terms.shape), tau, chi)
+        return cls(rho.reshape(terms.shape), tau, chi, not terms.are_sums)
 
     def masked(self, shares: Elements) -> Elements:
         """Returns shares of y, `[num_queries]`, of a party's shares of one silo, `[share_size]`."""
@@ -215,6 +219,8 @@ class Challenge:
 
         `shares` are the party's of the silo, `[share_size]`, `opened` is y, `[num_queries]`.
         """
+        if not self.are_votes:
+            return np.uint64(0)
         a, b, votes = split_shares(shares, self.rho.shape)
         weights = shamir.multiply(self.rho, self.rho)
         squares = shamir.total(shamir.multiply(weights, votes), axis=1)
@@ -401,8 +407,11 @@ class Transcript:
         values = self._values(said, (len(self.silos), 1), "check")
         checked = opened(values, threshold=self.terms.threshold)
         self.passing = passing_silos(self.silos, self.masked, checked)
-        if not self.passing:
-            raise ProtocolError("expected the shares of at least one silo to pass the checks")
+        if len(self.passing) < self.terms.least_silos:
+            raise ProtocolError(
+                f"expected the shares of enough silos to pass the checks, "
+                f"{self.terms.least_silos} or more, got {len(self.passing)}"
+            )
 
     def _agree(self, said: Mapping[int, list[bytes]]) -> None:
         for party, parts in said.items():

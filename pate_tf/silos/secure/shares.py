@@ -1,7 +1,9 @@
-"""A silo's votes as shares: dealt, bound to each other, and each sealed to its party.
+"""Votes or feature sums as shares: dealt, bound to each other, and each sealed to its party.
 
 With the shares of its votes each party gets, for each query, shares of a random number and of its
-square, which the checks use up (`pate_tf.silos.secure.protocol`).
+square, which the checks use up (`pate_tf.silos.secure.protocol`). A table of feature sums goes as
+the votes on one query, signed by its silo: parties add no noise to it, so that a total in which
+made-up silos stand for honest ones would lack theirs.
 
 Each sealed share holds the blinded digests of all of a silo's shares. Parties compare these before
 they use any, so that a share which another sealed in a silo's name is never used with genuine ones.
@@ -21,6 +23,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.core.validation import IntArray
 from pate_tf.silos.secure import shamir
@@ -30,6 +33,7 @@ from pate_tf.silos.secure.terms import DIGEST_BYTES, BatchTerms, joined, share_s
 
 OVERHEAD: Final = 48  # bytes that sealing adds
 BLIND_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -93,11 +97,39 @@ def seal_votes(
     return seal_shares(vote_shares(one_hot, terms, noise or SystemNoise()), terms, silo=silo)
 
 
+def seal_sums(
+    sums: IntArray, terms: BatchTerms, *, keys: PartyKeys, noise: NoiseSource | None = None
+) -> tuple[bytes, ...]:
+    """Returns a silo's feature sums with its noise in shares, each sealed to its party.
+
+    Args:
+      sums: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE. Sensitive. Numbers
+        beyond `terms.largest_sum` are cut off, so that a total can't wrap around; that takes sums
+        no further apart.
+      terms: of the batch.
+      keys: of the silo, which the terms name.
+      noise: entropy; None for the operating system's.
+
+    Raises ValueError if sums or keys are not those of the terms.
+    """
+    if not isinstance(terms.mechanism, SecureFeatureSums) or sums.size != terms.size:
+        raise ValueError("sums: expected a table of the batch's size, got another")
+    if keys.identity not in terms.silos:
+        raise ValueError(f"silos: expected {keys.identity.name} with its keys among them")
+    source, most = noise or SystemNoise(), terms.largest_sum
+    drawn = source.gaussian_integers(terms.mechanism.share_scale, terms.size)
+    noisy = np.clip(sums.reshape(-1), -most, most) + drawn
+    table = shamir.reduced(shamir.from_integers(noisy)).reshape(terms.shape)
+    name = keys.identity.name
+    return seal_shares(vote_shares(table, terms, source), terms, silo=name, keys=keys)
+
+
 def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Elements:
     """Returns each party's shares of what a silo shares, `[num_parties, share_size(terms)]`.
 
     Args:
-      one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`.
+      one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`; or a
+        table of sums, `[1, size]`.
       terms: of the batch.
       noise: entropy.
     """
@@ -110,16 +142,22 @@ def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Ele
     )
 
 
-def seal_shares(shares: Elements, terms: BatchTerms, *, silo: str) -> tuple[bytes, ...]:
-    """Returns the rows of `vote_shares`, bound to each other and each sealed to its party."""
+def seal_shares(
+    shares: Elements, terms: BatchTerms, *, silo: str, keys: PartyKeys | None = None
+) -> tuple[bytes, ...]:
+    """Returns the rows of `vote_shares`, bound to each other and each sealed to its party.
+
+    `keys` are the silo's where it signs what it deals.
+    """
     rows = [shamir.to_bytes(row) for row in shares]
     blinds = [os.urandom(BLIND_BYTES) for _ in rows]
     digests = b"".join(
         _share_digest(row, blind, terms, silo, party)
         for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
     )
+    signature = b"" if keys is None else keys.sign(_dealing_bytes(digests, terms, silo))
     return tuple(
-        seal(blind + digests + row, terms, sender=silo, kind="votes", party=party)
+        seal(blind + digests + signature + row, terms, sender=silo, kind="votes", party=party)
         for party, row, blind in zip(terms.numbers, rows, blinds, strict=True)
     )
 
@@ -132,18 +170,28 @@ def open_share(
     The digest, 32 bytes, says nothing of the shares, which are sensitive.
 
     Raises:
-      ValueError: if it was sealed for anything else, or the share is not the one that its digests
-        name.
+      ValueError: if it was sealed for anything else, the share is not the one that its digests
+        name, or a silo that must sign did not.
     """
     whole = unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
-    start = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)
-    blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:start], whole[start:]
+    signed = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)
+    start = signed + SIGNATURE_BYTES * terms.are_sums
+    blind, digests, row = whole[:BLIND_BYTES], whole[BLIND_BYTES:signed], whole[start:]
     shares = shamir.from_bytes(row, (share_size(terms),), "votes")
     party = terms.parties.index(keys.identity) + 1
     own = digests[DIGEST_BYTES * (party - 1) : DIGEST_BYTES * party]
     if _share_digest(row, blind, terms, silo, party) != own:
         raise ValueError(f"shares of {silo}: expected the one that its digests name, got another")
+    if terms.are_sums:
+        identity = next((each for each in terms.silos if each.name == silo), None)
+        dealing = _dealing_bytes(digests, terms, silo)
+        if identity is None or not identity.verifies(whole[signed:start], dealing):
+            raise ValueError(f"shares of {silo}: expected its signature, got another")
     return shares, hashlib.sha256(joined(b"pate_tf dealing", digests)).digest()
+
+
+def _dealing_bytes(digests: bytes, terms: BatchTerms, silo: str) -> bytes:
+    return joined(b"pate_tf dealing", terms.digest, silo.encode(), digests)
 
 
 def _share_digest(row: bytes, blind: bytes, terms: BatchTerms, silo: str, party: int) -> bytes:

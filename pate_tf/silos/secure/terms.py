@@ -15,14 +15,16 @@ from typing import Final
 import numpy as np
 
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.local.base import SecureHistogram
+from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram, silo_charge_from_dict
 from pate_tf.core import validation
 from pate_tf.core.validation import check_name
-from pate_tf.silos.messages import SECURE_HISTOGRAM, QueryBatch
+from pate_tf.silos.messages import SHARED, QueryBatch
 from pate_tf.silos.secure.keys import PartyIdentity
 from pate_tf.silos.secure.shamir import PRIME, Elements
 
 MOST_SILOS: Final = 100_000
+# Of honest silos' sums and of all noise, each; less than half of the field together.
+_MOST_TOTAL: Final = 2**58
 MOST_CLASSES: Final = 2**16
 DIGEST_BYTES: Final = 32
 MOST_COUNTS: Final = 2**24  # of a batch: 128 MiB of shares from every silo
@@ -38,16 +40,18 @@ def joined(*parts: bytes) -> bytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchTerms:
-    """The public terms of one batch of shared votes.
+    """The public terms of one batch of shared votes or feature sums.
 
     Attributes:
       run_id: name of the run.
       batch_id: name of the batch; a batch opens once, so another opening needs another name.
       queries_digest: SHA-256 over the digests of the queries, 32 bytes.
-      num_queries: number of queries, at least 1.
-      num_classes: number of classes, at least 2.
+      num_queries: number of queries, at least 1; 1 of feature sums.
+      num_classes: number of classes, at least 2; of feature sums how many numbers a table has.
       mechanism: noise, number of parties and threshold; what is charged for it.
       parties: the parties in the order of their numbers, which count from 1.
+      silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
+        be made up, as parties add the noise.
 
     Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
     """
@@ -57,52 +61,93 @@ class BatchTerms:
     queries_digest: bytes
     num_queries: int
     num_classes: int
-    mechanism: SecureHistogram
+    mechanism: SecureHistogram | SecureFeatureSums
     parties: tuple[PartyIdentity, ...]
+    silos: tuple[PartyIdentity, ...] = ()
 
     def __post_init__(self) -> None:
         check_name(self.run_id, "run_id")
         check_name(self.batch_id, "batch_id")
         if len(self.queries_digest) != DIGEST_BYTES:
             raise ValueError("queries_digest: expected 32 bytes, got another number")
-        validation.whole(2, MOST_CLASSES, num_classes=self.num_classes)
+        most = MOST_COUNTS if self.are_sums else MOST_CLASSES
+        validation.whole(2, most, num_classes=self.num_classes)
         validation.whole(1, MOST_COUNTS // self.num_classes, num_queries=self.num_queries)
         if len(self.parties) != self.mechanism.num_parties:
             raise ValueError(
                 f"parties: expected {self.mechanism.num_parties}, got {len(self.parties)}"
             )
+        everyone = (*self.parties, *self.silos)
         for what in ("name", "sealing_key", "signing_key"):
-            if len({getattr(party, what) for party in self.parties}) < len(self.parties):
+            if len({getattr(each, what) for each in everyone}) < len(everyone):
                 raise ValueError(f"parties: expected another {what} of each, got one twice")
-        largest = LATTICE * (MOST_SILOS + _DEVIATIONS * total_sigma(self.mechanism))
-        if not 2.0 * largest < PRIME:
+        least = self.least_silos if self.are_sums else 0
+        if len(self.silos) < least or (self.silos and not least):
+            raise ValueError(
+                f"silos: expected {least} or more with keys for feature sums and none for votes, "
+                f"got {len(self.silos)}"
+            )
+        if isinstance(self.mechanism, SecureFeatureSums):
+            noise = _DEVIATIONS * LATTICE * self.mechanism.total_sigma(len(self.silos))
+            is_small = noise < _MOST_TOTAL
+        else:
+            largest = LATTICE * (MOST_SILOS + _DEVIATIONS * total_sigma(self.mechanism))
+            is_small = 2.0 * largest < PRIME
+        if not is_small:
             raise ValueError(
                 f"sigma: expected noise that can't wrap around in the field, got "
                 f"{self.mechanism.sigma}"
             )
 
     @classmethod
-    def of_batch(cls, batch: QueryBatch, parties: tuple[PartyIdentity, ...]) -> BatchTerms:
+    def of_batch(
+        cls,
+        batch: QueryBatch,
+        parties: tuple[PartyIdentity, ...],
+        silos: tuple[PartyIdentity, ...] = (),
+    ) -> BatchTerms:
         """Returns the terms of a batch that a coordinator asks.
 
         Args:
-          batch: with the mechanism `secure_histogram`.
+          batch: with a mechanism of `SHARED`.
           parties: as the caller knows them; never from the coordinator.
+          silos: that may add feature sums, as the caller knows them.
 
         Raises ValueError if the batch is not to be shared, or names another number of parties.
         """
-        values = dict(batch.mechanism)
-        if values.pop("name") != SECURE_HISTOGRAM:
-            raise ValueError(f"mechanism: expected {SECURE_HISTOGRAM}, got another")
+        if batch.mechanism["name"] not in SHARED:
+            raise ValueError(f"mechanism: expected {' or '.join(SHARED)}, got another")
+        mechanism = silo_charge_from_dict(batch.mechanism)
+        num_classes = batch.num_classes
+        if isinstance(mechanism, SecureFeatureSums):
+            num_classes *= mechanism.num_features + 1
+        else:
+            silos = ()
         return cls(
             run_id=batch.run_id,
             batch_id=batch.batch_id,
             queries_digest=hashlib.sha256(b"".join(batch.digests)).digest(),
             num_queries=len(batch),
-            num_classes=batch.num_classes,
-            mechanism=SecureHistogram(**values),
+            num_classes=num_classes,
+            mechanism=mechanism,  # type: ignore[arg-type]
             parties=parties,
+            silos=silos,
         )
+
+    @property
+    def are_sums(self) -> bool:
+        """Whether feature sums are shared, to which silos added noise; else votes."""
+        return isinstance(self.mechanism, SecureFeatureSums)
+
+    @property
+    def least_silos(self) -> int:
+        """Fewest silos that open together."""
+        return self.mechanism.least_silos if isinstance(self.mechanism, SecureFeatureSums) else 1
+
+    @property
+    def largest_sum(self) -> int:
+        """Most that a silo shares as a number of its sums, in lattice steps."""
+        return _MOST_TOTAL // max(len(self.silos), 1)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -129,16 +174,22 @@ class BatchTerms:
         """What the terms are known by, 32 bytes."""
         mechanism = self.mechanism
         parts = [
-            b"pate_tf secure histogram 3",
+            b"pate_tf secure aggregation 4",
             self.run_id.encode(),
             self.batch_id.encode(),
             self.queries_digest,
             *(str(number).encode() for number in self.shape),
+            mechanism.name.encode(),
             float(mechanism.sigma).hex().encode(),
-            str(mechanism.threshold).encode(),
+            *(
+                str(value).encode()
+                for name, value in sorted(mechanism.to_dict().items())
+                if isinstance(value, int)
+            ),
+            str(len(self.parties)).encode(),
         ]
-        for party in self.parties:
-            parts += [party.name.encode(), party.sealing_key, party.signing_key]
+        for each in (*self.parties, *self.silos):
+            parts += [each.name.encode(), each.sealing_key, each.signing_key]
         return hashlib.sha256(joined(*parts)).digest()
 
 
