@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pate_tf.core.settings import Settings, setting
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.clients import PartyConnection
-from pate_tf.silos.secure.keys import PartyKeys, party_entry, read_parties
+from pate_tf.silos.secure.keys import PartyKeys, party_entry, read_list
 from pate_tf.silos.secure.party import Party
 
 KEYS, JOURNAL = "keys.json", "journal"
@@ -51,7 +51,7 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
       LedgerError: if the party's journal can't be used.
       OSError: if a file can't be read.
     """
-    parties = read_parties(run.parties)
+    parties, silos = read_list(run.parties)
     if not 1 <= run.index <= len(parties):
         raise ValueError(f"index: expected 1 to {len(parties)}, got {run.index}")
     identity = parties[run.index - 1]
@@ -64,7 +64,7 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
         contextlib.closing(Party(keys, run.folder / JOURNAL)) as party,
         PartyConnection(
             party,
-            {each.name: each for each in parties},
+            {each.name: each for each in (*parties, *silos)},
             run.coordinator,
             files=TlsFiles.of(run.certificates, identity.name),
             coordinator=run.coordinator_name,

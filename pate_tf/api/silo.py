@@ -1,4 +1,4 @@
-"""A whole silo: its folder, its teacher, and its work for a coordinator.
+"""A whole silo: its folder, its teacher or feature sums, and its work for a coordinator.
 
 The teacher is brought along, or trained on the silo's own records. What answers stays small: a
 random forest is trained in a process of its own and walked by NumPy, so that a silo needs neither
@@ -6,6 +6,7 @@ TensorFlow nor scikit-learn while it serves. Every other model brings what it ne
 """
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from pate_tf.api.data import read_records
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.record_set import RecordSet
-from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.sensitive import FeatureSums, PrivateExamples
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import call_function, is_named_function
@@ -25,14 +26,16 @@ from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.clients import SiloConnection
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
-from pate_tf.silos.teachers import OwnTeacher, load_teacher
+from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
 from pate_tf.teachers.voters import records_in, store_records
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
 
-POLICY = "policy.toml"
-CLASSIFIER, TRAINED = "teacher.npz", "teacher"
+POLICY, KEYS = "policy.toml", "keys.json"
+CLASSIFIER, TRAINED, SUMS = "teacher.npz", "teacher", "sums.npz"
+METHODS = ("pate", "feature_sums")
+DIGITS = 16  # of a digest, for people
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,32 @@ class TeacherRun(Settings):
         "on features of public samples, or module:function.",
     )
     seed: int = setting(0, least=0, most=2**31 - 1, help="Fixes the teacher's training.")
+    method: str = setting(
+        "pate",
+        choices=METHODS,
+        help="pate: a teacher votes on public queries. feature_sums: no teacher is trained; "
+        "features of --data are summed by class, and shared with noise.",
+    )
+    representation: str | None = setting(
+        None,
+        help="With feature_sums: what maps a record to features, as the coordinator has it; from "
+        "public samples in --data_dir. Default: that of the data set.",
+    )
+    encoder: pathlib.Path | None = setting(
+        None,
+        help="With feature_sums, instead: the coordinator's encoder, released/encoder.npz of its "
+        "TRAIN_DIR; weights alone, no code.",
+    )
+    encoder_digest: str | None = setting(
+        None,
+        help="With feature_sums: digest that the encoder must have, as the coordinator prints it, "
+        "or the first digits of it.",
+    )
+    owners: pathlib.Path | None = setting(
+        None,
+        help="With feature_sums: a .npy file with the owner of each record, if the policy protects "
+        "owners.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,9 +177,17 @@ def serve(
       OSError: if a file can't be read.
     """
     policy = policy_in_force(run)
-    sealer = None if run.parties is None else _sealer(run.parties)
-    teacher = make_teacher(run.teacher, _sensitive(run))
-    on_event(f"{policy.silo}: the teacher is ready")
+    sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
+    teacher: OwnTeacher | SiloSums
+    records = None
+    if run.teacher.method == "feature_sums":
+        teacher = make_sums(run.teacher, _sensitive(run))
+        digest = teacher.representation[:DIGITS]
+        on_event(f"{policy.silo}: the feature sums are ready, of encoder {digest}")
+    else:
+        teacher = make_teacher(run.teacher, _sensitive(run))
+        records = known_records(run.teacher, _sensitive(run))
+        on_event(f"{policy.silo}: the teacher is ready")
     connection = SiloConnection(
         policy.coordinator,
         files=TlsFiles.of(run.certificates, policy.silo),
@@ -163,7 +200,7 @@ def serve(
             teacher,
             folder=_sensitive(run),
             sealer=sealer,
-            records=known_records(run.teacher, _sensitive(run)),
+            records=records,
             acknowledge_reset=run.acknowledge_reset,
         ) as silo,
     ):
@@ -199,16 +236,104 @@ def policy_in_force(run: SiloRun) -> Policy:
     return dataclasses.replace(policy, epsilon_budget=run.epsilon_budget)
 
 
-def _sealer(path: pathlib.Path) -> "PartySealer":
+def _sealer(path: pathlib.Path, folder: pathlib.Path, name: str) -> "PartySealer":
     # `cryptography` comes with it, which a silo that randomises its own votes does not need.
-    from pate_tf.silos.secure.keys import read_parties
+    from pate_tf.silos.secure.keys import PartyKeys, read_list
     from pate_tf.silos.secure.opening import PartySealer
 
-    return PartySealer(read_parties(path))
+    parties, silos = read_list(path)
+    sealer = PartySealer(parties, silos=silos)
+    if not silos:
+        return sealer
+    keys = PartyKeys.load_or_create(folder / KEYS, name)
+    if keys.identity not in silos:
+        raise ValueError(
+            f"parties: expected {name} in {path} with the keys of its folder, got none"
+        )
+    return sealer.with_keys(keys)
+
+
+def silo_keys(folder: pathlib.Path) -> str:
+    """Makes a silo's keys, unless there are some, and returns its entry in the list of parties.
+
+    Raises ValueError if the folder holds no policy, or another silo's keys.
+    """
+    from pate_tf.silos.secure.keys import PartyKeys, party_entry
+
+    name = Policy.read(folder / POLICY).silo
+    own = artifacts.make_sensitive_folder(folder / artifacts.SENSITIVE)
+    return party_entry(PartyKeys.load_or_create(own / KEYS, name).identity, "silo")
 
 
 def _sensitive(run: SiloRun) -> pathlib.Path:
     return artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
+
+
+# The silo's feature sums.
+
+
+def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
+    """SENSITIVE: returns the silo's feature sums; those that were stored before are taken up again.
+
+    They are worked out in a process that ends, so that a silo that serves holds no TensorFlow.
+
+    Args:
+      run: of which records, by which representation.
+      folder: sensitive; the sums are stored there.
+
+    Raises:
+      ValueError: if there are no records, they do not fit the data set, or the encoder is another
+        than the one named.
+      OSError: if a file can't be read.
+    """
+    from pate_tf.teachers.processes import in_order
+
+    if run.records is None or run.teacher is not None:
+        raise ValueError("data: expected records for feature_sums and no teacher, got others")
+    path = folder / SUMS
+    if not path.exists():
+        (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
+        values, representation, records = made
+        facts = {"representation": representation, "unit": _unit(run), "records": records}
+        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+        artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
+    stored = artifacts.read_arrays(path)
+    facts = json.loads(stored["facts"].tobytes())
+    if facts["unit"] != _unit(run):
+        raise ValueError(f"owners: expected sums of each {_unit(run)}, got other ones in {path}")
+    digest = str(facts["representation"])
+    if not digest.startswith(run.encoder_digest or ""):
+        raise ValueError(f"encoder_digest: expected {run.encoder_digest}, got {digest[:DIGITS]}")
+    return SiloSums(
+        sums=FeatureSums(stored["sums"]),
+        representation=digest,
+        unit=facts["unit"],
+        records=RecordSet.from_dict(facts["records"]),
+    )
+
+
+def _unit(run: TeacherRun) -> str:
+    return "record" if run.owners is None else "owner"
+
+
+def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
+    """Returns sums of the records, the encoder's digest, and the set of records as JSON values."""
+    from pate_tf.api.feature_sums import sums_of_records
+    from pate_tf.representations import catalogue as representations
+
+    dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
+    examples = read_records(run.records or pathlib.Path(), dataset)
+    if run.owners is not None:
+        examples = dataclasses.replace(examples, owners=artifacts.read_array(run.owners))
+    if run.encoder is not None:
+        encoder = representations.load_encoder(run.encoder, dataset)
+    else:
+        public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
+        name = run.representation or representations.default_of_teachers(dataset)
+        pool = public.split(public.dataset.pool_size).pool
+        encoder = representations.encoder_of(pool, name, 0)
+    sums = sums_of_records(examples, encoder)
+    return sums, encoder.digest, RecordSet.of(examples.inputs).to_dict()
 
 
 # The silo's teacher.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core import artifacts
-from pate_tf.core.public import PublicSplit
+from pate_tf.core.public import Pool, PublicSplit
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
@@ -28,10 +29,12 @@ from pate_tf.students.config import StudentSettings, complete
 if TYPE_CHECKING:
     from pate_tf.api.publishing import Published
     from pate_tf.queries.labels import Labels
+    from pate_tf.representations.catalogue import Representation
     from pate_tf.silos.secure.opening import OpenedHistogram
     from pate_tf.students.evaluation import Accuracy
 
-REPORT = "report.json"
+REPORT, ENCODER = "report.json", "encoder.npz"
+DIGITS = 16  # of a digest, for people
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,37 @@ class CoordinatorRun(Settings):
         least=1,
         help="Public samples that form the pool. Default: the data set's own number.",
     )
+    method: str = setting(
+        "pate",
+        group="method",
+        choices=("pate", "feature_sums"),
+        help="pate: silos vote on queries of the public pool. feature_sums: the total of all "
+        "silos' feature sums opens once, with noise of each, and all of the pool gets labels.",
+    )
+    epsilon: float | None = setting(
+        None,
+        group="privacy",
+        above=0.0,
+        help="With feature_sums: epsilon for each record (or owner) of each silo, at the roster's "
+        "delta.",
+    )
+    least_silos: int | None = setting(
+        None,
+        group="privacy",
+        least=2,
+        help="With feature_sums: fewest silos whose total opens. Default: four fifths of the "
+        "roster.",
+    )
+    colluding: int = setting(
+        1,
+        group="privacy",
+        least=1,
+        help="With feature_sums: how many of these may add no noise, or pool what they know.",
+    )
+    representation: str | None = setting(
+        None,
+        help="With feature_sums: what maps records to features. Default: that of the data set.",
+    )
     aggregation: str = setting(
         "local",
         group="privacy",
@@ -73,10 +107,10 @@ class CoordinatorRun(Settings):
         help="With secure: standard deviation of the noise, in votes.",
     )
     threshold: int = setting(
-        1, group="privacy", least=1, help="With secure: parties that may pool what they know."
+        1, group="privacy", least=1, help="With parties: how many of them may pool what they know."
     )
     parties: pathlib.Path | None = setting(
-        None, group="privacy", help="With secure: the list of parties."
+        None, group="privacy", help="The list of parties, and of silos with feature_sums."
     )
     gather_seconds: float = setting(
         60.0, above=0.0, help="How long silos may take to call before the first round."
@@ -108,11 +142,13 @@ class CoordinatorReport:
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values."""
         statement = self.published.statement
+        asked = {"queries_asked": statement.num_queries, "queries_answered": statement.num_answered}
         return {
+            "method": statement.method,
+            "unit": statement.unit,
             "silos": len(statement.silos),
             "parties": self.num_parties,
-            "queries_asked": statement.num_queries,
-            "queries_answered": statement.num_answered,
+            **(asked if statement.sums is None else {}),
             "label_accuracy": self.label_accuracy,
             "student_accuracy": self.student_accuracy,
             "epsilon_per_silo": {each.name: each.epsilon for each in statement.silos},
@@ -171,29 +207,44 @@ def coordinate(
     """
     from pate_tf.api.student_training import learn
     from pate_tf.queries.rounds import check_queries
-    from pate_tf.silos.secure.keys import read_parties
+    from pate_tf.silos.secure.keys import read_list
     from pate_tf.silos.server import PartyService, serve_coordinator
     from pate_tf.students import evaluation
 
     roster = Roster.read(run.roster)
     public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
     split = public.split(run.pool_size or public.dataset.pool_size)
-    check_queries(run.queries, split.pool)
-    student = complete(run.student, split.dataset)
+    are_sums = run.method == "feature_sums"
+    if not are_sums:
+        check_queries(run.queries, split.pool)
+    student = complete(run.student, split.dataset, labels_whole_pool=are_sums)
     artifacts.check_can_hold_files(run.folder)
-    parties, asking = None, run.asking
-    if run.aggregation == "secure":
+    parties, asking, representation = None, run.asking, None
+    if are_sums or run.aggregation == "secure":
         if run.parties is None:
-            raise ValueError("parties: expected the list of parties for secure, got none")
+            raise ValueError("parties: expected the list of parties, got none")
+        listed, silos = read_list(run.parties)
         parties = PartyService(
-            read_parties(run.parties), on_opened=lambda opened: on_event(_left_out(opened))
+            listed, silos=silos, on_opened=lambda opened: on_event(_left_out(opened))
         )
-        mechanism = {
+        mechanism: dict[str, Any] = {
             "name": SECURE_HISTOGRAM,
             "sigma": run.sigma,
-            "num_parties": len(parties.names),
+            "num_parties": len(listed),
             "threshold": run.threshold,
         }
+        if are_sums:
+            if missing := set(roster.names) - {each.name for each in silos}:
+                raise ValueError(
+                    f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, "
+                    f"got none of {', '.join(sorted(missing))}"
+                )
+            representation = _representation(run, split.pool)
+            on_event(
+                f"encoder {representation.encoder_.digest[:DIGITS]}, for silos: "
+                f"{run.folder / artifacts.RELEASED / ENCODER}"
+            )
+            mechanism = _release(run, roster, representation, len(listed)).to_dict()
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
@@ -214,13 +265,18 @@ def coordinate(
             called = coordinator.queue.gather(run.gather_seconds, on_progress)
             on_event(f"{len(called)} of {len(roster.names)} silos called")
             started = time.monotonic()
-            labels = coordinator.label(
-                split.pool,
-                num_queries=run.queries.num_queries,
-                strategy=run.queries.strategy,
-                seed=run.queries.seed,
-            )
+            if representation is not None:
+                coordinator.open_total(split.pool, representation.encoder_)
+            else:
+                labels = coordinator.label(
+                    split.pool,
+                    num_queries=run.queries.num_queries,
+                    strategy=run.queries.strategy,
+                    seed=run.queries.seed,
+                )
             seconds = time.monotonic() - started
+        if representation is not None:
+            labels = coordinator.label_from_sums(split.pool, representation)
         if not labels.released.num_answered:
             raise ValueError("queries: expected at least one label, got none; see who refused")
         released = run.folder / artifacts.RELEASED
@@ -242,8 +298,38 @@ def coordinate(
     return report
 
 
+def _representation(run: CoordinatorRun, pool: Pool) -> Representation:
+    """Returns the representation of feature sums, and writes its weights where silos get them."""
+    from pate_tf.representations import catalogue as representations
+
+    name = run.representation or representations.default_of_teachers(pool.dataset)
+    representation = representations.Representation(name).fit(pool)
+    path = artifacts.RunDirectory(run.folder).root / artifacts.RELEASED / ENCODER
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if representations.is_known(name):  # else silos have the file or function that it is from
+        representations.save_encoder(representation.encoder_, path)
+    return representation
+
+
+def _release(
+    run: CoordinatorRun, roster: Roster, representation: Representation, num_parties: int
+) -> SecureFeatureSums:
+    """Returns what silos are asked to share: the least noise within epsilon."""
+    if run.epsilon is None:
+        raise ValueError("epsilon: expected a number with feature_sums, got none")
+    return SecureFeatureSums.for_epsilon(
+        run.epsilon,
+        delta=roster.delta,
+        num_features=representation.encoder_.num_features,
+        least_silos=run.least_silos or -(-4 * len(roster.members) // 5),
+        colluding=run.colluding,
+        num_parties=num_parties,
+        threshold=run.threshold,
+    )
+
+
 def _left_out(opened: OpenedHistogram) -> str:
-    return f"a histogram opened; left out: {', '.join(opened.left_out) or 'none'}"
+    return f"a total opened; left out: {', '.join(opened.left_out) or 'none'}"
 
 
 def _student_accuracy(published: Published[SilosStatement], split: PublicSplit) -> float | None:

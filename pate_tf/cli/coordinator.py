@@ -3,6 +3,9 @@
     pate coordinator --roster=roster.toml --dataset=digits --queries=100 --address=0.0.0.0:7000
         --certificates=certificates --train_dir=runs/silos
 
+With --method=feature_sums --epsilon=1 --parties=parties.toml silos add up their records' features
+instead, each with a share of the noise, and their epsilon is that of one holder.
+
 It need not be trusted: silos randomise their votes, or share them among parties
 (--aggregation=secure --parties=parties.toml). It may be killed and started again with the same
 flags. Silos and parties dial in; see `pate silo` and `pate party`. Labels, student and statement
@@ -59,11 +62,15 @@ def main() -> None:
         (f"epsilon of {name}", f"{rounded_up(epsilon)} at delta {report['delta']:g}")
         for name, epsilon in report["epsilon_per_silo"].items()
     ]
+    asked = [("protected", f"each {report['unit']}")]
+    if "queries_asked" in report:
+        number = f"{report['queries_answered']} of {report['queries_asked']} answered"
+        asked = [("queries", number)]
     command_line.print_table(
         "student of many holders",
         [
             ("silos, parties", f"{report['silos']}, {report['parties']}"),
-            ("queries", f"{report['queries_answered']} of {report['queries_asked']} answered"),
+            *asked,
             *accuracies,
             ("seconds a round", f"{report['seconds_per_round']:.2f}"),
             *epsilons,

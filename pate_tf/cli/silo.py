@@ -8,16 +8,22 @@ coordinator and works as long as it runs; it may be killed and started again at 
 no open port. What it sends is what the policy allows, charged before it is drawn. A silo has one
 account (SILO_DIR/sensitive): never restore it from a copy.
 
+With --method=feature_sums no teacher votes: features of the records are summed by class and shared
+with noise. `pate silo keys --silo_dir=clinic >> parties.toml` puts the silo into the list of
+parties for that.
+
     pate silo certificates --demo --names=clinic,school --certificates=certificates
 
 makes a certificate authority for trying it out. Real ones come from an authority of your own.
 """
 
+import dataclasses
 import pathlib
 import sys
 
 from absl import flags
 
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.api import silo
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
@@ -31,6 +37,9 @@ def define_init() -> None:
     command_line.shown_in_help("silo_dir", "silo")
     flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, teacher.")
     own_flags.define(Policy, group="policy", coordinator=None, delta=1e-6)
+    flags.DEFINE_enum(
+        "method", "pate", silo.METHODS, "feature_sums for --mechanisms=secure_feature_sums."
+    )
 
 
 def define_serve() -> None:
@@ -51,7 +60,10 @@ def init() -> None:
     for name in ("name", "silo_dir", "coordinator", "epsilon_budget"):
         if FLAGS[name].value is None:
             raise ValueError(f"{name}: expected it for a new silo, got none")
-    path = silo.initialise(pathlib.Path(FLAGS.silo_dir), own_flags.read(Policy))
+    policy = own_flags.read(Policy)
+    if FLAGS.method == "feature_sums":
+        policy = dataclasses.replace(policy, allowed=(SecureFeatureSums.name,))
+    path = silo.initialise(pathlib.Path(FLAGS.silo_dir), policy)
     print(f"read and sign off {path}; then: pate silo serve --silo_dir={FLAGS.silo_dir}")
 
 
@@ -75,8 +87,21 @@ def certificates() -> None:
     print(f"{len(found)} certificates in {FLAGS.certificates}, for 30 days, to try out alone")
 
 
+def define_keys() -> None:
+    """Defines the flags of `pate silo keys`."""
+    flags.DEFINE_string("silo_dir", None, "Folder of the silo: policy, account, keys.")
+
+
+def keys() -> None:
+    """Makes a silo's keys and prints its entry in the list of parties."""
+    if FLAGS.silo_dir is None:
+        raise ValueError("silo_dir: expected the folder of the silo, got none")
+    print(silo.silo_keys(pathlib.Path(FLAGS.silo_dir)))
+
+
 COMMANDS = {
     "init": (init, define_init),
+    "keys": (keys, define_keys),
     "serve": (serve, define_serve),
     "certificates": (certificates, define_certificates),
 }

@@ -158,6 +158,54 @@ def _encoder(kind: Kind, pool: Pool, seed: int, *, show_progress: bool) -> Encod
     return Encoder(dataset, parts, description)
 
 
+def save_encoder(encoder: Encoder, path: pathlib.Path) -> None:
+    """Writes a trained encoder as data: its description and weights, `.npz`; no code.
+
+    Raises:
+        ValueError: if it was made by a function or from a file of the user's own, which silos have
+            to get as such.
+    """
+    _described_parts(encoder.description)
+    arrays = {str(place): one.numpy() for place, one in enumerate(encoder.learnt)}
+    description = np.frombuffer(encoder.description.encode(), np.uint8)
+    artifacts.write_arrays(path, {"description": description, **arrays})
+
+
+def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
+    """Returns the encoder of `save_encoder`, for inputs of a data set; it has the same digest.
+
+    Raises:
+        ValueError: if the file holds no encoder of such inputs.
+        OSError: if it can't be read.
+    """
+    arrays = artifacts.read_arrays(path)
+    refused = f"{path}: expected the encoder of inputs of {dataset.name}, got something else"
+    try:
+        description = json.loads(arrays["description"].tobytes())
+        inputs = np.zeros((1, *dataset.input_shape), dataset.input_type)
+        pool = Pool(dataset=dataset, inputs=inputs)
+        parts = [part for one in _described_parts(description) for part in one.parts(pool, 0)]
+        encoder = Encoder(dataset, parts, description)
+        for place, variable in enumerate(encoder.learnt):
+            variable.assign(arrays[str(place)])
+    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise ValueError(refused) from error
+    return encoder
+
+
+def _described_parts(description: Any) -> list[Kind]:
+    """Returns the kinds that an encoder's description names; ValueError if one is unknown."""
+    fields = json.loads(description) if isinstance(description, str) else description
+    if "joined" in fields:
+        return [kind for one in fields["joined"] for kind in _described_parts(one)]
+    if fields.get("representation") not in KINDS:
+        raise ValueError(
+            f"representation: expected one of {', '.join(sorted(KINDS))}, got one that can't be "
+            "written as weights alone"
+        )
+    return [KINDS[fields["representation"]]]
+
+
 def cache_folder() -> pathlib.Path:
     """Where trained representations are stored: `$PATE_TF_CACHE`, else `pate_tf` in the cache.
 

@@ -103,7 +103,8 @@ class PartyConnection(_Client):
 
     Args:
       party: `secure.party.Party`, with its keys and journal.
-      known: all parties by name, from the person who set the run up, never from the coordinator.
+      known: all parties and silos by name, from the person who set the run up, never from the
+        coordinator.
       address: `host:port` of the coordinator.
       **line: as of `SiloConnection`.
 

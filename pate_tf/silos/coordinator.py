@@ -293,7 +293,7 @@ class Coordinator:
         from pate_tf.queries.propagation import infer_from_sums
 
         encoder = representation.encoder_
-        one = self._total(pool, encoder)
+        one = self.open_total(pool, encoder)
         values = self._result_of_sums(one)
         replies = self.queue.replies(one).values()
         num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
@@ -331,8 +331,11 @@ class Coordinator:
             labeller=self,
         )
 
-    def _total(self, pool: Pool, encoder: Any) -> Round:
-        """Returns the round whose total is that of an encoder; opens one where there is none."""
+    def open_total(self, pool: Pool, encoder: Any) -> Round:
+        """Returns the round whose total is that of an encoder; asks silos where there is none.
+
+        Raises as `label_from_sums`; too few silos raise nothing yet.
+        """
         mechanism = self.asking.mechanism
         if not self._least_silos or mechanism.get("num_features") != encoder.num_features:
             raise ValueError(

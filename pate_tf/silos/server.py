@@ -78,6 +78,7 @@ class PartyService(silos_pb2_grpc.PartiesServicer):
 
     Args:
       parties: in the order of their numbers, as silos know them.
+      silos: that may add feature sums, as parties and silos know them; none for votes.
       limits: how long a poll waits.
       seconds: how long to wait for a party's message on one step.
       on_opened: called with every histogram and the silos that were left out.
@@ -91,13 +92,14 @@ class PartyService(silos_pb2_grpc.PartiesServicer):
         self,
         parties: Sequence[PartyIdentity],
         *,
+        silos: Sequence[PartyIdentity] = (),
         limits: Limits | None = None,
         seconds: float = 120.0,
         on_opened: Callable[[OpenedHistogram], None] = lambda opened: None,
     ) -> None:
         self.names = tuple(each.name for each in parties)
         clients = [self.client_of(name) for name in self.names]
-        self.sums = PartySums(parties, clients, on_opened=on_opened)
+        self.sums = PartySums(parties, clients, silos=silos, on_opened=on_opened)
         self._limits, self._seconds = limits or Limits(), seconds
         self._changed = threading.Condition()
         self._tasks: dict[str, PartyTask] = {}
