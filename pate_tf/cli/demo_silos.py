@@ -29,7 +29,7 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.silos.roster import Member, Roster
 
 NUM_SILOS, NUM_PARTIES = 5, 4
-DELTA, EPSILON, LEAST_SILOS = 1e-5, 1.0, 4
+EPSILON, LEAST_SILOS = 1.0, 4
 SIGMA, QUERIES, VOTES_EPSILON = 1.0, 120, 300.0
 FOLDER = "runs/demo-silos"
 
@@ -88,7 +88,7 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
       method: "feature_sums" or "pate".
     """
     are_sums = method == "feature_sums"
-    budget = EPSILON if are_sums else VOTES_EPSILON
+    budget, delta = (EPSILON, 1e-5) if are_sums else (VOTES_EPSILON, 1e-6)
     of_silo = ["--mechanisms=secure_histogram", f"--least_sigma={SIGMA:g}"]
     of_coordinator = [f"--queries={QUERIES}", "--query_strategy=random", f"--sigma={SIGMA:g}"]
     of_coordinator.append("--aggregation=secure")
@@ -119,14 +119,14 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
             f"--silo_dir={folder / name}",
             f"--coordinator={address}",
             f"--epsilon_budget={budget:g}",
-            f"--delta={DELTA:g}",
+            f"--delta={delta:g}",
             *of_silo,
         )
         if are_sums:
             entries.append(typed("silo", "keys", f"--silo_dir={folder / name}"))
     listed.write_text("\n".join(entries))
     members = tuple(Member(name=name, epsilon=1.0, queries=10 * QUERIES) for name in silos)
-    Roster(run_id="demo-silos", delta=DELTA, members=members).write(folder / "roster.toml")
+    Roster(run_id="demo-silos", delta=delta, members=members).write(folder / "roster.toml")
     others = [
         command(
             "party",

@@ -9,6 +9,9 @@ repeat. After each game two questions are asked, neither of which knows which mo
   honest sharings, honest noise), modulo the prime. All relations that it can form are compared with
   the one it is entitled to: L times the votes of a set of silos plus the noise of all honest
   parties. Any other relation is a leak, whatever it is.
+Feature sums are played, too: silos sign, parties add no noise, and it is entitled to sums of honest
+silos' tables of which `least_silos - colluding` or more are in them.
+
 - *Biases*: with a coordinator that keeps to the protocol, what opens is the votes of honest silos,
   one vote a query of each other silo, and noise that was fixed at the first step.
 """
@@ -25,15 +28,17 @@ import numpy as np
 import pytest
 from secure_helpers import some_keys, some_terms, transcript_of
 
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.accounting.local.base import LATTICE, SecureHistogram
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.silos.secure import protocol, shamir
 from pate_tf.silos.secure import shares as sealing
+from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import open_histogram
 from pate_tf.silos.secure.party import AnsweredOtherwiseError, Party
 from pate_tf.silos.secure.protocol import STEPS, PartyTask, Step, round_digest, signed
 from pate_tf.silos.secure.shamir import PRIME
-from pate_tf.silos.secure.terms import joined
+from pate_tf.silos.secure.terms import BatchTerms, joined
 
 WORDS = SystemNoise().words
 NUM_CLASSES = 2
@@ -60,12 +65,19 @@ class Dealt:
 class Game:
     """Parties 1 .. h are honest; the adversary has the keys of the others."""
 
-    def __init__(self, folder, dice, *, num_parties, threshold):
+    def __init__(self, folder, dice, *, num_parties, threshold, are_sums=False):
         self.dice = dice
         self.keys = some_keys(num_parties)
         self.terms = some_terms(
             self.keys, sigma=1000.0, threshold=threshold, num_queries=1, num_classes=NUM_CLASSES
         )
+        honest_silos = ("silo-1", "silo-2", "silo-3") if are_sums else ("silo-1", "silo-2")
+        self.silo_keys = {}
+        if are_sums:
+            self.silo_keys = {name: PartyKeys.generate(name) for name in (*honest_silos, "bad-1")}
+            release = SecureFeatureSums(1000.0, NUM_CLASSES - 1, 3, 1, num_parties, threshold)
+            listed = tuple(one.identity for one in self.silo_keys.values())
+            self.terms = dataclasses.replace(self.terms, mechanism=release, silos=listed)
         self.other_terms = dataclasses.replace(self.terms, batch_id="before")
         self.honest = range(1, num_parties - threshold + 1)
         self.bad = range(num_parties - threshold + 1, num_parties + 1)
@@ -75,22 +87,23 @@ class Game:
             for number in self.honest
         }
         self.dealt = {}
-        for name in ("silo-1", "silo-2"):
+        for name in honest_silos:
             label = np.array([dice.randrange(NUM_CLASSES)])
-            self.dealt[name] = self.deal(name, label)
+            self.dealt[name] = self.deal(name, label, self.terms)
         self.before = {
-            name: sealing.seal_votes(one.labels, self.other_terms, silo=name)
+            name: self.deal(name, one.labels, self.other_terms).sealed
             for name, one in self.dealt.items()
         }
         self.used = {number: {} for number in self.honest}  # by party and silo: shares it took
         self.heard = {step: {} for step in STEPS}  # by step: what each honest party said
         self.told = {step: {} for step in STEPS}  # by step: the messages that it was asked with
 
-    def deal(self, silo, labels):
-        one_hot = np.zeros(self.terms.shape, np.uint64)
+    def deal(self, silo, labels, terms):
+        one_hot = np.zeros(terms.shape, np.uint64)
         one_hot[np.arange(len(labels)), labels] = 1
-        shares = sealing.vote_shares(one_hot, self.terms, SystemNoise())
-        return Dealt(silo, labels, shares, sealing.seal_shares(shares, self.terms, silo=silo))
+        shares = sealing.vote_shares(one_hot, terms, SystemNoise())
+        keys = self.silo_keys.get(silo)
+        return Dealt(silo, labels, shares, sealing.seal_shares(shares, terms, silo=silo, keys=keys))
 
     def close(self):
         for party in self.parties.values():
@@ -152,7 +165,7 @@ class Adversary:
         return shares
 
     def digests_of(self, silo):
-        """The genuine digests of a silo's shares, from what its own parties were sealed."""
+        """The genuine digests of a silo's shares, and its signature, from what was sealed to it."""
         number = self.game.bad[0]
         whole = sealing.unseal(
             self.game.dealt[silo].sealed[number - 1],
@@ -162,13 +175,14 @@ class Adversary:
             keys=self.game.keys[number - 1],
         )
         end = sealing.BLIND_BYTES + 32 * len(self.terms.parties)
-        return whole[sealing.BLIND_BYTES : end]
+        return whole[sealing.BLIND_BYTES : end + sealing.SIGNATURE_BYTES * self.terms.are_sums]
 
     def forge(self, silo):
         """New shares in a silo's name: with digests of their own, or beside the genuine ones."""
         shares = self.random_shares()
         if silo not in self.game.dealt or self.chance(0.5):
-            return sealing.seal_shares(shares, self.terms, silo=silo)
+            keys = self.game.silo_keys.get("bad-1")
+            return sealing.seal_shares(shares, self.terms, silo=silo, keys=keys)
         digests = self.digests_of(silo)
         return tuple(
             sealing.seal(
@@ -187,7 +201,7 @@ class Adversary:
         for silo, one in self.game.dealt.items():
             move = self.dice.choices(
                 ["genuine", "forged", "replayed", "party", "silo", "altered", "dropped"],
-                [20, 3, 1, 1, 1, 1, 1],
+                [60 if self.terms.are_sums else 20, 3, 1, 1, 1, 1, 1],
             )[0]
             genuine = one.sealed[number - 1]
             if not self.coordinator_lies or move == "genuine":
@@ -372,7 +386,8 @@ class Knowledge:
                 if game.numbers_of(number, one.sealed[number - 1], silo) is not None:
                     for place in range(self.size):
                         self.rows.append(self.share(silo, place, number, degree))
-        for party in game.honest:
+        self.noisy = () if game.terms.are_sums else tuple(game.honest)  # parties that add noise
+        for party in self.noisy:
             for number in game.bad:
                 for place in range(self.counts):
                     self.rows.append(self.noise(party, place, number, degree))
@@ -422,9 +437,9 @@ class Knowledge:
             if number in game.heard[Step.RELEASE]:
                 summed = transcript_of(game.parties[number], game.terms, Step.RELEASE).passing
                 for count in range(self.counts):
-                    terms = [(1, self.noise(party, count, number, degree)) for party in game.honest]
+                    terms = [(1, self.noise(party, count, number, degree)) for party in self.noisy]
                     terms += [
-                        (LATTICE, own[silo](2 * num_queries + count))
+                        (LATTICE if self.noisy else 1, own[silo](2 * num_queries + count))
                         for silo in summed
                         if silo in own
                     ]
@@ -440,6 +455,9 @@ class Knowledge:
                 continue
             genuine = game.dealt[silo].shares[number - 1]
             assert int(challenge.check_value(genuine, story[place])) == int(said[place, 0])
+            if game.terms.are_sums:
+                assert not said[place, 0]  # nothing is opened
+                continue
             terms = []
             for query in range(game.terms.num_queries):
                 tau, chi, y = (
@@ -491,6 +509,9 @@ class Knowledge:
 
         found = []
         for row in reduced(self.rows, last=is_secret):
+            if self.game.terms.are_sums:
+                found += [] if self.are_enough(row) else [row]
+                continue
             noise = {name: factor for name, factor in row.items() if name[0] == "noise"}
             shares = {name: factor for name, factor in row.items() if name[0] == "share"}
             by_place = {}
@@ -509,6 +530,17 @@ class Knowledge:
             if not entitled:
                 found.append(row)
         return found
+
+    def are_enough(self, row):
+        """Whether a relation is of sums of enough honest silos' tables, each in it once."""
+        by_place = {}
+        for (_, silo, place, _), factor in row.items():
+            by_place.setdefault(place, {})[silo] = factor
+        least = self.game.terms.mechanism.num_honest
+        return bool(by_place) and all(
+            len(factors) >= least and len(set(factors.values())) == 1
+            for factors in by_place.values()
+        )
 
 
 def reduced(rows, last):
@@ -536,11 +568,12 @@ def reduced(rows, last):
 def check_sums(game):
     """What honest parties released is what the referee adds up: no noise is missing."""
     terms = game.terms
+    factor = np.uint64(1 if terms.are_sums else LATTICE)
     shape = (terms.num_queries * NUM_CLASSES,)
     for number in game.honest:
         story = game.told[Step.REVEAL][number]
         total = np.zeros(shape, np.uint64)
-        for message in story:
+        for message in () if terms.are_sums else story:
             dealer, commitment = message.party, protocol.Commitment.of(message, terms)
             rows = {
                 other: shamir.from_bytes(
@@ -566,18 +599,18 @@ def check_sums(game):
         said = transcript_of(game.parties[number], terms, Step.RELEASE)
         for silo in said.passing:
             ballots = game.used[number][silo][2 * terms.num_queries :]
-            total = shamir.add(total, shamir.multiply(ballots, np.uint64(LATTICE)))
+            total = shamir.add(total, shamir.multiply(ballots, factor))
         seen, sums = game.heard[Step.RELEASE][number].parts
         assert seen == round_digest(game.told[Step.RELEASE][number])
         assert sums == shamir.to_bytes(total)
 
 
-def games(number, seed, *, num_parties, threshold):
+def games(number, seed, **sizes):
     """Plays so many games; yields each with its referee's knowledge."""
     dice = random.Random(seed)
     for _ in range(number):
         with tempfile.TemporaryDirectory() as folder:
-            game = Game(pathlib.Path(folder), dice, num_parties=num_parties, threshold=threshold)
+            game = Game(pathlib.Path(folder), dice, **sizes)
             try:
                 play(game, Adversary(game))
                 knowledge = Knowledge(game)
@@ -590,9 +623,9 @@ def games(number, seed, *, num_parties, threshold):
 SIZES = [(4, 1), (6, 2)]
 
 
-def nothing_is_read(number, seed, num_parties, threshold):
-    released = 0
-    for game, knowledge in games(number, seed, num_parties=num_parties, threshold=threshold):
+def nothing_is_read(number, seed, num_parties, threshold, are_sums=False):
+    released, sizes = 0, {"num_parties": num_parties, "threshold": threshold}
+    for game, knowledge in games(number, seed, **sizes, are_sums=are_sums):
         assert knowledge.leaks() == []
         assert knowledge.mixed() == []
         if game.is_released:
@@ -607,11 +640,17 @@ def test_liars_read_the_noisy_histogram_and_nothing_else(num_parties, threshold)
     nothing_is_read(60, 1, num_parties, threshold)
 
 
+@pytest.mark.parametrize(("num_parties", "threshold"), SIZES)
+def test_liars_read_the_total_of_enough_silos_and_nothing_else(num_parties, threshold):
+    nothing_is_read(60, 6, num_parties, threshold, are_sums=True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("num_parties", "threshold"), [*SIZES, (5, 1), (8, 3)])
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_liars_read_nothing_in_many_games(num_parties, threshold, seed):
     nothing_is_read(400, seed, num_parties, threshold)
+    nothing_is_read(400, seed + 10, num_parties, threshold, are_sums=True)
 
 
 # ---- the harness finds what is broken ------------------------------------------------------------
@@ -638,6 +677,12 @@ def test_votes_that_can_be_read_are_found(monkeypatch, num_parties, threshold):
     monkeypatch.setattr(protocol, "common_silos", unbound)
     monkeypatch.setattr(protocol, "passing_silos", lambda silos, masked, checked: tuple(silos))
     played = games(100, 7, num_parties=num_parties, threshold=threshold)
+    assert any(knowledge.leaks() for _, knowledge in played)
+
+
+def test_totals_of_too_few_silos_are_found(monkeypatch):
+    monkeypatch.setattr(BatchTerms, "least_silos", 1)
+    played = games(100, 8, num_parties=4, threshold=1, are_sums=True)
     assert any(knowledge.leaks() for _, knowledge in played)
 
 
