@@ -294,7 +294,7 @@ class Coordinator:
 
         encoder = representation.encoder_
         one = self.open_total(pool, encoder)
-        values = self._result_of_sums(one)
+        values = self.result_of_sums(one)
         replies = self.queue.replies(one).values()
         num_silos = sum(isinstance(reply, SealedShares) for reply in replies)
         charge = one.charge_of(self.roster.names[0])
@@ -347,13 +347,13 @@ class Coordinator:
                 self._finish(each)
         query = sums_query(encoder.digest, self.asking.unit)
         for each in self.queue.rounds():
-            if np.array_equal(each.queries, query) and self._result_of_sums(each) is not None:
+            if np.array_equal(each.queries, query) and self.result_of_sums(each) is not None:
                 return each
         one = self._open(query, pool.dataset.num_classes)
         self._finish(one)
         return one
 
-    def _result_of_sums(self, one: Round) -> IntArray | None:
+    def result_of_sums(self, one: Round) -> IntArray | None:
         """Returns an opened total, int64 `[num_features + 1, num_classes]`; None if none did."""
         result = self.queue.journal.result(one.number)
         if result is None or not len(result):
@@ -396,7 +396,7 @@ class Coordinator:
     def gave(self, labels: ReleasedLabels, pool: Pool) -> bool:
         """Whether labels of a pool, or the sums that they follow from, are those of this run."""
         if labels.noisy_sums is not None:
-            totals = map(self._result_of_sums, self.queue.rounds())
+            totals = map(self.result_of_sums, self.queue.rounds())
             return any(np.array_equal(labels.noisy_sums, one) for one in totals if one is not None)
         known = self._results()
         for index, label in zip(labels.query_indices, labels.labels.tolist(), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -239,7 +240,10 @@ class PartySums:
 
 
 def simulated_parties(
-    folder: pathlib.Path, *, num_parties: int = 4, silos: Sequence[PartyIdentity] = ()
+    folder: str | os.PathLike[str],
+    *,
+    num_parties: int = 4,
+    silos: Sequence[PartyIdentity] = (),
 ) -> tuple[PartySealer, PartySums]:
     """Returns what silos and a coordinator need of parties that work in this process.
 
@@ -252,8 +256,8 @@ def simulated_parties(
     parties = []
     for number in range(1, num_parties + 1):
         name = f"party-{number}"
-        keys = PartyKeys.load_or_create(folder / name / "keys.json", name)
-        parties.append(Party(keys, folder / name / "journal"))
+        own = pathlib.Path(folder) / name
+        parties.append(Party(PartyKeys.load_or_create(own / "keys.json", name), own / "journal"))
     identities = [each.identity for each in parties]
     sums = PartySums(identities, [each.answer for each in parties], silos=silos)
     return PartySealer(identities, silos=silos), sums

@@ -1,0 +1,259 @@
+"""Silos that add up feature sums: charged once, refused by policy, killed, put back from a copy."""
+
+import dataclasses
+import os
+import pathlib
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sums_child
+from sums_child import ENCODER, NAMES, RELEASE, batch, open_silo, policy, sums_of
+
+from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.ledger.chain import LedgerError
+from pate_tf.silos import Asking, Coordinator, Policy
+from pate_tf.silos.batch_queue import LocalConnection
+from pate_tf.silos.messages import Answer, Reason, Refusal, SealedShares, sums_query
+from pate_tf.silos.secure.opening import PartySealer
+from pate_tf.silos.teachers import SiloSums
+
+HERE = pathlib.Path(__file__).parent
+FAULT_POINTS = [
+    *("round_opened", "silo_debited", "silo_drawn", "silo_stored", "silo_answered"),
+    *("reply_arrived", "reply_stored", "silo_submitted", "round_closed"),
+]
+
+
+@pytest.fixture
+def sealers(tmp_path):
+    return sums_child.parties(tmp_path)[0]
+
+
+@pytest.fixture
+def no_noise(monkeypatch):
+    """What opens is exact then, so that it shows whose sums are in it."""
+    zeros = lambda self, scale, size: np.zeros(size, np.int64)  # noqa: E731
+    monkeypatch.setattr(SystemNoise, "gaussian_integers", zeros)
+
+
+def test_each_batch_is_charged_once_and_dealt_once(tmp_path, sealers):
+    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
+        first = one.answer(batch())
+        assert isinstance(first, SealedShares) and len(first.sealed) == 4
+        assert one.answer(batch()).sealed == first.sealed
+        assert one.account.charges == {RELEASE: 1}
+        second = one.answer(batch(2))
+        assert second.sealed != first.sealed
+        assert one.account.epsilon() == smallest_epsilon({RELEASE: 2}, 1e-6)[0] <= 1.0
+        while isinstance(reply := one.answer(batch(random.randrange(10**9))), SealedShares):
+            pass
+        assert reply.reason is Reason.BUDGET_SPENT and one.account.epsilon() <= 1.0
+    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
+        assert one.answer(batch()).sealed == first.sealed
+
+
+def changed(**changes):
+    return dataclasses.replace(RELEASE, **changes).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"query": sums_query("another", "record")}, Reason.OTHER_SUMS),
+        ({"query": sums_query(ENCODER.digest, "owner")}, Reason.OTHER_SUMS),
+        ({"num_classes": 6}, Reason.OTHER_SUMS),
+        ({"mechanism": changed(num_features=4)}, Reason.OTHER_SUMS),
+        ({"mechanism": changed(least_silos=3)}, Reason.MECHANISM_NOT_ALLOWED),
+        ({"mechanism": changed(colluding=1)}, Reason.MECHANISM_NOT_ALLOWED),
+        ({"mechanism": changed(least_silos=6)}, Reason.MECHANISM_NOT_ALLOWED),  # of five
+        ({"mechanism": changed(num_parties=5)}, Reason.MECHANISM_NOT_ALLOWED),
+        ({"mechanism": changed(sigma=1.0)}, Reason.BUDGET_SPENT),
+        (
+            {"mechanism": {"name": "randomised_response", "epsilon": 1.0}},
+            Reason.MECHANISM_NOT_ALLOWED,
+        ),
+        (
+            {"mechanism": {**RELEASE.to_dict(), "colluding": 4}},
+            Reason.MALFORMED,
+        ),
+    ],
+    ids=str,
+)
+def test_what_the_policy_does_not_allow_is_refused_and_not_charged(
+    tmp_path, sealers, asked, reason
+):
+    limits = {"least_silos": 4, "least_colluding": 2, "epsilon_budget": 0.5}
+    if reason not in (Reason.MECHANISM_NOT_ALLOWED, Reason.MALFORMED):
+        limits["least_colluding"] = 1
+    if "randomised_response" in str(asked):
+        limits["allowed"] = ("secure_feature_sums", "randomised_response")
+    with open_silo(tmp_path / "a", "a", sealers["a"], **limits) as one:
+        reply = one.answer(batch(**asked))
+        assert isinstance(reply, Refusal) and reply.reason is reason
+        assert not one.account.charges
+
+
+def test_a_silo_without_keys_or_of_another_unit_takes_no_part(tmp_path, sealers):
+    sealer = PartySealer(sealers["a"]._parties, silos=sealers["a"]._silos)
+    with open_silo(tmp_path / "a", "a", sealer) as one:
+        assert one.answer(batch()).reason is Reason.MECHANISM_NOT_ALLOWED
+    owners = SiloSums(sums=FeatureSums(sums_of("b")), representation="e", unit="owner")
+    with pytest.raises(ValueError, match="unit: expected sums of each record"):
+        open_silo(tmp_path / "b", "b", sealers["b"], sums=owners)
+    with open_silo(tmp_path / "b", "b", sealers["b"], sums=owners, unit="owner") as one:
+        asked = batch(query=sums_query("e", "owner"))
+        assert isinstance(one.answer(asked), SealedShares)
+
+
+def test_a_policy_says_in_its_file_what_it_insists_on(tmp_path):
+    one = policy("a", least_silos=7, least_colluding=3, unit="owner")
+    one.write(tmp_path / "policy.toml")
+    assert Policy.read(tmp_path / "policy.toml") == one
+    with pytest.raises(ValueError, match="unit: expected record or owner"):
+        policy("a", unit="silo")
+
+
+def test_a_silo_put_back_from_a_copy_is_refused(tmp_path, sealers, monkeypatch):
+    with open_silo(tmp_path / "a", "a", sealers["a"]):
+        pass
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with open_silo(tmp_path / "a", "a", sealers["a"]) as one:
+        witness = one.answer(batch()).witness
+    shutil.rmtree(tmp_path / "a")
+    shutil.copytree(tmp_path / "copy", tmp_path / "a")
+    with pytest.raises(LedgerError):
+        open_silo(tmp_path / "a", "a", sealers["a"])
+    # A whole machine put back: the coordinator's witness tells.
+    monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / secrets.token_hex(4)))
+    with open_silo(tmp_path / "a", "a", sealers["a"]) as one, pytest.warns():
+        assert one.answer(batch(2, witness=witness)).reason is Reason.UNKNOWN_WITNESS
+        assert not one.account.charges
+
+
+def started(folder, **variables):
+    paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
+    command = [sys.executable, str(HERE / "sums_child.py"), str(folder)]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": paths, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("point", FAULT_POINTS)
+def test_killed_at_every_step(tmp_path, point):
+    code, errors = started(tmp_path, PATE_TF_FAULT_POINT=point)
+    assert code == -signal.SIGKILL, errors
+    assert not (tmp_path / "total.npy").exists()
+    running, silos = sums_child.coordinator(tmp_path)
+    with running:
+        first = sums_child.total(running)
+        assert np.array_equal(sums_child.total(running), first)
+        assert len(running.queue.rounds()) == 1
+    for one in silos:
+        assert one.account.charges == {RELEASE: 1}
+        one.close()
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(each, marks=pytest.mark.long) for each in range(10, 110))]
+)
+def test_whoever_shared_before_the_parties_began_is_in_the_total(tmp_path, seed):
+    """Two of five silos are killed at random steps; some come back, some are late."""
+    dice, points = random.Random(seed), ("silo_debited", "silo_drawn", "silo_stored", "sent", "")
+    sealers, sums = sums_child.parties(tmp_path)
+    asking = Asking(mechanism=RELEASE.to_dict(), seconds=3600.0)
+    names = list(NAMES)
+    dice.shuffle(names)
+    killed = dict.fromkeys(names[:2])
+    with Coordinator(
+        sums_child.roster(), folder=tmp_path / "c", asking=asking, secure=sums
+    ) as running:
+        one_round = running._open(sums_query(ENCODER.digest, "record"), 5)
+        shared = set()
+        for name in dice.sample(names, len(names)):
+            line = LocalConnection(running.queue, name)
+            silo = open_silo(tmp_path / name, name, sealers[name])
+            if name in killed:
+                kill(silo, line, dice.choice(points))
+                silo.close()
+                if name not in running.queue.replies(one_round) and dice.random() < 0.4:
+                    continue  # it never comes back
+                silo = open_silo(tmp_path / name, name, sealers[name])
+            with silo:
+                assert silo.step(line) in (Answer.OK, None)
+                assert silo.account.charges == {RELEASE: 1}
+            shared.add(name)
+        running._silos = ()  # whoever has not replied now is late
+        running._finish(one_round)
+        found = running.result_of_sums(one_round)
+        if len(shared) < RELEASE.least_silos:
+            assert found is None
+        else:
+            assert np.array_equal(found, sum(sums_of(name) for name in shared))
+        late = set(names) - shared
+        for name in late:
+            with open_silo(tmp_path / name, name, sealers[name]) as silo:
+                assert silo.step(LocalConnection(running.queue, name)) is None
+                assert silo.account.num_queries <= 1
+
+
+def kill(silo, line, point):
+    """Runs a silo until an error strikes where a process would be killed."""
+
+    class KilledError(Exception):
+        pass
+
+    def strike(name):
+        if name == point:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pate_tf.silos.silo.fault_point", strike)
+        try:
+            reply = silo.answer(line.poll())
+        except KilledError:
+            return
+    if point == "sent":
+        line.submit(reply)
+
+
+def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
+    sealers, sums = sums_child.parties(tmp_path)
+    asking = Asking(mechanism=RELEASE.to_dict())
+    refusing = {"least_silos": 5}  # their policies refuse a total of four
+    silos = [
+        open_silo(tmp_path / name, name, sealers[name], **(refusing if name in "ab" else {}))
+        for name in NAMES
+    ]
+    arguments = {"folder": tmp_path / "c", "asking": asking, "silos": silos, "secure": sums}
+    with Coordinator(sums_child.roster(), **arguments) as running:
+        for number in (1, 2):
+            assert sums_child.total(running) is None
+            spent = {one.name: one.charges for one in running.spending()}
+            assert spent == {name: {} if name in "ab" else {RELEASE: number} for name in NAMES}
+    for silo in silos:
+        silo.close()
+
+
+@pytest.mark.parametrize("changes", [{"least_silos": 6}, {"num_features": 4}])
+def test_a_coordinator_says_at_once_what_does_not_fit(tmp_path, changes):
+    _, sums = sums_child.parties(tmp_path)
+    asking = Asking(mechanism=changed(**changes))
+    with (
+        pytest.raises(ValueError, match=r"least_silos|3 features"),
+        Coordinator(sums_child.roster(), folder=None, asking=asking, secure=sums) as running,
+    ):
+        running.open_total(sums_child.POOL, ENCODER)
