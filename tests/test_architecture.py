@@ -46,7 +46,7 @@ LIGHT_FILES = {
     *("pate_tf.core.sensitive", "pate_tf.core.dataset", "pate_tf.core.record_set"),
     *("pate_tf.core.validation", "pate_tf.aggregation.labeller", "pate_tf.aggregation.noise"),
     *("pate_tf.aggregation.feature_sums", "pate_tf.api.reporting", "pate_tf.api.analysis"),
-    *("pate_tf.api.calibration", "pate_tf.api.party"),
+    *("pate_tf.api.planning", "pate_tf.api.party"),
     *("pate_tf.queries.strategies", "pate_tf.queries.rounds"),
     *("pate_tf.cli.command_line", "pate_tf.cli.analysis", "pate_tf.cli.party"),
 }

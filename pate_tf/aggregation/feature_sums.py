@@ -71,12 +71,12 @@ def sums_by_class(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedSums:
-    """Public: noisy sums that were paid for, with their cost.
+    """Public: noisy sums that were charged, with their cost.
 
     Attributes:
       values: int64 `[num_features + 1, num_classes]` in units of 1 / LATTICE, read-only.
       cost: data-independent.
-      ledger_rows: the row that paid.
+      ledger_rows: the row that was charged.
       secure_noise: False if the noise came from a seed; then nothing is private.
     """
 
@@ -95,7 +95,7 @@ def sums_digest(mechanism: Mechanism) -> bytes:
 def release_sums(
     sums: FeatureSums, mechanism: Mechanism, *, ledger: Ledger, noise: NoiseSource, unit: str
 ) -> ReleasedSums:
-    """Pays for the sums of an ensemble's records, has noise drawn, and returns both together.
+    """Charges the sums of an ensemble's records, draws noise, and returns both together.
 
     Guarantees, under those of `Ledger`. They are charged durably before noise is drawn, once for
     each amount of noise. A crash after the debit loses budget, never privacy.

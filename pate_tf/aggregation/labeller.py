@@ -1,4 +1,4 @@
-"""The labeller: the one gate between votes and anything public. It pays, then it answers.
+"""The labeller: the release boundary between votes and labels. It charges, then it answers.
 
 Nothing here knows teachers or TensorFlow: who votes and what picks noisy winners are passed in.
 """
@@ -25,17 +25,17 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError, StoredAnswer
 from pate_tf.ledger.chain import batches_before, canonical_json, charge_fields, fault_point
 
-# The votes behind paid answers, kept beside the ledger.
+# The votes behind charged answers, stored next to the ledger.
 #
-# `votes/<sequence of the debit, nine digits>.npz` keeps the counts of the queries that the row paid
-# for: `counts` int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and `adaptive`,
+# `votes/<sequence of the debit, nine digits>.npz` holds the counts of the queries of that row:
+# `counts` int64 `[num_queries, num_classes]`, `answered` bool `[num_queries]` and `adaptive`,
 # one bool. They are sensitive and serve data-dependent analysis alone.
 
 
 VOTES: Final = "votes"
 
 
-def keep_counts(
+def store_counts(
     folder: pathlib.Path,
     debit: int,
     counts: IntArray,
@@ -43,17 +43,17 @@ def keep_counts(
     labels: Sequence[int | None],
     adaptive: bool,
 ) -> None:
-    """Keeps the counts of a paid batch, durably, before its labels leave.
+    """Stores the counts of a charged batch, durably, before its labels are released.
 
     Args:
       folder: the ledger's.
-      debit: sequence of the ledger row that paid.
+      debit: sequence of the batch's ledger row.
       counts: int64 `[num_queries, num_classes]`.
       labels: what was drawn for them; None where a label was withheld.
-      adaptive: see `PaidCounts`.
+      adaptive: see `StoredCounts`.
 
     Raises:
-      LedgerError: if they can't be kept.
+      LedgerError: if they can't be stored.
     """
     path = _counts_path(folder, debit)
     answered = np.array([label is not None for label in labels], np.bool_)
@@ -62,17 +62,19 @@ def keep_counts(
         arrays = {"counts": counts, "answered": answered, "adaptive": np.array(adaptive)}
         artifacts.write_arrays(path, arrays, private=True)
     except OSError as error:
-        raise LedgerError(f"{path}: the counts of a paid batch can't be kept: {error}") from error
+        raise LedgerError(
+            f"{path}: the counts of a charged batch can't be stored: {error}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
-class PaidCounts:
+class StoredCounts:
     """Sensitive: the counts behind the answers of one debit.
 
     Attributes:
-      debit: sequence of the ledger row that paid.
+      debit: sequence of the ledger row.
       mechanism: what answered.
-      counts: a row for each query that was paid for, answered or withheld.
+      counts: a row for each query that was charged, answered or withheld.
       answered: which of them got a label, `[num_queries]`.
       adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
     """
@@ -84,7 +86,7 @@ class PaidCounts:
     adaptive: bool
 
 
-def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
+def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     """Yields the counts behind all stored answers, for data-dependent analysis.
 
     A debit whose answers were lost in a crash released nothing and is left out.
@@ -105,7 +107,7 @@ def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
                 arrays = artifacts.read_arrays(path)
                 counts, answered = VoteCounts(arrays["counts"]), arrays["answered"]
             except (OSError, ValueError, KeyError) as error:
-                raise LedgerError(f"{path}: expected the counts of a paid batch") from error
+                raise LedgerError(f"{path}: expected the counts of a charged batch") from error
             expected = (row.details["num_queries"], row.details["num_answered"])
             if (counts.num_queries, int(answered.sum())) != expected:
                 raise LedgerError(
@@ -114,14 +116,14 @@ def paid_counts(ledger: Ledger) -> Iterator[PaidCounts]:
                 )
             # Before there was a choice, none was adaptive.
             adaptive = bool(arrays.get("adaptive", False))
-            yield PaidCounts(debit, mechanisms[debit], counts, answered, adaptive)
+            yield StoredCounts(debit, mechanisms[debit], counts, answered, adaptive)
 
 
 def _counts_path(folder: pathlib.Path, debit: int) -> pathlib.Path:
     return folder / VOTES / f"{debit:09d}.npz"
 
 
-# What labels cost, whoever asks: the one place that counts how often a mechanism is charged.
+# What labels cost: the one place that counts how often a mechanism is charged.
 
 
 def cost_of_labels(
@@ -130,10 +132,10 @@ def cost_of_labels(
     """Returns what labels cost at the ledger's delta, data-independent.
 
     Args:
-      ledger: what paid.
+      ledger: that was charged.
       mechanism: what drew the labels.
       num_distinct: how many different queries were asked for them.
-      rows: sequences of the rows that paid for them.
+      rows: sequences of the rows that charged them.
       unit: what is protected, "record" or "owner".
     """
     number = len(rows) if mechanism.charged_per_batch else num_distinct
@@ -162,14 +164,14 @@ def _charged(
 ) -> dict[Charge, int]:
     """Returns what labels cost: their own charges, and whatever led to them.
 
-    A batch that stayed shut and made its user ask for these labels is a part of what they tell. Of
-    a mechanism that is paid once for a batch every batch counts, up to theirs.
+    A batch without labels that made its user ask for these is a part of what they tell. Of a
+    mechanism that is charged once for a batch every batch counts, up to theirs.
 
     Args:
-      ledger: what paid.
+      ledger: that was charged.
       mechanism: what drew the labels.
       number: how often it was charged for them.
-      rows: sequences of the rows that paid for them.
+      rows: sequences of the rows that charged them.
     """
     own: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
     return own + batches_before(ledger.history(), mechanism, last=max(rows, default=0))
@@ -183,8 +185,7 @@ CountVotes = Callable[[npt.NDArray[Any]], Votes | VoteCounts]
 def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]:
     """Returns what identifies each query: mechanism, type, shape and bytes of the input.
 
-    Inputs that differ in a single bit, or in their type, are different queries and are paid for
-    separately.
+    Inputs that differ in a single bit, or in their type, are different queries, each charged.
 
     Args:
       inputs: `[num_queries, ...]`.
@@ -207,18 +208,18 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str
     """Checks that a guarantee against replacing an owner is left, where owners are protected.
 
     Args:
-      ledger: what was paid so far.
-      mechanism: what is to be paid.
+      ledger: what was charged so far.
+      mechanism: what is to be charged.
       number: how often.
       unit: what is protected, "record" or "owner".
 
     Raises:
       ValueError: if what has a delta of its own would use up so much that there is none.
     """
-    paid = Counter(ledger.charges) + Counter({mechanism: number})
-    if unit != "owner" or all(one.approximate is None for one in paid):
+    charged = Counter(ledger.charges) + Counter({mechanism: number})
+    if unit != "owner" or all(one.approximate is None for one in charged):
         return
-    if np.isinf(replaced_owner_epsilon(paid, ledger.delta)):
+    if np.isinf(replaced_owner_epsilon(charged, ledger.delta)):
         raise ValueError(
             f"mechanism: expected to leave a finite epsilon at delta {ledger.delta:g} against "
             f"replacing an owner, who can have two teachers, got {mechanism.summary()} for which "
@@ -234,10 +235,10 @@ class Labeller:
     Guarantees, under those of `Ledger`. A batch is charged whole, in the worst case, and durably
     before its noise is drawn. What was answered before is answered again from the ledger, at no
     cost and without fresh noise, also where a batch repeats a query. A crash after the debit loses
-    budget, never privacy: without stored answers the queries must be paid for again. Queries
+    budget, never privacy: without stored answers the queries must be charged again. Queries
     that the mechanism withheld are charged like the others, and nothing is refunded: how many there
-    were is itself an output. A mechanism that is paid once for a batch is paid for every batch with
-    a query that has no answer yet, and its batches are fixed beforehand.
+    were is itself an output. A mechanism with one charge for a batch is charged for every batch
+    with a query that has no answer yet, and its batches are fixed beforehand.
 
     Attributes:
       voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
@@ -268,17 +269,17 @@ class Labeller:
         num_later: int = 0,
         predictions: npt.NDArray[np.float64] | None = None,
     ) -> ReleasedLabels:
-        """Pays for the queries that were never answered, answers them, and returns all answers.
+        """Charges the queries that were never answered, answers them, and returns all answers.
 
         Args:
           inputs: the queries, `[num_queries, ...]`, public.
           mechanism: what draws the labels; the same value accounts for them.
           query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
           adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
-            holds for them too; no data-dependent one does, and the votes are kept as such.
+            holds for them too; no data-dependent one does, and the votes are stored as such.
           num_later: how many queries are yet to come, which must be affordable after these.
           predictions: what a student of earlier labels says of the queries, its probabilities
-            `[num_queries, num_classes]`, for a mechanism that heeds them. Such queries count as
+            `[num_queries, num_classes]`, for a mechanism that uses them. Such queries count as
             adaptive.
 
         Returns:
@@ -287,7 +288,7 @@ class Labeller:
         Raises:
           ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
             voter's counts don't fit or differ in how many votes a query has, or a mechanism that is
-            paid once for a batch fixed beforehand gets a part of it.
+            charged once for a batch fixed beforehand gets a part of it.
           BudgetExceeded: if the new queries and the later ones don't all fit; then none is charged
             or answered.
           LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
@@ -296,7 +297,7 @@ class Labeller:
         if mechanism.charged_per_batch and (adaptive or num_later):
             raise ValueError(
                 f"mechanism: expected all queries of {mechanism.name} in one batch, which it is "
-                f"paid for, fixed beforehand; got queries chosen in rounds"
+                f"charged for, fixed beforehand; got queries chosen in rounds"
             )
         if predictions is not None and not isinstance(mechanism, UsesStudentPredictions):
             raise ValueError(
@@ -380,19 +381,19 @@ class Labeller:
         predictions: npt.NDArray[np.float64] | None,
         adaptive: bool,
     ) -> None:
-        """Pays for and answers those `queries` that no other process answered meanwhile."""
+        """Charges and answers those `queries` that no other process answered meanwhile."""
         answered = self.ledger.stored_answers(queries)
         places = [place for place, query in enumerate(queries) if query not in answered]
         if not places:
             return
-        unpaid = [queries[place] for place in places]
+        uncharged = [queries[place] for place in places]
         values = counts.values[places]
         mechanism.check_counts(values)
-        # Another process may have paid since this was checked for the whole batch.
-        number = mechanism.number_charged(len(unpaid))
+        # Another process may have been charged since this was checked for the whole batch.
+        number = mechanism.number_charged(len(uncharged))
         check_owners(self.ledger, mechanism, number, unit=self.unit)
         fault_point("before_debit")
-        debit = self.ledger.debit(mechanism, unpaid, secure_noise=self.noise.is_secure)
+        debit = self.ledger.debit(mechanism, uncharged, secure_noise=self.noise.is_secure)
         if predictions is not None and isinstance(mechanism, UsesStudentPredictions):
             drawn = mechanism.draw_with(
                 predictions[places], values, self.noise, noisy_winners=self.noisy_winners
@@ -401,6 +402,6 @@ class Labeller:
         else:
             drawn = mechanism.draw(values, self.noise, noisy_winners=self.noisy_winners)
         fault_point("noise_drawn")
-        keep_counts(self.ledger.folder, debit, values, labels=drawn.labels, adaptive=adaptive)
+        store_counts(self.ledger.folder, debit, values, labels=drawn.labels, adaptive=adaptive)
         fault_point("counts_kept")
-        self.ledger.store_answers(debit, unpaid, drawn.labels, drawn.noisy_counts)
+        self.ledger.store_answers(debit, uncharged, drawn.labels, drawn.noisy_counts)

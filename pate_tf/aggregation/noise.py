@@ -2,7 +2,7 @@
 
 Every draw follows its law exactly, in integers: no floating-point noise is ever added to a count.
 Production draws from the operating system's entropy (`SystemNoise`); the seeded source exists for
-tests and demonstrations, and whoever uses it is told that nothing is private.
+tests and demonstrations, and its user is told that nothing is private.
 """
 
 import abc
@@ -193,7 +193,7 @@ class SystemNoise(NoiseSource):
 
 
 class SeededNoise(NoiseSource):
-    """Predictable noise, for tests and demonstrations: whoever knows the seed can subtract it.
+    """Predictable noise, for tests and demonstrations: it can be subtracted by its seed.
 
     The integer distributions are drawn in floating point and are right up to its rounding.
 

@@ -236,10 +236,10 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     spent = compose(ledgers, delta=ledgers[0].delta)
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len(set(digests)) < len(digests)
-    groups: dict[tuple[Mechanism, int], list[labeller.PaidCounts]] = {}
+    groups: dict[tuple[Mechanism, int], list[labeller.StoredCounts]] = {}
     there = not are_forks and (votes_needed or all(_has_votes(ledger) for ledger in ledgers))
     for ledger in ledgers if there else ():
-        for batch in labeller.paid_counts(ledger):
+        for batch in labeller.stored_counts(ledger):
             try:
                 batch.counts.check_totals()
             except ValueError as error:
@@ -265,7 +265,7 @@ def _has_votes(ledger: Ledger) -> bool:
     return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
 
 
-def _group(mechanism: Mechanism, batches: Sequence[labeller.PaidCounts]) -> AnsweredVotes:
+def _group(mechanism: Mechanism, batches: Sequence[labeller.StoredCounts]) -> AnsweredVotes:
     answered = [batch.counts.values[batch.answered] for batch in batches]
     return AnsweredVotes(
         mechanism,

@@ -370,6 +370,13 @@ class FeatureSums:
             raise ValueError(f"feature sums: expected fitted ones, got none: {EARLIER_COMMAND}")
         return self._stored
 
+    identified = stored  # what the ledger belongs to, for `Labeller`
+
+    def for_pool(self, pool: Pool) -> StoredSums:
+        """Returns what labels of a pool come from, for `Labeller`."""
+        del pool
+        return self.stored
+
     def __repr__(self) -> str:
         state = "not fitted yet" if self._stored is None else f"{self._stored.unit}s, sensitive"
         return f"FeatureSums(<{state}>)"

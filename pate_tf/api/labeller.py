@@ -12,7 +12,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.planning import DEFAULT_MARGIN, PlannedRelease
 from pate_tf.api.feature_sums import FeatureSums
-from pate_tf.api.labelling import ReleasePlan, Source, open_ledger, plan_release, release_labels
+from pate_tf.api.labelling import ReleasePlan, open_ledger, plan_release, release_labels
 from pate_tf.api.reporting import reporting
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.api.teachers import Teachers
@@ -102,7 +102,7 @@ class Labeller:
                 f"Teachers.from_votes and from_models take others"
             )
         self.source = source
-        identified = self._identified()
+        identified = source.identified  # raises where it is not fitted
         if source.directory is None:
             raise ValueError(
                 "directory: expected the folder of the one ledger that these teachers ever have, "
@@ -119,27 +119,13 @@ class Labeller:
         self._reporting = reporting(verbose)
         self._folder = artifacts.RunDirectory(source.directory).sensitive
         self._budget = Budget(delta=delta, epsilon_budget=epsilon_budget)
-        first = Budget(
-            delta=delta,
-            epsilon_budget=epsilon_budget,
+        first = dataclasses.replace(
+            self._budget,
             replace_budget=replace_budget,
             acknowledge_reset=acknowledge_reset,
             planned_release=planned_release,
         )
         self._ledger: Ledger | None = open_ledger(self._folder, teachers=identified, budget=first)
-
-    def _identified(self) -> Source:
-        """Returns what the ledger is opened for."""
-        source = self.source
-        found: Source = (
-            source.stored if isinstance(source, FeatureSums) else source.known.identified
-        )
-        return found
-
-    def source_for(self, pool: Pool) -> Source:
-        """Returns what labels of a pool come from, for `pate_tf.api`."""
-        source = self.source
-        return source.stored if isinstance(source, FeatureSums) else source.known.voter(pool)
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
         """Returns what `label` would release with the same arguments; nothing is charged.
@@ -149,8 +135,8 @@ class Labeller:
         """
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
-        settings = self._settings.with_choices(num_queries=num_queries, **choices)
-        return plan_release(settings, self.source_for(pool), pool, delta=self._budget.delta)
+        settings = dataclasses.replace(self._settings, num_queries=num_queries, **choices)
+        return plan_release(settings, self.source.for_pool(pool), pool, delta=self._budget.delta)
 
     def label(
         self,
@@ -199,10 +185,11 @@ class Labeller:
         labels = release_labels(
             plan,
             pool,
-            teachers=self.source_for(pool),
+            teachers=self.source.for_pool(pool),
             ledger=self._ledger,
             noise=self._settings.noise(),
             reporting=self._reporting,
+            labeller=self,
         )
         if not len(labels):
             warnings.warn(
@@ -210,7 +197,7 @@ class Labeller:
                 f"{labels.cost.in_words()} was charged: {plan.mechanism.unanswered_advice}",
                 stacklevel=2,
             )
-        return dataclasses.replace(labels, labeller=self)
+        return labels
 
     @contextlib.contextmanager
     def ledger(self) -> Iterator[Ledger]:
@@ -218,7 +205,9 @@ class Labeller:
         if self._ledger is not None:
             yield self._ledger
             return
-        with open_ledger(self._folder, teachers=self._identified(), budget=self._budget) as ledger:
+        with open_ledger(
+            self._folder, teachers=self.source.identified, budget=self._budget
+        ) as ledger:
             yield ledger
 
     def spent(self) -> Spending:

@@ -471,6 +471,7 @@ def release_labels(
     ledger: Ledger,
     noise: NoiseSource,
     reporting: Reporting = QUIET,
+    labeller: Any = None,
 ) -> Labels:
     """Chooses queries of a pool, charges them, and returns their noisy labels.
 
@@ -483,6 +484,7 @@ def release_labels(
         ledger: theirs, open; see `open_ledger`.
         noise: where privacy noise comes from.
         reporting: how progress is shown.
+        labeller: as of `Labels`.
 
     Raises:
         BudgetExceeded: if the budget does not suffice; nothing was charged then.
@@ -499,7 +501,8 @@ def release_labels(
     else:
         number = _num_neighbours(plan, pool, teachers, is_doubted=doubts is not None)
         labels = _labels_of_votes(plan, pool, teachers, number, ledger, noise, reporting)
-    return dataclasses.replace(labels, seal=ledger.recognise(labels.record()))
+    seal = ledger.recognise(labels.record())
+    return dataclasses.replace(labels, seal=seal, labeller=labeller)
 
 
 def _num_neighbours(plan: ReleasePlan, pool: Pool, teachers: Voter, *, is_doubted: bool) -> int:

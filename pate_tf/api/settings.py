@@ -1,7 +1,6 @@
 """What a person may say of labels and their budget. TensorFlow is not imported."""
 
 import dataclasses
-from typing import Any, Self
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import check_mechanism
@@ -90,10 +89,6 @@ class LabelSettings(Settings):
                 "epsilon: expected a number with method feature_sums, which its noise follows "
                 "from, got none"
             )
-
-    def with_choices(self, **choices: Any) -> Self:
-        """Returns the same settings with others of their fields."""
-        return dataclasses.replace(self, **choices)
 
     def noise(self) -> NoiseSource:
         """Returns the source of the privacy noise: the operating system, but for a seed."""

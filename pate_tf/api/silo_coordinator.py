@@ -205,7 +205,7 @@ def coordinate(
       JournalError: if the journal can't be used.
       OSError: if a file can't be read, or a party is missing.
     """
-    from pate_tf.api.student_training import learn
+    from pate_tf.api.student_run import learn
     from pate_tf.queries.rounds import check_queries
     from pate_tf.silos.secure.keys import read_list
     from pate_tf.silos.server import PartyService, serve_coordinator

@@ -16,7 +16,7 @@ from pate_tf.api import silo_coordinator as silos
 from pate_tf.api.data import as_inputs
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.publishing import Published, publish_model
-from pate_tf.api.student_training import learn
+from pate_tf.api.student_run import learn
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
@@ -275,7 +275,7 @@ def publish(
         return publish_model(
             model,
             labels,
-            teachers=labeller.source_for(labels.pool),
+            teachers=labeller.source.for_pool(labels.pool),
             ledger=ledger,
             folder=target,
             export_formats=export_formats,

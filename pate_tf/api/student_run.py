@@ -1,4 +1,4 @@
-"""Whole runs of train_student.py, from plain values to reports: a student, or a comparison.
+"""Students from plain values to reports: labels are released, a student learns, it is published.
 
 A report is SENSITIVE, for the holder of the private data alone; what of it may be published stands
 in the privacy statement. Where the public samples have no labels, accuracies are None.
@@ -6,30 +6,41 @@ in the privacy statement. Where the public samples have no labels, accuracies ar
 
 import dataclasses
 import pathlib
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
-from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting import moments
+from pate_tf.accounting.charge import ReleasedLabels, rounded_up
+from pate_tf.aggregation.labeller import stored_counts
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api.feature_sums import StoredSums, SumsSource
-from pate_tf.api.labelling import ReleasePlan, Source, check_teachers, open_ledger, plan_release
+from pate_tf.api.labelling import (
+    ReleasePlan,
+    Source,
+    check_teachers,
+    open_ledger,
+    plan_release,
+    release_labels,
+)
+from pate_tf.api.publishing import Published, publish_model
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.api.run_folder import DataSource, TeacherSource
 from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.api.student_training import (
-    REPORT,
-    NothingAnsweredError,
-    Output,
-    StudentReport,
-    certainty,
-    check_places,
-    check_student,
-    make_student,
-)
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PoolLabels, PublicSplit
-from pate_tf.students import evaluation
+from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
+from pate_tf.queries.labels import COST_FILE, LABELS_FILE, Labels
+from pate_tf.representations.regression import MOST_QUERIES
+from pate_tf.serving.export import check_formats
+from pate_tf.serving.served import ServedStudent
+from pate_tf.statement.check import JSON_FILE, PAGE_FILE
+from pate_tf.statement.labels import LabelsStatement
+from pate_tf.students import evaluation, training
 from pate_tf.students.batches import outputs
 from pate_tf.students.config import (
     ALL_UNQUERIED,
@@ -37,11 +48,346 @@ from pate_tf.students.config import (
     OutputSettings,
     StudentSettings,
     complete,
+    find_student,
 )
-from pate_tf.students.evaluation import ByClass
+from pate_tf.students.evaluation import ByClass, by_class
 from pate_tf.students.kinds import AUTO, DISTILLATION, StudentConfig
 from pate_tf.students.training import train_distilled
 from pate_tf.teachers.voters import Voter
+
+# What the labels of one student cost at the true votes. SENSITIVE.
+
+
+def data_dependent_epsilon(ledger: Ledger, released: ReleasedLabels) -> float | None:
+    """Sensitive: two-sided epsilon, at the true votes, of the batches charged for the labels.
+
+    None if a batch depended on earlier noisy labels, whose realised cost is itself random, if no
+    two-sided bound of its mechanism is known, or, with a warning, if stored votes are broken:
+    nothing that is published depends on them.
+    """
+    if "bounds" in released.cost.charge.lacks:
+        return None
+    total = 0.0 * moments.DEFAULT_MOMENTS
+    try:
+        batches = [one for one in stored_counts(ledger) if one.debit in released.ledger_rows]
+    except LedgerError as error:
+        text = f"{error}; so the data-dependent epsilon is not known"
+        warnings.warn(text, LedgerWarning, stacklevel=2)
+        return None
+    for batch in batches:
+        bounds = [one for one in ("class_aware", "two_sided") if one in batch.mechanism.bounds]
+        if batch.adaptive or not bounds:
+            return None
+        total = total + moments.data_dependent_alphas(
+            batch.counts.values[batch.answered],
+            batch.mechanism,
+            moments.DEFAULT_MOMENTS,
+            bound=bounds[0],
+            num_unanswered=int((~batch.answered).sum()),
+        )
+    epsilon, _ = moments.epsilon_from_alphas(total, moments.DEFAULT_MOMENTS, released.cost.delta)
+    return min(epsilon, released.cost.epsilon)
+
+
+# How sure labels of the pool are: from what was released, at no cost. Chosen on the pools of MNIST
+# and Fashion-MNIST, where counts that were less sure than this were behind feature sums by points.
+CERTAIN_ENOUGH = 0.8
+
+
+def certainty(labels: Labels) -> float | None:
+    """Returns the mean probability of the class of labels that follow from all noisy numbers.
+
+    None where labels were not learnt from counts together, nor from sums. It knows of noise alone,
+    not of what all teachers get wrong together, nor of what features don't say.
+    """
+    released, weights = labels.released, labels.inferred.weights
+    if released.noisy_sums is not None:
+        return labels.certainty
+    if (
+        weights is None
+        or not len(weights)
+        or released.noisy_counts is None
+        or not released.cost.charge.releases_counts
+        or released.num_answered > MOST_QUERIES  # then each propagates by itself
+    ):
+        return None
+    return float(weights.max(axis=1).mean(dtype=np.float64))
+
+
+def warn_of_noise(labels: Labels, reporting: Reporting) -> None:
+    """Warns in one line if noise leaves labels of the pool unsure."""
+    found = certainty(labels)
+    if found is not None and found < CERTAIN_ENOUGH:
+        by_sums = labels.released.noisy_sums is not None
+        reporting.warn(
+            f"labels: the noise is heavy for {'so few records' if by_sums else 'these teachers'}: "
+            f"what all noisy {'sums' if by_sums else 'counts'} say of the pool is {found:.0%} sure "
+            f"on average; next time take {'' if by_sums else 'more teachers or '}a larger epsilon, "
+            f"and see docs/instead.md for what else bears such noise"
+        )
+
+
+# A student is made: labels are released, it learns from them, it is evaluated and published.
+
+
+REPORT = "student_report.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What public labels say about a student; None where there are no such labels. Public.
+
+    Attributes:
+        label_accuracy: of the noisy labels.
+        inferred_accuracy: of the labels that came without a query; None also if there are none.
+        student_accuracy: of the exported student on the samples that evaluate it.
+        constant_answer: accuracy of the majority-class baseline on them.
+        evaluated_on: which samples evaluated it, of `evaluation.EVALUATED_ON`.
+        by_class: recall and AUC of each class.
+    """
+
+    label_accuracy: evaluation.Accuracy | None
+    inferred_accuracy: evaluation.Accuracy | None
+    student_accuracy: evaluation.Accuracy | None
+    constant_answer: float | None
+    evaluated_on: str | None
+    by_class: ByClass | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentReport:
+    """What a student run measured.
+
+    Attributes:
+        labels: that the student learnt from, with their cost.
+        measured: how many labels and answers are right, where public labels tell.
+        published: the student and its statement.
+        epsilon_data_dependent: SENSITIVE; see `data_dependent_epsilon`.
+    """
+
+    labels: Labels
+    measured: Measured
+    published: Published[LabelsStatement]
+    epsilon_data_dependent: float | None = dataclasses.field(repr=False)
+
+
+class NothingAnsweredError(ValueError):
+    """All queries were charged and none got a label, so there is nothing to learn from.
+
+    Attributes:
+        labels: none, with their cost.
+    """
+
+    def __init__(self, labels: Labels, advice: str) -> None:
+        cost = labels.released.cost
+        super().__init__(
+            f"queries: expected at least one label of {labels.released.num_queries}, got none, and "
+            f"{cost.in_words()} was charged: {advice}"
+        )
+        self.labels = labels
+
+
+def check_places(directory: artifacts.RunDirectory) -> None:
+    """Checks that all can be written that a student's run writes.
+
+    Raises:
+        ValueError: if something can't.
+    """
+    released, logs = artifacts.RELEASED, training.logs_of(pathlib.Path(artifacts.RELEASED))
+    directory.check(
+        files=[
+            f"{artifacts.SENSITIVE}/{REPORT}",
+            *(f"{released}/{name}" for name in (LABELS_FILE, COST_FILE, JSON_FILE, PAGE_FILE)),
+        ],
+        folders=[
+            artifacts.SENSITIVE,
+            *(released, f"{released}/student", f"{released}/{training.UNFINISHED}"),
+            *(str(logs / name) for name in ("", "train", "held_out")),
+            str(logs.parent / "versions"),
+        ],
+    )
+
+
+def check_student(
+    config: StudentConfig,
+    public: PublicSplit,
+    output: OutputSettings,
+    directory: artifacts.RunDirectory,
+) -> None:
+    """Checks all about a student that can be checked before its labels are charged.
+
+    Raises:
+        ValueError: if the student does not fit the data set, or its files can't be written.
+    """
+    evaluation.check_evaluate_on(output.evaluate_on, public)
+    student = find_student(config, public.dataset)
+    check_formats(output.export_formats)
+    if output.export_formats and not student.can_convert:
+        raise ValueError("export_formats: expected none for a forest, which can't be converted")
+    check_places(directory)
+
+
+def make_student(
+    config: StudentConfig,
+    public: PublicSplit,
+    *,
+    plan: ReleasePlan,
+    teachers: Source,
+    ledger: Ledger,
+    noise: NoiseSource,
+    directory: artifacts.RunDirectory,
+    output: OutputSettings = OutputSettings(),  # noqa: B008 (frozen)
+    reporting: Reporting = QUIET,
+) -> StudentReport:
+    """Releases labels, trains a student on them, publishes it and evaluates what was published.
+
+    Args:
+        config: how the student is trained; with `public` and `output` checked by `check_student`.
+        public: the pool, and the samples that evaluate the student.
+        plan: which labels are released; of `plan_release` for this pool and these teachers.
+        teachers: the ensemble, or feature sums.
+        ledger: theirs, open; see `labelling.open_ledger`.
+        noise: where privacy noise comes from.
+        directory: labels, student and statement go below its `released/`.
+        output: what of them is written and measured.
+        reporting: how progress is shown.
+
+    Raises:
+        ValueError: if something does not fit; nothing was charged then.
+        NothingAnsweredError: if all was charged and no query got a label.
+        LedgerError: if the budget does not suffice or the ledger can't be used.
+    """
+    artifacts.remove_abandoned(directory.root)
+    labels = release_labels(
+        plan, public.pool, teachers=teachers, ledger=ledger, noise=noise, reporting=reporting
+    )
+    released = directory.released
+    if output.save_labels:
+        labels.save(released)
+    if not labels.released.num_answered:
+        raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
+    warn_of_noise(labels, reporting)
+    model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
+    published = publish_model(
+        model,
+        labels,
+        teachers=teachers,
+        ledger=ledger,
+        folder=released,
+        export_formats=output.export_formats,
+    )
+    measured = _measure(config, public, labels, published, output.evaluate_on, reporting)
+    artifacts.hide_host(released)
+    return StudentReport(
+        labels=labels,
+        measured=measured,
+        published=published,
+        epsilon_data_dependent=data_dependent_epsilon(ledger, labels.released),
+    )
+
+
+def learn(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: Labels,
+    *,
+    folder: pathlib.Path | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    verbose: bool = False,
+) -> Any:
+    """Trains a student on labels of a pool.
+
+    Args:
+        config: how it is trained.
+        public: the pool; held-out samples, as far as they have labels, are shown in TensorBoard.
+        labels: released now or before.
+        folder: logs and the state of an unfinished run lie below it; None for neither.
+        callbacks: called as Keras calls them.
+        verbose: whether a progress bar is drawn.
+
+    Returns:
+        A model that is called as a Keras model is, from raw inputs to logits.
+
+    Raises:
+        ValueError: if student, labels and pool do not fit each other.
+        TrainingDivergedError: if a loss or weight became NaN or infinite.
+    """
+    labels.check_pool(public.pool)
+    student = find_student(config, public.dataset)
+    shown = public.held_out.labelled()
+    logging = (
+        [evaluation.HeldOutAccuracy(shown, training.logs_of(folder))]
+        if folder and shown is not None
+        else []
+    )
+    return student.train(
+        config,
+        labels.training_labels,
+        public.pool,
+        folder=folder,
+        callbacks=[*logging, *callbacks],
+        show_progress=verbose,
+    )
+
+
+def _measure(
+    config: StudentConfig,
+    public: PublicSplit,
+    labels: Labels,
+    published: Published[LabelsStatement],
+    evaluate_on: str | None,
+    reporting: Reporting,
+) -> Measured:
+    """Compares labels and the exported student with public labels, and logs the result."""
+    samples = evaluation.evaluated_samples(evaluate_on, public, queries=labels.queries)
+    given = student_accuracy = constant_answer = evaluated_on = found = None
+    if samples is not None:
+        truth = evaluation.true_labels(samples)
+        given, probabilities = ServedStudent(published.student_folder).answer(samples.inputs)
+        student_accuracy = evaluation.accuracy(given, truth)
+        found = by_class(given, truth, public.dataset.num_classes, probabilities)
+        if found.is_constant and len(given) > 1:
+            reporting.warn(
+                "student: it gives all samples the same answer: its labels may all be of the "
+                "commonest class; docs/data.md says what to do about it"
+            )
+        constant_answer = samples.majority_share
+        evaluated_on = evaluate_on or HELD_OUT
+    measured = Measured(
+        label_accuracy=evaluation.accuracy_in_pool(labels.released, public),
+        inferred_accuracy=evaluation.accuracy_in_pool(labels.inferred, public),
+        student_accuracy=student_accuracy,
+        constant_answer=constant_answer,
+        evaluated_on=evaluated_on,
+        by_class=found,
+    )
+    statement = published.statement
+    logs = training.logs_of(published.folder).parent
+    accuracies = {
+        "result/student_accuracy": measured.student_accuracy,
+        "result/label_accuracy": measured.label_accuracy,
+    }
+    evaluation.write_version(
+        logs / "versions" / published.student_folder.name,
+        samples,
+        given,
+        settings={
+            **config.to_dict(),
+            "dataset": statement.dataset,
+            **({} if statement.num_teachers is None else {"num_teachers": statement.num_teachers}),
+            "queries": statement.num_queries,
+            "query_strategy": statement.query_strategy,
+            "mechanism": statement.mechanism.to_dict(),
+        },
+        results={
+            **{name: found.value for name, found in accuracies.items() if found is not None},
+            "result/epsilon": statement.epsilon,
+        },
+    )
+    return measured
+
+
+# Whole runs of train_student.py.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,12 +461,11 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     config = complete(asked.settings, public.dataset, labels_whole_pool=plan.is_of_sums)
     if asked.labels.strategy is None and not plan.is_of_sums:
         reporting.note(f"Queries: {plan.queries.strategy} (--query_strategy=auto).")
-    output = Output(directory=directory, **vars(asked.output))
     if asked.settings.student == AUTO:
         reporting.note(f"Student: {config.student}, as recommended for {public.dataset.kind} data.")
     warn_of_raw_pixels(config, plan, public.dataset, reporting)
     # Before the ledger is opened: what is refused leaves nothing behind.
-    check_student(config, public, output)
+    check_student(config, public, asked.output, directory)
     failure = None
     with (
         open_ledger(
@@ -139,7 +484,8 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
                 teachers=source,
                 ledger=ledger,
                 noise=asked.labels.noise(),
-                output=output,
+                directory=directory,
+                output=asked.output,
                 reporting=reporting,
             )
             values, rows = student_report(result, seconds=reporting.seconds)
@@ -375,50 +721,47 @@ class DistillationReport:
     evaluated_on: str | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ComparisonRun:
-    """A comparison without privacy, in plain values.
-
-    Attributes:
-        sources: where public samples and teachers come from.
-        settings: how both students learn: as the supervised one does.
-        num_queries: how many of the pool both learn from.
-        temperature: that logits are divided by.
-        evaluate_on: see `Output`.
-    """
-
-    sources: Sources
-    settings: StudentSettings
-    num_queries: int
-    temperature: float
-    evaluate_on: str | None = None
-
-
-def compare(asked: ComparisonRun, reporting: Reporting = QUIET) -> RunReport:
+def compare(
+    sources: Sources,
+    settings: StudentSettings,
+    *,
+    num_queries: int,
+    temperature: float,
+    evaluate_on: str | None = None,
+    reporting: Reporting = QUIET,
+) -> RunReport:
     """Trains both students of a comparison; stores and returns the report. NOT PRIVATE.
+
+    Args:
+        sources: of the public samples, and of teachers.
+        settings: how both students learn: as the supervised one does.
+        num_queries: as of `compare_distillation`.
+        temperature: as there.
+        evaluate_on: as there.
+        reporting: how progress is shown.
 
     Raises:
         ValueError: if something does not fit.
     """
-    public, teachers, _, directory = asked.sources.load(reporting)
+    public, teachers, _, directory = sources.load(reporting)
     if isinstance(teachers, StoredSums):
         raise ValueError("student distillation: expected teachers, got feature sums")
-    config = complete(dataclasses.replace(asked.settings, student="supervised"), public.dataset)
+    config = complete(dataclasses.replace(settings, student="supervised"), public.dataset)
     found = compare_distillation(
         dataclasses.replace(config, student=DISTILLATION),
         public,
-        num_queries=asked.num_queries,
+        num_queries=num_queries,
         teachers=teachers,
-        temperature=asked.temperature,
-        evaluate_on=asked.evaluate_on,
+        temperature=temperature,
+        evaluate_on=evaluate_on,
         reporting=reporting,
     )
     values = {
         "private": False,
         "dataset": teachers.dataset.name,
         "nb_teachers": teachers.num_teachers,
-        "queries": asked.num_queries,
-        "temperature": asked.temperature,
+        "queries": num_queries,
+        "temperature": temperature,
         "evaluated_on": found.evaluated_on,
         "num_evaluated": _number(found.distilled),
         **_accuracy_values("distilled_accuracy", found.distilled),
@@ -431,9 +774,9 @@ def compare(asked: ComparisonRun, reporting: Reporting = QUIET) -> RunReport:
     constant = found.constant_answer
     rows = [
         ("teachers", f"{values['nb_teachers']} on {values['dataset']}"),
-        ("queries", f"{asked.num_queries}, without noise and without charge"),
+        ("queries", f"{num_queries}, without noise and without charge"),
         (
-            f"distilled at temperature {asked.temperature:g}",
+            f"distilled at temperature {temperature:g}",
             accuracy_in_words(found.distilled, found.evaluated_on),
         ),
         ("labels by plurality", accuracy_in_words(found.plurality, found.evaluated_on)),

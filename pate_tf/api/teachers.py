@@ -82,11 +82,6 @@ class Known:
     ensemble: Voter | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def identified(self) -> Any:
-        """What a ledger is opened for: an object with `digest`, `unit` and what else is known."""
-        return self if self.ensemble is None else self.ensemble
-
-    @property
     def records(self) -> None:
         """Nothing is known of the records of teachers from elsewhere."""
         return
@@ -342,11 +337,6 @@ class Teachers:
         return f"Teachers(<{self.num_teachers} teachers, {state}>)"
 
     @property
-    def is_fitted(self) -> bool:
-        """Whether the teachers can vote."""
-        return self._known is not None
-
-    @property
     def unit(self) -> str:
         """What one teacher's share protects, "record" or "owner"."""
         return self.known.unit
@@ -361,6 +351,15 @@ class Teachers:
         if self._known is None:
             raise ValueError("teachers: expected trained ones, got none: call fit(data.private)")
         return self._known
+
+    @property
+    def identified(self) -> Any:
+        """What the ledger belongs to, for `Labeller`: has `digest`, `unit` and `records`."""
+        return self.known.ensemble or self.known
+
+    def for_pool(self, pool: Pool) -> Voter:
+        """Returns what labels of a pool come from, for `Labeller`."""
+        return self.known.voter(pool)
 
     def votes(self, inputs: npt.ArrayLike | Pool | PublicExamples) -> IntArray:
         """Returns the label that each teacher gives to each input. SENSITIVE: never publish it.

@@ -12,8 +12,7 @@ from absl import flags
 from pate_tf.accounting.planning import DEFAULT_DELTA
 from pate_tf.analysis.accounting import AnalysisConfig
 from pate_tf.api import analysis
-from pate_tf.api.calibration import calibrate
-from pate_tf.api.planning import PlanSettings, compare_methods
+from pate_tf.api.planning import PlanSettings, calibrate, compare_methods
 from pate_tf.api.reporting import Reporting
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags

@@ -42,7 +42,7 @@ def define_flags() -> None:
 def main() -> None:
     """Reads the flags, runs, prints a table."""
     with command_line.quiet_start(FLAGS):
-        importlib.import_module("pate_tf.api.student_training")  # brings TensorFlow
+        importlib.import_module("pate_tf.api.student_run")  # brings TensorFlow
     queries = own_flags.read(QueryConfig)
     run = own_flags.read(
         CoordinatorRun,

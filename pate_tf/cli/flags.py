@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
-from pate_tf.accounting.planning import DEFAULT_MARGIN
 from pate_tf.api.data import FileSource
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
@@ -295,30 +294,3 @@ def _own(kind: type[Mechanism], in_analysis: bool) -> list[str]:
 def _distinct(in_analysis: bool) -> list[Flag]:
     parameters = _parameters(base.offered().values())
     return list(dict.fromkeys(_flag(parameter, in_analysis) for parameter in parameters))
-
-
-# The flags of a plan: what it assumes of votes that nobody has looked at.
-
-
-def define_plan_flags(*, needed: str) -> None:
-    """Defines `--margin` and `--exceptions`.
-
-    Args:
-      needed: the flag that they go with.
-    """
-    flags.DEFINE_float(
-        "margin",
-        DEFAULT_MARGIN,
-        f"With {needed}: what the plan assumes of every query, that the first class leads "
-        "the second by this share of the teachers. A guess from public values, never to be "
-        "measured on the votes.",
-    )
-    flags.DEFINE_integer(
-        "exceptions",
-        0,
-        f"With {needed}: queries on which the plan assumes that teachers are divided.",
-        lower_bound=0,
-    )
-    flags.register_validator(
-        "margin", lambda value: 0.0 < value <= 1.0, message="expected a share of the teachers"
-    )

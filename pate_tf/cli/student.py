@@ -314,14 +314,12 @@ def main() -> None:
     )
     if labels is None:
         comparison = student_run.compare(
-            student_run.ComparisonRun(
-                sources=asked,
-                settings=settings,
-                num_queries=FLAGS.queries or DEFAULT_NUM_QUERIES,
-                temperature=FLAGS.temperature,
-                evaluate_on=output.evaluate_on,
-            ),
-            reporting,
+            asked,
+            settings,
+            num_queries=FLAGS.queries or DEFAULT_NUM_QUERIES,
+            temperature=FLAGS.temperature,
+            evaluate_on=output.evaluate_on,
+            reporting=reporting,
         )
         command_line.print_sensitive_table(
             "NOT PRIVATE: comparison of students, for your eyes alone", comparison.rows

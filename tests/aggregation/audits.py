@@ -39,7 +39,7 @@ def audited_probability(events, num_runs):
 def audited_distance(first, second):
     """A lower bound on how far apart two Gaussians must be that release such noisy counts.
 
-    Wrong with probability FALSE_ALARM at most: whoever tells them apart at the middle errs less
+    Wrong with probability FALSE_ALARM at most: a test that tells them apart at the middle errs less
     often, both ways, than Gaussian differential privacy of that distance allows.
 
     Args:

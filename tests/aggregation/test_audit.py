@@ -39,7 +39,7 @@ MECHANISMS = [kind(0.5) for kind in KINDS] + [GaussianNoisyMax(2.0), GaussianHis
 
 
 def released_labels(folder, mechanism, counts, num_queries):
-    """Labels of distinct queries on which the teachers vote alike."""
+    """Labels of distinct queries with the same votes."""
     with Ledger.open(folder, ensemble_digest="ab", delta=DELTA) as ledger:
         labeller = Labeller(
             voter=lambda inputs: VoteCounts(np.tile(counts, (len(inputs), 1))),

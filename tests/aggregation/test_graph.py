@@ -77,7 +77,7 @@ def test_labels_out_of_range_are_refused_without_being_shown(aggregation, label)
     assert "987654321" not in str(info.value)
 
 
-def test_classes_must_leave_room_for_priorities():
+def test_too_many_classes_are_refused():
     for num_classes in (0, LATTICE):
         with pytest.raises(ValueError, match="num_classes"):
             VoteAggregation(num_classes)

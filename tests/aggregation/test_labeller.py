@@ -13,7 +13,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
     Plurality,
 )
-from pate_tf.aggregation.labeller import Labeller, paid_counts, query_digests
+from pate_tf.aggregation.labeller import Labeller, query_digests, stored_counts
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
@@ -99,7 +99,7 @@ def test_asking_again_gives_the_stored_answers_at_no_cost(ledger, voter, mechani
     assert len(voter.asked) == 40
 
 
-def test_a_superset_pays_for_the_new_queries_alone(ledger, voter):
+def test_a_superset_is_charged_for_the_new_queries_alone(ledger, voter):
     labeller = make(ledger, voter)
     first = labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
     second = labeller.label(pool(9, 4, 3, 8, 2, 1), mechanism=MECHANISMS[0])
@@ -152,7 +152,7 @@ def test_a_voter_that_fails_costs_nothing(ledger):
 
 
 @pytest.mark.parametrize("shape", [(1, NUM_CLASSES), (2, NUM_CLASSES - 1), (2, NUM_CLASSES + 1)])
-def test_counts_of_another_shape_are_refused_before_paying(ledger, shape):
+def test_counts_of_another_shape_are_refused_before_charging(ledger, shape):
     with pytest.raises(ValueError, match="voter: expected counts"):
         make(ledger, lambda inputs: VoteCounts(np.ones(shape, np.int64))).label(
             pool(1, 2), mechanism=MECHANISMS[0]
@@ -161,7 +161,7 @@ def test_counts_of_another_shape_are_refused_before_paying(ledger, shape):
 
 
 @pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(1e-10)])
-def test_mechanisms_that_cannot_be_drawn_are_refused_before_paying(ledger, voter, mechanism):
+def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
     with pytest.raises(ValueError, match="expected"):
         make(ledger, voter).label(pool(1, 2), mechanism=mechanism)
     assert len(ledger.history()) == 1 and not voter.asked
@@ -209,7 +209,7 @@ def test_withheld_queries_are_charged_and_stay_withheld(ledger):
     assert ledger.charges == {mechanism: 20}
 
 
-def test_counts_of_paid_queries_are_kept_for_analysis(ledger):
+def test_counts_of_charged_queries_are_kept_for_analysis(ledger):
     def voter(inputs):
         return VoteCounts(np.stack([inputs[:, 0] + 200, inputs[:, 0], 10 - 2 * inputs[:, 0]], 1))
 
@@ -218,12 +218,12 @@ def test_counts_of_paid_queries_are_kept_for_analysis(ledger):
     labeller.label(pool(3, 4), mechanism=MECHANISMS[0])
     confident = dataclasses.replace(MECHANISMS[4], threshold=202.5, sigma_threshold=0.01)
     labeller.label(pool(2, 3), mechanism=confident)
-    kept = list(paid_counts(ledger))
-    assert [paid.debit for paid in kept] == [2, 4, 6]
-    assert [paid.counts.values[:, 1].tolist() for paid in kept] == [[1, 2, 3], [4], [2, 3]]
-    assert [paid.answered.tolist() for paid in kept] == [[True] * 3, [True], [False, True]]
-    assert kept[2].mechanism == confident
-    assert "201" not in repr(kept)
+    batches = list(stored_counts(ledger))
+    assert [batch.debit for batch in batches] == [2, 4, 6]
+    assert [batch.counts.values[:, 1].tolist() for batch in batches] == [[1, 2, 3], [4], [2, 3]]
+    assert [batch.answered.tolist() for batch in batches] == [[True] * 3, [True], [False, True]]
+    assert batches[2].mechanism == confident
+    assert "201" not in repr(batches)
 
 
 def test_counts_of_lost_answers_are_left_out(ledger, voter, monkeypatch):
@@ -233,7 +233,7 @@ def test_counts_of_lost_answers_are_left_out(ledger, voter, monkeypatch):
     with pytest.raises(LedgerError):
         labeller.label(pool(2), mechanism=MECHANISMS[0])
     monkeypatch.undo()
-    assert [paid.debit for paid in paid_counts(ledger)] == [2]
+    assert [batch.debit for batch in stored_counts(ledger)] == [2]
     assert ledger.charges == {MECHANISMS[0]: 2} and ledger.num_answered == 1
 
 
@@ -252,7 +252,7 @@ def test_damaged_counts_are_refused(ledger, voter, damage):
     else:
         np.savez(first.with_suffix(""), other=np.zeros(3))
     with pytest.raises(LedgerError, match=r"expected (the )?counts"):
-        list(paid_counts(ledger))
+        list(stored_counts(ledger))
 
 
 def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter):
@@ -260,7 +260,7 @@ def test_votes_on_queries_that_depend_on_answers_are_kept_as_such(ledger, voter)
     labeller.label(pool(1, 2), mechanism=MECHANISMS[0])
     labeller.label(pool(1, 2, 3), mechanism=MECHANISMS[0], adaptive=True)
     labeller.label(pool(1, 2, 3, 4), mechanism=MECHANISMS[0])
-    assert [paid.adaptive for paid in paid_counts(ledger)] == [False, True, False]
+    assert [batch.adaptive for batch in stored_counts(ledger)] == [False, True, False]
 
 
 def test_votes_of_a_version_without_adaptive_queries_are_read(ledger, voter):
@@ -269,7 +269,7 @@ def test_votes_of_a_version_without_adaptive_queries_are_read(ledger, voter):
     arrays = artifacts.read_arrays(path)
     del arrays["adaptive"]
     artifacts.write_arrays(path, arrays, private=True)
-    assert [paid.adaptive for paid in paid_counts(ledger)] == [False]
+    assert [batch.adaptive for batch in stored_counts(ledger)] == [False]
 
 
 def test_nothing_is_charged_unless_later_queries_are_affordable_too(tmp_path, voter):
@@ -314,7 +314,7 @@ def test_neither_errors_nor_reprs_show_counts(ledger):
     make(ledger, lambda inputs: VoteCounts(np.full((len(inputs), NUM_CLASSES), secret))).label(
         pool(1), mechanism=MECHANISMS[0]
     )
-    assert str(secret) not in repr(ledger.history()) + repr(list(paid_counts(ledger)))
+    assert str(secret) not in repr(ledger.history()) + repr(list(stored_counts(ledger)))
 
 
 def test_every_teacher_has_one_vote_on_every_query(ledger):

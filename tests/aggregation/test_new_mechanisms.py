@@ -1,4 +1,4 @@
-"""The labeller and the ledger with mechanisms that nobody knew when they were written."""
+"""The labeller and the ledger with mechanisms that a test registers."""
 
 import sqlite3
 
@@ -8,7 +8,7 @@ from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
 
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import LATTICE, LaplaceNoisyMax, base, register
-from pate_tf.aggregation.labeller import Labeller, paid_counts
+from pate_tf.aggregation.labeller import Labeller, stored_counts
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
@@ -51,14 +51,14 @@ def stated(ledger, released):
     return LabelsStatement.of(released, ledger, **facts)
 
 
-def test_a_toy_is_drawn_paid_kept_and_stated(ledger):
+def test_a_toy_is_drawn_charged_kept_and_stated(ledger):
     toy = ToyNoisyMax(2.0)
     released = labeller_on(ledger).label(pool(0, 30), mechanism=toy)
     epsilon, _ = toy.data_independent_epsilon(num_queries=30, delta=DELTA)
     assert released.cost == Cost(charge=toy, number=30, epsilon=epsilon, delta=DELTA)
     assert (released.labels == 0).all() and released.num_answered == 30
     assert ledger.charges == {toy: 30} and ledger.spent().epsilon == epsilon
-    assert [batch.mechanism for batch in paid_counts(ledger)] == [toy]
+    assert [batch.mechanism for batch in stored_counts(ledger)] == [toy]
     statement = stated(ledger, released)
     check_statement(statement.to_dict(), ledger)
     assert "Toy noise of epsilon 2 is added" in statement.to_markdown()
@@ -98,7 +98,7 @@ def test_changed_noisy_counts_are_noticed(ledger, statement):
 
 
 @pytest.mark.parametrize("num_queries", [1, 40])
-def test_a_batch_is_paid_once_whatever_its_number(ledger, num_queries):
+def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
     gate = ToyGate(0.25, 1e-6)
     released = labeller_on(ledger).label(pool(0, num_queries), mechanism=gate)
     assert released.num_answered == num_queries
@@ -109,7 +109,7 @@ def test_a_batch_is_paid_once_whatever_its_number(ledger, num_queries):
     check_statement(stated(ledger, released).to_dict(), ledger)
 
 
-def test_a_failed_batch_answers_nothing_and_is_paid_for_good(ledger):
+def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
     gate, labeller = ToyGate(2.0, 1e-6), labeller_on(ledger, UNDECIDED)
     released = labeller.label(pool(0, 10), mechanism=gate)
     assert (released.num_queries, released.num_answered) == (10, 0)
@@ -118,7 +118,7 @@ def test_a_failed_batch_answers_nothing_and_is_paid_for_good(ledger):
     # No second chance for nothing: the refusal is what the ledger remembers.
     assert labeller_on(ledger, CLEAR).label(pool(0, 10), mechanism=gate).num_answered == 0
     assert ledger.history() == history
-    (batch,) = paid_counts(ledger)
+    (batch,) = stored_counts(ledger)
     assert not batch.answered.any()
 
 
@@ -162,7 +162,7 @@ def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
     assert not ledger.charges
 
 
-def test_what_could_not_be_read_back_is_not_paid_for(ledger, monkeypatch):
+def test_what_could_not_be_read_back_is_not_charged(ledger, monkeypatch):
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match="expected a registered charge"):
         labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))

@@ -18,7 +18,7 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianHistogram
 from pate_tf.aggregation.feature_sums import release_sums, sums_by_class
-from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.core.sensitive import FeatureSums
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
@@ -135,7 +135,7 @@ def test_what_was_released_once_is_released_again_without_a_charge(tmp_path):
         other = release(ledger, GaussianFeatureSums(50.0))
         assert (other.values != first.values).any()
         assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(50.0): 1}
-        assert list(paid_counts(ledger)) == []  # of votes there are none
+        assert list(stored_counts(ledger)) == []  # of votes there are none
 
 
 class Refusing(SystemNoise):

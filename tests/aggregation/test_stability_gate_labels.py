@@ -1,4 +1,4 @@
-"""The stability gate behind the door: paid first, drawn once, kept for good."""
+"""The stability gate in the labeller: charged first, drawn once, stored."""
 
 import dataclasses
 import json
@@ -97,7 +97,7 @@ def test_the_new_queries_are_the_gates_batch(ledger):
     assert ledger.charges == {HALF: 2}
 
 
-def test_a_gate_that_stays_shut_was_paid_and_stays_shut(ledger):
+def test_a_gate_that_stays_shut_was_charged_and_stays_shut(ledger):
     released = labeller_on(ledger, tied=[3]).label(pool(*range(10)), mechanism=GATE)
     assert (released.num_answered, released.cost.epsilon) == (0, 0.25)
     history = ledger.history()
@@ -125,8 +125,8 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     released = labeller.label(pool(*range(20, 30)), mechanism=gate)
     assert released.num_answered == 10 and dict(released.cost.before) == {shut: 2}
     statement = stated(released, ledger)
-    paid = {gate: 1, shut: 2}
-    assert ledger.charges == statement.charged == paid
+    charged = {gate: 1, shut: 2}
+    assert ledger.charges == statement.charged == charged
     assert statement.several == {
         number: several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
         for number in (2, 5)
@@ -190,7 +190,7 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
         noisy_winners=labeller.noisy_winners,
         num_classes=3,
     ).label(pool(1, 2), mechanism=GATE)
-    assert seen and all(paid == {GATE: 1} for paid in seen)
+    assert seen and all(charged == {GATE: 1} for charged in seen)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
     [(GATE, GATE), (GATE, LaplaceNoisyMax(0.05)), (LaplaceNoisyMax(0.05), GATE)],
     ids=str,
 )
-def test_what_leaves_nothing_of_delta_is_refused_before_it_is_paid(ledger, first, second):
+def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, first, second):
     labeller = labeller_on(ledger)
     labeller.label(pool(1, 2), mechanism=first)
     history = ledger.history()
@@ -209,12 +209,12 @@ def test_what_leaves_nothing_of_delta_is_refused_before_it_is_paid(ledger, first
     assert ledger.history() == history and np.isfinite(ledger.spent().epsilon)
 
 
-def test_half_of_delta_leaves_room_for_noisy_labels(ledger):
+def test_half_of_delta_is_enough_for_noisy_labels(ledger):
     labeller = labeller_on(ledger)
     labeller.label(pool(1, 2), mechanism=HALF)
     labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(0.05))
-    paid = {HALF: 1, LaplaceNoisyMax(0.05): 2}
-    assert ledger.charges == paid
+    charged = {HALF: 1, LaplaceNoisyMax(0.05): 2}
+    assert ledger.charges == charged
     assert ledger.spent().epsilon == smallest_epsilon(paid, DELTA)[0] < 0.45
 
 
@@ -239,7 +239,7 @@ def test_owners_need_a_delta_that_holds_for_two_teachers(ledger):
 
 
 def test_owners_are_checked_beside_the_debit_too(ledger):
-    """While one asks teachers, another process pays for a gate of its own."""
+    """While one asks teachers, another process is charged for a gate of its own."""
     gate = StabilityGate(epsilon=0.25, delta=4e-6)
     slow, fast = labeller_on(ledger, unit="owner"), labeller_on(ledger, unit="owner")
 
@@ -269,7 +269,7 @@ def test_owners_are_checked_beside_the_debit_too(ledger):
         ),
     ],
 )
-def test_a_batch_that_cannot_be_drawn_for_is_not_paid(ledger, gate, voter, message):
+def test_a_batch_that_cannot_be_drawn_for_is_not_charged(ledger, gate, voter, message):
     labeller = labeller_on(ledger)
     labeller = Labeller(
         voter=voter,

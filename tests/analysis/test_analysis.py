@@ -35,7 +35,7 @@ from pate_tf.analysis.release import release
 from pate_tf.analysis.release_planning import ReleaseRequest
 from pate_tf.analysis.report import ledger_report
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
-from pate_tf.api.calibration import calibrate
+from pate_tf.api.planning import calibrate
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger, LedgerError
 

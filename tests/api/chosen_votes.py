@@ -10,11 +10,12 @@ from pate_tf.accounting import mechanisms
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api.labelling import ReleasePlan, open_ledger, plan_release, release_labels
 from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.api.student_training import Output, make_student
+from pate_tf.api.student_run import check_student, make_student
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
+from pate_tf.students.config import OutputSettings
 from pate_tf.students.kinds import StudentConfig
 from pate_tf.teachers.voters import Voter
 
@@ -95,8 +96,13 @@ def run(
         budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
     ) as ledger:
         split = public.split(pool_size)
+        config = StudentConfig(
+            model=model, max_steps=20, batch_size=16, learning_rate=0.003, seed=seed
+        )
+        output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
+        check_student(config, split, output, directory)
         return make_student(
-            StudentConfig(model=model, max_steps=20, batch_size=16, learning_rate=0.003, seed=seed),
+            config,
             split,
             plan=planned(
                 ensemble,
@@ -109,7 +115,8 @@ def run(
             noise=noise or SystemNoise(),
             teachers=ensemble,
             ledger=ledger,
-            output=Output(directory=directory, save_labels=save_labels, evaluate_on=evaluate_on),
+            directory=directory,
+            output=output,
         )
 
 

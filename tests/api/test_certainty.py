@@ -9,7 +9,7 @@ from labels_for_tests import released_labels
 from pate_tf.accounting.charge import Cost
 from pate_tf.accounting.mechanisms import GaussianHistogram, LaplaceNoisyMax
 from pate_tf.api.reporting import Reporting
-from pate_tf.api.student_training import certainty, warn_of_noise
+from pate_tf.api.student_run import certainty, warn_of_noise
 from pate_tf.core.public import PoolLabels
 from pate_tf.data import catalogue as data
 from pate_tf.queries.labels import Labels
@@ -20,7 +20,7 @@ ANY_POOL = data.load_public("digits").split(10).pool
 
 
 def queried(sure, *, charge=None, counts=True, weights=True, asked=ASKED):
-    """Labels of a pool of which the inputs that nobody asked about are so sure, each its own."""
+    """Labels of a pool; its unqueried inputs have these certainties."""
     number = len(asked) + len(sure)
     shares = np.full((number, 3), 0.0, np.float32)
     shares[: len(asked), 0] = 1.0  # what was asked does not count
@@ -52,7 +52,7 @@ def told(labels):
     return warnings
 
 
-def test_it_is_the_mean_of_inputs_that_nobody_asked_about():
+def test_it_is_the_mean_of_unqueried_inputs():
     assert certainty(queried([0.9, 0.6])) == pytest.approx(0.75)
 
 

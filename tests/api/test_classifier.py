@@ -77,7 +77,7 @@ def test_the_cost_is_that_of_one_fit(fitted):
     assert len(fitted.fitted_.labels) == 60
 
 
-def test_a_clone_fits_alike_and_a_copy_predicts_alike(fitted, records):
+def test_a_clone_fits_and_a_copy_predicts_the_same(fitted, records):
     inputs, labels = records
     again = clone(fitted).fit(inputs[:200], labels[:200], X_public=inputs[200:])
     read = pickle.loads(pickle.dumps(fitted))

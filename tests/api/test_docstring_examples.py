@@ -16,7 +16,7 @@ MODULES = ("data", "datasets", "teachers", "labeller", "labels", "student")
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """How alike inputs are is learnt in few steps."""
+    """A representation is trained in few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contrastive, "STEPS", 30)
         patch.setattr(contrastive, "STUDENT_STEPS", 30)
@@ -44,7 +44,7 @@ def test_examples_give_what_they_say(module, names):
         assert runner.run(test, out=said.append, clear_globs=False).failed == 0, "".join(said)
 
 
-def test_every_class_and_function_of_the_door_has_an_example():
+def test_every_class_and_function_of_the_public_api_has_an_example():
     shown = ("Data", "Teachers", "Labeller", "Labels", "Student", "publish", "recommend")
     for name in shown:
         value = getattr(pate_tf, name)

@@ -22,7 +22,7 @@ from pate_tf.api import student_run as student_report
 from pate_tf.api.labelling import open_ledger
 from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_training import NothingAnsweredError, Output, make_student
+from pate_tf.api.student_run import NothingAnsweredError, make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import load_labels
@@ -46,7 +46,7 @@ def run(folder, teachers, *, mechanism, query_strategy="first"):
             noise=SystemNoise(),
             teachers=teachers,
             ledger=ledger,
-            output=Output(directory=artifacts.RunDirectory(folder)),
+            directory=artifacts.RunDirectory(folder),
         )
 
 
@@ -67,14 +67,14 @@ def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
     assert found.sensitive == {}
 
 
-def test_a_gate_that_stays_shut_says_what_was_paid_and_what_to_do(tmp_path):
+def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
     divided = np.tile(np.arange(100)[:, None] % 2, (1, 400))
     with pytest.raises(NothingAnsweredError) as refusal:
         run(tmp_path, FakeEnsemble(divided), mechanism=GATE)
     message = str(refusal.value)
     assert "at least one label of 40, got none" in message and "\n" not in message
     assert "epsilon 1 at delta 1e-05" in message and "was charged" in message
-    assert "fewer queries" in message and "paid for again" in message
+    assert "fewer queries" in message and "charged again" in message
     values, rows = student_report.unanswered_report(
         refusal.value, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
     )
@@ -150,7 +150,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)
         assert ledger.charges == {mechanism: 1}
-    # Asked again, the same is answered, and nothing is paid or drawn.
+    # Asked again, the same is answered, and nothing is charged or drawn.
     again = run(tmp_path, teachers, mechanism=mechanism).labels
     assert again.seal == queried.seal and again.released.cost == queried.released.cost
     found = analysed(tmp_path)

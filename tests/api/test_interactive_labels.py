@@ -7,12 +7,12 @@ import pytest
 from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
-from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.api import student_run as student_report
 from pate_tf.api.labelling import open_ledger
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_training import Output, make_student
+from pate_tf.api.student_run import make_student
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
@@ -49,7 +49,7 @@ def students(monkeypatch) -> list[int]:
     return learnt
 
 
-def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_on(
+def test_each_round_is_tested_and_charged_and_the_student_answers_from_the_second_on(
     tmp_path, students
 ):
     teachers = FakeEnsemble(table(100))
@@ -60,7 +60,7 @@ def test_each_round_is_tested_and_paid_and_the_student_answers_from_the_second_o
         rows = [row for row in ledger.history() if row.kind == "debit"]
         assert [row.details["num_queries"] for row in rows] == [NUM_QUERIES // ROUNDS] * ROUNDS
         # Draws that heed a student depend on earlier labels: no data-dependent cost holds.
-        assert [batch.adaptive for batch in paid_counts(ledger)] == [False, True, True, True]
+        assert [batch.adaptive for batch in stored_counts(ledger)] == [False, True, True, True]
         # The first round has no student: six in ten of its queries are the teachers'.
         assert students[0] == 6
         answered = labels.released.num_answered
@@ -104,7 +104,7 @@ def test_a_student_is_made_stated_and_reported(tmp_path):
             noise=SystemNoise(),
             teachers=FakeEnsemble(table(100)),
             ledger=ledger,
-            output=Output(directory=artifacts.RunDirectory(tmp_path)),
+            directory=artifacts.RunDirectory(tmp_path),
         )
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)

@@ -12,7 +12,7 @@ from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.api.labelling import open_ledger
 from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_training import learn
+from pate_tf.api.student_run import learn
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.queries.labels import Labels, load_labels

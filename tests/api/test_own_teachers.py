@@ -21,7 +21,7 @@ def data() -> pate_tf.Data:
 
 
 class Says:
-    """A teacher of nobody's making."""
+    """A teacher that always gives one label."""
 
     def __init__(self, label: int, *, scores: bool = False) -> None:
         self.label, self.scores = label, scores
@@ -35,7 +35,7 @@ def plurality(votes: np.ndarray) -> np.ndarray:
     return np.array([np.bincount(column, minlength=10).argmax() for column in votes.T])
 
 
-def bought(teachers, data, number=10):
+def released(teachers, data, number=10):
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, number)
     return labels
@@ -49,13 +49,13 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
     teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
     assert len(teachers) == 9
     np.testing.assert_array_equal(teachers.votes(data.pool.inputs[:12]), votes)
-    labels = bought(teachers, data, 12)
+    labels = released(teachers, data, 12)
     np.testing.assert_array_equal(labels.labels, truth)
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     statement = pate_tf.publish(student, tmp_path / "out").statement
     assert statement.num_teachers == 9
     with pytest.raises(ValueError, match="the stored labels cover 12 queries"):
-        bought(teachers, data, 13)
+        released(teachers, data, 13)
     with pytest.raises(ValueError, match="inputs: expected at most the 12 that were labelled"):
         teachers.votes(data.pool.inputs[:13])
 
@@ -88,12 +88,12 @@ def test_models_of_all_kinds_vote_together(tmp_path, data):
     np.testing.assert_array_equal(votes[1], tree.predict(asked.reshape(20, -1)))
     assert (votes[2:] == 3).all()
     assert votes.dtype == np.int64
-    labels = bought(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)
+    labels = released(pate_tf.Teachers.from_models([Says(3)] * 3, directory=tmp_path / "3"), data)
     assert (labels.labels == 3).all()
 
 
 def test_a_ledger_belongs_to_its_models(tmp_path, data):
-    bought(pate_tf.Teachers.from_models([Says(3), Says(4)], directory=tmp_path), data)
+    released(pate_tf.Teachers.from_models([Says(3), Says(4)], directory=tmp_path), data)
     again = pate_tf.Teachers.from_models([Says(3), Says(4)], directory=tmp_path)
     with pate_tf.Labeller(again, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 10
@@ -104,9 +104,9 @@ def test_a_ledger_belongs_to_its_models(tmp_path, data):
 
 def test_other_weights_are_other_models(tmp_path, data):
     one, two = (api_helpers.net(data.dataset) for _ in range(2))
-    bought(pate_tf.Teachers.from_models([one], directory=tmp_path), data)
+    released(pate_tf.Teachers.from_models([one], directory=tmp_path), data)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
-        bought(pate_tf.Teachers.from_models([two], directory=tmp_path), data)
+        released(pate_tf.Teachers.from_models([two], directory=tmp_path), data)
 
 
 def test_a_folder_of_models(tmp_path, data):
@@ -118,7 +118,7 @@ def test_a_folder_of_models(tmp_path, data):
     np.testing.assert_array_equal(
         votes[1], loaded.predict(data.pool.inputs, verbose=0).argmax(axis=1)
     )
-    assert len(bought(teachers, data)) == 10
+    assert len(released(teachers, data)) == 10
     np.testing.assert_array_equal(teachers.votes(data.pool.inputs), votes)
 
 
@@ -133,7 +133,7 @@ class Fails:
 def test_what_a_model_says_wrong_is_one_line_and_no_record(tmp_path, data, model):
     teachers = pate_tf.Teachers.from_models([Says(1), model], directory=tmp_path)
     with pytest.raises(ValueError, match=r"^models: expected a label or 10 scores") as caught:
-        bought(teachers, data)
+        released(teachers, data)
     assert "918273" not in str(caught.value)
     with pate_tf.Labeller(teachers, MECHANISM, delta=1e-5) as labeller:
         assert labeller.spent().num_queries == 0  # nothing was charged
@@ -216,12 +216,12 @@ def test_teachers_of_owners_protect_owners(kind, tmp_path, data):
     for unit, teachers in by_unit.items():
         assert teachers.unit == teachers.known.voter(data.pool).unit == unit
         assert teachers.known.voter(data.pool).digest == teachers.known.digest
-        assert bought(teachers, data).cost.unit == unit
+        assert released(teachers, data).cost.unit == unit
 
 
 def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
     teachers = owned("owner", tmp_path)
-    labels = bought(teachers, data)
+    labels = released(teachers, data)
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     statement = pate_tf.publish(student, tmp_path / "out").statement
     assert statement.unit == "owner"
@@ -229,9 +229,9 @@ def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
 
 
 def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):
-    bought(owned("record", tmp_path), data)
+    released(owned("record", tmp_path), data)
     with pytest.raises(pate_tf.LedgerError, match="that this ledger was opened for, got another"):
-        bought(owned("owner", tmp_path), data)
+        released(owned("owner", tmp_path), data)
 
 
 @pytest.mark.parametrize("unit", ["owners", "", "Record"])
@@ -299,7 +299,7 @@ def test_teachers_that_draw_from_what_all_share_are_refused_before_training(net,
 
 
 def test_students_that_draw_from_what_all_share_are_refused(tmp_path, data):
-    labels = bought(owned("record", tmp_path), data)
+    labels = released(owned("record", tmp_path), data)
     with pytest.raises(ValueError, match=REFUSED):
         pate_tf.Student(model=noisy_net, steps=2).fit(data.pool, labels)
     with pytest.raises(ValueError, match=REFUSED):
@@ -331,6 +331,6 @@ def test_records_are_recognised_whatever_teachers_learn_from(tmp_path, data):
         ).fit(brought.private, brought.pool)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            bought(teachers, brought)
+            released(teachers, brought)
         same = [one for one in told if "ensembles of the same private records" in str(one.message)]
         assert len(same) == number

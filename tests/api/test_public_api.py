@@ -15,7 +15,7 @@ BUDGET = 10.0
 
 
 class Whole:
-    """One run through the door; don't write to it."""
+    """One whole run; don't write to it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return Whole(tmp_path_factory.mktemp("door"))
+    return Whole(tmp_path_factory.mktemp("whole"))
 
 
 def test_fit_returns_the_object_and_settings_stand_in_the_constructor(whole):

@@ -118,12 +118,10 @@ class Given:
 
 def test_a_comparison_measures_nothing_and_ends(tmp_path):
     found = student_report.compare(
-        student_report.ComparisonRun(
-            sources=Given(artifacts.RunDirectory(tmp_path)),
-            settings=StudentSettings(model="mlp", max_steps=5, batch_size=8),
-            num_queries=20,
-            temperature=1.0,
-        )
+        Given(artifacts.RunDirectory(tmp_path)),
+        StudentSettings(model="mlp", max_steps=5, batch_size=8),
+        num_queries=20,
+        temperature=1.0,
     )
     assert found.values["distilled_accuracy"] is found.values["constant_answer_accuracy"] is None
     assert dict(found.rows)["labels by plurality"] == NOT_MEASURED
@@ -157,5 +155,5 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     assert made.values["student_accuracy"] is None
     kept = artifacts.read_json(tmp_path / "sensitive" / "student_report.json")
     assert kept == json.loads(json.dumps(made.values))
-    # What was found out is for whoever holds the private data.
+    # The report is for the holder of the private data.
     assert repr(made) == "RunReport()"

@@ -179,7 +179,7 @@ def test_asking_again_costs_nothing_and_answers_the_same(tmp_path):
     assert second.published.student_folder.name == "2"
 
 
-def test_more_queries_and_other_mechanisms_are_paid_for(tmp_path):
+def test_more_queries_and_other_mechanisms_are_charged(tmp_path):
     ensemble = FakeEnsemble(table(90))
     first = run(tmp_path, ensemble)
     more = run(tmp_path, ensemble, num_queries=NUM_QUERIES + 10)
@@ -228,7 +228,7 @@ def test_a_budget_that_does_not_suffice_releases_nothing(tmp_path):
         run(tmp_path, ensemble, epsilon_budget=0.5)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.glob("released/*")) == []
-    # The budget stands: another run can't slip past it, a smaller one can be paid.
+    # The budget stands: another run can't slip past it, a smaller one fits.
     with pytest.raises(LedgerError):
         run(tmp_path, ensemble, epsilon_budget=50.0)
     result = run(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)
@@ -322,7 +322,7 @@ def unanimous() -> np.ndarray:
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_a_run_killed_between_rounds_asks_the_same_again_and_pays_for_no_round_twice(
+def test_a_run_killed_between_rounds_asks_the_same_again_and_charges_no_round_twice(
     tmp_path, monkeypatch
 ):
     mechanism = mechanisms.LaplaceNoisyMax(5.0)
@@ -368,7 +368,7 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_a_round_is_paid_for_only_if_all_later_ones_can_be(tmp_path):
+def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
     ensemble = FakeEnsemble(table(95))
     cost, _ = mechanisms.LaplaceNoisyMax(0.1).data_independent_epsilon(
         num_queries=NUM_QUERIES - 1, delta=1e-5
@@ -379,13 +379,13 @@ def test_a_round_is_paid_for_only_if_all_later_ones_can_be(tmp_path):
     assert ensemble.asked == 0
     result = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
     assert result.published.statement.epsilon_ensemble <= cost
-    # What is paid for is free, although nothing is left.
+    # What was charged is free, although nothing is left.
     again = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
     assert again.published.statement.epsilon_ensemble == result.published.statement.epsilon_ensemble
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
+def test_matched_inputs_are_learnt_from_and_not_charged(tmp_path, monkeypatch):
     monkeypatch.setattr(siamese, "CONFIDENT", 1e-9)  # everything matches something
     options = {"mechanism": mechanisms.LaplaceNoisyMax(5.0), "query_rounds": 1}
     result = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="siamese", **options)
@@ -397,7 +397,7 @@ def test_matched_inputs_are_learnt_from_and_not_paid_for(tmp_path, monkeypatch):
         == result.published.statement.num_answered
         == NUM_QUERIES
     )
-    # What is published as labels is what was paid for.
+    # What is published as labels is what was charged.
     assert labels(tmp_path)["labels"].shape == (NUM_QUERIES,)
     fewer = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="random", **options)
     assert fewer.published.statement.epsilon_ensemble == result.published.statement.epsilon_ensemble

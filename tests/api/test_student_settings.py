@@ -9,7 +9,7 @@ from pate_tf.students.config import StudentSettings
 PUBLIC = data.load_public("digits")
 
 
-def test_a_students_settings_are_its_own_where_nobody_says_otherwise():
+def test_a_students_settings_have_defaults_of_their_own():
     from pate_tf.students.config import complete
     from pate_tf.students.kinds import kind_of, names
 

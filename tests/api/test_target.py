@@ -51,7 +51,7 @@ def run(folder, teachers, told=None, **changes):
     return train_student.run(asked, Reporting(note=note))
 
 
-def test_the_plan_is_told_before_anything_is_paid_and_kept_and_stated(tmp_path):
+def test_the_plan_is_told_before_anything_is_charged_and_kept_and_stated(tmp_path):
     told = []
     report = run(tmp_path, FakeEnsemble(table(100)), told=told, mechanism=StabilityGate)
     values = report.values

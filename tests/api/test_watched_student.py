@@ -11,7 +11,7 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.api.labelling import open_ledger
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_training import Output, make_student
+from pate_tf.api.student_run import make_student
 from pate_tf.core import artifacts
 from pate_tf.students.kinds import StudentConfig
 
@@ -35,7 +35,7 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
             noise=SeededNoise(3),
             teachers=ensemble,
             ledger=ledger,
-            output=Output(directory=directory),
+            directory=directory,
         )
 
 

@@ -318,7 +318,7 @@ def test_other_releases_of_the_same_votes_are_refused(run, succeed, tmp_path, h1
     assert succeed(h1, "--input_is_counts", RELEASE).report["sanitised"] == first
     replaced = succeed(h1, "--input_is_counts", *change, "--discard_release")
     assert replaced.report["discarded_releases"] == 1
-    # Whoever saw both could choose: either may fail.
+    # A reader of both could choose: either may fail.
     assert replaced.report["sanitised"]["confidence"] == pytest.approx(0.98)
     assert "stated by the user never to have been published" in replaced.out
     assert run(h1, "--input_is_counts", RELEASE).code == 1
@@ -743,7 +743,7 @@ def test_a_ledger_is_charged_for_a_release_only_when_asked_to(succeed, tmp_path)
     assert "--release=sanitised draws one" in ended.out
     drawn = succeed(flag, "--release=sanitised").report["sanitised"]
     assert last_row() == "released"
-    # What was paid for is shown without asking.
+    # What was charged is shown without asking.
     for again in (flag, f"--ledger={tmp_path}/run/sensitive"):
         assert succeed(again).report["sanitised"] == drawn
     assert last_row() == "released"

@@ -45,7 +45,7 @@ def report_of(folder):
         ),
     ],
 )
-def test_a_parameter_of_another_mechanism_is_refused_before_anything_is_paid(
+def test_a_parameter_of_another_mechanism_is_refused_before_anything_is_charged(
     teachers, flags, message
 ):
     ended = run_script("train_student.py", *HERE, *flags, folder=teachers)
@@ -93,7 +93,7 @@ def test_a_toy_labels_and_is_stated(teachers):
     report = report_of(teachers)
     assert report["mechanism"] == {"name": "toy_noisy_max", "epsilon": 2.0}
     assert 0.0 < report["epsilon_data_independent"] <= 40.0
-    # Nobody derived a bound for it: nothing smaller than the worst case is known.
+    # No bound is known for it: nothing smaller than the worst case is known.
     assert report["epsilon_data_dependent"] is None
     assert "none: nobody derived any for a toy" in ended.out
     page = (teachers / "run/released/privacy_statement.md").read_text()

@@ -67,11 +67,11 @@ def weighted(clinic):
 
 
 def test_weights_let_teachers_find_the_rare_class_and_reports_tell(clinic, weighted):
-    alike = teach(clinic, "alike", "--max_steps=20")
-    assert alike["constant_answer_accuracy"] > 0.9
-    assert alike["teachers_constant"] == 6
-    assert alike["teacher_balanced_accuracy_mean"] == 0.5
-    assert "6 of 6 teachers always give the same answer" in alike["out"]
+    constant = teach(clinic, "constant", "--max_steps=20")
+    assert constant["constant_answer_accuracy"] > 0.9
+    assert constant["teachers_constant"] == 6
+    assert constant["teacher_balanced_accuracy_mean"] == 0.5
+    assert "6 of 6 teachers always give the same answer" in constant["out"]
     assert weighted["teacher_balanced_accuracy_mean"] > 0.8
     assert weighted["teachers_constant"] == 0
     assert "mean balanced accuracy" in weighted["out"]

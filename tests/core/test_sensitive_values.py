@@ -21,7 +21,7 @@ SENSITIVE = {
     "RecordSet": ("digest", "sketch", "num_records"),
     "Partition": ("assignment",),
     "LedgerRow": ("details",),
-    "PaidCounts": ("answered",),
+    "StoredCounts": ("answered",),
     "DistinctHistograms": ("rows", "weights"),
     "LogCost": ("steps",),
     "Forest": ("children", "features", "thresholds", "probabilities"),
@@ -51,7 +51,7 @@ OF_PARTS = {
     "VoteSource": ("groups", "labels"),
     "Data": ("private",),
     "Work": ("examples",),
-    "PaidCounts": ("counts",),
+    "StoredCounts": ("counts",),
     "AnalysisReport": ("analysis",),
 }
 

@@ -21,7 +21,7 @@ from pate_tf.accounting.mechanisms import (
     PermuteAndFlip,
 )
 from pate_tf.accounting.planning import ReleasePlan
-from pate_tf.aggregation.labeller import paid_counts
+from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 HERE = pathlib.Path(__file__).parent
@@ -81,7 +81,7 @@ def check(ledger, version, expected):
     assert (spent.num_queries, spent.num_answered) == (30, expected["num_answered"])
     assert [row.kind for row in ledger.history()][: len(expected["kinds"])] == expected["kinds"]
     assert (ledger.epsilon_budget, ledger.was_raised, ledger.is_secure) == (25.0, True, True)
-    assert [batch.mechanism for batch in paid_counts(ledger)] == MECHANISMS
+    assert [batch.mechanism for batch in stored_counts(ledger)] == MECHANISMS
     kept = {"drawn": {"steps": -3}, "key": {"votes": "ab"}} if version == 2 else None
     assert ledger.stored_release() == kept
 

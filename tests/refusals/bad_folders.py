@@ -63,8 +63,8 @@ def many_kinds(folder: pathlib.Path) -> None:
     np.savez(folder / "several.npz", a=np.arange(3))
 
 
-def paid(folder: pathlib.Path) -> None:
-    """Ten labels of the ensemble in `run` are paid for."""
+def with_labels(folder: pathlib.Path) -> None:
+    """Releases ten labels of the ensemble in `run`."""
     ended = run_script(
         "train_student.py",
         *("--teachers_dir=run", "--train_dir=run", "--queries=10", "--max_steps=5"),

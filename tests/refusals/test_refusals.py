@@ -203,7 +203,7 @@ OF_LEDGERS = [
             *("--teachers_dir=run", "--queries=20", "--max_steps=5", "--lap_scale=5"),
             *("--epsilon_budget=0.01", "--delta=1e-5", "--new_budget_i_understand"),
         ),
-        prepare=bad_folders.paid,
+        prepare=bad_folders.with_labels,
         told="epsilon_budget: expected at least what this ensemble has spent",
     ),
     Case(
@@ -312,7 +312,7 @@ def test_the_whole_of_a_users_exception_is_shown_when_asked_for(tmp_path):
 
 def test_an_earlier_file_of_votes_that_is_broken_spoils_nothing(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
-    bad_folders.paid(tmp_path)
+    bad_folders.with_labels(tmp_path)
     (votes,) = (tmp_path / "run" / "sensitive" / "votes").iterdir()
     votes.write_bytes(votes.read_bytes()[:50])
     ended = run_script(
@@ -325,7 +325,7 @@ def test_an_earlier_file_of_votes_that_is_broken_spoils_nothing(trained, tmp_pat
     assert (tmp_path / "run" / "released" / "student" / "2").is_dir()
 
 
-def test_what_failed_after_paying_is_free_the_next_time(trained, tmp_path):
+def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "run")
     failing = run_script(STUDENT, *ASK, folder=tmp_path, setup=_fail_to_export)
     assert failing.code == 1
@@ -359,18 +359,18 @@ def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
 
 
 def test_a_chief_names_the_workers_that_it_waits_for(tmp_path):
-    nobody = "127.0.0.1:9"
-    cluster = {"cluster": {"worker": [nobody]}, "task": {"type": "chief", "index": 0}}
+    silent = "127.0.0.1:9"
+    cluster = {"cluster": {"worker": [silent]}, "task": {"type": "chief", "index": 0}}
     running = start_script(
         TEACHERS, *TEACH, folder=tmp_path, setup=partial(_set_cluster, json.dumps(cluster))
     )
     began = time.monotonic()
-    while not running.err.exists() or nobody not in running.err.read_text():
+    while not running.err.exists() or silent not in running.err.read_text():
         assert time.monotonic() - began < 120.0, running.err.read_text()
         time.sleep(0.1)
     running.kill()
     told = running.wait().err
-    assert told == (f"warning: TF_CONFIG: waiting for the workers {nobody}, which don't answer\n")
+    assert told == (f"warning: TF_CONFIG: waiting for the workers {silent}, which don't answer\n")
 
 
 def _set_cluster(text):

@@ -11,7 +11,7 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax, StabilityGate
 from pate_tf.api.labelling import open_ledger
 from pate_tf.api.publishing import publish_model
 from pate_tf.api.settings import Budget
-from pate_tf.api.student_training import learn
+from pate_tf.api.student_run import learn
 from pate_tf.core.sensitive import Votes
 from pate_tf.queries import propagation, strategies
 from pate_tf.queries.labels import load_labels
@@ -135,7 +135,7 @@ def test_labels_of_a_part_of_the_pool_are_asked_alone(tmp_path):
         ({"num_neighbours": -1}, "expected at least 0 and finite, got -1"),
     ],
 )
-def test_what_can_not_be_asked_is_refused_before_it_is_paid(tmp_path, changes, message):
+def test_what_can_not_be_asked_is_refused_before_it_is_charged(tmp_path, changes, message):
     teachers = FakeEnsemble(table(90))
     with pytest.raises(ValueError, match=f"num_neighbours: {message}") as caught:
         labels_of(tmp_path, teachers, **changes)
