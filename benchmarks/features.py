@@ -30,9 +30,10 @@ from pate_tf.accounting.planning import least_noise
 from pate_tf.api import run_folder
 from pate_tf.api import student_run as train_student
 from pate_tf.api import teacher_training as train_teachers
+from pate_tf.api.run_folder import TeacherRun
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 DELTA = 1e-5
 
@@ -113,7 +114,7 @@ def measured(one: Setting, data_dir: pathlib.Path | None, folder: pathlib.Path) 
     began = time.monotonic()
     teachers = train_teachers.run(
         TeacherSettings(model="ridge"),
-        RunSettings(
+        TeacherRun(
             dataset=one.dataset, data_dir=data_dir, num_teachers=one.num_teachers, folder=folder
         ),
     )

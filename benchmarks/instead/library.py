@@ -18,9 +18,9 @@ from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api import student_run as train_student
 from pate_tf.api import teacher_training as train_teachers
 from pate_tf.api.feature_sums import SumsSource
-from pate_tf.api.run_folder import TeacherSource
+from pate_tf.api.run_folder import TeacherRun, TeacherSource
 from pate_tf.api.settings import Budget, LabelSettings
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default
 NUM_STRONG = 250
@@ -33,7 +33,7 @@ def train(problem: Problem, folder: pathlib.Path, model: str | None) -> dict[str
     with registry_in(folder.parent / "state"):
         report = train_teachers.run(
             TeacherSettings(model=model, seed=problem.seed, max_steps=5 if quick else None),
-            RunSettings(
+            TeacherRun(
                 dataset=problem.source.dataset,
                 data_dir=problem.source.data_dir,
                 num_teachers=None if model == WEAK else num_strong,

@@ -38,15 +38,15 @@ def sums_by_class(
     numbers: what is longer, or not finite, counts as zero.
 
     Args:
-      vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an L2
-        norm of at most 1.
-      labels: `[num_records]`.
-      num_classes: number of classes.
-      owners: whose each record is, `[num_records]`; all records of an owner must be here. None
-        where single records are protected.
+        vectors: of `models.encoder.record_vectors`, `[num_records, num_features + 1]`, each of an
+            L2 norm of at most 1.
+        labels: `[num_records]`.
+        num_classes: number of classes.
+        owners: whose each record is, `[num_records]`; all records of an owner must be here. None
+            where single records are protected.
 
     Returns:
-      In steps of 1 / LATTICE.
+        In steps of 1 / LATTICE.
     """
     classes, found = labels, vectors
     unit: IntArray = np.arange(len(labels))
@@ -74,10 +74,10 @@ class ReleasedSums:
     """Public: noisy sums that were charged, with their cost.
 
     Attributes:
-      values: int64 `[num_features + 1, num_classes]` in units of 1 / LATTICE, read-only.
-      cost: data-independent.
-      ledger_rows: the row that was charged.
-      secure_noise: False if the noise came from a seed; then nothing is private.
+        values: int64 `[num_features + 1, num_classes]` in units of 1 / LATTICE, read-only.
+        cost: data-independent.
+        ledger_rows: the row that was charged.
+        secure_noise: False if the noise came from a seed; then nothing is private.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -101,17 +101,17 @@ def release_sums(
     each amount of noise. A crash after the debit loses budget, never privacy.
 
     Args:
-      sums: of the ensemble's records, each of which adds a length of at most 1.
-      mechanism: one that adds up records, whose noise was fixed without looking at private data.
-      ledger: the ensemble's, opened for labelling.
-      noise: where privacy noise comes from.
-      unit: what is protected, "record" or "owner".
+        sums: of the ensemble's records, each of which adds a length of at most 1.
+        mechanism: one that adds up records, whose noise was fixed without looking at private data.
+        ledger: the ensemble's, opened for labelling.
+        noise: where privacy noise comes from.
+        unit: what is protected, "record" or "owner".
 
     Raises:
-      ValueError: if it adds up none, the noise can't be drawn, or it leaves no finite
-        guarantee to owners.
-      BudgetExceeded: if they don't fit; then nothing is charged or drawn.
-      LedgerError: if the ledger can't be used.
+        ValueError: if it adds up none, the noise can't be drawn, or it leaves no finite guarantee
+            to owners.
+        BudgetExceeded: if they don't fit; then nothing is charged or drawn.
+        LedgerError: if the ledger can't be used.
     """
     check_scales(mechanism)
     if not isinstance(mechanism, ReleasesFeatureSums):

@@ -18,7 +18,7 @@ class VoteAggregation(tf.Module):
     `tf.saved_model.save`. They stay in int64 throughout.
 
     Attributes:
-      num_classes: number of classes.
+        num_classes: number of classes.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -34,14 +34,14 @@ class VoteAggregation(tf.Module):
         """Counts the votes of each query.
 
         Args:
-          labels: the teachers' labels, int64 `[num_teachers, batch]`.
+            labels: the teachers' labels, int64 `[num_teachers, batch]`.
 
         Returns:
-          Counts, int64 `[batch, num_classes]`; every row sums to num_teachers.
+            Counts, int64 `[batch, num_classes]`; every row sums to num_teachers.
 
         Raises:
-          tf.errors.InvalidArgumentError: if a label is not from 0 to num_classes - 1. The message
-            carries no label.
+            tf.errors.InvalidArgumentError: if a label is not from 0 to num_classes - 1. The message
+                carries no label.
         """
         in_range = tf.reduce_all((labels >= 0) & (labels < self.num_classes))
         check = tf.debugging.Assert(
@@ -64,12 +64,12 @@ class VoteAggregation(tf.Module):
         """Adds noise to counts and returns the class with the largest sum.
 
         Args:
-          counts: int64 `[batch, num_classes]`, below 2**40.
-          noise: int64 `[batch, num_classes]`, in units of 1/LATTICE votes, as drawn by
-            `AdditiveNoisyMax.additive_noise`.
+            counts: int64 `[batch, num_classes]`, below 2**40.
+            noise: int64 `[batch, num_classes]`, in units of 1/LATTICE votes, as drawn by
+                `AdditiveNoisyMax.additive_noise`.
 
         Returns:
-          Labels, int64 `[batch]`, the lowest index among equal sums.
+            Labels, int64 `[batch]`, the lowest index among equal sums.
         """
         sums = counts * LATTICE + noise
         # tf.argmax doesn't promise which of several equal maxima it returns.

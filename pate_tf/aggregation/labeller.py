@@ -46,14 +46,14 @@ def store_counts(
     """Stores the counts of a charged batch, durably, before its labels are released.
 
     Args:
-      folder: the ledger's.
-      debit: sequence of the batch's ledger row.
-      counts: int64 `[num_queries, num_classes]`.
-      labels: what was drawn for them; None where a label was withheld.
-      adaptive: see `StoredCounts`.
+        folder: the ledger's.
+        debit: sequence of the batch's ledger row.
+        counts: int64 `[num_queries, num_classes]`.
+        labels: what was drawn for them; None where a label was withheld.
+        adaptive: see `StoredCounts`.
 
     Raises:
-      LedgerError: if they can't be stored.
+        LedgerError: if they can't be stored.
     """
     path = _counts_path(folder, debit)
     answered = np.array([label is not None for label in labels], np.bool_)
@@ -72,11 +72,11 @@ class StoredCounts:
     """Sensitive: the counts behind the answers of one debit.
 
     Attributes:
-      debit: sequence of the ledger row.
-      mechanism: what answered.
-      counts: a row for each query that was charged, answered or withheld.
-      answered: which of them got a label, `[num_queries]`.
-      adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
+        debit: sequence of the ledger row.
+        mechanism: what answered.
+        counts: a row for each query that was charged, answered or withheld.
+        answered: which of them got a label, `[num_queries]`.
+        adaptive: whether they depend on earlier noisy labels, so that no data-dependent cost holds.
     """
 
     debit: int
@@ -92,7 +92,7 @@ def stored_counts(ledger: Ledger) -> Iterator[StoredCounts]:
     A debit whose answers were lost in a crash released nothing and is left out.
 
     Raises:
-      LedgerError: if the counts of a debit are missing, damaged, or of another shape.
+        LedgerError: if the counts of a debit are missing, damaged, or of another shape.
     """
     mechanisms: dict[int, Mechanism] = {}
     for row in ledger.history():
@@ -132,11 +132,11 @@ def cost_of_labels(
     """Returns what labels cost at the ledger's delta, data-independent.
 
     Args:
-      ledger: that was charged.
-      mechanism: what drew the labels.
-      num_distinct: how many different queries were asked for them.
-      rows: sequences of the rows that charged them.
-      unit: what is protected, "record" or "owner".
+        ledger: that was charged.
+        mechanism: what drew the labels.
+        num_distinct: how many different queries were asked for them.
+        rows: sequences of the rows that charged them.
+        unit: what is protected, "record" or "owner".
     """
     number = len(rows) if mechanism.charged_per_batch else num_distinct
     charged = _charged(ledger, mechanism, number=number, rows=rows)
@@ -168,10 +168,10 @@ def _charged(
     mechanism that is charged once for a batch every batch counts, up to theirs.
 
     Args:
-      ledger: that was charged.
-      mechanism: what drew the labels.
-      number: how often it was charged for them.
-      rows: sequences of the rows that charged them.
+        ledger: that was charged.
+        mechanism: what drew the labels.
+        number: how often it was charged for them.
+        rows: sequences of the rows that charged them.
     """
     own: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
     return own + batches_before(ledger.history(), mechanism, last=max(rows, default=0))
@@ -188,11 +188,11 @@ def query_digests(inputs: npt.NDArray[Any], mechanism: Mechanism) -> list[bytes]
     Inputs that differ in a single bit, or in their type, are different queries, each charged.
 
     Args:
-      inputs: `[num_queries, ...]`.
-      mechanism: what answers.
+        inputs: `[num_queries, ...]`.
+        mechanism: what answers.
 
     Returns:
-      A digest of 16 bytes for each query.
+        A digest of 16 bytes for each query.
     """
     start = canonical_json([mechanism.to_dict(), inputs.dtype.str, inputs.shape[1:]]).encode()
     prefix = hashlib.blake2b(start + b"\0", digest_size=QUERY_DIGEST_BYTES)
@@ -208,13 +208,13 @@ def check_owners(ledger: Ledger, mechanism: Mechanism, number: int, *, unit: str
     """Checks that a guarantee against replacing an owner is left, where owners are protected.
 
     Args:
-      ledger: what was charged so far.
-      mechanism: what is to be charged.
-      number: how often.
-      unit: what is protected, "record" or "owner".
+        ledger: what was charged so far.
+        mechanism: what is to be charged.
+        number: how often.
+        unit: what is protected, "record" or "owner".
 
     Raises:
-      ValueError: if what has a delta of its own would use up so much that there is none.
+        ValueError: if what has a delta of its own would use up so much that there is none.
     """
     charged = Counter(ledger.charges) + Counter({mechanism: number})
     if unit != "owner" or all(one.approximate is None for one in charged):
@@ -241,15 +241,16 @@ class Labeller:
     with a query that has no answer yet, and its batches are fixed beforehand.
 
     Attributes:
-      voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
-        Called before anything is charged, and only with queries that have no answer yet. Every
-        teacher has one vote on every query.
-      ledger: the ensemble's ledger, opened for labelling.
-      noise: where privacy noise comes from.
-      noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
-        with the largest counts * LATTICE + noise, int64 `[num_queries]`: `VoteAggregation.label`.
-      num_classes: number of classes.
-      unit: what one part of the private data is, "record" or "owner": what the cost protects.
+        voter: from inputs `[num_queries, ...]` to the teachers' votes or counts, in the same order.
+            Called before anything is charged, and only with queries that have no answer yet. Every
+            teacher has one vote on every query.
+        ledger: the ensemble's ledger, opened for labelling.
+        noise: where privacy noise comes from.
+        noisy_winners: from counts and noise, both int64 `[num_queries, num_classes]`, to the class
+            with the largest counts * LATTICE + noise, int64 `[num_queries]`:
+            `VoteAggregation.label`.
+        num_classes: number of classes.
+        unit: what one part of the private data is, "record" or "owner": what the cost protects.
     """
 
     voter: CountVotes
@@ -272,26 +273,26 @@ class Labeller:
         """Charges the queries that were never answered, answers them, and returns all answers.
 
         Args:
-          inputs: the queries, `[num_queries, ...]`, public.
-          mechanism: what draws the labels; the same value accounts for them.
-          query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
-          adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
-            holds for them too; no data-dependent one does, and the votes are stored as such.
-          num_later: how many queries are yet to come, which must be affordable after these.
-          predictions: what a student of earlier labels says of the queries, its probabilities
-            `[num_queries, num_classes]`, for a mechanism that uses them. Such queries count as
-            adaptive.
+            inputs: the queries, `[num_queries, ...]`, public.
+            mechanism: what draws the labels; the same value accounts for them.
+            query_indices: positions of the queries in the pool, `[num_queries]`. Default: 0, 1, ...
+            adaptive: whether the queries depend on earlier noisy labels. The data-independent cost
+                holds for them too; no data-dependent one does, and the votes are stored as such.
+            num_later: how many queries are yet to come, which must be affordable after these.
+            predictions: what a student of earlier labels says of the queries, its probabilities
+                `[num_queries, num_classes]`, for a mechanism that uses them. Such queries count as
+                adaptive.
 
         Returns:
-          The labels, with the cost of these queries alone (each distinct query once).
+            The labels, with the cost of these queries alone (each distinct query once).
 
         Raises:
-          ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
-            voter's counts don't fit or differ in how many votes a query has, or a mechanism that is
-            charged once for a batch fixed beforehand gets a part of it.
-          BudgetExceeded: if the new queries and the later ones don't all fit; then none is charged
-            or answered.
-          LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
+            ValueError: if the mechanism draws no noise, inputs and indices differ in number, the
+                voter's counts don't fit or differ in how many votes a query has, or a mechanism
+                that is charged once for a batch fixed beforehand gets a part of it.
+            BudgetExceeded: if the new queries and the later ones don't all fit; then none is
+                charged or answered.
+            LedgerError: if the ledger can't be used, or the mechanism has no finite guarantee.
         """
         check_drawable(mechanism)
         if mechanism.charged_per_batch and (adaptive or num_later):

@@ -33,7 +33,7 @@ def check_drawable(mechanism: Mechanism) -> None:
     """Checks that a mechanism draws noise, and that its scale can be drawn exactly.
 
     Raises:
-      ValueError: if it draws none, or a scale is not from 2**-30 to 2**30 votes.
+        ValueError: if it draws none, or a scale is not from 2**-30 to 2**30 votes.
     """
     if "draw" in mechanism.lacks:
         raise ValueError(
@@ -47,7 +47,7 @@ def check_scales(mechanism: Mechanism) -> None:
     """Checks that the scales of a mechanism's noise can be drawn exactly.
 
     Raises:
-      ValueError: if one is not from 2**-30 to 2**30.
+        ValueError: if one is not from 2**-30 to 2**30.
     """
     for name, scale in mechanism.noise_scales.items():
         _check_scale(name, scale)
@@ -59,7 +59,7 @@ class NoiseSource(abc.ABC):
     A subclass gives the stream and the two integer distributions; the rest is arithmetic on them.
 
     Attributes:
-      is_secure: whether the stream is unpredictable; the ledger records it with every debit.
+        is_secure: whether the stream is unpredictable; the ledger records it with every debit.
     """
 
     is_secure: ClassVar[bool]
@@ -80,7 +80,7 @@ class NoiseSource(abc.ABC):
         """Returns one integer k with probability proportional to e^(-k^2/(2 sigma^2)).
 
         Raises:
-          ValueError: if sigma is not from 2**-30 to 2**30.
+            ValueError: if sigma is not from 2**-30 to 2**30.
         """
         _check_scale("sigma", sigma)
         return int(self.gaussian_integers(sigma, 1)[0])
@@ -99,7 +99,7 @@ class NoiseSource(abc.ABC):
         """Returns an exactly uniform whole number from 0 to bound - 1, of any size.
 
         Raises:
-          ValueError: if bound is below 1.
+            ValueError: if bound is below 1.
         """
         if bound < 1:
             raise ValueError("expected a bound of at least 1, got less")
@@ -116,7 +116,7 @@ class NoiseSource(abc.ABC):
         (Floyd's algorithm: Bentley 1987.)
 
         Raises:
-          ValueError: if there are not so many numbers.
+            ValueError: if there are not so many numbers.
         """
         if not 0 <= number <= below:
             raise ValueError("expected at most as many numbers as there are, got more")
@@ -198,7 +198,7 @@ class SeededNoise(NoiseSource):
     The integer distributions are drawn in floating point and are right up to its rounding.
 
     Attributes:
-      seed: the seed, a whole number of at least 0.
+        seed: the seed, a whole number of at least 0.
     """
 
     is_secure = False

@@ -200,10 +200,10 @@ class ReleaseSettings(Settings):
         """Returns what is to be released; None for nothing.
 
         Args:
-          planned: what the ledger fixed; it stands where nothing else is asked for.
-          delta: in total.
-          adaptive: whether queries were chosen by earlier noisy labels.
-          shows_again: whether a stored draw is shown again without asking.
+            planned: what the ledger fixed; it stands where nothing else is asked for.
+            delta: in total.
+            adaptive: whether queries were chosen by earlier noisy labels.
+            shows_again: whether a stored draw is shown again without asking.
         """
         kinds = self.kinds
         if kinds is None:
@@ -270,12 +270,12 @@ class AnalysisRun:
     """An analysis, in plain values.
 
     Attributes:
-      source: the votes that are accounted for.
-      mechanism: how labels are drawn from a file's votes; None for ledgers, which say it.
-      said: what the user says of the ledgers' mechanism: name and fields; checked.
-      accounting: how costs become an epsilon, at the delta of `settings`, else of the ledgers.
-      release: what is released.
-      settings: the rest.
+        source: the votes that are accounted for.
+        mechanism: how labels are drawn from a file's votes; None for ledgers, which say it.
+        said: what the user says of the ledgers' mechanism: name and fields; checked.
+        accounting: how costs become an epsilon, at the delta of `settings`, else of the ledgers.
+        release: what is released.
+        settings: the rest.
     """
 
     source: SourceSettings
@@ -300,11 +300,11 @@ class AnalysisReport:
     """What an analysis found out.
 
     Attributes:
-      analysis: every guarantee; its bounds are SENSITIVE.
-      released: publishable; None if nothing was released.
-      refusal: why an optional release was left out; None if it was not.
-      publishable: what `released/analysis.json` holds.
-      sensitive: SENSITIVE; what `sensitive/analysis.json` holds.
+        analysis: every guarantee; its bounds are SENSITIVE.
+        released: publishable; None if nothing was released.
+        refusal: why an optional release was left out; None if it was not.
+        publishable: what `released/analysis.json` holds.
+        sensitive: SENSITIVE; what `sensitive/analysis.json` holds.
     """
 
     analysis: Analysis
@@ -318,12 +318,13 @@ def read_votes(settings: SourceSettings, mechanism: Mechanism | None = None) -> 
     """Reads a file of votes, or ledgers and their votes.
 
     Args:
-      settings: which; of a run all votes must be there.
-      mechanism: how labels are drawn from a file's votes.
+        settings: which; of a run all votes must be there.
+        mechanism: how labels are drawn from a file's votes.
 
     Raises:
-      LedgerError: if a ledger or a run's votes are missing or damaged.
-      ValueError: if votes are not of one ensemble, an ensemble is named twice, or a file is broken.
+        LedgerError: if a ledger or a run's votes are missing or damaged.
+        ValueError: if votes are not of one ensemble, an ensemble is named twice, or a file is
+            broken.
     """
     if settings.counts_file is not None and mechanism is not None:
         source = read_votes_file(
@@ -365,20 +366,20 @@ def account(
     """Accounts for votes, releases what was asked for, and writes both halves of the result.
 
     Args:
-      asked: what to do.
-      source: the votes.
-      request: what is released; None for nothing.
-      folder: where `sensitive/analysis.json`, `released/analysis.json` and draws from files of
-        votes go. Nothing is written there before the accounting succeeded. Draws from a ledger's
-        votes are charged to the ledger, which stores them.
-      noise: of a release; not drawn from if there is a draw already.
-      progress: called with (histograms done, histograms in all) while the bound `exact` runs.
+        asked: what to do.
+        source: the votes.
+        request: what is released; None for nothing.
+        folder: where `sensitive/analysis.json`, `released/analysis.json` and draws from files of
+            votes go. Nothing is written there before the accounting succeeded. Draws from a
+            ledger's votes are charged to the ledger, which stores them.
+        noise: of a release; not drawn from if there is a draw already.
+        progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
-      ValueError: if the mechanism lacks a bound, adaptive queries are to have a data-dependent
-        cost, or a release is not possible that was asked for.
-      LedgerError: if a ledger can't be charged for the release.
-      OSError: if a result can't be written.
+        ValueError: if the mechanism lacks a bound, adaptive queries are to have a data-dependent
+            cost, or a release is not possible that was asked for.
+        LedgerError: if a ledger can't be charged for the release.
+        OSError: if a result can't be written.
     """
     folder.check(
         files=[f"{half}/{FILE}" for half in (artifacts.SENSITIVE, artifacts.RELEASED)],
@@ -430,14 +431,14 @@ def run(
     """Accounts for votes, releases what was asked for, keeps and returns what was found out.
 
     Args:
-      asked: what to do.
-      reporting: how progress is shown.
-      noise: of a release. Default: of the operating system.
+        asked: what to do.
+        reporting: how progress is shown.
+        noise: of a release. Default: of the operating system.
 
     Raises:
-      ValueError: if something does not fit; nothing was charged then.
-      LedgerError: if a ledger can't be used, or can't be charged for the release.
-      OSError: if a result can't be written.
+        ValueError: if something does not fit; nothing was charged then.
+        LedgerError: if a ledger can't be used, or can't be charged for the release.
+        OSError: if a result can't be written.
     """
     tables, settings, run_folder = list[Table](), asked.settings, asked.source.run
     if settings.plots is not None:
@@ -526,8 +527,8 @@ def check_by_paths(fields: Mapping[str, Any], paths: tuple[pathlib.Path, ...]) -
     """Checks a statement of any system against ledgers, accounts and a coordinator's folder.
 
     Raises:
-      ValueError: if one of them says otherwise.
-      LedgerError: if one is missing or damaged.
+        ValueError: if one of them says otherwise.
+        LedgerError: if one is missing or damaged.
     """
     journals = [path for path in paths if (path / JOURNAL_FILE).exists()]
     with check.opened_stores([path for path in paths if path not in journals]) as stores:

@@ -37,14 +37,14 @@ def draft_schema(
     """Writes a draft of a schema, and returns it.
 
     Args:
-      public: a file of PUBLIC records; None, which is refused, where none was named.
-      target: where the draft goes.
-      label: name of the label's column, which public records need not have.
-      owner: name of the owner's column.
+        public: a file of PUBLIC records; None, which is refused, where none was named.
+        target: where the draft goes.
+        label: name of the label's column, which public records need not have.
+        owner: name of the owner's column.
 
     Raises:
-      ValueError: if no records are named or they can't be read, there is a file at `target`
-        already, or it can't be written.
+        ValueError: if no records are named or they can't be read, there is a file at `target`
+            already, or it can't be written.
     """
     if public is None:
         raise ValueError(
@@ -63,8 +63,8 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     """SENSITIVE: returns the records of a `.npz` file of `inputs` and `labels`.
 
     Raises:
-      ValueError: if it holds none of such a data set.
-      OSError: if it can't be read.
+        ValueError: if it holds none of such a data set.
+        OSError: if it can't be read.
     """
     arrays = artifacts.read_arrays(path)
     if set(arrays) != {"inputs", "labels"}:
@@ -107,7 +107,7 @@ class FileSource(Settings):
         """Returns the public samples.
 
         Raises:
-          ValueError: if they can't be read, or don't fit the schema.
+            ValueError: if they can't be read, or don't fit the schema.
         """
         if self.public.is_dir():
             self._check_images()
@@ -119,10 +119,10 @@ class FileSource(Settings):
         """SENSITIVE: returns the private records.
 
         Args:
-          public: what `load_public` returned; None where it is read here.
+            public: what `load_public` returned; None where it is read here.
 
         Raises:
-          ValueError: if they can't be read, or don't fit the public side.
+            ValueError: if they can't be read, or don't fit the public side.
         """
         if self.private is None:
             raise ValueError("private: expected the file of the private records, got none")
@@ -195,13 +195,13 @@ def schema_of_array(
     """Returns how rows of an array with categories become features: one for each category.
 
     Args:
-      public: public rows `[num_rows, num_columns]`.
-      categories: as of `Data.from_arrays`.
-      value_range: of the columns without categories.
-      classes: a name for each.
+        public: public rows `[num_rows, num_columns]`.
+        categories: as of `Data.from_arrays`.
+        value_range: of the columns without categories.
+        classes: a name for each.
 
     Raises:
-      ValueError: if a column is none of the array's, or lacks a range.
+        ValueError: if a column is none of the array's, or lacks a range.
     """
     num_columns = public.shape[1]
     if strange := sorted(set(categories) - set(range(num_columns))):
@@ -230,8 +230,8 @@ def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np
     """Returns features `[num_rows, num_features]` of an array's rows, by `schema_of_array`.
 
     Raises:
-      ValueError: if a number is out of its range, or a category is none of the list. The message
-        names the row and the column, no value.
+        ValueError: if a number is out of its range, or a category is none of the list. The message
+            names the row and the column, no value.
     """
     fields: dict[str, Any] = {}
     for column, values in zip(by.columns, rows.T, strict=True):
@@ -315,11 +315,11 @@ class Data:
     """Private records, and the public samples that a student learns from.
 
     Attributes:
-      private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
-        alone.
-      public: public samples, split in two: those that may be put to the teachers, and the rest.
-      schema: how a row of a table becomes features, which students take; None where inputs are the
-        rows themselves. `schema.encode(record)` returns those of one record.
+        private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
+            alone.
+        public: public samples, split in two: those that may be put to the teachers, and the rest.
+        schema: how a row of a table becomes features, which students take; None where inputs are
+            the rows themselves. `schema.encode(record)` returns those of one record.
     """
 
     private: PrivateExamples
@@ -380,37 +380,39 @@ class Data:
         arguments and from the type and shape of `x_public`, never from private records.
 
         Args:
-          x_private: inputs of the private records: images `[num_records, height, width]` or with
-            `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
-          y_private: their labels, whole numbers from 0 to num_classes - 1. SENSITIVE.
-          x_public: public inputs of the same shape. Their type is that of all inputs: images of
-            whole numbers within 0 to 255 become uint8, other images and all tables float32.
-          y_public: their labels, as far as known (-1 elsewhere), for evaluation alone. Default:
-            none, and nothing is evaluated.
-          num_classes: number of classes, at least 2.
-          value_range: lowest and highest value of an input, from public knowledge; of tables also
-            one of each for every feature. Default: 0 to 255 for uint8 images; none for others.
-          owners: whose each private record is, whole numbers or strings. All records of one owner
-            go to one teacher, and the guarantee is for owners instead of records.
-          held_out: share of the public samples that stays out of the pool. Default: 0.3 if there
-            are labels to evaluate with, else none.
-          held_out_seed: None if the last samples are held out, and the pool keeps the order of
-            `x_public`; else a seed by which the held-out ones are chosen. Sorted samples need one.
-          kind: "image", "tabular" or "text". Default: by the shape; two dimensions are a table.
-            With "text" the inputs are strings `[num_texts]`, which become hashed n-grams of words,
-            without a vocabulary; a served student takes strings.
-          class_names: a name for each class.
-          augmentation: what leaves an image's label as it is: "none", "shift", "affine" or "flip",
-            as `Dataset` says. Default: "shift", by at most a fourteenth of the side, for images.
-          categories: of tables, from a column's number to how many categories it has, which are
-            coded from 0 on, or to their list: numbers or texts, from public knowledge. Each becomes
-            a feature. Without it all columns are numbers, with a warning where those of `x_public`
-            look like codes; `{}` says that they are none.
-          name: of the data set, in messages, in the statement and in a run's default folder.
+            x_private: inputs of the private records: images `[num_records, height, width]` or with
+                `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
+            y_private: their labels, whole numbers from 0 to num_classes - 1. SENSITIVE.
+            x_public: public inputs of the same shape. Their type is that of all inputs: images of
+                whole numbers within 0 to 255 become uint8, other images and all tables float32.
+            y_public: their labels, as far as known (-1 elsewhere), for evaluation alone. Default:
+                none, and nothing is evaluated.
+            num_classes: number of classes, at least 2.
+            value_range: lowest and highest value of an input, from public knowledge; of tables also
+                one of each for every feature. Default: 0 to 255 for uint8 images; none for others.
+            owners: whose each private record is, whole numbers or strings. All records of one owner
+                go to one teacher, and the guarantee is for owners instead of records.
+            held_out: share of the public samples that stays out of the pool. Default: 0.3 if there
+                are labels to evaluate with, else none.
+            held_out_seed: None if the last samples are held out, and the pool keeps the order of
+                `x_public`; else a seed by which the held-out ones are chosen. Sorted samples need
+                one.
+            kind: "image", "tabular" or "text". Default: by the shape; two dimensions are a table.
+                With "text" the inputs are strings `[num_texts]`, which become hashed n-grams of
+                words, without a vocabulary; a served student takes strings.
+            class_names: a name for each class.
+            augmentation: what leaves an image's label as it is: "none", "shift", "affine" or
+                "flip", as `Dataset` says. Default: "shift", by at most a fourteenth of the side,
+                for images.
+            categories: of tables, from a column's number to how many categories it has, which are
+                coded from 0 on, or to their list: numbers or texts, from public knowledge. Each
+                becomes a feature. Without it all columns are numbers, with a warning where those of
+                `x_public` look like codes; `{}` says that they are none.
+            name: of the data set, in messages, in the statement and in a run's default folder.
 
         Raises:
-          ValueError: if the arrays do not fit each other or the other arguments, or an input is
-            not finite or out of `value_range`. The message carries no private value.
+            ValueError: if the arrays do not fit each other or the other arguments, or an input is
+                not finite or out of `value_range`. The message carries no private value.
         """
         if kind == "text":
             if value_range is not None:
@@ -506,20 +508,20 @@ class Data:
         out, with a warning.
 
         Args:
-          private: the private records. SENSITIVE.
-          public: public ones, which need no labels, nor a column of them.
-          label: name of the label's column.
-          owner: name of the column that says whose a private record is; all records of one owner go
-            to one teacher. Default: none, or the schema's.
-          classes: what the label can be, in the order of their numbers. Default: the labels of
-            `public`, sorted.
-          categories: names of columns of numbers that are codes of categories.
-          schema: states columns and classes instead, itself or its file; see `from_csv`.
-          name: of the data set, unless the schema names it.
+            private: the private records. SENSITIVE.
+            public: public ones, which need no labels, nor a column of them.
+            label: name of the label's column.
+            owner: name of the column that says whose a private record is; all records of one owner
+                go to one teacher. Default: none, or the schema's.
+            classes: what the label can be, in the order of their numbers. Default: the labels of
+                `public`, sorted.
+            categories: names of columns of numbers that are codes of categories.
+            schema: states columns and classes instead, itself or its file; see `from_csv`.
+            name: of the data set, unless the schema names it.
 
         Raises:
-          ValueError: if a column is missing, nothing says what the classes are, or a record does
-            not fit the schema. The message names a place and no private value.
+            ValueError: if a column is missing, nothing says what the classes are, or a record does
+                not fit the schema. The message names a place and no private value.
         """
         fields = frame_fields(public)
         if schema is None:
@@ -550,17 +552,17 @@ class Data:
         """Takes two tables: files of comma-separated values, or of Parquet with pyarrow there.
 
         Args:
-          private: the private records; the first line names the columns. SENSITIVE.
-          public: public ones, which need no labels, nor a column of them.
-          schema: a TOML file with each column's range or categories and the classes, from public
-            knowledge; `pate schema` drafts it from the public file.
-          label: name of the label's column. Default: the schema's.
-          owner: name of the column that says whose a private record is; all records of one owner
-            go to one teacher. Default: the schema's, if it has one.
+            private: the private records; the first line names the columns. SENSITIVE.
+            public: public ones, which need no labels, nor a column of them.
+            schema: a TOML file with each column's range or categories and the classes, from public
+                knowledge; `pate schema` drafts it from the public file.
+            label: name of the label's column. Default: the schema's.
+            owner: name of the column that says whose a private record is; all records of one owner
+                go to one teacher. Default: the schema's, if it has one.
 
         Raises:
-          ValueError: if a file can't be read, or a record does not fit the schema. The message
-            names a place and no private value.
+            ValueError: if a file can't be read, or a record does not fit the schema. The message
+                names a place and no private value.
         """
         return cls._of_files(
             FileSource(
@@ -593,16 +595,16 @@ class Data:
         """Takes two folders of images (PNG, JPEG or BMP) of one shape.
 
         Args:
-          private: with a folder for each class. SENSITIVE. An image's teacher follows from its
-            file's name: give each a name of its own that says nothing of others.
-          public: with the same folders, or with images outside of them, which have no label.
-          classes: names of the classes in the order of their numbers. Default: the names of the
-            folders in `public`, sorted.
-          augmentation: what leaves an image's label as it is; see `Dataset`.
+            private: with a folder for each class. SENSITIVE. An image's teacher follows from its
+                file's name: give each a name of its own that says nothing of others.
+            public: with the same folders, or with images outside of them, which have no label.
+            classes: names of the classes in the order of their numbers. Default: the names of the
+                folders in `public`, sorted.
+            augmentation: what leaves an image's label as it is; see `Dataset`.
 
         Raises:
-          ValueError: if there are no images, they differ in shape, or classes are not known. The
-            message names no private file.
+            ValueError: if there are no images, they differ in shape, or classes are not known. The
+                message names no private file.
         """
         samples = image_folders.load_public(
             pathlib.Path(public), classes=classes, augmentation=augmentation
@@ -652,15 +654,15 @@ def drafted_schema(
     """Returns a schema by the types and values of a public data frame.
 
     Args:
-      public: the data frame.
-      fields: what it holds, as of `frame_fields`.
-      label: as of `Data.from_dataframe`.
-      owner: as there.
-      classes: as there.
-      categories: as there.
+        public: the data frame.
+        fields: what it holds, as of `frame_fields`.
+        label: as of `Data.from_dataframe`.
+        owner: as there.
+        classes: as there.
+        categories: as there.
 
     Raises:
-      ValueError: if no column can be used, or nothing says what the classes are.
+        ValueError: if no column can be used, or nothing says what the classes are.
     """
     types = {str(name): _type_name(public, name) for name in frame_columns(public)}
     texts = {name for name, kind in types.items() if not kind.startswith(NUMBER_TYPES)}
@@ -688,13 +690,13 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
     """Returns raw inputs as the data set holds them, from an array or from public values.
 
     Args:
-      inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`, of gray images
-        also without the last dimension.
-      dataset: whose inputs they are.
-      what: begins the message.
+        inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`, of gray images
+            also without the last dimension.
+        dataset: whose inputs they are.
+        what: begins the message.
 
     Raises:
-      ValueError: if they don't fit the data set.
+        ValueError: if they don't fit the data set.
     """
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if array.shape[1:] == dataset.input_shape[:-1] and dataset.input_shape[-1:] == (1,):

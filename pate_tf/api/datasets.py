@@ -28,14 +28,14 @@ def load(
     (PrivateExamples(<1200 records>), 400, 197)
 
     Args:
-      name: one of `NAMES`, another name of TensorFlow Datasets, or `module:function`.
-      data_dir: where the data lie; None for the default of TensorFlow Datasets.
-      pool_size: how many of the public samples, from the first, form the pool; None for the data
-        set's own number.
-      svhn_extra: whether SVHN's extra split is private data too.
+        name: one of `NAMES`, another name of TensorFlow Datasets, or `module:function`.
+        data_dir: where the data lie; None for the default of TensorFlow Datasets.
+        pool_size: how many of the public samples, from the first, form the pool; None for the data
+            set's own number.
+        svhn_extra: whether SVHN's extra split is private data too.
 
     Raises:
-      ValueError: if there is no such data set, or it can't be had.
+        ValueError: if there is no such data set, or it can't be had.
     """
     folder = None if data_dir is None else pathlib.Path(data_dir)
     private = catalogue.load_private(name, data_dir=folder, svhn_extra=svhn_extra)

@@ -389,13 +389,11 @@ class SumsSource:
     Attributes:
         settings: how records become sums.
         data: where the private records are read; None for the sums that the folder stores.
-        owners_file: the owner of each record, `.npy` `[num_records]`; None for those of the data.
         folder: the run folder; None for `runs/DATASET-feature_sums`.
     """
 
     settings: SumsSettings = SumsSettings()
     data: DataSource | None = None
-    owners_file: pathlib.Path | None = None
     folder: pathlib.Path | None = None
 
     def directory(self, dataset_name: str) -> artifacts.RunDirectory:
@@ -423,17 +421,9 @@ class SumsSource:
             raise ValueError(
                 f"method: expected pate for {directory.root}, a run of teachers, got feature_sums"
             )
-        examples = self.data.load_private(reporting)
-        if self.owners_file is not None:
-            owners = artifacts.read_array(self.owners_file)
-            if len(owners) != len(examples):
-                raise ValueError(
-                    "owners_file: expected the owner of each record, got another number of them"
-                )
-            examples = dataclasses.replace(examples, owners=owners)
         return fit(
             self.settings,
-            examples,
+            self.data.load_private(reporting),
             pool,
             directory=directory,
             source=self.data,

@@ -37,8 +37,8 @@ class Published(Generic[Stated]):
     """A student with the statement that goes with it. Public.
 
     Attributes:
-      statement: what the student's labels cost.
-      student_folder: the exported version.
+        statement: what the student's labels cost.
+        student_folder: the exported version.
     """
 
     statement: Stated
@@ -65,15 +65,15 @@ def publish_model(
     """Exports a student's model, and states what its labels cost.
 
     Args:
-      model: from raw inputs to logits; learnt from these labels and public data alone.
-      labels: that it learnt from.
-      teachers: the ensemble that was asked, or the feature sums.
-      ledger: its ledger, open.
-      folder: `student/` and the statement go there, in JSON and as a page.
-      export_formats: of "onnx" and "litert", to write the student in as well.
+        model: from raw inputs to logits; learnt from these labels and public data alone.
+        labels: that it learnt from.
+        teachers: the ensemble that was asked, or the feature sums.
+        ledger: its ledger, open.
+        folder: `student/` and the statement go there, in JSON and as a page.
+        export_formats: of "onnx" and "litert", to write the student in as well.
 
     Raises:
-      ValueError: if the labels were not charged to the ledger, or the model can't be exported.
+        ValueError: if the labels were not charged to the ledger, or the model can't be exported.
     """
     dataset = labels.pool.dataset
     check_teachers(teachers, labels.pool)
@@ -122,14 +122,14 @@ def export_with(
     """Writes a student's next version with its statement, and the statement in the folder.
 
     Args:
-      statement: of its labels.
-      model: from raw inputs to logits.
-      labels: that it learnt from.
-      folder: `student/` and the statement go there.
-      export_formats: as `publish_model` takes them.
+        statement: of its labels.
+        model: from raw inputs to logits.
+        labels: that it learnt from.
+        folder: `student/` and the statement go there.
+        export_formats: as `publish_model` takes them.
 
     Raises:
-      ValueError: if the model can't be exported.
+        ValueError: if the model can't be exported.
     """
     values, dataset = statement.to_dict(), labels.pool.dataset
     student_folder = export_student(
@@ -144,8 +144,8 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
     """Checks that labels were charged to a ledger, wherever they were stored since.
 
     Raises:
-      ValueError: if the ledger holds other answers, or these at another delta, or anything about
-        them was changed, such as how queries were chosen.
+        ValueError: if the ledger holds other answers, or these at another delta, or anything about
+            them was changed, such as how queries were chosen.
     """
     released = labels.released
     mechanism = mechanism_from_dict(released.cost.charge.to_dict())

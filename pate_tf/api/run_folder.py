@@ -13,6 +13,7 @@ from pate_tf.api.reporting import Reporting
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.settings import Settings, described, setting
 from pate_tf.data import catalogue
 from pate_tf.teachers.kinds import load_ensemble
 from pate_tf.teachers.voters import Voter
@@ -34,19 +35,32 @@ def default_folder(dataset_name: str, num_teachers: int) -> pathlib.Path:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """Which data.
+class DataSource(Settings):
+    """Which data: a data set by its name, or `files` of the user's own."""
 
-    Attributes:
-        dataset: a name that `data.catalogue` knows, or `module:function`; not heeded with `files`.
-        data_dir: where the data lie; None for the default of TensorFlow Datasets.
-        svhn_extra: whether SVHN's extra split is private data too.
-        files: the user's own files instead; None for none.
-    """
-
-    dataset: str = "digits"
-    data_dir: pathlib.Path | None = None
-    svhn_extra: bool = True
+    dataset: str = setting(
+        "digits",
+        group="data",
+        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
+        "another name of TensorFlow Datasets, or module:function.",
+    )
+    data_dir: pathlib.Path | None = setting(
+        None,
+        group="data",
+        help="Folder with data prepared by TensorFlow Datasets, or UCI's files in adult/ and "
+        "diabetes/ below it. Default: TFDS' own; what is not there is downloaded.",
+    )
+    svhn_extra: bool = setting(
+        True, group="data", advanced=True, help="SVHN's extra split is private data too."
+    )
+    owners_file: pathlib.Path | None = setting(
+        None,
+        group="data",
+        advanced=True,
+        help="A .npy file with the owner of each private record (numbers or strings): all records "
+        "of one owner go to one teacher, or what they add to feature sums is clipped together. The "
+        "guarantee is against adding or removing an owner.",
+    )
     files: FileSource | None = None
 
     @property
@@ -58,7 +72,7 @@ class DataSource:
     def flags(self) -> dict[str, Any]:
         """The flags that name the data, as JSON values; paths are absolute."""
         given = self.files or self
-        names = [field.name for field in dataclasses.fields(given) if field.name != "files"]
+        names = described(FileSource) if self.files else ("dataset", "data_dir", "svhn_extra")
         values = {name: getattr(given, name) for name in names}
         return {
             name: str(value.absolute()) if isinstance(value, pathlib.Path) else value
@@ -66,17 +80,26 @@ class DataSource:
         }
 
     def load_private(self, reporting: Reporting) -> PrivateExamples:
-        """Returns the private records.
+        """Returns the private records, with the owners of `owners_file` if there is one.
 
         Raises:
-            ValueError: if there are none.
+            ValueError: if there are none, or the owners do not fit.
         """
         with reporting.clock(f"reading {self.words}"):
             if self.files is not None:
-                return self.files.load_private()
-            return catalogue.load_private(
-                self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
+                examples = self.files.load_private()
+            else:
+                examples = catalogue.load_private(
+                    self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
+                )
+        if self.owners_file is None:
+            return examples
+        owners = artifacts.read_array(self.owners_file)
+        if owners.ndim and len(owners) != len(examples):
+            raise ValueError(
+                "owners_file: expected the owner of each record, got another number of them"
             )
+        return dataclasses.replace(examples, owners=owners)
 
     def load_public(self, reporting: Reporting) -> PublicExamples:
         """Returns the public samples.
@@ -88,6 +111,94 @@ class DataSource:
             if self.files is not None:
                 return self.files.load_public()
             return catalogue.load_public(self.dataset, data_dir=self.data_dir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherRun(DataSource):
+    """A run of train_teachers.py, apart from how teachers learn."""
+
+    num_classes: int | None = setting(
+        None,
+        group="data",
+        flag="nb_labels",
+        advanced=True,
+        help="Number of classes, if you want it checked against the data set.",
+    )
+    pool_size: int | None = setting(
+        None,
+        group="data",
+        flag="stdnt_share",
+        least=1,
+        advanced=True,
+        help="How many of the public samples, from the first, form the pool that a representation "
+        "is trained on, as in train_student.py. Default: the data set's own share.",
+    )
+    partition_file: pathlib.Path | None = setting(
+        None,
+        group="training",
+        help="A .npy file that says who gets which record: the teacher of each record "
+        "[num_records], or record and teacher in two columns [num_pairs, 2]. It must not depend on "
+        "other records. Default: dealt out evenly and at random by --seed, a record's position "
+        "alone deciding.",
+    )
+    num_teachers: int | None = setting(
+        None,
+        group="training",
+        flag="nb_teachers",
+        least=1,
+        help="Number of teachers that share the private data. Default: for teachers on features "
+        "what suits the number of private records and classes, and is printed; 100 for others. "
+        "With owners there is no default, as the number of their records is private.",
+    )
+    teachers: str | None = setting(
+        None,
+        group="training",
+        flag="teacher_id",
+        help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
+        "process that finishes the last one exports the ensemble.",
+    )
+    merge_from: tuple[pathlib.Path, ...] | None = setting(
+        None,
+        group="training",
+        help="Run folders, comma-separated, of other jobs that trained other --teacher_id ranges "
+        "of the same ensemble; their teachers are taken over. Without --teacher_id nothing is "
+        "trained, and a missing teacher is an error.",
+    )
+    parallelism: str = setting(
+        "ensemble",
+        group="training",
+        choices=("ensemble", "data"),
+        help="ensemble: each device trains teachers of its own; data: all devices train one "
+        "teacher at a time, for models too large for one device.",
+    )
+    folder: pathlib.Path | None = setting(
+        None,
+        group="output",
+        flag="train_dir",
+        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
+    )
+    export_each: bool = setting(
+        False, group="output", help="Also export every teacher as a SavedModel of its own."
+    )
+    report_file: str | None = setting(
+        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
+    )
+
+    @property
+    def asked_teachers(self) -> range | None:
+        """The teachers to train in this process; None for all.
+
+        Raises:
+            ValueError: if `teachers` is neither a number nor a range `first-last`.
+        """
+        if self.teachers is None:
+            return None
+        first, dash, last = self.teachers.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(
+                f"teachers: expected a number or a range like 0-49, got {self.teachers!r}"
+            )
+        return range(int(first), int(last if dash else first) + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

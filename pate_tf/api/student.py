@@ -60,21 +60,22 @@ class Student:
         """Takes the settings; those that are None are the student's own.
 
         Args:
-          student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
-            "random_forest", or another file of `pate_tf.students.kinds`. Default: consistency for
-            images whose data set names an augmentation, supervised otherwise.
-          model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
-            logits, or a name; "random_forest" has one of its own.
-          steps: training steps.
-          batch_size: labelled inputs a step.
-          learning_rate: of Adam, before the schedule.
-          seed: fixes initial weights, shuffling and augmentation.
-          initial: a network whose weights training begins with, in place of a model. It must have
-            learnt from the same labels and public data alone, as `model` of another `Student` has.
-          callbacks: for Keras' `fit`.
-          directory: public; logs and the state of a stopped `fit`, which goes on from there.
-            Default: neither is stored.
-          verbose: whether progress bars are shown.
+            student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
+                "random_forest", or another file of `pate_tf.students.kinds`. Default: consistency
+                for images whose data set names an augmentation, supervised otherwise.
+            model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
+                logits, or a name; "random_forest" has one of its own.
+            steps: training steps.
+            batch_size: labelled inputs a step.
+            learning_rate: of Adam, before the schedule.
+            seed: fixes initial weights, shuffling and augmentation.
+            initial: a network whose weights training begins with, in place of a model. It must have
+                learnt from the same labels and public data alone, as `model` of another `Student`
+                has.
+            callbacks: for Keras' `fit`.
+            directory: public; logs and the state of a stopped `fit`, which goes on from there.
+                Default: neither is stored.
+            verbose: whether progress bars are shown.
         """
         self._settings = StudentSettings(
             student=student,
@@ -95,12 +96,13 @@ class Student:
         """Returns a Keras model of the user's own as a student.
 
         Args:
-          model: from raw inputs to logits or to probabilities. It learnt from these labels and
-            public data alone: this can't be checked, and the statement holds for such a model only.
-          labels: what it learnt from.
+            model: from raw inputs to logits or to probabilities. It learnt from these labels and
+                public data alone: this can't be checked, and the statement holds for such a model
+                only.
+            labels: what it learnt from.
 
         Raises:
-          ValueError: if the model is none for the labels' data set, or draws at random.
+            ValueError: if the model is none for the labels' data set, or draws at random.
         """
         student = cls()
         student._fitted = _to_logits(model, labels.pool.dataset), labels
@@ -110,14 +112,14 @@ class Student:
         """Learns from labels of a pool, from the beginning.
 
         Args:
-          pool: `data.pool`, which the labels are of.
-          labels: as `Labeller.label` or `load_labels` returns them.
+            pool: `data.pool`, which the labels are of.
+            labels: as `Labeller.label` or `load_labels` returns them.
 
         Returns:
-          This object.
+            This object.
 
         Raises:
-          ValueError: if student, labels and pool do not fit each other, or there is no label.
+            ValueError: if student, labels and pool do not fit each other, or there is no label.
         """
         if not isinstance(labels, Labels):
             raise ValueError(f"labels: expected pate_tf.Labels, got {type(labels).__name__}")
@@ -146,7 +148,7 @@ class Student:
         """What was trained: called as a Keras model is, from raw inputs to logits.
 
         Raises:
-          ValueError: if nothing was trained yet.
+            ValueError: if nothing was trained yet.
         """
         return self._trained()[0]
 
@@ -155,7 +157,7 @@ class Student:
         """The labels that it learnt from.
 
         Raises:
-          ValueError: if nothing was trained yet.
+            ValueError: if nothing was trained yet.
         """
         return self._trained()[1]
 
@@ -168,7 +170,7 @@ class Student:
         """Returns the label int64 `[num_inputs]` of each raw input `[num_inputs, *input_shape]`.
 
         Raises:
-          ValueError: if nothing was trained yet, or the inputs do not fit.
+            ValueError: if nothing was trained yet, or the inputs do not fit.
         """
         return self._logits(inputs).argmax(axis=1).astype(np.int64)
 
@@ -180,10 +182,10 @@ class Student:
         The published student gives the same `probabilities`, in float32.
 
         Args:
-          inputs: raw, `[num_inputs, *input_shape]`.
+            inputs: raw, `[num_inputs, *input_shape]`.
 
         Raises:
-          ValueError: as `predict`.
+            ValueError: as `predict`.
         """
         return np.asarray(scipy.special.softmax(self._logits(inputs), axis=1))
 
@@ -200,11 +202,11 @@ class Student:
         """Returns the share of right answers; None where no sample has a label.
 
         Args:
-          inputs: `data.held_out`, or raw inputs `[num_samples, *input_shape]`.
-          labels: true labels `[num_samples]` of raw inputs, -1 where unknown.
+            inputs: `data.held_out`, or raw inputs `[num_samples, *input_shape]`.
+            labels: true labels `[num_samples]` of raw inputs, -1 where unknown.
 
         Raises:
-          ValueError: if nothing was trained yet, or inputs and labels do not fit.
+            ValueError: if nothing was trained yet, or inputs and labels do not fit.
         """
         truth = getattr(inputs, "labels", None) if labels is None else labels
         given = self.predict(inputs)
@@ -244,17 +246,17 @@ def publish(
     ['privacy_statement.json', 'privacy_statement.md', 'student']
 
     Args:
-      student: a trained one, or `Student.from_model`. Its labels know whose ledger was charged:
-        that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
-      folder: gets `student/1`, and the statement in JSON and as a page.
-      export_formats: of "onnx" and "litert", to write the student in as well.
+        student: a trained one, or `Student.from_model`. Its labels know whose ledger was charged:
+            that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
+        folder: gets `student/1`, and the statement in JSON and as a page.
+        export_formats: of "onnx" and "litert", to write the student in as well.
 
     Returns:
-      `statement` (of silos, their `SilosStatement`), `folder` and `student_folder`.
+        `statement` (of silos, their `SilosStatement`), `folder` and `student_folder`.
 
     Raises:
-      ValueError: if student, labels and ledger do not belong together, or the student can't be
-        exported.
+        ValueError: if student, labels and ledger do not belong together, or the student can't be
+            exported.
     """
     target = pathlib.Path(folder)
     if artifacts.is_within(target / "student", artifacts.SENSITIVE):

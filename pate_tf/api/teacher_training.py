@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.api.data import FileSource
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.api.run_folder import (
     DEFAULT_NUM_TEACHERS,
     DataSource,
     RunDescription,
+    TeacherRun,
     default_folder,
     ensemble_folder,
 )
@@ -35,7 +35,7 @@ from pate_tf.representations import catalogue as representations
 from pate_tf.students.evaluation import true_labels
 from pate_tf.teachers import cluster, kinds, logs, voters
 from pate_tf.teachers.kinds import Engine, TeacherKind, Work, load_ensemble
-from pate_tf.teachers.settings import RunSettings, TeacherConfig, TeacherSettings
+from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.store import Finished, TeacherStore, check_folders
 from pate_tf.teachers.voters import Ensemble, Voter
 
@@ -47,19 +47,6 @@ Progress = Callable[[int], object]
 
 
 # Shares.
-
-
-def owned(examples: PrivateExamples, owners_file: pathlib.Path | None) -> PrivateExamples:
-    """Returns records with the owners of a `.npy` file `[num_records]`, else those of the data.
-
-    Raises:
-        ValueError: if the file is broken or does not fit.
-    """
-    if owners_file is None:
-        return examples
-    owners = artifacts.read_array(owners_file)
-    _check_length(owners, len(examples), "owners_file", "the owner of each record")
-    return dataclasses.replace(examples, owners=owners)
 
 
 def shares_of(
@@ -76,8 +63,10 @@ def shares_of(
     """
     if partition_file is not None:
         given = artifacts.read_array(partition_file)
-        if given.ndim == 1:
-            _check_length(given, len(examples), "partition", "the teacher of each record")
+        if given.ndim == 1 and len(given) != len(examples):
+            raise ValueError(
+                "partition: expected the teacher of each record, got another number of them"
+            )
         shares = partitions.assigned_partition(given, num_teachers=num_teachers)
         if shares.num_records != len(examples):
             raise ValueError("partition: expected the teacher of each record, got others")
@@ -87,11 +76,6 @@ def shares_of(
     return partitions.random_partition(
         num_records=len(examples), num_teachers=num_teachers, seed=seed
     )
-
-
-def _check_length(given: npt.NDArray[Any], num_records: int, what: str, meaning: str) -> None:
-    if given.ndim and len(given) != num_records:
-        raise ValueError(f"{what}: expected {meaning}, got another number of them")
 
 
 # Settings with all gaps filled.
@@ -558,19 +542,12 @@ def serve_worker() -> None:
     cluster.serve_worker()
 
 
-def run(
-    settings: TeacherSettings,
-    asked: RunSettings,
-    *,
-    files: FileSource | None = None,
-    reporting: Reporting = QUIET,
-) -> RunReport:
+def run(settings: TeacherSettings, asked: TeacherRun, *, reporting: Reporting = QUIET) -> RunReport:
     """Trains teachers, saves a complete ensemble, measures it; stores and returns the report.
 
     Args:
         settings: how they learn.
         asked: the rest of the run.
-        files: the user's own data instead of `asked.dataset`.
         reporting: how progress is shown.
 
     Raises:
@@ -586,12 +563,8 @@ def run(
         check_places(artifacts.RunDirectory(asked.folder))
     others = [artifacts.RunDirectory(path) for path in asked.merge_from or ()]
     check_folders([other.teachers for other in others])
-    source = DataSource(
-        dataset=asked.dataset, data_dir=asked.data_dir, svhn_extra=asked.svhn_extra, files=files
-    )
-    examples, public = source.load_private(reporting), source.load_public(reporting)
+    examples, public = asked.load_private(reporting), asked.load_public(reporting)
     check_data(examples, public, asked.num_classes)
-    examples = owned(examples, asked.owners_file)
     number = asked.num_teachers or _num_teachers(
         settings, asked, examples, reporting, on_cluster=cluster_config is not None
     )
@@ -618,7 +591,7 @@ def run(
             parallelism=asked.parallelism,
             devices=cluster.Cluster(cluster_config) if cluster_config else None,
         ),
-        source=source,
+        source=asked,
         pool_size=asked.pool_size,
         reporting=reporting,
     )
@@ -644,7 +617,7 @@ def run(
 
 def _num_teachers(
     settings: TeacherSettings,
-    asked: RunSettings,
+    asked: TeacherRun,
     examples: PrivateExamples,
     reporting: Reporting,
     *,

@@ -152,46 +152,48 @@ class Teachers:
         """Takes the settings; nothing is trained or written before `fit`.
 
         Args:
-          net: a function that takes a `Dataset` and returns what each teacher is: a Keras model
-            that is not compiled, from raw inputs to logits (trained fast, in one traced loop for
-            all teachers, by Adam on inputs augmented as the data set allows); a compiled Keras
-            model (trained by Keras' own `fit` with its own optimizer, loss and metrics, one teacher
-            after another, on inputs as they are); or an unfitted classifier of scikit-learn. Or a
-            name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and others, or
-            "module:function"; "ridge", "nearest_mean" and "nearest_neighbour" are solved for on
-            features of a `representation`, thousands in seconds. Default: "ridge" for images where
-            `fit` is given a pool and no setting that only networks have; else a small network that
-            suits the data.
-          num_teachers: how many share the private records. More teachers make labels cheaper, and
-            each teacher worse. Where records have owners their number is private, and this number
-            may not follow from it.
-          directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
-            `runs/NAME-NUM_TEACHERS` in the working directory.
-          steps: training steps of each teacher; a compiled model's are rounded up to whole passes.
-            Default: 25 passes over a teacher's own records, at least 150 steps.
-          batch_size: records a step.
-          learning_rate: of Adam, 0.005 by default. A compiled model has its own.
-          seed: fixes partition, initial weights, shuffling and augmentation; not the privacy noise.
-          representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
-            input: "contrastive" or "patches", trained on the pool that `fit` is given; "raw";
-            several of them joined by "+"; "encoder:PATH" for a model on disk; a
-            `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
-            itself or as "module:function", from a `Dataset` to one. None of its weights may depend
-            on private records. Default, for "ridge" and its like alone: "contrastive+patches" for
-            images, "raw" otherwise.
-          class_weights: how much a record of each class counts, from public knowledge, not for
-            compiled models and classifiers of scikit-learn. Default: all the same.
-          callbacks: for a compiled model's `fit`: a function that returns new ones for each
-            teacher, or unused callbacks, which are copied for each.
-          parallelism: speed; "ensemble" if each device trains teachers of its own, "data" if all
-            devices train one teacher at a time.
-          num_processes: speed; how many processes fit classifiers of scikit-learn. Above 1 the
-            script that calls this needs `if __name__ == "__main__":`, and `net` a module.
-          devices: speed; the strategy to train with. Default: all GPUs of this host, else the CPU.
-          verbose: whether progress bars are shown.
+            net: a function that takes a `Dataset` and returns what each teacher is: a Keras model
+                that is not compiled, from raw inputs to logits (trained fast, in one traced loop
+                for all teachers, by Adam on inputs augmented as the data set allows); a compiled
+                Keras model (trained by Keras' own `fit` with its own optimizer, loss and metrics,
+                one teacher after another, on inputs as they are); or an unfitted classifier of
+                scikit-learn. Or a name: "cnn", "wide_cnn", "mlp", "deeper", "random_forest" and
+                others, or "module:function"; "ridge", "nearest_mean" and "nearest_neighbour" are
+                solved for on features of a `representation`, thousands in seconds. Default: "ridge"
+                for images where `fit` is given a pool and no setting that only networks have; else
+                a small network that suits the data.
+            num_teachers: how many share the private records. More teachers make labels cheaper, and
+                each teacher worse. Where records have owners their number is private, and this
+                number may not follow from it.
+            directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
+                `runs/NAME-NUM_TEACHERS` in the working directory.
+            steps: training steps of each teacher; a compiled model's are rounded up to whole
+                passes. Default: 25 passes over a teacher's own records, at least 150 steps.
+            batch_size: records a step.
+            learning_rate: of Adam, 0.005 by default. A compiled model has its own.
+            seed: fixes partition, initial weights, shuffling and augmentation; not the privacy
+                noise.
+            representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
+                input: "contrastive" or "patches", trained on the pool that `fit` is given; "raw";
+                several of them joined by "+"; "encoder:PATH" for a model on disk; a
+                `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
+                itself or as "module:function", from a `Dataset` to one. None of its weights may
+                depend on private records. Default, for "ridge" and its like alone:
+                "contrastive+patches" for images, "raw" otherwise.
+            class_weights: how much a record of each class counts, from public knowledge, not for
+                compiled models and classifiers of scikit-learn. Default: all the same.
+            callbacks: for a compiled model's `fit`: a function that returns new ones for each
+                teacher, or unused callbacks, which are copied for each.
+            parallelism: speed; "ensemble" if each device trains teachers of its own, "data" if all
+                devices train one teacher at a time.
+            num_processes: speed; how many processes fit classifiers of scikit-learn. Above 1 the
+                script that calls this needs `if __name__ == "__main__":`, and `net` a module.
+            devices: speed; the strategy to train with. Default: all GPUs of this host, else the
+                CPU.
+            verbose: whether progress bars are shown.
 
         Raises:
-          ValueError: if `net` is neither a function of one argument nor a name.
+            ValueError: if `net` is neither a function of one argument nor a name.
         """
         check_net(net)
         self.num_teachers = num_teachers
@@ -218,14 +220,14 @@ class Teachers:
         """Shares the records out and trains every teacher that is not trained yet.
 
         Args:
-          private: `data.private`. With owners, all records of one owner go to one teacher.
-          pool: `data.pool`, for teachers on features: a representation is trained on it.
+            private: `data.private`. With owners, all records of one owner go to one teacher.
+            pool: `data.pool`, for teachers on features: a representation is trained on it.
 
         Returns:
-          This object.
+            This object.
 
         Raises:
-          ValueError: if settings, records and directory do not fit each other.
+            ValueError: if settings, records and directory do not fit each other.
         """
         if not isinstance(private, PrivateExamples):
             raise ValueError(
@@ -249,7 +251,7 @@ class Teachers:
         """Returns the teachers that `fit` or `train_teachers.py` left in a directory.
 
         Raises:
-          ValueError: if there is no complete ensemble.
+            ValueError: if there is no complete ensemble.
         """
         ensemble = load_ensemble(ensemble_folder(artifacts.RunDirectory(pathlib.Path(directory))))
         return cls._of(_known_ensemble(ensemble), directory)
@@ -265,15 +267,15 @@ class Teachers:
         50
 
         Args:
-          votes: whole numbers `[num_teachers, num_queries]`: each teacher's labels of the first
-            inputs of the pool that will be asked about, in the pool's order. SENSITIVE.
-          unit: what one teacher's records are shared out by: "record" if each record taught one
-            teacher, "owner" if all records of each owner did. The cost of labels protects it.
-          directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
+            votes: whole numbers `[num_teachers, num_queries]`: each teacher's labels of the first
+                inputs of the pool that will be asked about, in the pool's order. SENSITIVE.
+            unit: what one teacher's records are shared out by: "record" if each record taught one
+                teacher, "owner" if all records of each owner did. The cost of labels protects it.
+            directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
 
         Raises:
-          ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit is
-            unknown.
+            ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
+                is unknown.
         """
         array = whole_numbers(votes, "votes")
         if array.ndim != 2 or not len(array) or (array.size and array.min() < 0):
@@ -301,15 +303,15 @@ class Teachers:
         """Takes models that were trained elsewhere, each on records that no other one saw.
 
         Args:
-          models: Keras models, fitted classifiers of scikit-learn, or any objects with
-            `predict(inputs)` that returns labels `[batch]` or scores `[batch, num_classes]` of raw
-            inputs; or a folder of `.keras` files and SavedModels.
-          unit: what one teacher's records are shared out by: "record" if each record taught one
-            teacher, "owner" if all records of each owner did. The cost of labels protects it.
-          directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
+            models: Keras models, fitted classifiers of scikit-learn, or any objects with
+                `predict(inputs)` that returns labels `[batch]` or scores `[batch, num_classes]` of
+                raw inputs; or a folder of `.keras` files and SavedModels.
+            unit: what one teacher's records are shared out by: "record" if each record taught one
+                teacher, "owner" if all records of each owner did. The cost of labels protects it.
+            directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
 
         Raises:
-          ValueError: if there is no model, one can't predict, or the unit is unknown.
+            ValueError: if there is no model, one can't predict, or the unit is unknown.
         """
         is_folder = isinstance(models, (str, os.PathLike))
         given = pathlib.Path(models) if is_folder else list(models)  # type: ignore[arg-type]
@@ -346,7 +348,7 @@ class Teachers:
         """What votes, for the rest of the public API.
 
         Raises:
-          ValueError: if the teachers are not trained yet.
+            ValueError: if the teachers are not trained yet.
         """
         if self._known is None:
             raise ValueError("teachers: expected trained ones, got none: call fit(data.private)")
@@ -368,14 +370,14 @@ class Teachers:
         the holder of the private records.
 
         Args:
-          inputs: raw inputs `[num_queries, *input_shape]`. Teachers made `from_votes` answer for
-            the first inputs of their pool, by position.
+            inputs: raw inputs `[num_queries, *input_shape]`. Teachers made `from_votes` answer for
+                the first inputs of their pool, by position.
 
         Returns:
-          int64 `[num_teachers, num_queries]`.
+            int64 `[num_teachers, num_queries]`.
 
         Raises:
-          ValueError: if the teachers are not trained yet, or the inputs do not fit.
+            ValueError: if the teachers are not trained yet, or the inputs do not fit.
         """
         return self.known.votes(inputs)
 
@@ -385,11 +387,11 @@ class Teachers:
         """Returns the share of right votes over all teachers and inputs. SENSITIVE.
 
         Args:
-          inputs: as `votes` takes them.
-          labels: their true labels `[num_queries]`.
+            inputs: as `votes` takes them.
+            labels: their true labels `[num_queries]`.
 
         Raises:
-          ValueError: as `votes`, or if inputs and labels differ in number, or there are none.
+            ValueError: as `votes`, or if inputs and labels differ in number, or there are none.
         """
         votes, truth = self.votes(inputs), whole_numbers(labels, "labels")
         if truth.shape != votes.shape[1:] or not truth.size:

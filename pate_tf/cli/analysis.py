@@ -84,7 +84,7 @@ def check_flags() -> None:
     """Checks that one thing is asked for.
 
     Raises:
-      FlagValueError: if there are several, or flags of a calibration without one.
+        FlagValueError: if there are several, or flags of a calibration without one.
     """
     named = [
         name for name in ("counts_file", "train_dir", "ledger", "calibrate") if FLAGS[name].value

@@ -98,7 +98,7 @@ def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[
     """Shows a progress bar on a terminal, nothing elsewhere.
 
     Yields:
-      A function to call with how many more are done.
+        A function to call with how many more are done.
     """
     from tqdm import tqdm
 
@@ -146,9 +146,9 @@ def run(
     """Defines a command's flags, reads them, runs it; a wrong flag is one line and exit code 2.
 
     Args:
-      main: the command, called with what is left of the arguments.
-      define_flags: defines its flags.
-      description: what `--help` prints above them.
+        main: the command, called with what is left of the arguments.
+        define_flags: defines its flags.
+        description: what `--help` prints above them.
     """
     known = set(flags.FLAGS)
     define_flags()
@@ -165,8 +165,8 @@ def parse_flags(parse: Callable[[list[str]], list[str]], error: type[Exception])
     """Returns a flags parser for `absl.app.run` that ends with exit code 2 and one clear line.
 
     Args:
-      parse: `flags.FLAGS`.
-      error: `flags.Error`.
+        parse: `flags.FLAGS`.
+        error: `flags.Error`.
     """
 
     def parser(arguments: list[str]) -> list[str]:
@@ -198,9 +198,9 @@ def in_flags(message: str, flag_of_argument: Mapping[str, str]) -> str:
     """Returns an error's message in the words of who typed flags.
 
     Args:
-      message: of the library; begins with the argument that is wrong and a colon, and has further
-        arguments in backticks.
-      flag_of_argument: the flag that sets an argument, where they have different names.
+        message: of the library; begins with the argument that is wrong and a colon, and has further
+            arguments in backticks.
+        flag_of_argument: the flag that sets an argument, where they have different names.
     """
     argument, colon, rest = message.partition(":")
     for name, flag in flag_of_argument.items():
@@ -216,9 +216,9 @@ def guarded(
     """Wraps a script's main function: a user's mistake ends in one line and exit code 1.
 
     Args:
-      main: the script.
-      flag_values: `flags.FLAGS`; unless `--verbosity` was given, only warnings are logged.
-      flag_of_argument: see `in_flags`.
+        main: the script.
+        flag_values: `flags.FLAGS`; unless `--verbosity` was given, only warnings are logged.
+        flag_of_argument: see `in_flags`.
     """
 
     def run(arguments: list[str]) -> None:
@@ -298,7 +298,7 @@ def quiet_start(flag_values: Any) -> Iterator[None]:
     They do so before any log level applies. `--verbosity` of 0 or more shows it.
 
     Args:
-      flag_values: `flags.FLAGS`.
+        flag_values: `flags.FLAGS`.
     """
     if flag_values.verbosity >= 0:
         yield
@@ -367,8 +367,8 @@ def check_report_file(path: str | None) -> None:
     """Checks where a report is to go, before anything is done that can't be undone.
 
     Raises:
-      ValueError: if the file would lie in a `released/` folder, since reports hold sensitive
-        numbers, or can't be written.
+        ValueError: if the file would lie in a `released/` folder, since reports hold sensitive
+            numbers, or can't be written.
     """
     if path is None:
         return
@@ -391,7 +391,7 @@ def write_report(path: str | None, values: Mapping[str, Any]) -> None:
     """Writes what a script printed as JSON.
 
     Raises:
-      ValueError: if the file would lie in a `released/` folder: reports hold sensitive numbers.
+        ValueError: if the file would lie in a `released/` folder: reports hold sensitive numbers.
     """
     check_report_file(path)
     if path is None:

@@ -36,8 +36,8 @@ def folder_argument(description: str | None, default: str) -> str:
     """Returns the folder that this process' only argument names; prints help and ends for others.
 
     Args:
-      description: what `--help` prints.
-      default: folder without an argument.
+        description: what `--help` prints.
+        default: folder without an argument.
     """
     arguments = sys.argv[1:]
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):

@@ -139,7 +139,7 @@ def define_data_flags(*, with_private: bool) -> None:
     """Defines the flags.
 
     Args:
-      with_private: whether the command may open private records.
+        with_private: whether the command may open private records.
     """
     without = () if with_private else ("private", "owner")
     define(FileSource, group="data", without=without)
@@ -149,7 +149,7 @@ def own_files(*, with_private: bool) -> FileSource | None:
     """Returns the files that the flags name; None for none.
 
     Raises:
-      ValueError: if flags are missing that belong together, or --dataset is given too.
+        ValueError: if flags are missing that belong together, or --dataset is given too.
     """
     names = (*NAMES, *(("private", "owner") if with_private else ()))
     given = {name: FLAGS[name].value for name in names if FLAGS[name].present}
@@ -179,9 +179,9 @@ def define_mechanism_flags(
     """Defines `--mechanism`, and a flag for each parameter that a mechanism offers.
 
     Args:
-      default: of `--mechanism`.
-      help_text: of `--mechanism`.
-      in_analysis: whether the flags are those of an analysis.
+        default: of `--mechanism`.
+        help_text: of `--mechanism`.
+        in_analysis: whether the flags are those of an analysis.
     """
     flags.DEFINE_enum("mechanism", default, list(base.offered()), help_text)
     command_line.shown_in_help("mechanism", "privacy")
@@ -236,7 +236,7 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
     parameters which were given.
 
     Raises:
-      ValueError: if a parameter was given that the mechanism does not have.
+        ValueError: if a parameter was given that the mechanism does not have.
     """
     offered, said = base.offered(), set(given(in_analysis=in_analysis))
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
@@ -254,7 +254,7 @@ def chosen(*, in_analysis: bool = False) -> Mechanism:
     """Returns the mechanism that the flags describe, with defaults for what was not given.
 
     Raises:
-      ValueError: as `chosen_kind`, or if a parameter is out of range.
+        ValueError: as `chosen_kind`, or if a parameter is out of range.
     """
     kind = chosen_kind(in_analysis=in_analysis)
     values = {}

@@ -21,7 +21,7 @@ from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, de
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings, ReleaseSettings
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.settings import setting
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.students.config import ComparisonSettings, OutputSettings, StudentSettings
 from pate_tf.students.kinds import DISTILLATION
@@ -30,15 +30,9 @@ FLAGS = flags.FLAGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Places(Settings):
+class Places(DataSource):
     """Where data, teachers and feature sums come from, and where the student goes."""
 
-    dataset: str = setting(
-        "digits",
-        group="data",
-        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
-        "another name of TensorFlow Datasets, or module:function.",
-    )
     num_teachers: int | None = setting(
         None,
         group="data",
@@ -59,11 +53,6 @@ class Places(Settings):
         "file of labels [num_teachers, num_queries] for the first queries of the pool. Their "
         "ledger lies in --teachers_dir, which must be given and always be the same.",
     )
-    data_dir: pathlib.Path | None = setting(
-        None,
-        group="data",
-        help="Folder with data prepared by TensorFlow Datasets. Default: TFDS' own.",
-    )
     pool_size: int | None = setting(
         None,
         group="data",
@@ -72,14 +61,6 @@ class Places(Settings):
         advanced=True,
         help="How many of the public samples, from the first, form the student's pool; the rest "
         "evaluates it. Default: the data set's own share.",
-    )
-    owners_file: pathlib.Path | None = setting(
-        None,
-        group="data",
-        advanced=True,
-        help="With --method=feature_sums: a .npy file with the owner of each private record. What "
-        "an owner's records add is clipped together, and the guarantee is against adding or "
-        "removing an owner.",
     )
     folder: pathlib.Path | None = setting(
         None,
@@ -108,7 +89,7 @@ OF_PATE = (
     *("query_rounds", "query_neighbours", "margin", "exceptions"),
     *("planned_release", "planned_profile"),
 )
-OF_SUMS = ("private", "owner", "owners_file")
+OF_SUMS = ("private", "owner", "owners_file", "svhn_extra")
 FLAG_OF_ARGUMENT = own_flags.flag_of_argument(Places, StudentSettings, *OF_LABELS)
 
 
@@ -260,10 +241,12 @@ def data_source(places: Places, run: RunDescription | None, method: str) -> Data
     reads_private = method == "feature_sums" and (run is None or FLAGS["private"].present)
     files = own_flags.own_files(with_private=reads_private)
     if run is None:
-        return DataSource(files=files, dataset=places.dataset, data_dir=places.data_dir)
+        return dataclasses.replace(places, files=files)
     run.check(num_teachers=places.num_teachers)
     dataset = places.dataset if FLAGS["dataset"].present else None
-    return run.data(dataset=dataset, data_dir=places.data_dir, files=files)
+    found = run.data(dataset=dataset, data_dir=places.data_dir, files=files)
+    said = [name for name in ("owners_file", "svhn_extra") if FLAGS[name].present]
+    return dataclasses.replace(found, **{name: getattr(places, name) for name in said})
 
 
 def main() -> None:
@@ -297,7 +280,6 @@ def main() -> None:
                 representation=FLAGS.representation, seed=FLAGS.query_seed
             ),
             data=data if run is None or named else None,
-            owners_file=places.owners_file,
             folder=folder,
         )
     else:

@@ -10,19 +10,20 @@ import sys
 from absl import flags
 
 from pate_tf.api.reporting import Reporting
+from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.teachers import kinds
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
-FLAG_OF_ARGUMENT = own_flags.flag_of_argument(RunSettings, TeacherSettings)
+FLAG_OF_ARGUMENT = own_flags.flag_of_argument(TeacherRun, TeacherSettings)
 ADVANCED = ("class_weights", "learning_rate", "merge_from", "parallelism", "export_each")
 
 
 def define_flags() -> None:
     """Defines the flags of this command, in the order of their help."""
-    own_flags.define(RunSettings, group="data", advanced=ADVANCED)
+    own_flags.define(TeacherRun, group="data", advanced=ADVANCED)
     own_flags.define_data_flags(with_private=True)
     own_flags.define(TeacherSettings, group="training", advanced=ADVANCED)
     FLAGS["model"].help = f"{FLAGS['model'].help} Known: {kinds.help_of_models()}."
@@ -53,8 +54,7 @@ def main() -> None:
         warn=command_line.warn,
     )
     command_line.check_report_file(FLAGS.report_file)
-    files = own_flags.own_files(with_private=True)
-    asked = own_flags.read(RunSettings)
+    asked = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
     settings = own_flags.read(TeacherSettings, model=chosen_model())
     with command_line.quiet_start(FLAGS):
         from pate_tf.api import teacher_training
@@ -62,7 +62,7 @@ def main() -> None:
     if FLAGS.worker:
         teacher_training.serve_worker()
         return
-    report = teacher_training.run(settings, asked, files=files, reporting=reporting)
+    report = teacher_training.run(settings, asked, reporting=reporting)
     command_line.print_table("Teachers", report.rows)
     command_line.write_report(asked.report_file, report.values)
 

@@ -33,9 +33,9 @@ def transaction(connection: sqlite3.Connection, *, read_only: bool = False) -> I
     """Runs the block as one transaction: all of it, or nothing if it raises.
 
     Args:
-      connection: with `isolation_level=None`.
-      read_only: whether the block only reads, and sees the database as it was at one moment; else
-        no other process writes meanwhile.
+        connection: with `isolation_level=None`.
+        read_only: whether the block only reads, and sees the database as it was at one moment; else
+            no other process writes meanwhile.
     """
     connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
     try:
@@ -58,7 +58,7 @@ def check_can_hold_files(folder: pathlib.Path) -> None:
     """Checks that files can be written below a folder, which need not exist yet.
 
     Raises:
-      ValueError: if something else lies in its place, or it can't be written.
+        ValueError: if something else lies in its place, or it can't be written.
     """
     try:
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -79,7 +79,7 @@ def only_writer(folder: pathlib.Path) -> Iterator[None]:
     The system forgets a process that was killed, so nothing is ever left locked.
 
     Raises:
-      ValueError: if another process is in there.
+        ValueError: if another process is in there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -187,14 +187,14 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
     """Opens a file for writing that appears at `path` complete, or not at all.
 
     Args:
-      path: the final name; its folder must exist.
-      private: whether the file gets mode 0600 from its first byte on.
+        path: the final name; its folder must exist.
+        private: whether the file gets mode 0600 from its first byte on.
 
     Yields:
-      A binary file under a temporary name, renamed when the block ends without an exception.
+        A binary file under a temporary name, renamed when the block ends without an exception.
 
     Raises:
-      OSError: as the system reports it (disk full, no permission); nothing is left behind.
+        OSError: as the system reports it (disk full, no permission); nothing is left behind.
     """
     temporary = _temporary_name(path)
     descriptor = os.open(
@@ -217,16 +217,16 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
     """Fills a folder that appears at `path` complete, or not at all.
 
     Args:
-      path: the final name; its parent must exist.
-      replace: whether a folder that stands at `path` already gives way to the new one, once that
-        is complete.
+        path: the final name; its parent must exist.
+        replace: whether a folder that stands at `path` already gives way to the new one, once that
+            is complete.
 
     Yields:
-      An empty folder under a temporary name, renamed when the block ends without an exception.
+        An empty folder under a temporary name, renamed when the block ends without an exception.
 
     Raises:
-      FileExistsError: if something stands at `path` already, unless `replace`.
-      OSError: as the system reports it; what stood at `path` stands there still.
+        FileExistsError: if something stands at `path` already, unless `replace`.
+        OSError: as the system reports it; what stood at `path` stands there still.
     """
     temporary = _temporary_name(path)
     temporary.mkdir()
@@ -304,7 +304,7 @@ class RunDirectory:
     """The two halves of a run on disk.
 
     Attributes:
-      root: the folder of the run.
+        root: the folder of the run.
     """
 
     root: pathlib.Path
@@ -314,7 +314,7 @@ class RunDirectory:
         """`<root>/sensitive`, created with mode 0700 under any umask.
 
         Raises:
-          ValueError: if it would lie in what may be published.
+            ValueError: if it would lie in what may be published.
         """
         self._check_apart()
         return make_sensitive_folder(self.root / SENSITIVE)
@@ -329,7 +329,7 @@ class RunDirectory:
         """`<root>/released`, created with the umask's mode.
 
         Raises:
-          ValueError: if `sensitive` would lie in it.
+            ValueError: if `sensitive` would lie in it.
         """
         self._check_apart()
         folder = self.root / RELEASED
@@ -342,12 +342,12 @@ class RunDirectory:
         """Checks that all can be written that a run will write; writes nothing that lasts.
 
         Args:
-          files: that will be written or replaced, from the root on.
-          folders: that files will be written below, from the root on.
+            files: that will be written or replaced, from the root on.
+            folders: that files will be written below, from the root on.
 
         Raises:
-          ValueError: if something else lies in the place of one, a place can't be written, or
-            `sensitive` would lie in `released`.
+            ValueError: if something else lies in the place of one, a place can't be written, or
+                `sensitive` would lie in `released`.
         """
         self._check_apart()
         for name in folders:
@@ -429,7 +429,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      ValueError: if the file does not hold a JSON object.
+        ValueError: if the file does not hold a JSON object.
     """
     try:
         value = json.loads(path.read_text())
@@ -454,12 +454,12 @@ def read_arrays(
     """Reads the named arrays of an `.npz` file.
 
     Args:
-      path: of the file.
-      names: of the arrays that are read; None for all of them.
-      lacking_ok: whether those of them that the file lacks are left out.
+        path: of the file.
+        names: of the arrays that are read; None for all of them.
+        lacking_ok: whether those of them that the file lacks are left out.
 
     Raises:
-      ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
+        ValueError: if the file is truncated, lacks an array or is not an `.npz` file.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -477,7 +477,7 @@ def read_array(path: pathlib.Path) -> npt.NDArray[Any]:
     """Reads one array from a `.npy` file.
 
     Raises:
-      ValueError: if the file is truncated or is not a `.npy` file.
+        ValueError: if the file is truncated or is not a `.npy` file.
     """
     try:
         array = np.load(path, allow_pickle=False)

@@ -46,24 +46,24 @@ class Dataset:
     """What is publicly known of a data set; nothing else knows a shape or a number of classes.
 
     Attributes:
-      name: the name in the catalogue.
-      kind: "image", "tabular" or "text": strings, as the features that `data.text` makes of them;
-        a served student takes the strings.
-      input_shape: shape of one input, e.g. `(28, 28, 1)`.
-      value_range: lowest and highest value that an input can hold, from public metadata, never
-        measured on private records; for tabular data also a tuple of lows and one of highs, one a
-        feature. Keras models scale it to [0, 1]; forests take raw values.
-      num_classes: number of classes, at least 2.
-      class_names: a name for each class, or empty.
-      augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
-        images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts and
-        horizontal mirroring).
-      pool_size: how many public samples form the student's pool unless the user says otherwise.
-      num_categories: how many categories each feature of a vector has, which are numbered from 0;
-        0 for a number. Empty where nothing is known. It says how features may be represented, and
-        is no part of what makes two data sets the same.
-      input_type: the type of raw inputs, which a served model takes: "uint8" (default) or "float32"
-        for images, "float32" for tabular features.
+        name: the name in the catalogue.
+        kind: "image", "tabular" or "text": strings, as the features that `data.text` makes of them;
+            a served student takes the strings.
+        input_shape: shape of one input, e.g. `(28, 28, 1)`.
+        value_range: lowest and highest value that an input can hold, from public metadata, never
+            measured on private records; for tabular data also a tuple of lows and one of highs, one
+            a feature. Keras models scale it to [0, 1]; forests take raw values.
+        num_classes: number of classes, at least 2.
+        class_names: a name for each class, or empty.
+        augmentation: what leaves a label unchanged: "none", "shift" (small ones; the default of
+            images), "affine" (shifts, rotations, scaling and shear, all small) or "flip" (shifts
+            and horizontal mirroring).
+        pool_size: how many public samples form the student's pool unless the user says otherwise.
+        num_categories: how many categories each feature of a vector has, which are numbered from 0;
+            0 for a number. Empty where nothing is known. It says how features may be represented,
+            and is no part of what makes two data sets the same.
+        input_type: the type of raw inputs, which a served model takes: "uint8" (default) or
+            "float32" for images, "float32" for tabular features.
     """
 
     name: str
@@ -170,8 +170,8 @@ def check_inputs(inputs: npt.NDArray[Any], dataset: Dataset) -> None:
     another.
 
     Raises:
-      ValueError: unless they are `[num_examples, *input_shape]` of the data set, and finite in
-        float32, in which models compute. The message carries no value.
+        ValueError: unless they are `[num_examples, *input_shape]` of the data set, and finite in
+            float32, in which models compute. The message carries no value.
     """
     if inputs.shape[1:] != dataset.input_shape:
         raise ValueError(
@@ -194,13 +194,13 @@ def to_input_type(inputs: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDA
     """Returns inputs in the type that a served model takes, so that a query is the same everywhere.
 
     Args:
-      inputs: `[num_inputs, *input_shape]`.
-      dataset: says which type.
-      what: begins the message.
+        inputs: `[num_inputs, *input_shape]`.
+        dataset: says which type.
+        what: begins the message.
 
     Raises:
-      ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
-        can't be a pixel of type uint8. The message carries no value.
+        ValueError: if they are no numbers, or would change: a fraction, a number beyond 255 or NaN
+            can't be a pixel of type uint8. The message carries no value.
     """
     given = np.asarray(inputs)
     if given.dtype.kind not in "uif":
@@ -240,13 +240,13 @@ def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
     """Returns the labels of examples as int64 that can't be written.
 
     Args:
-      labels: `[num_examples]`.
-      examples: whose labels they are.
-      lowest: the least number that a label may be.
+        labels: `[num_examples]`.
+        examples: whose labels they are.
+        lowest: the least number that a label may be.
 
     Raises:
-      ValueError: if they are not one label for each example, from `lowest` to `num_classes - 1`.
-        The message never carries a label.
+        ValueError: if they are not one label for each example, from `lowest` to `num_classes - 1`.
+            The message never carries a label.
     """
     dataset = examples.dataset
     found = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)

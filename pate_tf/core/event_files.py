@@ -21,9 +21,9 @@ def write_result(
     """Writes one row of TensorBoard's HPARAMS page.
 
     Args:
-      folder: of the row; rows in folders side by side are shown together.
-      settings: by name; numbers, text and booleans stay what they are, all else becomes text.
-      results: by name; each is a scalar at step 0 too.
+        folder: of the row; rows in folders side by side are shown together.
+        settings: by name; numbers, text and booleans stay what they are, all else becomes text.
+        results: by name; each is a scalar at step 0 too.
     """
     values = {
         name: value if isinstance(value, bool | int | float | str) else str(value)
@@ -49,12 +49,12 @@ def confusion_picture(
     """Draws how many samples of each true class got each label.
 
     Args:
-      dataset: names the classes.
-      truth: labels `[num_samples]`.
-      given: labels `[num_samples]`.
+        dataset: names the classes.
+        truth: labels `[num_samples]`.
+        given: labels `[num_samples]`.
 
     Returns:
-      A picture `[1, height, width, 3]`. Colours are shares of a true class.
+        A picture `[1, height, width, 3]`. Colours are shares of a true class.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

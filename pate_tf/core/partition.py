@@ -22,14 +22,14 @@ class Partition:
     """Which teacher each record belongs to: disjoint and complete by its form.
 
     Attributes:
-      assignment: int64 `[num_records]`, the teacher of each record, read-only.
-      num_teachers: number of teachers. For unit "record" each has at least one record. For unit
-        "owner" a teacher may have none: whether it does can hang on one owner, and to refuse it
-        would change all teachers at once.
-      unit: what is protected, "record" or "owner" (all records of one owner together).
+        assignment: int64 `[num_records]`, the teacher of each record, read-only.
+        num_teachers: number of teachers. For unit "record" each has at least one record. For unit
+            "owner" a teacher may have none: whether it does can hang on one owner, and to refuse it
+            would change all teachers at once.
+        unit: what is protected, "record" or "owner" (all records of one owner together).
 
     Raises:
-      ValueError: if a teacher is out of range, or has no record where it must have one.
+        ValueError: if a teacher is out of range, or has no record where it must have one.
     """
 
     assignment: IntArray = dataclasses.field(repr=False)
@@ -62,10 +62,11 @@ class Partition:
         """Returns a number for each record's owner, `[num_records]`.
 
         Args:
-          owners: whose each record is, `[num_records]`.
+            owners: whose each record is, `[num_records]`.
 
         Raises:
-          ValueError: if records of one owner belong to two teachers: owners are not protected then.
+            ValueError: if records of one owner belong to two teachers: owners are not protected
+                then.
         """
         _, first, numbers = np.unique(owners, return_index=True, return_inverse=True)
         if (self.assignment[first][numbers] != self.assignment).any():
@@ -98,7 +99,7 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
       as a stable name of its own, and use `owner_partition`.
 
     Raises:
-      ValueError: if there are more teachers than records, or none.
+        ValueError: if there are more teachers than records, or none.
     """
     if num_teachers < 1:
         raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
@@ -129,13 +130,13 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     Within a share, records keep the order that they have in the whole.
 
     Args:
-      owners: `[num_records]`, each record's owner, integers or strings.
-      num_teachers: number of teachers.
-      seed: key of the hash.
+        owners: `[num_records]`, each record's owner, integers or strings.
+        num_teachers: number of teachers.
+        seed: key of the hash.
 
     Raises:
-      ValueError: if the number of teachers is not from 1 to `MOST_TEACHERS`, or owners are
-        something else.
+        ValueError: if the number of teachers is not from 1 to `MOST_TEACHERS`, or owners are
+            something else.
     """
     if not 1 <= num_teachers <= MOST_TEACHERS:
         raise ValueError(f"num_teachers: expected from 1 to {MOST_TEACHERS}, got {num_teachers}")
@@ -165,12 +166,12 @@ def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partiti
     """Takes the partition as given.
 
     Args:
-      given: whole numbers: the teacher of each record `[num_records]`, or pairs of record and
-        teacher `[num_pairs, 2]`.
-      num_teachers: number of teachers.
+        given: whole numbers: the teacher of each record `[num_records]`, or pairs of record and
+            teacher `[num_pairs, 2]`.
+        num_teachers: number of teachers.
 
     Raises:
-      ValueError: if a record belongs to two teachers or to none, or a teacher has none.
+        ValueError: if a record belongs to two teachers or to none, or a teacher has none.
     """
     if (
         given.dtype.kind not in "iu"

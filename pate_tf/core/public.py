@@ -21,8 +21,8 @@ class Pool:
     A pool equals itself alone, so that it can be the key of a cache.
 
     Attributes:
-      dataset: what is publicly known of them.
-      inputs: `[num_inputs, *input_shape]`.
+        dataset: what is publicly known of them.
+        inputs: `[num_inputs, *input_shape]`.
     """
 
     dataset: Dataset
@@ -43,12 +43,12 @@ class PublicExamples(Examples):
     Labels serve evaluation alone, and need not be there.
 
     Attributes:
-      dataset: what is publicly known of them.
-      inputs: `[num_examples, *input_shape]`.
-      labels: int64 `[num_examples]`, -1 for those without a label; None if none has one.
+        dataset: what is publicly known of them.
+        inputs: `[num_examples, *input_shape]`.
+        labels: int64 `[num_examples]`, -1 for those without a label; None if none has one.
 
     Raises:
-      ValueError: if inputs or labels don't fit the data set, or an input is not finite.
+        ValueError: if inputs or labels don't fit the data set, or an input is not finite.
     """
 
     labels: IntArray | None = dataclasses.field(default=None, repr=False)
@@ -64,7 +64,8 @@ class PublicExamples(Examples):
         """Shares the samples out: the first `pool_size` form the pool, the rest is held out.
 
         Raises:
-          ValueError: if either part would be empty. Without any label nothing needs to be held out.
+            ValueError: if either part would be empty. Without any label nothing needs to be held
+                out.
         """
         most = len(self) - (self.labels is not None)
         if not 0 < pool_size <= most:
@@ -107,10 +108,11 @@ class PublicSplit:
     """Public: what a student learns from, and the samples that evaluate the student.
 
     Attributes:
-      pool: unlabelled inputs, some of which are put to the teachers.
-      pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
-        many noisy labels are right; None if none is known. No student and no strategy sees them.
-      held_out: samples outside of the pool.
+        pool: unlabelled inputs, some of which are put to the teachers.
+        pool_labels: true labels of the pool, int64 `[num_pool]`, -1 where unknown, to measure how
+            many noisy labels are right; None if none is known. No student and no strategy sees
+            them.
+        held_out: samples outside of the pool.
     """
 
     pool: Pool
@@ -154,11 +156,11 @@ class PoolLabels:
     with others that were inferred from them, which is post-processing and costs nothing.
 
     Attributes:
-      query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
-      labels: int64 `[num_labels]`.
-      num_classes: number of classes.
-      weights: probability of each class: float32 `[num_labels, num_classes]`, at least 0, each row
-        with a sum of 1; None where all that is known is the label.
+        query_indices: int64 `[num_labels]`, positions of the labelled inputs in the pool.
+        labels: int64 `[num_labels]`.
+        num_classes: number of classes.
+        weights: probability of each class: float32 `[num_labels, num_classes]`, at least 0, each
+            row with a sum of 1; None where all that is known is the label.
     """
 
     query_indices: IntArray = dataclasses.field(repr=False)
@@ -192,7 +194,7 @@ class PoolLabels:
         """Checks that a student can learn from these labels of this pool.
 
         Raises:
-          ValueError: if there is no label, or the labels do not belong to this pool.
+            ValueError: if there is no label, or the labels do not belong to this pool.
         """
         if len(self.labels) == 0:
             raise ValueError("student: expected at least 1 released label, got none")
@@ -222,8 +224,8 @@ def to_html(title: str, rows: Iterable[tuple[str, ...]]) -> str:
     """Returns a table under a title; all texts are escaped.
 
     Args:
-      title: what it is a table of.
-      rows: the texts of each, the first of them its name.
+        title: what it is a table of.
+        rows: the texts of each, the first of them its name.
     """
     lines = [f"<p><strong>{html.escape(title)}</strong></p>", "<table>"]
     for name, *values in rows:

@@ -22,10 +22,10 @@ class RecordSet:
     them keyed.
 
     Attributes:
-      digest: of all records, hexadecimal.
-      sketch: the smallest digests of single records, at most `SKETCH_SIZE`, hexadecimal. Two sets
-        whose sketches meet share records; sets that share many have sketches that meet.
-      num_records: how many there are. Public where single records are protected; not for owners.
+        digest: of all records, hexadecimal.
+        sketch: the smallest digests of single records, at most `SKETCH_SIZE`, hexadecimal. Two sets
+            whose sketches meet share records; sets that share many have sketches that meet.
+        num_records: how many there are. Public where single records are protected; not for owners.
     """
 
     digest: str = dataclasses.field(repr=False)
@@ -58,7 +58,7 @@ class RecordSet:
         """Rebuilds what `to_dict` returned.
 
         Raises:
-          ValueError: if it is none.
+            ValueError: if it is none.
         """
         try:
             found = cls(

@@ -16,16 +16,16 @@ class PrivateExamples(Examples):
     """Sensitive: the labelled records that the teachers share out among themselves.
 
     Attributes:
-      dataset: what is publicly known of them.
-      inputs: `[num_records, *input_shape]`.
-      labels: int64 `[num_records]`.
-      owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
-        stands for itself.
-      origin: the raw records that inputs were mapped from; None where inputs are raw.
+        dataset: what is publicly known of them.
+        inputs: `[num_records, *input_shape]`.
+        labels: int64 `[num_records]`.
+        owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
+            stands for itself.
+        origin: the raw records that inputs were mapped from; None where inputs are raw.
 
     Raises:
-      ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
-        The message never carries a value.
+        ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
+            The message never carries a value.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -60,11 +60,11 @@ class VoteCounts:
     """Sensitive: how many teachers voted for each class, a row a query.
 
     Attributes:
-      values: int64 `[num_queries, num_classes]`, read-only.
+        values: int64 `[num_queries, num_classes]`, read-only.
 
     Raises:
-      ValueError: if the values are not whole numbers of at least 0 in two dimensions. The
-        message never carries a value.
+        ValueError: if the values are not whole numbers of at least 0 in two dimensions. The message
+            never carries a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -86,8 +86,8 @@ class VoteCounts:
         """Checks that every query has one vote of every teacher, as every guarantee assumes.
 
         Raises:
-          ValueError: if there are no votes, or queries differ in how many they have. The message
-            never carries a value.
+            ValueError: if there are no votes, or queries differ in how many they have. The message
+                never carries a value.
         """
         totals = self.values.sum(axis=1)
         if len(totals) and (totals != totals[0]).any():
@@ -112,7 +112,7 @@ class VoteCounts:
         """Returns the counts of the queries at `indices`, int `[num_taken]`.
 
         Raises:
-          ValueError: if an index is not a whole number from 0 to `num_queries - 1`.
+            ValueError: if an index is not a whole number from 0 to `num_queries - 1`.
         """
         rows = whole_numbers(indices, "indices")
         if rows.ndim != 1:
@@ -129,11 +129,11 @@ class FeatureSums:
     """Sensitive: sums of the records' vectors of each class (`pate_tf.teachers.on_features`).
 
     Attributes:
-      values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only.
+        values: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE, read-only.
 
     Raises:
-      ValueError: if the values are not whole numbers in two dimensions. The message never carries
-        a value.
+        ValueError: if the values are not whole numbers in two dimensions. The message never carries
+            a value.
     """
 
     values: IntArray = dataclasses.field(repr=False)
@@ -155,12 +155,12 @@ class Votes:
     """Sensitive: the label that each teacher gave to each query.
 
     Attributes:
-      labels: int64 `[num_teachers, num_queries]`, read-only.
-      num_classes: number of classes.
+        labels: int64 `[num_teachers, num_queries]`, read-only.
+        num_classes: number of classes.
 
     Raises:
-      ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message never
-        carries a label.
+        ValueError: if a label is not a whole number from 0 to `num_classes - 1`. The message never
+            carries a label.
     """
 
     labels: IntArray = dataclasses.field(repr=False)

@@ -139,8 +139,8 @@ def whole_numbers(values: npt.ArrayLike, what: str) -> IntArray:
     """Returns `values` as a new int64 array.
 
     Raises:
-      ValueError: if they are not finite whole numbers. The message begins with `what` and never
-        carries a value.
+        ValueError: if they are not finite whole numbers. The message begins with `what` and never
+            carries a value.
     """
     array = np.asarray(values)
     if array.dtype == np.bool_ or array.dtype.kind not in "iuf":
@@ -163,8 +163,8 @@ def labels_array(
     """Returns labels as a new int64 array.
 
     Raises:
-      ValueError: if they are not whole numbers from `lowest` to `num_classes - 1`; as
-        `whole_numbers`.
+        ValueError: if they are not whole numbers from `lowest` to `num_classes - 1`; as
+            `whole_numbers`.
     """
     array = whole_numbers(values, what)
     if array.size and (array.min() < lowest or array.max() >= num_classes):
@@ -182,8 +182,8 @@ def check_name(name: object, what: str) -> str:
     """Returns a name that may stand in files and certificates.
 
     Raises:
-      ValueError: unless it is 1 to 64 letters, digits, dots, hyphens or underscores and begins
-        with a letter or digit.
+        ValueError: unless it is 1 to 64 letters, digits, dots, hyphens or underscores and begins
+            with a letter or digit.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
@@ -208,8 +208,8 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
     """Returns the tables of a TOML file.
 
     Raises:
-      ValueError: if it is no TOML.
-      OSError: if it can't be read.
+        ValueError: if it is no TOML.
+        OSError: if it can't be read.
     """
     try:
         return tomllib.loads(path.read_bytes().decode())
@@ -222,8 +222,8 @@ class Fields:
     """Takes the values of one table one by one; what is left at the end is a mistake.
 
     Args:
-      where: begins every message: the file and the table.
-      values: of the table.
+        where: begins every message: the file and the table.
+        values: of the table.
     """
 
     def __init__(self, where: str, values: object) -> None:

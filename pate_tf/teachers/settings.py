@@ -4,7 +4,6 @@ What a teacher's result depends on besides its own share stands in `TeacherConfi
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -77,115 +76,6 @@ class TeacherSettings(Settings):
         help="Seed of partition, initial weights, shuffling and augmentation. No privacy noise "
         "comes from it.",
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunSettings(Settings):
-    """A run of train_teachers.py, apart from how teachers learn."""
-
-    dataset: str = setting(
-        "digits",
-        group="data",
-        help="Name of the data set: digits (embedded), mnist, svhn, cifar10, adult, diabetes, "
-        "another name of TensorFlow Datasets, or module:function.",
-    )
-    data_dir: pathlib.Path | None = setting(
-        None,
-        group="data",
-        help="Folder with data prepared by TensorFlow Datasets, or UCI's files in adult/ and "
-        "diabetes/ below it. Default: TFDS' own; what is not there is downloaded.",
-    )
-    svhn_extra: bool = setting(
-        True, group="data", advanced=True, help="Share out SVHN's extra split too, not train alone."
-    )
-    num_classes: int | None = setting(
-        None,
-        group="data",
-        flag="nb_labels",
-        advanced=True,
-        help="Number of classes, if you want it checked against the data set.",
-    )
-    pool_size: int | None = setting(
-        None,
-        group="data",
-        flag="stdnt_share",
-        least=1,
-        advanced=True,
-        help="How many of the public samples, from the first, form the pool that a representation "
-        "is trained on, as in train_student.py. Default: the data set's own share.",
-    )
-    owners_file: pathlib.Path | None = setting(
-        None,
-        group="training",
-        help="A .npy file with the owner of each private record (numbers or strings): all records "
-        "of one owner go to one teacher, and the guarantee is against adding or removing an owner.",
-    )
-    partition_file: pathlib.Path | None = setting(
-        None,
-        group="training",
-        help="A .npy file that says who gets which record: the teacher of each record "
-        "[num_records], or record and teacher in two columns [num_pairs, 2]. It must not depend on "
-        "other records. Default: dealt out evenly and at random by --seed, a record's position "
-        "alone deciding.",
-    )
-    num_teachers: int | None = setting(
-        None,
-        group="training",
-        flag="nb_teachers",
-        least=1,
-        help="Number of teachers that share the private data. Default: for teachers on features "
-        "what suits the number of private records and classes, and is printed; 100 for others. "
-        "With owners there is no default, as the number of their records is private.",
-    )
-    teachers: str | None = setting(
-        None,
-        group="training",
-        flag="teacher_id",
-        help="Teacher to train in this process, from 0, or a range such as 0-49. Default: all. The "
-        "process that finishes the last one exports the ensemble.",
-    )
-    merge_from: tuple[pathlib.Path, ...] | None = setting(
-        None,
-        group="training",
-        help="Run folders, comma-separated, of other jobs that trained other --teacher_id ranges "
-        "of the same ensemble; their teachers are taken over. Without --teacher_id nothing is "
-        "trained, and a missing teacher is an error.",
-    )
-    parallelism: str = setting(
-        "ensemble",
-        group="training",
-        choices=("ensemble", "data"),
-        help="ensemble: each device trains teachers of its own; data: all devices train one "
-        "teacher at a time, for models too large for one device.",
-    )
-    folder: pathlib.Path | None = setting(
-        None,
-        group="output",
-        flag="train_dir",
-        help="Folder of the run. Default: runs/DATASET-NB_TEACHERS in this folder.",
-    )
-    export_each: bool = setting(
-        False, group="output", help="Also export every teacher as a SavedModel of its own."
-    )
-    report_file: str | None = setting(
-        None, group="output", help="Where to write what is printed, as JSON (sensitive)."
-    )
-
-    @property
-    def asked_teachers(self) -> range | None:
-        """The teachers to train in this process; None for all.
-
-        Raises:
-            ValueError: if `teachers` is neither a number nor a range `first-last`.
-        """
-        if self.teachers is None:
-            return None
-        first, dash, last = self.teachers.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(
-                f"teachers: expected a number or a range like 0-49, got {self.teachers!r}"
-            )
-        return range(int(first), int(last if dash else first) + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -128,13 +128,13 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     charged = {gate: 1, shut: 2}
     assert ledger.charges == statement.charged == charged
     assert statement.several == {
-        number: several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
+        number: several_teachers_epsilon(charged, delta=DELTA, num_teachers=number)
         for number in (2, 5)
     }
     assert statement.several[2] > 2 * 0.25 + 0.1
     if unit == "owner":
         assert statement.epsilon_replaced == statement.epsilon_ensemble_replaced
-        assert statement.epsilon_replaced == replaced_owner_epsilon(paid, DELTA) > 0.6
+        assert statement.epsilon_replaced == replaced_owner_epsilon(charged, DELTA) > 0.6
     check_statement(statement.to_dict(), ledger)
     again = LabelsStatement.from_dict(json.loads(json.dumps(statement.to_dict())))
     assert again == statement
@@ -215,7 +215,7 @@ def test_half_of_delta_is_enough_for_noisy_labels(ledger):
     labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(0.05))
     charged = {HALF: 1, LaplaceNoisyMax(0.05): 2}
     assert ledger.charges == charged
-    assert ledger.spent().epsilon == smallest_epsilon(paid, DELTA)[0] < 0.45
+    assert ledger.spent().epsilon == smallest_epsilon(charged, DELTA)[0] < 0.45
 
 
 def test_a_budget_holds_gates_to_the_last_digit(tmp_path):

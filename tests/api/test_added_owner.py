@@ -23,7 +23,7 @@ from sklearn.naive_bayes import MultinomialNB
 import pate_tf
 from pate_tf.api.labelling import plan_release
 from pate_tf.api.reporting import Reporting
-from pate_tf.api.run_folder import ensemble_folder
+from pate_tf.api.run_folder import TeacherRun, ensemble_folder
 from pate_tf.api.settings import LabelSettings
 from pate_tf.api.teacher_training import run
 from pate_tf.core import artifacts
@@ -38,7 +38,7 @@ from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import CACHE_VARIABLE, default_of_teachers, encoder_of
 from pate_tf.teachers import store
 from pate_tf.teachers.kinds import load_ensemble, scikit_learn
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 IMAGES = Dataset(
     name="images",
@@ -151,7 +151,7 @@ def traces(folder: pathlib.Path, examples: PrivateExamples, num_teachers: int, *
         patch.setattr(store, "SECONDS_BETWEEN_SAVES", math.inf)  # names of files say when
         report = run(
             TeacherSettings(**asked),
-            RunSettings(
+            TeacherRun(
                 num_teachers=num_teachers,
                 owners_file=owners,
                 folder=place,

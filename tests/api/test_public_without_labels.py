@@ -12,12 +12,13 @@ from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.api import run_folder
 from pate_tf.api import student_run as student_report
 from pate_tf.api import teacher_training as train_teachers
+from pate_tf.api.run_folder import TeacherRun
 from pate_tf.api.settings import Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
 from pate_tf.students.config import StudentSettings
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
 NOT_MEASURED = "not measured: the public samples have no labels"
@@ -135,7 +136,7 @@ def unlabelled_digits(monkeypatch):
 @pytest.mark.usefixtures("unlabelled_digits")
 def test_teachers_train_and_a_student_learns_from_them(tmp_path):
     found = train_teachers.run(
-        TeacherSettings(model="mlp", max_steps=4), RunSettings(num_teachers=3, folder=tmp_path)
+        TeacherSettings(model="mlp", max_steps=4), TeacherRun(num_teachers=3, folder=tmp_path)
     )
     for name in ("mean", "lowest", "highest"):
         assert found.values[f"teacher_accuracy_{name}"] is None

@@ -10,11 +10,18 @@ from script_processes import run_script
 import pate_tf
 from pate_tf.api import teacher_training
 from pate_tf.api.data import FileSource
-from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, described_run
+from pate_tf.api.reporting import QUIET
+from pate_tf.api.run_folder import (
+    DataSource,
+    RunDescription,
+    TeacherRun,
+    TeacherSource,
+    described_run,
+)
 from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples
 from pate_tf.data import catalogue as data
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 PRIVATE, PUBLIC = data.load_private("digits"), data.load_public("digits")
 OTHER = dataclasses.replace(PUBLIC.dataset, augmentation="none", value_range=(0.0, 255.0))
@@ -49,7 +56,7 @@ def test_what_does_not_fit_is_told_before_anything_is_trained(
     monkeypatch.setattr(data, "load_public", lambda name, **options: public)
     monkeypatch.delattr(teacher_training, "train")
     with pytest.raises(ValueError, match=message) as caught:
-        teacher_training.run(TeacherSettings(model="mlp"), RunSettings(folder=tmp_path, **asked))
+        teacher_training.run(TeacherSettings(model="mlp"), TeacherRun(folder=tmp_path, **asked))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -62,18 +69,19 @@ def test_a_number_of_teachers_is_recommended_by_public_values():
     assert recommended(5, PRIVATE.dataset) == 1
 
 
-def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path):
+def test_owners_of_a_file_stand_in_the_place_of_those_that_the_data_bring(tmp_path, monkeypatch):
     visits = np.arange(len(PRIVATE))
     persons = visits // 7
     np.save(tmp_path / "persons.npy", persons)
     examples = dataclasses.replace(PRIVATE, owners=visits)
-    owned = teacher_training.owned(examples, tmp_path / "persons.npy")
+    monkeypatch.setattr(data, "load_private", lambda name, **options: examples)
+    owned = DataSource(owners_file=tmp_path / "persons.npy").load_private(QUIET)
     np.testing.assert_array_equal(owned.owners, persons)
     shares = teacher_training.shares_of(owned, num_teachers=5, seed=0)
     assert shares.unit == "owner"
     for person in range(10):
         assert len(set(shares.assignment[persons == person].tolist())) == 1
-    assert teacher_training.owned(examples, None) is examples
+    assert DataSource().load_private(QUIET) is examples
 
 
 def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):

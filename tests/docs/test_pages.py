@@ -55,7 +55,11 @@ def flags_of(command: pathlib.Path) -> set[str]:
     of_mechanisms = {"mechanism", *names(in_analysis=False), *names(in_analysis=True)}
     calls = ast.walk(ast.parse(command.read_text()))
     module = importlib.import_module(f"pate_tf.cli.{command.stem}")
-    kinds = [one for one in vars(module).values() if dataclasses.is_dataclass(one)]
+    named = [*vars(module).values()]
+    for one in vars(module).values():  # settings may be named as `analysis.SourceSettings`
+        if getattr(one, "__name__", "").startswith("pate_tf.api."):
+            named += vars(one).values()
+    kinds = [one for one in named if dataclasses.is_dataclass(one)]
     of_settings = {name for kind in kinds for name in flags.names_of(kind)}
     return (
         of_mechanisms
