@@ -709,13 +709,13 @@ def _label_checks(run: Run) -> Iterator[Check]:
     """Compares what every charged batch of labels released with the law of its mechanism."""
     from scipy import stats
 
-    from pate_tf.aggregation.labeller import paid_counts
+    from pate_tf.aggregation.labeller import stored_counts
 
     if not (run.sensitive / "ledger.sqlite3").exists():
         return
     try:
         with Ledger.read(run.sensitive) as ledger:
-            batches = list(paid_counts(ledger))
+            batches = list(stored_counts(ledger))
             answers = _answers_by_debit(ledger)
     except LedgerError as error:
         yield Check(
