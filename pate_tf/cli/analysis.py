@@ -13,7 +13,6 @@ from pate_tf.accounting.planning import DEFAULT_DELTA
 from pate_tf.analysis.accounting import AnalysisConfig
 from pate_tf.api import analysis
 from pate_tf.api.planning import PlanSettings, calibrate, compare_methods
-from pate_tf.api.reporting import Reporting
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import described
@@ -137,8 +136,7 @@ def main() -> None:
     if FLAGS.calibrate:
         values = calibration()
     else:
-        reporting = Reporting(clock=command_line.clock, progress_bar=command_line.progress_bar)
-        report = analysis.run(analysis_run(), reporting)
+        report = analysis.run(analysis_run(), command_line.reporting())
         values = report.values
         for table in report.tables:
             command_line.print_titled(table)

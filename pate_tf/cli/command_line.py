@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import app, flags
 
-from pate_tf.api.reporting import Table
+from pate_tf.api.reporting import Reporting, Table
 from pate_tf.core import artifacts
 from pate_tf.ledger import LedgerError, LedgerWarning
 
@@ -324,6 +324,11 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Prints what the user should heed to standard error, in one line."""
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def reporting(*, verbose: bool = False) -> Reporting:
+    """Returns how a command shows its progress; `verbose` for Keras' bars too."""
+    return Reporting(clock=clock, progress_bar=progress_bar, note=note, warn=warn, verbose=verbose)
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:

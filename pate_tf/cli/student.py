@@ -16,7 +16,6 @@ import sys
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.api.reporting import Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, described_run
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings, ReleaseSettings
 from pate_tf.cli import command_line
@@ -251,13 +250,7 @@ def data_source(places: Places, run: RunDescription | None, method: str) -> Data
 
 def main() -> None:
     """Reads the flags, has a student made or compared, prints."""
-    reporting = Reporting(
-        clock=command_line.clock,
-        progress_bar=command_line.progress_bar,
-        note=command_line.note,
-        warn=command_line.warn,
-        verbose=sys.stdout.isatty(),
-    )
+    reporting = command_line.reporting(verbose=sys.stdout.isatty())
     command_line.check_report_file(FLAGS.report_file)
     is_comparison = check_comparison()
     places, output = own_flags.read(Places), own_flags.read(OutputSettings)

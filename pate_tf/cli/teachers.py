@@ -9,7 +9,6 @@ import sys
 
 from absl import flags
 
-from pate_tf.api.reporting import Reporting
 from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
@@ -47,12 +46,6 @@ def chosen_model() -> str | None:
 
 def main() -> None:
     """Reads the flags, trains, prints."""
-    reporting = Reporting(
-        clock=command_line.clock,
-        progress_bar=command_line.progress_bar,
-        note=command_line.note,
-        warn=command_line.warn,
-    )
     command_line.check_report_file(FLAGS.report_file)
     asked = own_flags.read(TeacherRun, files=own_flags.own_files(with_private=True))
     settings = own_flags.read(TeacherSettings, model=chosen_model())
@@ -62,7 +55,7 @@ def main() -> None:
     if FLAGS.worker:
         teacher_training.serve_worker()
         return
-    report = teacher_training.run(settings, asked, reporting=reporting)
+    report = teacher_training.run(settings, asked, reporting=command_line.reporting())
     command_line.print_table("Teachers", report.rows)
     command_line.write_report(asked.report_file, report.values)
 

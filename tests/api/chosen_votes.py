@@ -97,7 +97,12 @@ def run(
     ) as ledger:
         split = public.split(pool_size)
         config = StudentConfig(
-            model=model, max_steps=20, batch_size=16, learning_rate=0.003, seed=seed
+            student=model if model == "random_forest" else "supervised",
+            model=model,
+            max_steps=20,
+            batch_size=16,
+            learning_rate=0.003,
+            seed=seed,
         )
         output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
         check_student(config, split, output, directory)

@@ -33,6 +33,8 @@ FILES = (
     *("/dev/null", "text/below", LONG),
 )
 FOLDERS = ("text", "text/below", "loop", "/dev/null", "/proc/nosuch", "a/released", LONG)
+NO_RUNS = ("nosuch", "text", "folder", "loop", "/dev/null", "text/below", LONG)
+REPORTS = (*FOLDERS[1:3], *FOLDERS[4:5], "folder", "a/released/r", LONG)
 LISTS = (",", " ", "nosuch", "nosuch,nosuch", LONG)
 KIND_OF_FLAG = {
     (TEACHERS, "dataset"): NAMES,
@@ -43,7 +45,6 @@ KIND_OF_FLAG = {
     (TEACHERS, "owners_file"): FILES,
     (TEACHERS, "partition_file"): FILES,
     (TEACHERS, "train_dir"): FOLDERS,
-    (TEACHERS, "report_file"): (*FOLDERS[1:3], *FOLDERS[4:5], "folder", "a/released/r", LONG),
     (TEACHERS, "merge_from"): ("nosuch", "text", "folder", "loop", "nosuch,nosuch", LONG),
     (TEACHERS, "class_weights"): ("", "x", "1", "1,2", "nan" + ",1" * 9, "-1" + ",1" * 9, LONG),
     (TEACHERS, "private"): FILES,
@@ -54,29 +55,22 @@ KIND_OF_FLAG = {
     (STUDENT, "public"): FILES,
     (STUDENT, "schema"): FILES,
     (STUDENT, "label"): ("nosuch",),
+    # Of method feature_sums alone: refused with teachers, whatever they name.
+    **dict.fromkeys([(STUDENT, name) for name in ("private", "owner", "owners_file")], FILES),
     (STUDENT, "dataset"): NAMES,
     (STUDENT, "model"): NAMES[1:],
     (STUDENT, "train_dir"): FOLDERS,
-    (STUDENT, "teachers_dir"): (
-        "nosuch",
-        "text",
-        "folder",
-        "loop",
-        "/dev/null",
-        "text/below",
-        LONG,
-    ),
+    (STUDENT, "teachers_dir"): NO_RUNS,
     (STUDENT, "teachers"): FILES,
-    (STUDENT, "report_file"): (*FOLDERS[1:3], *FOLDERS[4:5], "folder", "a/released/r", LONG),
     (STUDENT, "export_formats"): LISTS,
     (ANALYSIS, "counts_file"): FILES,
     (ANALYSIS, "indices_file"): FILES,
-    (ANALYSIS, "train_dir"): ("nosuch", "text", "folder", "loop", "/dev/null", "text/below", LONG),
+    (ANALYSIS, "train_dir"): NO_RUNS,
     (ANALYSIS, "ledger"): ("nosuch", "text", "folder", "loop", "/dev/null", "run,run", LONG),
     (ANALYSIS, "statement"): FILES,
     (ANALYSIS, "output_dir"): FOLDERS,
     (ANALYSIS, "plots"): FOLDERS,
-    (ANALYSIS, "report_file"): (*FOLDERS[1:3], *FOLDERS[4:5], "folder", "a/released/r", LONG),
+    **{(script, "report_file"): REPORTS for script in REST},
     (ANALYSIS, "bound"): ("", *LISTS),
     (ANALYSIS, "release"): ("", *LISTS),
 }
