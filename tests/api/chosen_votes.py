@@ -70,6 +70,18 @@ def released(ledger, teachers, pool, *, noise=None, **choices) -> Labels:
     )
 
 
+def student_config(model="mlp", *, max_steps=20, seed=0) -> StudentConfig:
+    """A student that learns little, of labels alone."""
+    return StudentConfig(
+        student=model if model == "random_forest" else "supervised",
+        model=model,
+        max_steps=max_steps,
+        batch_size=16,
+        learning_rate=0.003,
+        seed=seed,
+    )
+
+
 def run(
     folder: pathlib.Path,
     ensemble: FakeEnsemble,
@@ -96,14 +108,7 @@ def run(
         budget=Budget(delta=delta, epsilon_budget=epsilon_budget, replace_budget=replace_budget),
     ) as ledger:
         split = public.split(pool_size)
-        config = StudentConfig(
-            student=model if model == "random_forest" else "supervised",
-            model=model,
-            max_steps=20,
-            batch_size=16,
-            learning_rate=0.003,
-            seed=seed,
-        )
+        config = student_config(model, seed=seed)
         output = OutputSettings(save_labels=save_labels, evaluate_on=evaluate_on)
         check_student(config, split, output, directory)
         return make_student(

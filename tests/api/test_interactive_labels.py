@@ -4,7 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from chosen_votes import NUM_QUERIES, POOL, PUBLIC, FakeEnsemble, planned, released, table
+from chosen_votes import (
+    NUM_QUERIES,
+    POOL,
+    PUBLIC,
+    FakeEnsemble,
+    planned,
+    released,
+    student_config,
+    table,
+)
 
 from pate_tf.accounting.mechanisms import InteractiveGaussianNoisyMax, LaplaceNoisyMax
 from pate_tf.aggregation.labeller import stored_counts
@@ -17,7 +26,6 @@ from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger
 from pate_tf.queries.strategies import simple
 from pate_tf.statement.check import check_statement
-from pate_tf.students.kinds import StudentConfig
 
 SPLIT = PUBLIC.split(POOL)
 ROUNDS = 4
@@ -98,7 +106,7 @@ def test_a_student_is_made_stated_and_reported(tmp_path):
     """With real students between rounds."""
     with opened(tmp_path) as ledger:
         report = make_student(
-            StudentConfig(model="mlp", max_steps=20, batch_size=16, learning_rate=0.003, seed=0),
+            student_config(),
             SPLIT,
             plan=planned(FakeEnsemble(table(100)), SPLIT.pool, mechanism=MECHANISM, rounds=2),
             noise=SystemNoise(),

@@ -5,7 +5,7 @@ import pathlib
 import event_files
 import numpy as np
 import pytest
-from chosen_votes import PUBLIC, FakeEnsemble, planned
+from chosen_votes import PUBLIC, FakeEnsemble, planned, student_config
 
 from pate_tf.accounting.mechanisms import LaplaceNoisyMax
 from pate_tf.aggregation.noise import SeededNoise
@@ -13,7 +13,6 @@ from pate_tf.api.labelling import open_ledger
 from pate_tf.api.settings import Budget
 from pate_tf.api.student_run import make_student
 from pate_tf.core import artifacts
-from pate_tf.students.kinds import StudentConfig
 
 POOL, QUERIES, TEACHERS = 400, 40, 100
 RIGHT = np.tile(PUBLIC.labels[:POOL], (TEACHERS, 1))
@@ -24,7 +23,7 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
     ensemble = FakeEnsemble(votes)
     with open_ledger(directory.sensitive, teachers=ensemble, budget=Budget(delta=1e-5)) as ledger:
         return make_student(
-            StudentConfig(model=model, max_steps=150, batch_size=16, learning_rate=0.003, seed=0),
+            student_config(model, max_steps=150),
             public.split(POOL),
             plan=planned(
                 ensemble,
