@@ -1,7 +1,7 @@
 """What a server learns from uploads: whose records a participant has, and which canaries."""
 
+import contextlib
 import dataclasses
-import functools
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import LedgerWarning
 from pate_tf.models import catalogue
 from pate_tf.selective_sgd import models
-from pate_tf.selective_sgd.private_training import noisy_training
+from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.run_state import LEDGER, ChargedRun
 from pate_tf.selective_sgd.settings import Privacy, Settings
 from pate_tf.selective_sgd.training import SharedTraining
@@ -159,23 +159,21 @@ def _seen(shares: Sequence[PrivateExamples], run: Attacked) -> _Seen:
     """Runs all rounds and keeps what the server sees."""
     settings, privacy, dataset = run.settings, run.privacy, shares[0].dataset
     model = catalogue.build(models.network(MODEL, dataset), dataset, seed=settings.seed)
-    training: SharedTraining
-    if privacy.kind == "none":
-        training = SharedTraining(settings, model, shares)
-    else:
+    charged = None
+    if privacy.kind != "none":
         records = RecordSet.of(np.concatenate([share.inputs for share in shares]))
         charged = ChargedRun(pathlib.Path(run.folder) / LEDGER, records, privacy)
-        with warnings.catch_warnings(), charged:
-            # Of the other trials' ledgers of the same records.
-            warnings.simplefilter("ignore", LedgerWarning)
-            training = noisy_training(
-                settings,
-                model,
-                shares,
-                privacy=privacy,
-                noise=run.noise,
-                begin=functools.partial(charged.begin, secure_noise=run.noise.is_secure),
-            )
+    with warnings.catch_warnings(), charged or contextlib.nullcontext():
+        # Of the other trials' ledgers of the same records.
+        warnings.simplefilter("ignore", LedgerWarning)
+        training = training_with(
+            privacy,
+            settings,
+            model,
+            shares,
+            begin=None if charged is None else charged.beginning(run.noise),
+            noise=run.noise,
+        )
     seen = _Seen(training, [[] for _ in shares])
     server, push = training.server, training.server.push
     begun = server.values

@@ -37,9 +37,9 @@ from pate_tf.selective_sgd import models
 from pate_tf.selective_sgd.evaluation import Evaluation, Logs, calibrated_model
 from pate_tf.selective_sgd.joined import JoinedParticipant, until_answered
 from pate_tf.selective_sgd.models import FlatView
-from pate_tf.selective_sgd.private_training import noisy_training
+from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.roster import Roster
-from pate_tf.selective_sgd.run_state import ROUND, LedgerFacts, RunState
+from pate_tf.selective_sgd.run_state import ROUND, ChargedRun, LedgerFacts, RunState
 from pate_tf.selective_sgd.server import Server
 from pate_tf.selective_sgd.settings import (
     ParameterServerRun,
@@ -320,29 +320,25 @@ def train_on(
         "labels": artifacts.digest_arrays([share.labels for share in shares]),
     }
     folder = artifacts.make_sensitive_folder(directory.sensitive / "selective_sgd")
-    with (
-        artifacts.only_writer(folder),
-        RunState(
+    with artifacts.only_writer(folder), contextlib.ExitStack() as stack:
+        state = RunState(
             folder,
             identity,
             privacy=privacy,
             records=examples.record_set,
             acknowledge_reset=asked.acknowledge_reset,
-        ) as state,
-    ):
+        )
+        charged = state.charged
+        stack.enter_context(charged or contextlib.nullcontext())
         noise = asked.noise()
-        training = (
-            SharedTraining(settings, model, shares)
-            if privacy.kind == "none"
-            else noisy_training(
-                settings,
-                model,
-                shares,
-                privacy=privacy,
-                noise=noise,
-                begin=functools.partial(state.begin, secure_noise=noise.is_secure),
-                holders=holders,
-            )
+        training = training_with(
+            privacy,
+            settings,
+            model,
+            shares,
+            begin=None if charged is None else charged.beginning(noise),
+            noise=noise,
+            holders=holders,
         )
         if ROUND in state.saved:
             training.restore(state.saved)
@@ -350,7 +346,7 @@ def train_on(
         evaluation = None if samples is None else Evaluation(training.view, samples)
         seconds = _train(training, state, evaluation, Logs(directory), reporting)
         measured = _measured(training, samples, evaluation, directory, reporting)
-        facts = [] if (found := state.facts()) is None else [found]
+        facts = [] if charged is None else [charged.facts()]
     values = _published(
         training.view,
         training.released_parameters(),
@@ -359,7 +355,7 @@ def train_on(
         dataset=examples.dataset,
         settings=settings,
         privacy=privacy,
-        charge=getattr(training, "charge", None),
+        charge=training.charge,
         facts=facts,
         holders=holders,
         fewest_records=fewest,
@@ -386,7 +382,7 @@ def _train(
     """Runs the rounds that are left; returns their seconds."""
     rounds = training.settings.rounds
     seconds: list[float] = []
-    facts = state.facts()
+    epsilon = None if training.facts is None else training.facts.epsilon
     with reporting.progress_bar("training together", rounds, "round") as advance:
         advance(training.round)
         while training.round < rounds:
@@ -397,7 +393,7 @@ def _train(
             accuracy = None
             if evaluation is not None:
                 accuracy = evaluation.accuracy(training.global_model(), WATCHED)
-            logs.write_round(statistics, accuracy, None if facts is None else facts.epsilon)
+            logs.write_round(statistics, accuracy, epsilon)
             advance(1)
     logs.close()
     return seconds
@@ -467,30 +463,28 @@ def take_part(
         "records": artifacts.digest_arrays([share.inputs]),
         "labels": artifacts.digest_arrays([share.labels]),
     }
-    connect = functools.partial(
-        ParameterConnection,
+    connection = ParameterConnection(
         run.server,
         files=TlsFiles.of(run.certificates, run.participant),
         run=roster.run_id,
         num_parameters=FlatView(model).num_parameters,
         server=run.server_name,
     )
-    with (
-        artifacts.only_writer(folder),
-        RunState(
+    with connection, artifacts.only_writer(folder), contextlib.ExitStack() as stack:
+        state = RunState(
             folder,
             identity,
             privacy=privacy,
             records=share.record_set,
             acknowledge_reset=run.acknowledge_reset,
-        ) as state,
-        connect() as connection,
-    ):
+        )
+        charged = state.charged
+        stack.enter_context(charged or contextlib.nullcontext())
         on_event(f"{run.participant} dials {run.server}")
         noise = run.noise()
 
-        def begin(charge: Training) -> LedgerFacts:
-            facts = state.begin(charge, secure_noise=noise.is_secure)
+        def begin(run_charged: ChargedRun, charge: Training) -> LedgerFacts:
+            facts = run_charged.begin(charge, secure_noise=noise.is_secure)
             is_record = privacy.kind == "record"
             declared = dataclasses.replace(facts, num_records=len(share) if is_record else None)
             until_answered(functools.partial(connection.join, declared), on_event=on_event)
@@ -502,14 +496,14 @@ def take_part(
             model,
             share,
             initial=until_answered(connection.join, on_event=on_event),
-            begin=None if privacy.kind == "none" else begin,
+            begin=None if charged is None else functools.partial(begin, charged),
             noise=noise,
         )
         if ROUND in state.saved:
             participant.restore(state.saved)
         on_event(f"joined {roster.run}, round {participant.round} of {settings.rounds}")
-        facts, logs = state.facts(), Logs(directory)
-        epsilon = None if facts is None else facts.epsilon
+        logs = Logs(directory)
+        epsilon = None if charged is None else charged.facts().epsilon
         final = participant.take_part(
             connection,
             save=state.save,
@@ -560,22 +554,16 @@ def serve(
     directory = artifacts.RunDirectory(run.folder)
     folder = artifacts.make_sensitive_folder(directory.sensitive / "server")
     artifacts.remove_abandoned(directory.root)
-    limits = network.message_limits(view.num_parameters)
     with artifacts.only_writer(folder):
         server = Server(
             settings, view.initial(), run=roster.run_id, privacy=privacy, folder=folder / "state"
         )
-        ledgers = None if charge is None else network.ReceivedFacts(folder / "ledgers.json")
-        service = network.ParameterService(server, roster, ledgers=ledgers, limits=limits)
+        ledgers = None if charge is None else folder / "ledgers.json"
+        service = network.ParameterService(server, roster, ledgers=ledgers)
+        files = TlsFiles.of(run.certificates, run.server_name)
         with (
             contextlib.closing(service),
-            network.serve_parameters(
-                run.address,
-                service,
-                files=TlsFiles.of(run.certificates, run.server_name),
-                roster=roster,
-                limits=limits,
-            ) as listening,
+            service.listen(run.address, files) as listening,
         ):
             on_event(f"listening on port {listening.port}")
             total, shown = settings.rounds * settings.num_participants, 0
@@ -584,8 +572,7 @@ def serve(
                     service.wait_until_over(LOOK_SECONDS)
                     advance(server.version - shown)
                     shown = server.version
-            by_name = {} if ledgers is None else ledgers.by_name
-            facts = [by_name[name] for name in roster.names if name in by_name]
+            facts = [service.facts[name] for name in roster.names if name in service.facts]
             samples, accuracy = public.labelled(), None
             if samples is not None:
                 with reporting.clock("evaluating"):

@@ -15,12 +15,12 @@ from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.net.retries import with_retries
 from pate_tf.selective_sgd.models import FlatView
-from pate_tf.selective_sgd.private_training import noisy_training
+from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.run_state import LedgerFacts
 from pate_tf.selective_sgd.server import OK, Parameters, Server
 from pate_tf.selective_sgd.settings import Settings
-from pate_tf.selective_sgd.training import RoundStatistics, SharedTraining
+from pate_tf.selective_sgd.training import RoundStatistics
 from pate_tf.selective_sgd.upload import FloatArray
 
 if TYPE_CHECKING:  # gRPC comes with an extra
@@ -89,8 +89,6 @@ class JoinedParticipant:
         begin: Callable[[Training], LedgerFacts] | None = None,
         noise: NoiseSource,
     ) -> None:
-        if (begin is None) != (roster.privacy.kind == "none"):
-            raise ValueError("begin: expected one with privacy, and none without")
         view = FlatView(model)
         if initial.shape != (view.num_parameters,):
             raise ValueError(
@@ -99,18 +97,14 @@ class JoinedParticipant:
             )
         view.assign(initial)
         settings = single_participant_settings(roster)
-        self._training = (
-            SharedTraining(settings, model, [share])
-            if begin is None
-            else noisy_training(
-                settings,
-                model,
-                [share],
-                privacy=roster.privacy,
-                noise=noise,
-                begin=begin,
-                holders=roster.holders,
-            )
+        self._training = training_with(
+            roster.privacy,
+            settings,
+            model,
+            [share],
+            begin=begin,
+            noise=noise,
+            holders=roster.holders,
         )
         self._training.first_number = roster.number(name)
         self._server = ServerProxy(settings, initial, run=roster.run_id)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
+import functools
 import pathlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.net import arrays
 from pate_tf.net.channel import CALL_SECONDS, call, open_channel
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles, caller_name
@@ -74,51 +73,21 @@ def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
     """
     fields: dict[str, Any] = {name: getattr(message, name) for name in _REQUIRED}
     fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+
+    def of(kind: str) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name.startswith(kind)}
+
+    if message.delta != delta:
+        raise ValueError(f"delta: expected {delta} of the ledger, got another")
+    validation.positive(**of("epsilon"))
+    validation.between(0, 1, **of("delta"))
+    validation.whole(1, ledger_sequence=message.ledger_sequence, **of("num"))
+    if len(of("epsilon")) != len(of("delta")):
+        raise ValueError("delta_all_ensembles: expected epsilon and delta, got one of them")
+    if not _DIGEST.fullmatch(message.ledger_digest):
+        raise ValueError("ledger_digest: expected the head of a ledger, got something else")
     head = (message.ledger_sequence, message.ledger_digest)
-    facts = LedgerFacts(ledger_head=head, **fields)
-    if facts.delta != delta:
-        raise ValueError(f"ledger: expected delta {delta}, got another")
-    for epsilon in (facts.epsilon, facts.epsilon_all_ensembles):
-        if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0.0):
-            raise ValueError("ledger: expected a finite epsilon above 0, got another")
-    of_all = facts.delta_all_ensembles
-    if of_all is not None and not 0.0 < of_all < 1.0:
-        raise ValueError("ledger: expected delta between 0 and 1, got another")
-    if (facts.epsilon_all_ensembles is None) != (of_all is None):
-        raise ValueError("ledger: expected epsilon and delta of all ensembles, got one of them")
-    if facts.ledger_head[0] < 1 or not _DIGEST.fullmatch(facts.ledger_head[1]):
-        raise ValueError("ledger: expected the head of a ledger, got something else")
-    if facts.num_records is not None and facts.num_records < 1:
-        raise ValueError("ledger: expected at least one record, got none")
-    return facts
-
-
-class ReceivedFacts:
-    """What participants say of their ledgers, in one file; their ledgers may charge more later.
-
-    Args:
-      path: of the file, below `sensitive/`.
-    """
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        stored = artifacts.read_json(path) if path.exists() else {}
-        self.by_name = {
-            name: LedgerFacts(**{**fields, "ledger_head": tuple(fields["ledger_head"])})
-            for name, fields in stored.items()
-        }
-
-    def store(self, name: str, facts: LedgerFacts) -> None:
-        """Stores what a participant says now, durably.
-
-        Raises:
-          OSError: if it can't be written.
-        """
-        if self.by_name.get(name) != facts:
-            found = {**self.by_name, name: facts}
-            fields = {name: dataclasses.asdict(one) for name, one in found.items()}
-            artifacts.write_json(self._path, fields, private=True)
-            self.by_name = found
+    return LedgerFacts(ledger_head=head, **fields)
 
 
 SERVICE: Final = "pate_tf.selective_sgd.v1.ParameterServer"
@@ -137,8 +106,12 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
     Args:
       server: applies uploads.
       roster: terms of the run.
-      ledgers: stores what participants' ledgers say; None without privacy.
-      limits: how long a call waits for its turn.
+      ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
+        upload is applied before. None without privacy.
+      limits: of every caller. Default: `message_limits`.
+
+    Attributes:
+      facts: what participants say of their ledgers, by name; they may charge more later.
     """
 
     def __init__(
@@ -146,19 +119,40 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
         server: Server,
         roster: Roster,
         *,
-        ledgers: ReceivedFacts | None = None,
+        ledgers: pathlib.Path | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._server, self._roster = server, roster
-        self._ledgers = ledgers
-        self._limits = limits or Limits()
+        self._server, self._roster, self._ledgers = server, roster, ledgers
+        self._limits = limits or message_limits(server.num_parameters)
         self._changed = threading.Condition()
         self._fetched: set[str] = set()
         self._is_closed = False
+        stored = artifacts.read_json(ledgers) if ledgers is not None and ledgers.exists() else {}
+        self.facts = {
+            name: LedgerFacts(**{**fields, "ledger_head": tuple(fields["ledger_head"])})
+            for name, fields in stored.items()
+        }
 
-    def add_to(self, server: Any) -> None:
-        """Adds the service to a gRPC server."""
-        parameters_pb2_grpc.add_ParameterServerServicer_to_server(self, server)
+    def listen(self, address: str, files: TlsFiles) -> TlsServer:
+        """Returns a running server, which only participants on the roster may call.
+
+        Args:
+          address: `host:port`; port 0 for any free one.
+          files: certificate and key of the server, and the authority.
+
+        Raises:
+          ValueError: if the address can't be listened on.
+          OSError: if a file can't be read.
+        """
+        add = functools.partial(parameters_pb2_grpc.add_ParameterServerServicer_to_server, self)
+        names = self._roster.names
+        return TlsServer(
+            address,
+            files=files,
+            services={SERVICE: add},
+            rosters={SERVICE: names},
+            limits=self._limits,
+        )
 
     def close(self) -> None:
         """Takes nothing any more."""
@@ -180,69 +174,67 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
 
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:  # noqa: N802
         """Returns the parameters where all begin."""
-        name = self._caller(context)
-        self._check_run(request.run)
+        name, _ = self._caller(context, request.run)
         if self._ledgers is not None and request.HasField("ledger"):
             facts = facts_of_wire(request.ledger, self._roster.privacy.delta)
             with self._changed:
-                self._ledgers.store(name, facts)
+                if self.facts.get(name) != facts:
+                    found = {**self.facts, name: facts}
+                    fields = {name: dataclasses.asdict(one) for name, one in found.items()}
+                    artifacts.write_json(self._ledgers, fields, private=True)
+                    self.facts = found
         return wire.JoinReply(values=arrays.pack(self._server.initial))
 
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> wire.PullReply:  # noqa: N802
         """Returns the parameters of the caller's turn, or none after a while."""
-        name = self._caller(context)
-        number = self._roster.number(name)
-        self._check_run(request.run)
-        server = self._server
-        with self._waiting(context, request.wait_seconds) as until:
-            found = until(lambda: server.pull_in_turn(number, request.round))
-            if found is None:
-                return wire.PullReply()
-            if request.round == self._roster.settings.rounds:
+        name, number = self._caller(context, request.run)
+
+        def pull() -> Parameters | None:
+            found = self._server.pull_in_turn(number, request.round)
+            if found is not None and request.round == self._roster.settings.rounds:
                 self._fetched.add(name)
                 self._changed.notify_all()
-        return wire.PullReply(parameters=parameters_to_wire(found, server.num_parameters))
+            return found
+
+        found = self._until(pull, context, request.wait_seconds)
+        if found is None:
+            return wire.PullReply()
+        return wire.PullReply(parameters=parameters_to_wire(found, self._server.num_parameters))
 
     def Push(self, request: wire.PushRequest, context: grpc.ServicerContext) -> wire.PushReply:  # noqa: N802
         """Applies the caller's upload, once; durable before it answers."""
-        name, content = self._caller(context), request.upload
-        if len(content) >= HEADER.size:
-            claimed = HEADER.unpack_from(content)[_PLACE_OF_PARTICIPANT]
-            if claimed != self._roster.number(name) and claimed < len(self._roster.names):
+        name, number = self._caller(context)
+        if len(request.upload) >= HEADER.size:
+            claimed = HEADER.unpack_from(request.upload)[_PLACE_OF_PARTICIPANT]
+            if claimed != number and claimed < len(self._roster.names):
                 raise PermissionError("upload: expected one of the certificate's participant")
-        with self._waiting(context, request.wait_seconds) as until:
-            if self._ledgers is not None and name not in self._ledgers.by_name:
-                raise RefusedUploadError("upload: expected one that was charged, got another")
+        if self._ledgers is not None and name not in self.facts:
+            raise RefusedUploadError("upload: expected one that was charged, got another")
 
-            def push() -> str | None:
-                answer = self._server.push(content)
-                return None if answer == EARLY else answer
-
-            answer = until(push) or EARLY
+        def push() -> str | None:
+            answer = self._server.push(request.upload)
             self._changed.notify_all()
-        return wire.PushReply(answer=_ANSWERS[answer])
+            return None if answer == EARLY else answer
 
-    def _caller(self, context: grpc.ServicerContext) -> str:
+        answer = self._until(push, context, request.wait_seconds)
+        return wire.PushReply(answer=_ANSWERS[answer or EARLY])
+
+    def _caller(self, context: grpc.ServicerContext, run: bytes | None = None) -> tuple[str, int]:
+        """Returns name and number of the caller, which has the roster of a run that it names."""
         name = caller_name(context)
-        self._roster.number(name)  # it is on the roster
-        return name
-
-    def _check_run(self, run: bytes) -> None:
-        if run != self._roster.run_id:
+        if run not in (None, self._roster.run_id):
             raise ValueError(
                 "run: expected that of this server's roster, got another; the roster must be the "
                 "same file everywhere"
             )
+        return name, self._roster.number(name)
 
-    @contextlib.contextmanager
-    def _waiting(
-        self, context: grpc.ServicerContext, asked: float
-    ) -> Iterator[Callable[[Callable[[], Found | None]], Found | None]]:
-        """Looks for something under the lock until it is there, a while at most."""
-        seconds = min(asked, self._limits.longest_wait) if asked > 0.0 else 0.0
-        end = time.monotonic() + seconds
-
-        def until(look: Callable[[], Found | None]) -> Found | None:
+    def _until(
+        self, look: Callable[[], Found | None], context: grpc.ServicerContext, asked: float
+    ) -> Found | None:
+        """Returns what `look` finds under the lock, as soon as there is something; a while long."""
+        end = time.monotonic() + min(asked, self._limits.longest_wait)
+        with self._changed:
             while True:
                 if self._is_closed:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "the server ends")
@@ -252,43 +244,10 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
                     return found
                 self._changed.wait(min(_LOOK_SECONDS, left))
 
-        with self._changed:
-            yield until
-
 
 def message_limits(num_parameters: int) -> Limits:
     """Returns limits that an upload or all parameters of a model fit into, and little more."""
     return Limits(message_bytes=2**16 + 12 * num_parameters)
-
-
-def serve_parameters(
-    address: str,
-    service: ParameterService,
-    *,
-    files: TlsFiles,
-    roster: Roster,
-    limits: Limits,
-) -> TlsServer:
-    """Returns a running parameter server.
-
-    Args:
-      address: `host:port`; port 0 for any free one.
-      service: what participants call.
-      files: certificate and key of the server, and the authority.
-      roster: whose names alone get in.
-      limits: of every caller.
-
-    Raises:
-      ValueError: if the address can't be listened on.
-      OSError: if a file can't be read.
-    """
-    return TlsServer(
-        address,
-        files=files,
-        services={SERVICE: service.add_to},
-        rosters={SERVICE: roster.names},
-        limits=limits,
-    )
 
 
 class ParameterConnection:

@@ -1,6 +1,7 @@
 """Shared training with noise: what leaves a participant was charged, and costs what was charged."""
 
 import abc
+import contextlib
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -302,10 +303,6 @@ class ChargedTraining(SharedTraining):
         `ChargedRun.begin`.
       holders: how many participants hold one record at most.
 
-    Attributes:
-      charge: all rounds of the run.
-      facts: what `begin` returned.
-
     Raises:
       ValueError: if something does not fit; nothing was charged then.
     """
@@ -469,17 +466,26 @@ class SparseVectorSharedTraining(ChargedTraining):
         return self._uploaded(change, generator=self._generator(_CHOICE, participant))
 
 
-def noisy_training(
+def training_with(
+    privacy: Privacy,
     settings: Settings,
     model: keras.Model,
     shares: Sequence[PrivateExamples],
     *,
-    privacy: Privacy,
-    **arguments: Any,
-) -> ChargedTraining:
-    """Returns the training that the privacy asks for; arguments and errors as `ChargedTraining`."""
+    begin: Callable[[Training], LedgerFacts] | None,
+    noise: NoiseSource,
+    holders: int = 1,
+) -> SharedTraining:
+    """Returns the training that the privacy asks for; arguments and errors as `ChargedTraining`.
+
+    Without privacy `begin` is None, and nothing is charged.
+    """
+    if (begin is None) != (privacy.kind == "none"):
+        raise ValueError("begin: expected one with privacy, and none without")
+    if begin is None:
+        return SharedTraining(settings, model, shares)
     kind = GaussianTraining if privacy.is_gaussian else SparseVectorSharedTraining
-    return kind(settings, model, shares, privacy=privacy, **arguments)
+    return kind(settings, model, shares, privacy=privacy, begin=begin, noise=noise, holders=holders)
 
 
 def train(
@@ -527,23 +533,22 @@ def train(
     builder = models.network(model, private.dataset)
     built = catalogue.build(builder, private.dataset, seed=settings.seed)
     privacy, noise = privacy or Privacy(), noise or SystemNoise()
-    training: SharedTraining
-    if privacy.kind == "none":
-        training = SharedTraining(settings, built, shares)
-    else:
+    charged = None
+    if privacy.kind != "none":
         if directory is None:
             raise ValueError("directory: expected one with privacy, for the ledger, got none")
         folder = pathlib.Path(directory) / "sensitive" / LEDGER
-        with ChargedRun(folder, private.record_set, privacy) as charged:
-            training = noisy_training(
-                settings,
-                built,
-                shares,
-                privacy=privacy,
-                noise=noise,
-                begin=functools.partial(charged.begin, secure_noise=noise.is_secure),
-                holders=holders,
-            )
+        charged = ChargedRun(folder, private.record_set, privacy)
+    with charged or contextlib.nullcontext():
+        training = training_with(
+            privacy,
+            settings,
+            built,
+            shares,
+            begin=None if charged is None else charged.beginning(noise),
+            noise=noise,
+            holders=holders,
+        )
     while training.round < settings.rounds:
         on_round(training.run_round())
     return training

@@ -1,13 +1,14 @@
 """A run on disk: its state, and the ledger that is charged once and notes each released state."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.noisy_training import Training
+from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import artifacts
 from pate_tf.core.record_set import RecordSet
 from pate_tf.ledger import EnsembleMismatch, Ledger, LedgerError
@@ -76,6 +78,8 @@ class ChargedRun:
         same records are recognised.
       privacy: gives budget and delta.
       nonce: random bytes that name the run, stored with its state. Default: new ones.
+      round_number: how many rounds its state has behind it.
+      token: random bytes that name that state, where there is one.
       acknowledge_reset: goes on although the ledger, or rows of it, are gone. What is known of them
         is charged, the run too, and the budget raised to that, on record for ever.
     """
@@ -87,24 +91,27 @@ class ChargedRun:
         privacy: Privacy,
         *,
         nonce: bytes | None = None,
+        round_number: int = 0,
+        token: bytes = b"",
         acknowledge_reset: bool = False,
     ) -> None:
         self._folder, self._records, self._privacy = folder, records, privacy
+        self._round, self._token = round_number, token
         self._nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         self._acknowledge_reset = acknowledge_reset
         self._ledger: Ledger | None = None
         self._noted = _Noted()  # as of the row that is the head
 
-    def begin(
-        self, charge: Training, *, secure_noise: bool, round_number: int = 0, token: bytes = b""
-    ) -> LedgerFacts:
+    def beginning(self, noise: NoiseSource) -> Callable[[Training], LedgerFacts]:
+        """Returns `begin` for noise of a source."""
+        return functools.partial(self.begin, secure_noise=noise.is_secure)
+
+    def begin(self, charge: Training, *, secure_noise: bool) -> LedgerFacts:
         """Charges the run, unless it was charged before.
 
         Args:
           charge: all rounds of the run.
           secure_noise: whether the noise is unpredictable.
-          round_number: how many rounds its state has behind it.
-          token: random bytes that name that state, where there is one.
 
         Returns:
           What the ledger says now.
@@ -115,6 +122,7 @@ class ChargedRun:
         """
         self.close()
         delta, target = self._privacy.delta, self._privacy.target_epsilon
+        round_number, token = self._round, self._token
         try:
             ledger = self._ledger = Ledger.open(
                 self._folder,
@@ -260,6 +268,7 @@ class RunState:
 
     Attributes:
       saved: the state that was found; without `ROUND` if there was none.
+      charged: the run in its ledger; None without privacy.
 
     Raises:
       ValueError: if the folder holds another run, or a damaged state.
@@ -288,34 +297,21 @@ class RunState:
                 f"or remove it"
             )
         self.saved = artifacts.read_arrays(state) if state.exists() else {}
-        self._charged: ChargedRun | None = None
+        self.charged: ChargedRun | None = None
         if privacy is None or privacy.kind == "none" or records is None:
             return
         if NONCE not in self.saved:
             self.saved = {NONCE: _new_nonce()}
             self._write(self.saved)
-        self._charged = ChargedRun(
+        self.charged = ChargedRun(
             folder.parent / LEDGER,
             records,
             privacy,
             nonce=self.saved[NONCE].tobytes(),
-            acknowledge_reset=acknowledge_reset,
-        )
-
-    def begin(self, charge: Training, *, secure_noise: bool) -> LedgerFacts:
-        """Charges the run, unless it was charged before; see `ChargedRun.begin`."""
-        if self._charged is None:
-            raise ValueError("run: expected one with privacy, got one without")
-        return self._charged.begin(
-            charge,
-            secure_noise=secure_noise,
             round_number=int(self.saved.get(ROUND, 0)),
             token=bytes(self.saved.get(TOKEN, b"")),
+            acknowledge_reset=acknowledge_reset,
         )
-
-    def facts(self) -> LedgerFacts | None:
-        """Returns what the ledger says now; None without privacy."""
-        return None if self._charged is None else self._charged.facts()
 
     def save(self, state: Mapping[str, npt.NDArray[Any]], *, at_once: bool = True) -> None:
         """Stores a state, and notes it in the ledger: what was drawn counts as released from then.
@@ -328,23 +324,12 @@ class RunState:
           LedgerError: as `ChargedRun.note`; then nothing of it may leave.
           OSError: if it can't be written.
         """
-        if self._charged is not None:
+        if self.charged is not None:
             token = _new_nonce()
             self._write({**state, NONCE: self.saved[NONCE], TOKEN: token})
-            self._charged.note(int(state[ROUND]), token.tobytes())
+            self.charged.note(int(state[ROUND]), token.tobytes())
         elif at_once or time.monotonic() - self._last_save > SECONDS_BETWEEN_SAVES:
             self._write(state)
-
-    def close(self) -> None:
-        """Closes the ledger."""
-        if self._charged is not None:
-            self._charged.close()
-
-    def __enter__(self) -> "RunState":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _write(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         artifacts.write_arrays(self._folder / "state.npz", state, private=True)

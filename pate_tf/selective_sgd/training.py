@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.accounting.noisy_training import Training
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.selective_sgd import upload
 from pate_tf.selective_sgd.models import Buffers, FlatView
-from pate_tf.selective_sgd.run_state import ROUND
+from pate_tf.selective_sgd.run_state import ROUND, LedgerFacts
 from pate_tf.selective_sgd.server import Server, order_of_turns
 from pate_tf.selective_sgd.settings import Privacy, Settings
 from pate_tf.selective_sgd.upload import FloatArray, Upload, encode
@@ -216,16 +217,20 @@ class SharedTraining:
       settings: of the run.
       model: a Keras model from raw inputs to logits; its parameters are where all begin.
       shares: each participant's records.
-      privacy: what protects uploads; see `private_training`.
+      privacy: what protects uploads; see `private_training.training_with`.
 
     Attributes:
       first_number: number of the first participant here; not 0 where others train elsewhere.
+      charge: all rounds of the run; None without privacy.
+      facts: what the ledger says, once it is charged; None without privacy.
 
     Raises:
       ValueError: if settings, model and shares do not fit each other.
     """
 
     first_number = 0
+    charge: Training | None = None
+    facts: LedgerFacts | None = None
 
     def __init__(
         self,

@@ -24,9 +24,9 @@ def state_of(round_number, variant=0) -> bytes:
 
 
 def begun(folder, round_number=0, variant=0, record_set=RECORDS, **options) -> ChargedRun:
-    run = ChargedRun(folder / "ledger", record_set, PRIVACY, **{"nonce": NONCE, **options})
-    token = state_of(round_number, variant)
-    run.begin(CHARGE, round_number=round_number, token=token, secure_noise=True)
+    given = {"nonce": NONCE, "round_number": round_number, "token": state_of(round_number, variant)}
+    run = ChargedRun(folder / "ledger", record_set, PRIVACY, **{**given, **options})
+    run.begin(CHARGE, secure_noise=True)
     return run
 
 

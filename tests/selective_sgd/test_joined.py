@@ -10,7 +10,7 @@ from shared_helpers import facts_of, model, shares
 
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.selective_sgd.joined import JoinedParticipant, until_answered
-from pate_tf.selective_sgd.private_training import noisy_training
+from pate_tf.selective_sgd.private_training import training_with
 from pate_tf.selective_sgd.roster import Roster
 from pate_tf.selective_sgd.server import OK, SAME, Server
 from pate_tf.selective_sgd.settings import Privacy, Settings
@@ -36,16 +36,8 @@ def roster_of(privacy=None, **options):
 
 
 def in_one_process(roster, layers=()):
-    training = SharedTraining(roster.settings, model(*layers), SHARES)
-    if roster.privacy.kind != "none":
-        training = noisy_training(
-            roster.settings,
-            model(*layers),
-            SHARES,
-            privacy=roster.privacy,
-            begin=facts_of,
-            noise=NoNoise(),
-        )
+    given = {"begin": None if roster.privacy.kind == "none" else facts_of, "noise": NoNoise()}
+    training = training_with(roster.privacy, roster.settings, model(*layers), SHARES, **given)
     for _ in range(ROUNDS):
         training.run_round()
     return training

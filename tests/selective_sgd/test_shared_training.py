@@ -1,10 +1,12 @@
 """Distributed selective SGD in one process: the contract, orders, selection, going on."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from shared_helpers import accuracy, model, records, shares, training
+from shared_helpers import DATASET, accuracy, model, records, shares, training
 
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
@@ -61,15 +63,8 @@ def test_every_protocol_learns(protocol):
 
 
 def test_asynchronous_stays_finite_where_without_damping_it_diverges():
-    options = {
-        "protocol": "asynchronous",
-        "num_participants": 30,
-        "rounds": 12,
-        "upload": 1.0,
-        "learning_rate": 1.0,
-        "final_learning_rate": 1.0,
-        "batch_size": 5,
-    }
+    options = {"protocol": "asynchronous", "num_participants": 30, "rounds": 12, "upload": 1.0}
+    options |= {"learning_rate": 1.0, "final_learning_rate": 1.0, "batch_size": 5}
     damped, plain = training(**options), training(**options, damping=0.0)
     for _ in range(12):
         statistics = damped.run_round()
@@ -161,8 +156,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_last_bit(protocol):
         whole.run_round()
     for _ in range(2):
         first.run_round()
-    kept = {name: array.copy() for name, array in first.state().items()}
-    second.restore(kept)
+    second.restore({name: array.copy() for name, array in first.state().items()})
     for _ in range(2):
         second.run_round()
     assert second.server.values.tobytes() == whole.server.values.tobytes()
@@ -170,9 +164,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_last_bit(protocol):
 
 
 def test_the_state_of_another_run_is_refused():
-    kept = training(num_participants=3).state()
-    with pytest.raises(ValueError, match="expected"):
-        training().restore(kept)
+    for other, why in (({"num_participants": 3}, "parameters"), ({"optimizer": "adam"}, "lacks")):
+        with pytest.raises(ValueError, match=f"expected .*{why}"):
+            training(optimizer="adagrad").restore(training(**other).state())
 
 
 def test_a_loss_that_is_not_finite_ends_in_one_line():
@@ -213,14 +207,9 @@ def test_shares_are_disjoint_until_there_are_too_few_records():
 
 
 def images(side: int, channels: int) -> Dataset:
-    return Dataset(
-        name="images",
-        kind="image",
-        input_shape=(side, side, channels),
-        value_range=(0.0, 255.0),
-        num_classes=10,
-        pool_size=10,
-    )
+    shape = (side, side, channels)
+    values = {"kind": "image", "input_shape": shape, "value_range": (0.0, 255.0)}
+    return dataclasses.replace(DATASET, num_classes=10, **values)
 
 
 def test_the_networks_of_the_paper():

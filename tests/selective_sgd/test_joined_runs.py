@@ -1,14 +1,18 @@
 """Real processes over TLS come, bit for bit, to what one process does, though some are killed."""
 
+import functools
+import importlib
+import itertools
 import json
+import os
 import pathlib
 import signal
+import socket
 import time
 
 import event_files
 import numpy as np
 import pytest
-from parameter_helpers import PARTICIPANT_DIES, SERVER_DIES, dying, free_port
 from script_processes import PATIENCE, Ended, Running, run_script, start_script
 
 from pate_tf.core import artifacts
@@ -19,6 +23,50 @@ from pate_tf.selective_sgd.roster import Roster
 from pate_tf.serving.served import matches_statement
 
 COMMAND = "pate_tf/cli/selective_sgd.py"
+# Where a process may die: method, and whether before or after it.
+SERVER_DIES = {
+    "before an upload is applied": ("server:Server._apply", True),
+    "before it is durable": ("run_state:RunState.save", True),
+    "before it is answered": ("run_state:RunState.save", False),
+}
+LINE = "network:ParameterConnection"
+PARTICIPANT_DIES = {
+    "before it pulls": (f"{LINE}.pull", True),
+    "before it trains": (f"{LINE}.pull", False),
+    "before its turn is saved": ("run_state:RunState.save", True),
+    "before it uploads": (f"{LINE}.push", True),
+    "after it uploaded": (f"{LINE}.push", False),
+}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return one.getsockname()[1]
+
+
+def die_at(place: str, before: bool, number: int) -> None:
+    """Kills the process at a call of that number, from 0, of a method."""
+    module, _, names = place.partition(":")
+    kind_name, _, name = names.partition(".")
+    kind = getattr(importlib.import_module(f"pate_tf.selective_sgd.{module}"), kind_name)
+    original, calls = getattr(kind, name), itertools.count()
+
+    def dies(*arguments, **options):
+        call = next(calls)
+        if before and call == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            return original(*arguments, **options)
+        finally:  # also of a call that found the other end killed
+            if call == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(kind, name, dies)
+
+
+def dying(place: tuple[str, bool], number: int) -> functools.partial:
+    return functools.partial(die_at, place[0], place[1], number)
 
 
 def write_roster(folder: pathlib.Path, names, *, rounds: int, model: str = "linear", **tables):
