@@ -23,7 +23,7 @@ def commands(first: str) -> list[list[str]]:
     return [shlex.split(line) for line in text.strip().splitlines()]
 
 
-def test_the_roster_is_one_and_everybody_is_on_it(tmp_path):
+def test_the_roster_is_one_and_all_are_on_it(tmp_path):
     (tmp_path / "roster.toml").write_text(ROSTER)
     names = Roster.read(tmp_path / "roster.toml").names
     typed = [" ".join(words) for words in commands("pate silo certificates")]
@@ -40,8 +40,8 @@ def test_five_terminals_come_to_what_one_process_does(tmp_path):
         port = one.getsockname()[1]
     running: list[Running] = []
     first, *others = commands("pate silo certificates")
-    (alone,) = commands("pate dssgd --dataset=digits")
-    for words in (first, alone):
+    (one_process,) = commands("pate dssgd --dataset=digits")
+    for words in (first, one_process):
         ended = run_script(PATE, *words[1:], folder=tmp_path)
         assert ended.code == 0, ended.err
     try:
@@ -55,7 +55,9 @@ def test_five_terminals_come_to_what_one_process_does(tmp_path):
         for one in running:
             one.kill()
     runs = pathlib.Path(tmp_path / "runs")
-    expected = artifacts.read_arrays(runs / "alone" / "sensitive" / "selective_sgd" / "state.npz")
+    expected = artifacts.read_arrays(
+        runs / "one_process" / "sensitive" / "selective_sgd" / "state.npz"
+    )
     for name in Roster.read(tmp_path / "roster.toml").names:
         folder = runs / f"shared-{name}" / "sensitive" / "participant"
         found = artifacts.read_arrays(folder / "global_parameters.npz")

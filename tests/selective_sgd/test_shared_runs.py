@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from shared_helpers import DATASET, records
 
+from pate_tf.accounting.charge import rounded_up
 from pate_tf.api import shared_training
 from pate_tf.api.shared_training import Features, train_on
 from pate_tf.core.public import PublicExamples
@@ -65,7 +66,7 @@ def test_one_charge_gives_one_model_and_the_statement_names_the_sum(tmp_path, mo
     assert stated["epsilon"] <= 4.0 < stated["epsilon_all_ensembles"]
     assert stated["num_ledgers"] == 2
     page = SharedTrainingStatement.from_dict(stated).to_markdown()
-    assert f"epsilon **{stated['epsilon_all_ensembles']:.2f}" in page and "(2 ledgers)" in page
+    assert f"**{rounded_up(stated['epsilon_all_ensembles'])}**" in page and "(2 ledgers)" in page
     unknown = {**stated, "epsilon_all_ensembles": None, "delta_all_ensembles": None}
     page = SharedTrainingStatement.from_dict({**unknown, "num_ledgers": None}).to_markdown()
     assert "not known: no account was kept of other ensembles and runs" in page
