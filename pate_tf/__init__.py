@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pate_tf.accounting.mechanisms import (
         InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
     )
+    from pate_tf.accounting.mechanisms import LaplaceClusterCounts as LaplaceClusterCounts
     from pate_tf.accounting.mechanisms import LaplaceNoisyMax as LaplaceNoisyMax
     from pate_tf.accounting.mechanisms import PermuteAndFlip as PermuteAndFlip
     from pate_tf.accounting.mechanisms import StabilityGate as StabilityGate
@@ -87,7 +88,7 @@ _NAMES = {
             "GaussianHistogram",
         ),
         *("GaussianNoisyMax", "InteractiveGaussianNoisyMax", "LaplaceNoisyMax", "PermuteAndFlip"),
-        *("StabilityGate", "StabilityGateOrHistogram"),
+        *("LaplaceClusterCounts", "StabilityGate", "StabilityGateOrHistogram"),
     ],
     "accounting.planning": ["PlannedRelease", "Recommendation", "recommend"],
     "api.classifier": ["PateClassifier"],

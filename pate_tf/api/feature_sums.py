@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.aggregation.feature_sums import sums_by_class
+from pate_tf.aggregation.feature_sums import counts_by_cluster, sums_by_class
 from pate_tf.api.reporting import QUIET, Reporting, reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run
 from pate_tf.core import artifacts, partition, sensitive
@@ -28,7 +29,12 @@ from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import fingerprint
-from pate_tf.models.encoder import Encoder, record_vectors
+from pate_tf.models.encoder import (
+    Encoder,
+    cluster_centres,
+    nearest_centres,
+    record_vectors,
+)
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
@@ -65,6 +71,9 @@ class StoredSums:
         records: which records were summed.
         representation: of the features, by its name.
         sums: int64 `[num_features + 1, num_classes]`, exact. SENSITIVE.
+        cluster_counts: for each resolution of clusters, by their number, int64 `[num_clusters,
+            num_classes]`, exact. SENSITIVE.
+        centres: of these clusters, `[num_clusters, num_features]`; public.
         encoder_digest: of the weights of the features' encoder; public.
         representation_digest: of the encoder, its description included; public.
         scale: factors by which features vary about equally in the pool, `[num_features]`; public.
@@ -91,6 +100,11 @@ class StoredSums:
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
             self.scale = arrays["scale"]
+            numbers = arrays["resolutions"].tolist()
+            self.centres = {one: arrays[f"centres_{one}"] for one in numbers}
+            self.cluster_counts = {
+                one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
+            }
         except FileNotFoundError as error:
             raise ValueError(
                 f"feature sums: expected some in {folder}, got none; {EARLIER_COMMAND}"
@@ -101,7 +115,7 @@ class StoredSums:
             ) from error
         self.encoder_digest = artifacts.digest_arrays(weights)
         text = json.dumps(described, sort_keys=True) + self.encoder_digest
-        text += artifacts.digest_arrays(arrays[name] for name in ("sums", "scale"))
+        text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -135,6 +149,19 @@ class StoredSums:
         return vectors
 
 
+@dataclasses.dataclass(frozen=True)
+class RecordSums:
+    """SENSITIVE: exact sums of private records.
+
+    Attributes:
+        features: `sums_by_class` of their vectors.
+        counts: `counts_by_cluster`, by number of clusters.
+    """
+
+    features: npt.NDArray[np.int64] = dataclasses.field(repr=False)
+    counts: dict[int, npt.NDArray[np.int64]] = dataclasses.field(repr=False)
+
+
 class _EncoderModule(tf.Module):
     """The graph that is saved: raw inputs to features float32 `[batch, num_features]`."""
 
@@ -156,9 +183,12 @@ class _EncoderModule(tf.Module):
 
 
 def sums_of_records(
-    examples: PrivateExamples, encoder: Encoder, reporting: Reporting = QUIET
-) -> npt.NDArray[np.int64]:
-    """SENSITIVE: returns the exact sums of private records, as `sums_by_class`.
+    examples: PrivateExamples,
+    encoder: Encoder,
+    centres: Mapping[int, npt.NDArray[np.float64]],
+    reporting: Reporting = QUIET,
+) -> RecordSums:
+    """SENSITIVE: returns the exact sums of private records.
 
     What a record adds depends on that record and on public values alone; what an owner's records
     add together depends on these records alone (`pate_tf.teachers.on_features`).
@@ -166,6 +196,7 @@ def sums_of_records(
     Args:
         examples: the private records; with owners, what each owner adds has a norm of at most 1.
         encoder: of their features.
+        centres: of clusters, by their number.
         reporting: how progress is shown.
     """
     owners = examples.owners
@@ -177,18 +208,30 @@ def sums_of_records(
     )
     shares, num_classes = parts.all_records(), examples.dataset.num_classes
     total = np.zeros((encoder.num_features + 1, num_classes), np.int64)
+    counts = {number: np.zeros((number, num_classes), np.int64) for number in centres}
     with reporting.progress_bar("summing features of records", PARTS, "part") as advance:
         for part, features, labels in features_of_shares(
             examples, parts, range(PARTS), encoder, num_slots=1
         ):
-            total += sums_by_class(
-                record_vectors(features, encoder.scale),
-                labels,
-                num_classes=num_classes,
-                owners=None if owners is None else owners[shares[part]],
-            )
+            vectors = record_vectors(features, encoder.scale)
+            of_part = None if owners is None else owners[shares[part]]
+            total += sums_by_class(vectors, labels, num_classes=num_classes, owners=of_part)
+            for number, each in centres.items():
+                counts[number] += counts_by_cluster(
+                    nearest_centres(vectors[:, :-1], each),
+                    labels,
+                    num_clusters=number,
+                    num_classes=num_classes,
+                    owners=of_part,
+                )
             advance(1)
-    return total
+    return RecordSums(total, counts)
+
+
+def centres_of(pool: Pool, encoder: Encoder) -> dict[int, npt.NDArray[np.float64]]:
+    """Returns centres of a pool's clusters, by their number; public."""
+    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
+    return {len(one): one for one in cluster_centres(vectors, pool.dataset.num_classes)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -257,7 +300,11 @@ def fit(
         return StoredSums(folder)
     described["record_set"] = RecordSet.of(examples.inputs).to_dict()
     scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-    sums = sums_of_records(examples, encoder, reporting)
+    centres = centres_of(pool, encoder)
+    sums = sums_of_records(examples, encoder, centres, reporting)
+    arrays = {"sums": sums.features, "scale": scale, "resolutions": np.array(list(centres))}
+    arrays |= {f"centres_{number}": each for number, each in centres.items()}
+    arrays |= {f"counts_{number}": each for number, each in sums.counts.items()}
     artifacts.make_sensitive_folder(directory.sensitive)
     RunDescription(
         method="feature_sums",
@@ -273,7 +320,7 @@ def fit(
         tf.saved_model.save(
             module, str(temporary / ENCODER), signatures={"features": module.features}
         )
-        artifacts.write_arrays(temporary / SUMS, {"sums": sums, "scale": scale}, private=True)
+        artifacts.write_arrays(temporary / SUMS, arrays, private=True)
         artifacts.write_json(temporary / DESCRIPTION, described, private=True)
         artifacts.make_private(temporary)
     return StoredSums(folder)

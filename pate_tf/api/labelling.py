@@ -10,7 +10,8 @@ import functools
 import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from math import inf, nextafter
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,12 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
+    LaplaceClusterCounts,
     Mechanism,
     StabilityGateOrHistogram,
 )
-from pate_tf.accounting.mechanisms.base import Planned, Target
+from pate_tf.accounting.mechanisms.base import Planned, ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.feature_sums import CHANGED
 from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts, recommend
 from pate_tf.aggregation.feature_sums import release_sums
 from pate_tf.aggregation.graph import VoteAggregation
@@ -39,6 +42,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.chain import DATABASE
 from pate_tf.models import closed_form
+from pate_tf.models.encoder import nearest_centres
 from pate_tf.queries import propagation, rounds
 from pate_tf.queries.labels import Labels, asked_inputs
 from pate_tf.queries.propagation import infer_from_sums
@@ -46,7 +50,7 @@ from pate_tf.queries.rounds import QueryConfig
 from pate_tf.queries.strategies import find_strategy, recommended
 from pate_tf.representations import catalogue
 from pate_tf.representations.catalogue import OF_IMAGES, joined_names
-from pate_tf.representations.regression import MOST_QUERIES
+from pate_tf.representations.regression import MOST_QUERIES, NoisySums
 from pate_tf.statement.privacy_statement import is_delta_large
 from pate_tf.teachers.voters import Voter
 
@@ -363,16 +367,21 @@ def _plan_of_sums(
                 f"and asks no teacher, got one; method pate takes it"
             )
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
-    mechanism = target.least_noise(GaussianFeatureSums.of_scale)
+    # The number of records is private where owners are protected.
+    number = sums.records.num_records if sums.unit == "record" else None
+    mechanism = planned_sums(
+        target, number, pool.dataset.num_classes, list(sums.centres) if _has_classes(pool) else ()
+    )
     check_scales(mechanism)
-    sigma = mechanism.noise_scales["sigma"]
+    sigma = mechanism.standard_deviation
+    is_pure = mechanism.pure_epsilon is not None
     reason = (
         f"Noise was chosen from a plan, not from private data: the least for epsilon "
-        f"{target.epsilon:g} at delta {delta:g}. No teacher was asked."
+        f"{target.epsilon:g} at delta {0.0 if is_pure else delta:g}. No teacher was asked."
     )
     of_class = None
-    if sums.unit == "record":  # else the number is private
-        of_class = sums.records.num_records / pool.dataset.num_classes
+    if number is not None:
+        of_class = number / pool.dataset.num_classes
         reason += (
             f" There are about {of_class:,.0f} private records of a class, which is "
             f"{of_class / sigma:,.1f} times the noise on a number of its sum."
@@ -382,8 +391,8 @@ def _plan_of_sums(
         queries=_queries(settings, sums, len(pool), WHOLE_POOL),
         reason=reason,
         description=(
-            f"Plan for epsilon {target.epsilon:g} at delta {delta:g}, for every {target.unit}: "
-            f"the sum of the private records' feature vectors of each class, with noise of "
+            f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
+            f"every {target.unit}: {_released_sums(mechanism)}, with noise of "
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
             f"that are worked out from them."
         ),
@@ -400,6 +409,63 @@ def _plan_of_sums(
             "reason": reason,
         },
     )
+
+
+CLUSTER_LEAD: Final = 6.0  # records of a mean cluster, over the noise on a count; at MNIST's pool
+LEAST_LEAD: Final = 3.0  # records of a class over the noise, below which labels would be noise
+
+
+def planned_sums(
+    target: Target, num_records: int | None, num_classes: int, resolutions: Sequence[int]
+) -> ReleasesFeatureSums:
+    """Returns what feature sums release within an epsilon, chosen from public values.
+
+    Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
+    counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
+    a cluster `CLUSTER_LEAD` times the noise.
+
+    Args:
+        target: what they may cost.
+        num_records: private records, as far as public; None if unknown.
+        num_classes: number of classes.
+        resolutions: numbers of clusters that can be had; none where clusters are no use.
+
+    Raises:
+        ValueError: if noise would exceed what the records say.
+    """
+    features = target.least_noise(GaussianFeatureSums.of_scale)
+    if num_records is None:
+        return features
+    if num_records / num_classes >= features.fewest_of_class:
+        return features
+    scale = nextafter(CHANGED / target.epsilon, inf)
+    while nextafter(CHANGED / scale, inf) > target.epsilon:
+        scale = nextafter(scale, inf)
+    counts = LaplaceClusterCounts(scale, 1)
+    most = num_records / (CLUSTER_LEAD * counts.standard_deviation)
+    fitting = [one for one in resolutions if num_classes <= one <= max(most, num_classes)]
+    least = LEAST_LEAD * counts.standard_deviation if fitting else features.standard_deviation
+    if num_records / num_classes < least:
+        raise ValueError(
+            f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
+            f"with about {num_records / num_classes:,.0f} private records of a class, labels would "
+            f"follow from noise of {least:,.0f}. Take a larger epsilon or more records"
+        )
+    return dataclasses.replace(counts, num_clusters=max(fitting)) if fitting else features
+
+
+def _has_classes(pool: Pool) -> bool:
+    """Whether an input is taken to be of its neighbours' class: of images that may be changed."""
+    return pool.dataset.augmentation != "none"
+
+
+def _released_sums(mechanism: ReleasesFeatureSums) -> str:
+    if isinstance(mechanism, LaplaceClusterCounts):
+        return (
+            f"how many private records of each class are in each of {mechanism.num_clusters} "
+            f"clusters of the pool"
+        )
+    return "the sum of the private records' feature vectors of each class"
 
 
 def open_ledger(
@@ -588,16 +654,23 @@ def _labels_of_sums(
     noise: NoiseSource,
     reporting: Reporting,
 ) -> Labels:
-    vectors = sums.vectors(pool.inputs)
-    released = release_sums(sums.sums, plan.mechanism, ledger=ledger, noise=noise, unit=sums.unit)
+    mechanism, vectors = cast(ReleasesFeatureSums, plan.mechanism), sums.vectors(pool.inputs)
+    table, number = sums.sums, None
+    if isinstance(mechanism, LaplaceClusterCounts):
+        number = mechanism.num_clusters
+        table = sums.cluster_counts[number]
+    released = release_sums(table, mechanism, ledger=ledger, noise=noise, unit=sums.unit)
+    values, deviation = released.values / LATTICE, mechanism.standard_deviation
+    noisy = (
+        NoisySums.of_features(vectors, values, deviation)
+        if number is None
+        else NoisySums.of_clusters(
+            nearest_centres(vectors[:, :-1], sums.centres[number]), values, deviation
+        )
+    )
     with reporting.clock("working out labels of the pool"):
         inferred = infer_from_sums(
-            pool,
-            vectors,
-            released.values / LATTICE,
-            plan.mechanism.noise_scales["sigma"],
-            plan.queries.seed,
-            representation=plan.queries.representation,
+            pool, noisy, plan.queries.seed, representation=plan.queries.representation
         )
     labels = ReleasedLabels(
         query_indices=inferred.first.query_indices,

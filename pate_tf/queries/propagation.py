@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
-from pate_tf.queries.strategies import FloatArray, find_strategy
+from pate_tf.queries.strategies import find_strategy
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.label_propagation import (
@@ -27,6 +27,7 @@ from pate_tf.representations.label_propagation import (
 from pate_tf.representations.regression import (
     MOST_QUERIES,
     Averages,
+    NoisySums,
     Regression,
     averaged,
     labels_of,
@@ -141,13 +142,7 @@ class Inferred:
 
 
 def infer_from_sums(
-    pool: Pool,
-    vectors: npt.NDArray[np.floating],
-    sums: FloatArray,
-    noise: float,
-    seed: int,
-    *,
-    representation: Named | None = None,
+    pool: Pool, sums: NoisySums, seed: int, *, representation: Named | None = None
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
 
@@ -156,9 +151,7 @@ def infer_from_sums(
 
     Args:
         pool: public inputs.
-        vectors: `record_vectors` of its inputs, `[num_inputs, num_features + 1]`.
-        sums: of records, with noise, `[num_features + 1, num_classes]`.
-        noise: its standard deviation, in the same unit.
+        sums: of records, with noise.
         seed: of the features, and of the network that learns from labels.
         representation: by its name; None for the data set's default.
     """
@@ -167,13 +160,13 @@ def infer_from_sums(
         # Neighbours in a table need not be of one class: no averages.
         features = standardised(np.concatenate([view for group in views for view in group], axis=1))
         averages = Averages(features=features, of_first=features)
-        regression = regress_sums([averages], vectors, sums, noise)
+        regression = regress_sums([averages], sums)
         first = labels_of(regression)
         shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
         shares /= shares.sum(axis=1, keepdims=True)
         learnt = dataclasses.replace(first, weights=shares.astype(np.float32))
         return Inferred(first, learnt, named=first)
-    regression = regress_sums(neighbourhood_averages(views), vectors, sums, noise)
+    regression = regress_sums(neighbourhood_averages(views), sums)
     first = labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
@@ -181,7 +174,7 @@ def infer_from_sums(
         features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, named=first)
-    again = regress_sums(neighbourhood_averages([[features]]), vectors, sums, noise)
+    again = regress_sums(neighbourhood_averages([[features]]), sums)
     second = labels_of(averaged([regression, again], PASS_WEIGHTS))
     medoids = find_strategy("medoids").choose(
         pool,
@@ -195,7 +188,7 @@ def infer_from_sums(
     by_cluster = propagate_labels(neighbour_graph([features]), named)
     replaced = second.labels.copy()
     replaced[by_cluster.query_indices] = by_cluster.labels
-    worse = misfit(replaced, vectors, sums, noise) - misfit(second.labels, vectors, sums, noise)
+    worse = sums.misfit(replaced) - sums.misfit(second.labels)
     are_classes = (
         len(by_cluster.labels) >= LEAST_CLEAR * len(pool)
         and len(np.unique(by_cluster.labels)) == second.num_classes
@@ -203,20 +196,6 @@ def infer_from_sums(
     )
     learnt = by_cluster if are_classes else second
     return Inferred(first, learnt, named=learnt)
-
-
-def misfit(
-    labels: IntArray, vectors: npt.NDArray[np.floating], sums: FloatArray, noise: float
-) -> float:
-    """Returns minus the logarithm of the density of noisy sums, given labels of a pool.
-
-    Up to what is the same for all labels `[num_inputs]`; otherwise as `infer_from_sums`.
-    """
-    constant = float(vectors[0, -1])
-    num_records = max(float(np.maximum(sums[-1] / constant, 0.0).sum()), 1.0)
-    by_class = vectors.T @ np.eye(sums.shape[1], dtype=vectors.dtype)[labels]
-    expected = by_class.astype(np.float64) * (num_records / len(vectors))
-    return float(0.5 * np.square((sums - expected) / noise).sum())
 
 
 # The nearest neighbours of a query, which teachers are asked about together with it.

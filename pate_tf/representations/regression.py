@@ -10,7 +10,6 @@ neighbours is found in the same way: each weighs as much as it makes the release
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -190,10 +189,65 @@ def regress_counts(
     return dataclasses.replace(mean, means=middle + mean.means)
 
 
-def regress_sums(
-    averages: Iterable[Averages], vectors: npt.NDArray[Any], sums: FloatArray, noise: float
-) -> Regression:
-    """Returns how probable each class is at all inputs, after noisy feature sums.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisySums:
+    """Public: noisy sums by class of what private records add, and what inputs of a pool would add.
+
+    Attributes:
+        vectors: what each input would add, `[num_inputs, width]`.
+        values: of records, with noise, `[width, num_classes]`.
+        noise: its standard deviation, in the same unit; above 0.
+        num_of_class: records of each class, as far as the values say, at least 0, `[num_classes]`.
+        is_constant: whether the last number of all vectors is the same.
+    """
+
+    vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
+    values: FloatArray = dataclasses.field(repr=False)
+    noise: float
+    num_of_class: FloatArray = dataclasses.field(repr=False)
+    is_constant: bool = False
+
+    @classmethod
+    def of_features(
+        cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
+    ) -> "NoisySums":
+        """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
+        number = np.maximum(values[-1] / float(vectors[0, -1]), 0.0)
+        return cls(
+            vectors=vectors, values=values, noise=noise, num_of_class=number, is_constant=True
+        )
+
+    @classmethod
+    def of_clusters(cls, clusters: IntArray, values: FloatArray, noise: float) -> "NoisySums":
+        """Takes counts of clusters, `[num_clusters, num_classes]`.
+
+        Args:
+            clusters: of each input, `[num_inputs]`.
+            values: records by cluster and class, with noise.
+            noise: its standard deviation.
+        """
+        vectors = np.eye(len(values), dtype=np.float32)[clusters]
+        number = np.maximum(values.sum(axis=0), 0.0)
+        return cls(vectors=vectors, values=values, noise=noise, num_of_class=number)
+
+    @property
+    def num_records(self) -> float:
+        """Number of records, at least 1."""
+        return max(float(self.num_of_class.sum()), 1.0)
+
+    def misfit(self, labels: IntArray) -> float:
+        """Returns minus the logarithm of the density of the values, given labels of the pool.
+
+        Up to what is the same for all labels `[num_inputs]`.
+        """
+        one_hot = np.eye(self.values.shape[1], dtype=self.vectors.dtype)[labels]
+        by_class = (self.vectors.T @ one_hot).astype(np.float64)
+        expected = by_class * (self.num_records / len(self.vectors))
+        return float(0.5 * np.square((self.values - expected) / self.noise).sum())
+
+
+def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
+    """Returns how probable each class is at all inputs, after noisy sums.
 
     A sum of records' vectors is, but for its noise and as far as the pool is like the records, the
     number of records times the mean of a vector and a class's probability: a linear function of
@@ -201,15 +255,14 @@ def regress_sums(
 
     Args:
         averages: as of `regress_counts`.
-        vectors: `models.encoder.record_vectors` of all inputs, `[num_inputs, num_features + 1]`.
-        sums: of records, with noise, `[num_features + 1, num_classes]`.
-        noise: its standard deviation, in the same unit; above 0.
+        sums: of records.
     """
-    known, constant = vectors[:, :-1], float(vectors[0, -1])
-    by_class = np.maximum(sums[-1] / constant, 0.0)
-    num_records = max(float(by_class.sum()), 1.0)
-    shares = by_class / num_records
-    beyond = sums[:-1] - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
+    known, values = sums.vectors, sums.values
+    if sums.is_constant:
+        known, values = known[:, :-1], values[:-1]
+    num_records, noise = sums.num_records, sums.noise
+    shares = sums.num_of_class / num_records
+    beyond = values - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
 
     def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
         measured = (num_records / len(known)) * (known.T @ of_all).astype(np.float64)

@@ -10,10 +10,12 @@ from pate_tf.core.public import Pool
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries import propagation
 from pate_tf.queries.strategies import STRATEGIES, find_strategy
+from pate_tf.representations.regression import NoisySums
 from pate_tf.students.training import TrainingDivergedError
 
 NUM_INPUTS, NUM_RECORDS = len(POOL), 20_000
 NOISE = 5.0
+of = NoisySums.of_features
 
 
 def drawn(random, number):
@@ -45,7 +47,7 @@ def problem(monkeypatch):
         sums = record_vectors(records[2], None).T @ np.eye(10)[classes_of(*records[:2])]
         sums = sums + random.normal(0.0, NOISE, sums.shape)
         vectors = record_vectors(pool[2], None).astype(np.float32)
-        found = propagation.infer_from_sums(POOL, vectors, sums, NOISE, 0)
+        found = propagation.infer_from_sums(POOL, of(vectors, sums, NOISE), 0)
         return classes_of(*pool[:2]), found.first, found.learnt, (vectors, sums)
 
     return infer
@@ -66,7 +68,7 @@ def test_where_sums_contradict_clusters_they_decide(problem):
     assert found.weights is not None and len(found.labels) == NUM_INPUTS
     assert (found.labels == truth).mean() > 0.7  # a linear function can say no more
     one_group = np.arange(NUM_INPUTS) % 10
-    misfits = [propagation.misfit(labels, vectors, sums, NOISE) for labels in (truth, one_group)]
+    misfits = [of(vectors, sums, NOISE).misfit(labels) for labels in (truth, one_group)]
     assert misfits[0] + propagation.MOST_MISFIT < misfits[1]
     assert once.num_classes == 10
 
@@ -85,7 +87,7 @@ def test_clusters_that_leave_much_of_the_pool_unclear_are_no_classes(problem, mo
 
     assert len(clear.labels) >= propagation.LEAST_CLEAR * NUM_INPUTS
     monkeypatch.setattr(propagation, "propagate_labels", of_some)
-    found = propagation.infer_from_sums(POOL, *known, NOISE, 0).learnt
+    found = propagation.infer_from_sums(POOL, of(*known, NOISE), 0).learnt
     assert found.weights is not None and len(found.labels) == NUM_INPUTS
     assert (found.labels == truth).mean() > 0.95
 
@@ -99,7 +101,7 @@ def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_
 
     *_, (vectors, sums) = problem(classes_of)
     table = Pool(dataclasses.replace(POOL.dataset, augmentation="none"), POOL.inputs)
-    found = propagation.infer_from_sums(table, vectors, sums, NOISE, 0)
+    found = propagation.infer_from_sums(table, of(vectors, sums, NOISE), 0)
     group = np.arange(NUM_INPUTS) % 10
     assert (found.learnt.labels == group).all() and (found.first.labels == group).all()
     shares = found.learnt.weights[np.arange(NUM_INPUTS), group]
@@ -116,10 +118,10 @@ def test_misfit_is_minus_the_logarithm_of_a_density():
     vectors = record_vectors(random.normal(size=(50, 4)).astype(np.float32), None)
     labels = random.integers(0, 3, 50)
     exact = 7.0 * vectors.T @ np.eye(3)[labels]
-    assert propagation.misfit(labels, vectors, exact, 2.0) == pytest.approx(0.0, abs=1e-8)
+    assert of(vectors, exact, 2.0).misfit(labels) == pytest.approx(0.0, abs=1e-8)
     off = exact.copy()
     off[1, 2] += 6.0
-    assert propagation.misfit(labels, vectors, off, 2.0) == pytest.approx(4.5)
+    assert of(vectors, off, 2.0).misfit(labels) == pytest.approx(4.5)
 
 
 def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkeypatch):
@@ -132,7 +134,7 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
 
     _, once, _, known = problem(lambda group, _: group)
     monkeypatch.setattr(propagation, "student_features", Diverges())
-    found = propagation.infer_from_sums(POOL, known[0], known[1], NOISE, 0)
+    found = propagation.infer_from_sums(POOL, of(*known, NOISE), 0)
     assert found.learnt is found.first and (found.first.labels == once.labels).all()
 
 

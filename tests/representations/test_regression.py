@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pate_tf.models.encoder import record_vectors
 from pate_tf.representations import label_propagation, regression
 
+of = regression.NoisySums.of_features
+
 
 def problem(seed: int, num_inputs: int = 120, num_features: int = 5, num_classes: int = 3):
     """Inputs about one centre a class, some of them asked, and counts with noise."""
@@ -185,7 +187,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
     _, pool, vectors, sums = sums_problem(seed)
     sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
-    found = regression.regress_sums([alone(pool)], vectors, sums, noise)
+    found = regression.regress_sums([alone(pool)], of(vectors, sums, noise))
     rows = regression.standardised(pool).astype(np.float64)
     numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
     shares = numbers / numbers.sum()
@@ -212,7 +214,7 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
 def test_sums_name_inputs_of_rare_classes_too(shares):
     truth, pool, vectors, sums = sums_problem(1, shares)
     noisy = sums + np.random.default_rng(0).normal(0.0, 3.0, sums.shape)
-    found = regression.labels_of(regression.regress_sums([alone(pool)], vectors, noisy, 3.0))
+    found = regression.labels_of(regression.regress_sums([alone(pool)], of(vectors, noisy, 3.0)))
     assert (found.labels == truth).mean() > 0.95
     recall = [(found.labels == truth)[truth == one].mean() for one in range(3)]
     assert min(recall) > 0.7, recall
@@ -222,9 +224,9 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     _, pool, vectors, sums = sums_problem(2, (0.8, 0.1, 0.1))
     loud = np.zeros_like(sums)
     loud[-1] = sums[-1]
-    found = regression.regress_sums([alone(pool)], vectors, loud, 1e3)
+    found = regression.regress_sums([alone(pool)], of(vectors, loud, 1e3))
     np.testing.assert_allclose(found.means, np.tile([0.8, 0.1, 0.1], (400, 1)), atol=0.05)
-    nothing = regression.regress_sums([alone(pool)], vectors, np.zeros_like(sums), 1e3)
+    nothing = regression.regress_sums([alone(pool)], of(vectors, np.zeros_like(sums), 1e3))
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(nothing).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)

@@ -16,7 +16,10 @@ from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
     ConfidentGaussianNoisyMax,
     InteractiveGaussianNoisyMax,
 )
-from pate_tf.accounting.mechanisms.feature_sums import GaussianFeatureSums
+from pate_tf.accounting.mechanisms.feature_sums import (
+    GaussianFeatureSums,
+    LaplaceClusterCounts,
+)
 from pate_tf.accounting.mechanisms.noisy_max import (
     AdditiveNoisyMax,
     ExponentialMechanism,
@@ -40,6 +43,7 @@ __all__ = [
     "GaussianHistogram",
     "GaussianNoisyMax",
     "InteractiveGaussianNoisyMax",
+    "LaplaceClusterCounts",
     "LaplaceNoisyMax",
     "Mechanism",
     "NoiseSource",

@@ -610,6 +610,11 @@ class ReleasesFeatureSums(Mechanism):
 
     releases_feature_sums: ClassVar[bool] = True
 
+    @property
+    @abstractmethod
+    def standard_deviation(self) -> float:
+        """Of the noise on one number, in what a record adds at most."""
+
     @abstractmethod
     def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
         """Returns sums int64 [num_features + 1, num_classes] with noise, in 1 / LATTICE both."""

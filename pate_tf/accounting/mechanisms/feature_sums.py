@@ -1,10 +1,10 @@
-"""Sums of private records' features by class, with Gaussian noise: no teacher is asked."""
+"""Sums by class of what private records add, with noise: no teacher is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import hypot
+from math import hypot, inf, nextafter, sqrt
 from typing import ClassVar
 
 from pate_tf.accounting.conversions import (
@@ -13,11 +13,14 @@ from pate_tf.accounting.conversions import (
     FloatArray,
     check_num_queries,
     gaussian_dp_epsilon,
+    pure_alpha,
 )
 from pate_tf.accounting.mechanisms.base import (
     NoiseSource,
     OfSigma,
+    OneScale,
     ReleasesFeatureSums,
+    check_positive,
     register,
 )
 from pate_tf.accounting.outcomes import IntArray
@@ -63,6 +66,11 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     labels_in_words: ClassVar[str] = "labels worked out from noisy sums of records"
 
     @property
+    def standard_deviation(self) -> float:
+        """Sigma."""
+        return self.sigma
+
+    @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """The sums have sensitivity 2; the lattice costs nothing, as a little more is drawn."""
         return (self.sigma / CHANGED,)
@@ -89,3 +97,76 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
         scale = hypot(self.sigma * LATTICE, ROUNDED)
         return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
+
+
+@register
+@dataclass(frozen=True)
+class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
+    """Releases how many records of each class are in each public cluster, with Laplace noise.
+
+    A record adds 1 in the cell of its cluster and its class; an owner's records add at most 1
+    together. Replacing a record, or an owner, moves the table by at most 2 in the L1 norm, so that
+    noise of scale b costs a pure epsilon of 2 / b at delta 0 (docs/theory.md, Proposition D9).
+
+    Attributes:
+        scale: b of the discrete Laplace noise, in records.
+        num_clusters: rows of the table.
+    """
+
+    scale: float
+    num_clusters: int
+
+    name: ClassVar[str] = "laplace_cluster_counts"
+    counted: ClassVar[tuple[str, str]] = ("release", "releases")
+    lacks: ClassVar[Mapping[str, str]] = {
+        "draw": "it counts records in clusters and asks no teacher; it is planned for an `epsilon`",
+        "flags": "scale and number of clusters are planned for an `epsilon`",
+        "bounds": "it costs the same for all records",
+        "outcome law": "counts are released, from which labels of the whole pool are computed",
+    }
+    words: ClassVar[str] = (
+        "Each record was assigned to one of {num_clusters} clusters of the public pool. Of each "
+        "cluster the number of records of each class was released, after a random whole number "
+        "from the discrete Laplace law of scale {scale} was added to it. The labels that the "
+        "student learned from were computed from these noisy counts and the public pool."
+    )
+    labels_in_words: ClassVar[str] = "labels computed from noisy counts of records in clusters"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("scale", self.scale)
+        if self.num_clusters != int(self.num_clusters) or self.num_clusters < 1:
+            raise ValueError(f"num_clusters: expected at least 1, got {self.num_clusters}")
+
+    @classmethod
+    def of_scale(cls, scale: float, num_clusters: int = 1) -> LaplaceClusterCounts:
+        """Returns the mechanism with a scale of noise, in records."""
+        return cls(scale, num_clusters)
+
+    @property
+    def standard_deviation(self) -> float:
+        """About sqrt(2) scales."""
+        return sqrt(2.0) * self.scale
+
+    @property
+    def pure_epsilon(self) -> float:
+        """Returns 2 / scale, rounded up."""
+        return nextafter(CHANGED / self.scale, inf)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """The scale, in records."""
+        return {"scale": self.scale}
+
+    def number_charged(self, num_queries: int) -> int:
+        """Returns one, however many labels are computed; none for none."""
+        return min(check_num_queries(num_queries), 1)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost of randomised response at `pure_epsilon`, [num_moments]."""
+        return pure_alpha(self.pure_epsilon, moments)
+
+    def draw_sums(self, sums: IntArray, noise: NoiseSource) -> IntArray:
+        """Adds discrete Laplace variables, in steps of 1 / LATTICE."""
+        scale = nextafter(self.scale * LATTICE, inf)
+        return sums + noise.laplace_integers(scale, sums.size).reshape(sums.shape)
