@@ -392,7 +392,7 @@ def _plan_of_sums(
         reason=reason,
         description=(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
-            f"every {target.unit}: {_released_sums(mechanism)}, with noise of "
+            f"every {target.unit}: {mechanism.released_in_words}, with noise of "
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
             f"that are worked out from them."
         ),
@@ -457,15 +457,6 @@ def planned_sums(
 def _has_classes(pool: Pool) -> bool:
     """Whether an input is taken to be of its neighbours' class: of images that may be changed."""
     return pool.dataset.augmentation != "none"
-
-
-def _released_sums(mechanism: ReleasesFeatureSums) -> str:
-    if isinstance(mechanism, LaplaceClusterCounts):
-        return (
-            f"how many private records of each class are in each of {mechanism.num_clusters} "
-            f"clusters of the pool"
-        )
-    return "the sum of the private records' feature vectors of each class"
 
 
 def open_ledger(
@@ -655,10 +646,8 @@ def _labels_of_sums(
     reporting: Reporting,
 ) -> Labels:
     mechanism, vectors = cast(ReleasesFeatureSums, plan.mechanism), sums.vectors(pool.inputs)
-    table, number = sums.sums, None
-    if isinstance(mechanism, LaplaceClusterCounts):
-        number = mechanism.num_clusters
-        table = sums.cluster_counts[number]
+    number = mechanism.num_clusters
+    table = sums.sums if number is None else sums.cluster_counts[number]
     released = release_sums(table, mechanism, ledger=ledger, noise=noise, unit=sums.unit)
     values, deviation = released.values / LATTICE, mechanism.standard_deviation
     noisy = (

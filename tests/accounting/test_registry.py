@@ -40,6 +40,8 @@ def one_of(kind: type[Mechanism]) -> Mechanism:
     """A member with the defaults of its flags; one without flags is planned."""
     if "flags" in kind.lacks and "draw" not in kind.lacks:
         return kind.for_target(Target(epsilon=1.0, delta=1e-5, num_queries=2), COUNTS * 1_000)
+    if "flags" in kind.lacks and "calibration" not in kind.lacks:
+        return kind.of_scale(20.0)
     fields = {one.field: one.flag.to_field(one.flag.default) for one in kind.parameters}
     return kind(**fields)
 

@@ -606,9 +606,17 @@ class UsesStudentPredictions(Mechanism):
 
 
 class ReleasesFeatureSums(Mechanism):
-    """A mechanism that releases sums of records' features by class, and asks no teacher."""
+    """A mechanism that releases sums by class of what records add, and asks no teacher.
+
+    Attributes:
+        num_clusters: rows of the table where records are counted in clusters; None for sums of
+            feature vectors.
+        released_in_words: what is summed, for a plan.
+    """
 
     releases_feature_sums: ClassVar[bool] = True
+    num_clusters: int | None = None
+    released_in_words: ClassVar[str]
 
     @property
     @abstractmethod

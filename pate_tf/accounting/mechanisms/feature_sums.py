@@ -63,6 +63,9 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         "labels that the student learnt from were worked out from these noisy sums and the public "
         "pool."
     )
+    released_in_words: ClassVar[str] = (
+        "the sum of the private records' feature vectors of each class"
+    )
     labels_in_words: ClassVar[str] = "labels worked out from noisy sums of records"
 
     @property
@@ -114,7 +117,7 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     """
 
     scale: float
-    num_clusters: int
+    num_clusters: int = 1
 
     name: ClassVar[str] = "laplace_cluster_counts"
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
@@ -129,6 +132,9 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         "cluster the number of records of each class was released, after a random whole number "
         "from the discrete Laplace law of scale {scale} was added to it. The labels that the "
         "student learned from were computed from these noisy counts and the public pool."
+    )
+    released_in_words: ClassVar[str] = (
+        "how many private records of each class are in each cluster of the pool"
     )
     labels_in_words: ClassVar[str] = "labels computed from noisy counts of records in clusters"
 
