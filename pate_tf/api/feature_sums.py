@@ -31,7 +31,6 @@ from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import fingerprint
 from pate_tf.models.encoder import (
     Encoder,
-    cluster_centres,
     nearest_centres,
     record_vectors,
 )
@@ -42,6 +41,7 @@ from pate_tf.representations.catalogue import (
     encoder_of,
     source_of,
 )
+from pate_tf.representations.label_propagation import cluster_centres
 from pate_tf.teachers.on_features import features_of_shares
 
 PARTS: Final = 16  # shares of the records; vectors of one are in memory in double precision

@@ -248,35 +248,9 @@ def record_vectors(
 
 # Clusters of the pool. A record counts in the cluster whose centre is nearest.
 
-CLUSTERS_OF_CLASS = (1, 2, 3, 5, 10, 20, 40)
-FEWEST_OF_CLUSTER = 20  # inputs of the pool
 # Vectors and centres are rounded to whole steps, whose products float64 adds up exactly. So a
 # record's cluster does not depend, by rounding, on the records that are computed together with it.
-_STEP = 2.0**-15
-
-
-def cluster_centres(vectors: npt.NDArray[np.floating], num_classes: int) -> list[FloatArray]:
-    """Returns k-means centres of a pool's vectors, `[num_clusters, width]` for each resolution.
-
-    There is at least one resolution; the finest has at least `FEWEST_OF_CLUSTER` inputs a cluster.
-
-    Args:
-      vectors: of norm at most 1, `[num_inputs, width]`.
-      num_classes: that a resolution has whole multiples of.
-    """
-    import sklearn.cluster
-
-    most = max(len(vectors) // FEWEST_OF_CLUSTER, 1)
-    numbers = [min(each * num_classes, most) for each in CLUSTERS_OF_CLASS]
-    known = np.asarray(vectors, np.float32)
-    return [
-        np.rint(
-            sklearn.cluster.KMeans(number, n_init=1, random_state=0).fit(known).cluster_centers_
-            / _STEP
-        )
-        * _STEP
-        for number in sorted(set(numbers))
-    ]
+CENTRE_STEP = 2.0**-15
 
 
 def nearest_centres(
@@ -286,9 +260,9 @@ def nearest_centres(
 
     Args:
       vectors: of norm at most 1, `[num_inputs, width]`.
-      centres: one resolution of `cluster_centres`.
+      centres: in whole steps, `[num_clusters, width]`.
     """
-    steps = centres / _STEP
-    products = np.rint(np.asarray(vectors, np.float64) / _STEP) @ steps.T
+    steps = centres / CENTRE_STEP
+    products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T
     found: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
     return found

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+import sklearn.cluster
 import sklearn.neighbors
 
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
+from pate_tf.models.encoder import CENTRE_STEP
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -148,3 +150,33 @@ def _shares(influences: FloatArray) -> FloatArray:
     """Divides rows `[num_inputs, num_classes]` by their sums; where nothing arrives they stay 0."""
     total = influences.sum(axis=1, keepdims=True)
     return np.divide(influences, total, out=np.zeros_like(influences), where=total > 0)
+
+
+# Clusters of a pool, at several resolutions.
+
+CLUSTERS_OF_CLASS = (1, 2, 3, 5, 10, 20, 40)
+FEWEST_OF_CLUSTER = 20  # inputs of the pool
+
+
+def cluster_centres(
+    vectors: npt.NDArray[np.floating], num_classes: int
+) -> list[npt.NDArray[np.float64]]:
+    """Returns k-means centres of a pool's vectors, `[num_clusters, width]` for each resolution.
+
+    There is at least one resolution; the finest has at least `FEWEST_OF_CLUSTER` inputs a cluster.
+
+    Args:
+      vectors: of norm at most 1, `[num_inputs, width]`.
+      num_classes: that a resolution has whole multiples of.
+    """
+    most = max(len(vectors) // FEWEST_OF_CLUSTER, 1)
+    numbers = [min(each * num_classes, most) for each in CLUSTERS_OF_CLASS]
+    known = np.asarray(vectors, np.float32)
+    return [
+        np.rint(
+            sklearn.cluster.KMeans(number, n_init=1, random_state=0).fit(known).cluster_centers_
+            / CENTRE_STEP
+        )
+        * CENTRE_STEP
+        for number in sorted(set(numbers))
+    ]

@@ -116,7 +116,8 @@ def test_a_plan_refuses_noise():
 
 
 def test_the_cluster_of_a_record_does_not_depend_on_other_records():
-    from pate_tf.models.encoder import cluster_centres, nearest_centres
+    from pate_tf.models.encoder import nearest_centres
+    from pate_tf.representations.label_propagation import cluster_centres
 
     random = np.random.default_rng(0)
     vectors = random.normal(size=(500, 40))
