@@ -332,7 +332,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
         name = run.representation or representations.default_of_teachers(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    sums = sums_of_records(examples, encoder)
+    sums = sums_of_records(examples, encoder, {}).features
     return sums, encoder.digest, RecordSet.of(examples.inputs).to_dict()
 
 

@@ -27,7 +27,6 @@ from pate_tf.representations.label_propagation import (
 from pate_tf.representations.regression import (
     MOST_QUERIES,
     Averages,
-    NoisySums,
     Regression,
     averaged,
     labels_of,
@@ -35,6 +34,9 @@ from pate_tf.representations.regression import (
     regress_counts,
     regress_sums,
     standardised,
+)
+from pate_tf.representations.regression import (
+    NoisySums as NoisySums,
 )
 from pate_tf.students.training import TrainingDivergedError
 

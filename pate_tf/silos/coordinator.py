@@ -290,7 +290,7 @@ class Coordinator:
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.queries.labels import Labels
-        from pate_tf.queries.propagation import infer_from_sums
+        from pate_tf.queries.propagation import NoisySums, infer_from_sums
 
         encoder = representation.encoder_
         one = self.open_total(pool, encoder)
@@ -305,9 +305,11 @@ class Coordinator:
             )
         inferred = infer_from_sums(
             pool,
-            record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
-            values / LATTICE,
-            charge.total_sigma(num_silos),
+            NoisySums.of_features(
+                record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
+                values / LATTICE,
+                charge.total_sigma(num_silos),
+            ),
             representation.seed,
             representation=representation.source,
         )
