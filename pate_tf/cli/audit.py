@@ -13,7 +13,6 @@ from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import MECHANISMS, Flag
-from pate_tf.api.reporting import Reporting
 from pate_tf.audit import mechanism as mechanism_audit
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
@@ -88,22 +87,13 @@ def _chosen(kind: type[Mechanism]) -> Mechanism:
     return kind(**values)
 
 
-def _reporting() -> Reporting:
-    return Reporting(
-        clock=command_line.clock,
-        progress_bar=command_line.progress_bar,
-        note=command_line.note,
-        warn=command_line.warn,
-    )
-
-
 def _audit_mechanism(kind: type[Mechanism]) -> Any:
     return mechanism_audit.audit_mechanism(
         _chosen(kind),
         delta=FLAGS.delta,
         seconds=FLAGS.seconds,
         num_draws=FLAGS.draws,
-        reporting=_reporting(),
+        reporting=command_line.reporting(),
     )
 
 
@@ -123,7 +113,7 @@ def _define_run() -> None:
 def _audit_run() -> Any:
     with command_line.quiet_start(FLAGS):
         from pate_tf.audit.run import audit_run
-    return audit_run(_train_dir(), num_teachers=FLAGS.teachers, reporting=_reporting())
+    return audit_run(_train_dir(), num_teachers=FLAGS.teachers, reporting=command_line.reporting())
 
 
 def _define_canaries() -> None:
@@ -147,7 +137,7 @@ def _audit_canaries() -> Any:
         _train_dir(),
         num_canaries=FLAGS.canaries,
         num_reruns=FLAGS.reruns,
-        reporting=_reporting(),
+        reporting=command_line.reporting(),
     )
 
 

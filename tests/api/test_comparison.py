@@ -3,40 +3,25 @@ import dataclasses
 
 import numpy as np
 import pytest
+from chosen_votes import PLACES, PUBLIC, FakeEnsemble
 
 from pate_tf.api.reporting import Reporting
 from pate_tf.api.student_run import DistillationReport, compare_distillation
-from pate_tf.core.sensitive import Votes
-from pate_tf.data import catalogue as data
 from pate_tf.students.kinds import StudentConfig
-from pate_tf.teachers.voters import Voter
 
-PUBLIC = data.load_public("digits")
-PLACES = {row.tobytes(): place for place, row in enumerate(PUBLIC.inputs)}
+NUM_TEACHERS = 3
 
 
-@dataclasses.dataclass
-class LabelsAlone(Voter):
-    """Teachers who all give labels of a test's choice."""
-
-    labels: np.ndarray
-
-    dataset = PUBLIC.dataset
-    unit = "record"
-    digest = "ab" * 32
-    num_teachers = 3
-
-    def votes(self, inputs, progress=None) -> Votes:
-        places = [PLACES[row.tobytes()] for row in inputs]
-        progress(len(inputs))
-        return Votes(np.tile(self.labels[places], (3, 1)), 10)
+def labelling(labels: np.ndarray) -> np.ndarray:
+    """Votes of teachers who all give labels of a test's choice."""
+    return np.tile(labels, (NUM_TEACHERS, 1))
 
 
 @dataclasses.dataclass
-class WithProbabilities(LabelsAlone):
+class WithProbabilities(FakeEnsemble):
     """Teachers who vote for one label and think another more probable."""
 
-    probable: np.ndarray
+    probable: np.ndarray = dataclasses.field(kw_only=True)
 
     def _probabilities(self, inputs, temperature, progress):
         places = [PLACES[row.tobytes()] for row in inputs]
@@ -72,7 +57,7 @@ def compare(teachers, **changes: object) -> DistillationReport:
 def test_each_student_learns_from_its_own():
     right, wrong = PUBLIC.labels, (PUBLIC.labels + 1) % 10
     done = []
-    found = compare(WithProbabilities(wrong, probable=right), reporting=telling(done))
+    found = compare(WithProbabilities(labelling(wrong), probable=right), reporting=telling(done))
     assert found.distilled.value > 0.7
     assert found.plurality.value < 0.2
     assert found.plurality_labels.value == 0.0
@@ -83,7 +68,7 @@ def test_each_student_learns_from_its_own():
 
 
 def test_all_that_was_not_asked_for_can_evaluate():
-    teachers = WithProbabilities(PUBLIC.labels, probable=PUBLIC.labels)
+    teachers = WithProbabilities(labelling(PUBLIC.labels), probable=PUBLIC.labels)
     found = compare(teachers, evaluate_on="all_unqueried", num_queries=1)
     assert found.distilled.num_samples == len(PUBLIC) - 1
 
@@ -91,7 +76,7 @@ def test_all_that_was_not_asked_for_can_evaluate():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teachers": LabelsAlone(PUBLIC.labels)}, "that answer with labels alone"),
+        ({"teachers": FakeEnsemble(labelling(PUBLIC.labels))}, "that answer with labels alone"),
         ({"temperature": 0.0}, "temperature: expected above 0 and finite, got 0.0"),
         ({"temperature": float("nan")}, "temperature: expected above 0 and finite"),
         ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400, got 401"),
@@ -109,7 +94,7 @@ def test_all_that_was_not_asked_for_can_evaluate():
     ids=lambda value: str(value)[:40],
 )
 def test_what_does_not_fit_is_one_line(changes, message):
-    teachers = WithProbabilities(PUBLIC.labels, probable=PUBLIC.labels)
+    teachers = WithProbabilities(labelling(PUBLIC.labels), probable=PUBLIC.labels)
     with pytest.raises(ValueError, match=message) as caught:
         compare(**{"teachers": teachers, **changes})
     assert "\n" not in str(caught.value)
