@@ -252,9 +252,9 @@ def test_raising_the_budget_is_stated_for_ever(tmp_path):
     ("change", "message"),
     [
         ({"num_queries": 0}, "num_queries: expected at least 1"),
-        ({"query_strategy": "nosuch"}, "strategy: expected first, random"),
+        ({"query_strategy": "nosuch"}, "strategy: expected auto, first, random"),
         ({"query_strategy": "random", "query_rounds": 2}, "rounds: expected 1"),
-        ({"evaluate_on": "everything"}, "evaluate_on: expected one of"),
+        ({"evaluate_on": "everything"}, "evaluate_on: expected held_out or all_unqueried"),
         ({"num_queries": 401}, "num_queries: expected from 1 to the pool's 400"),
         ({"pool_size": 0}, "pool_size: expected"),
         ({"pool_size": 597}, "pool_size: expected"),
