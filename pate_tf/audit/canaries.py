@@ -259,7 +259,7 @@ def _among_records(run: Any, releases: Releases, number: int) -> _Guesses:
     from pate_tf.teachers.kinds import load_ensemble
     from pate_tf.teachers.store import Finished, TeacherStore
 
-    if run.examples is None or run.source is None:
+    if run.examples is None:
         raise ValueError(f"data: expected the private records of the run: {run.why_no_data}")
     if releases.is_batched:
         raise ValueError(
@@ -267,8 +267,7 @@ def _among_records(run: Any, releases: Releases, number: int) -> _Guesses:
             f"{releases.mechanism.name}; audit it by pate audit mechanism"
         )
     work, kind, _ = run_audit.work_of(run, run.examples)
-    public = run.source.load_public(run.reporting)
-    pool = public.split(run.description.pool_size or public.dataset.pool_size).pool
+    pool = run.public_pool()
     number = min(number, len(pool), len(run.examples))
     queries = pool.inputs[:number]
     ensemble = load_ensemble(ensemble_folder(run.directory))

@@ -28,6 +28,7 @@ from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
 from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, noise_check
 from pate_tf.core import artifacts
+from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
@@ -80,8 +81,22 @@ class Run:
     examples: PrivateExamples | None
     why_no_data: str
     source: DataSource | None
+    pool: Pool | None
     num_teachers: int
     reporting: Reporting
+
+    def public_pool(self) -> Pool:
+        """Returns the pool: as it was given, or where the run says that it lies.
+
+        Raises:
+            ValueError: if it says nothing, or nothing can be read.
+        """
+        if self.pool is not None:
+            return self.pool
+        if self.source is None or self.description is None:
+            raise ValueError("the run does not say where its public pool lies")
+        public = self.source.load_public(self.reporting)
+        return public.split(self.description.pool_size or public.dataset.pool_size).pool
 
     @property
     def sensitive(self) -> pathlib.Path:
@@ -210,7 +225,8 @@ def opened(root: pathlib.Path, data: Any, num_teachers: int, reporting: Reportin
     unit = None if description is None else description.unit
     if examples is not None and unit and (examples.owners is not None) != (unit == "owner"):
         examples, why = None, "the owners of the records are not among the data that were named"
-    return Run(root, description, examples, why, source, num_teachers, reporting)
+    pool = getattr(data, "pool", None)
+    return Run(root, description, examples, why, source, pool, num_teachers, reporting)
 
 
 def _skipped(name: str, why: str) -> Check:
@@ -527,11 +543,7 @@ def work_of(run: Run, examples: PrivateExamples) -> tuple[Any, Any, str]:
     shares = Partition(_assignment(run).copy(), config.num_teachers, unit=config.unit)
     encoder, note = None, ""
     if config.representation is not None:
-        if run.source is None or run.description is None:
-            raise ValueError("the run does not say where its public pool lies")
-        public = run.source.load_public(run.reporting)
-        pool = public.split(run.description.pool_size or public.dataset.pool_size).pool
-        encoder = encoder_for(config, pool, run.reporting)
+        encoder = encoder_for(config, run.public_pool(), run.reporting)
         note = "; what the representation learnt from, beyond its digest"
     work = Work(
         config=config, examples=examples, partition=shares, encoder=encoder, engine=Engine()

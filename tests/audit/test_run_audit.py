@@ -1,0 +1,241 @@
+"""The audit of a run folder: a run that is right passes, each thing tampered with is found."""
+
+import dataclasses
+import json
+import re
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.audit import audit_canaries, audit_page, audit_run, report_page
+from pate_tf.audit.mechanism import NO_POWER, PASSED, VIOLATION
+from pate_tf.core import artifacts
+
+NUM_TEACHERS = 6
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Small tables: three classes that lie apart."""
+    generator = np.random.default_rng(5)
+    labels = generator.integers(0, 3, 700)
+    inputs = generator.normal(0.0, 0.6, (700, 6)).astype(np.float32)
+    inputs[np.arange(700), labels] += 2.0
+    return pate_tf.Data.from_arrays(
+        *(inputs[:500], labels[:500], inputs[500:], labels[500:]),
+        num_classes=3,
+        value_range=(-4.0, 6.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, data):
+    """A run of teachers and one of feature sums, both with a published student."""
+    root = tmp_path_factory.mktemp("audited")
+    sums = pate_tf.FeatureSums(directory=root / "sums", representation="raw")
+    sums = sums.fit(data.private, data.pool)
+    teachers = pate_tf.Teachers(
+        "nearest_mean",
+        num_teachers=NUM_TEACHERS,
+        representation="raw",
+        directory=root / "pate",
+    ).fit(data.private, data.pool)
+    for source, noise, number in (
+        (sums, {"epsilon": 4.0}, {}),
+        (teachers, {"mechanism": pate_tf.LaplaceNoisyMax.of_scale(2.0)}, {"num_queries": 40}),
+    ):
+        with pate_tf.Labeller(source, delta=1e-5, **noise) as labeller:
+            labels = labeller.label(data.pool, **number)
+            student = pate_tf.Student("supervised", steps=30).fit(data.pool, labels)
+            pate_tf.publish(student, source.directory / "released")
+    return root
+
+
+@pytest.fixture
+def run(runs, tmp_path):
+    """A copy of both, to be tampered with."""
+    shutil.copytree(runs, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def violated(found):
+    return {one.name for one in found.checks if one.outcome == VIOLATION}
+
+
+@pytest.mark.parametrize("name", ["pate", "sums"])
+def test_a_right_run_passes_with_its_data(runs, data, name):
+    found = audit_run(runs / name, data=data)
+    assert found.outcome == PASSED, violated(found)
+    names = {one.name for one in found.checks if one.outcome == PASSED}
+    if name == "pate":
+        assert {"teachers depend on their share alone", "partition follows from the data"} <= names
+    else:
+        assert {"sums are those of the records", "every vector's norm is at most 1"} <= names
+    assert {"statement", "student", "ledger: chain", "noise source"} <= names
+    assert found.spending[-1]["epsilon"] > 0.0
+    page = audit_page(found.to_dict())
+    assert "SENSITIVE" in page and "<svg" in page
+
+
+def test_without_its_data_what_follows_from_them_is_not_checked(runs):
+    found = audit_run(runs / "pate")
+    assert found.outcome == PASSED
+    skipped = {one.name for one in found.checks if one.outcome == "not checked"}
+    assert "teachers depend on their share alone" in skipped
+
+
+def _edit(path, change):
+    arrays = artifacts.read_arrays(path)
+    change(arrays)
+    artifacts.write_arrays(path, arrays, private=True)
+
+
+def _one_more(name):
+    def change(arrays):
+        arrays[name] = arrays[name].copy()
+        arrays[name].flat[0] += 1
+
+    return change
+
+
+def _exchange_shares(run):
+    def change(arrays):
+        arrays["assignment"] = np.roll(arrays["assignment"], 1)
+
+    _edit(run / "pate/sensitive/teachers/partition.npz", change)
+
+
+def _teacher(run):
+    (path,) = (run / "pate/sensitive/teachers").glob("finished-*.npz")
+    _edit(path, _one_more("stacked/0"))
+
+
+def _sums(run):
+    _edit(run / "sums/sensitive/feature_sums/sums.npz", _one_more("sums"))
+
+
+def _no_noise(run):
+    """The stored sums are what was released."""
+    with sqlite3.connect(run / "sums/sensitive/ledger.sqlite3") as connection:
+        (counts,) = connection.execute("SELECT noisy_counts FROM answers").fetchone()
+    values = np.frombuffer(counts, "<i8")
+
+    def change(arrays):
+        arrays["sums"] = values.reshape(arrays["sums"].shape).copy()
+
+    _edit(run / "sums/sensitive/feature_sums/sums.npz", change)
+
+
+def _ledger(run):
+    with sqlite3.connect(run / "pate/sensitive/ledger.sqlite3") as connection:
+        connection.execute("UPDATE answers SET label = (label + 1) % 3 WHERE position = 1")
+
+
+def _statement(run):
+    path = run / "pate/released/privacy_statement.json"
+    fields = json.loads(path.read_text())
+    fields["epsilon"] = fields["epsilon"] / 2
+    path.write_text(json.dumps(fields))
+
+
+def _student(run):
+    shutil.copytree(run / "sums/released/student/1", run / "pate/released/student/2")
+
+
+def _votes(run):
+    path = next((run / "pate/sensitive/votes").glob("*.npz"))
+    shutil.copy(path, run / "pate/released/extra.npz")
+
+
+def _array(run):
+    shares = artifacts.read_arrays(run / "pate/sensitive/teachers/partition.npz")["assignment"]
+    (run / "pate/released/notes.bin").write_bytes(b"head" + shares.tobytes())
+
+
+def _number(run):
+    values = {"epsilon_data_dependent": 3.14159265}
+    artifacts.write_json(run / "pate/sensitive/report.json", values, private=True)
+    (run / "pate/released/notes.md").write_text("It costs 3.14159265 in fact.")
+
+
+@pytest.mark.parametrize(
+    "tamper, name, found_by",
+    [
+        (_exchange_shares, "pate", "teachers depend on their share alone"),
+        (_teacher, "pate", "teachers depend on their share alone"),
+        (_sums, "sums", "sums are those of the records"),
+        (_no_noise, "sums", "sums are those of the records"),
+        (_ledger, "pate", "ledger: chain"),
+        (_statement, "pate", "statement"),
+        (_student, "pate", "student"),
+        (_votes, "pate", "no sensitive file is released"),
+        (_array, "pate", "no sensitive array is released"),
+        (_number, "pate", "no sensitive number is released"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_was_tampered_with_is_found(run, data, tamper, name, found_by):
+    tamper(run)
+    found = audit_run(run / name, data=data, num_teachers=NUM_TEACHERS)
+    assert found.outcome == VIOLATION
+    assert found_by in violated(found)
+
+
+def test_seeded_noise_is_found(tmp_path, data):
+    sums = pate_tf.FeatureSums(directory=tmp_path / "run", representation="raw")
+    sums = sums.fit(data.private, data.pool)
+    with pate_tf.Labeller(sums, epsilon=4.0, delta=1e-5, insecure_seed=3) as labeller:
+        labeller.label(data.pool)
+    found = audit_run(tmp_path / "run", data=data)
+    assert {"ledger: noise", "noise of row 2 is from no small seed"} <= violated(found)
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="train_dir: expected the folder of a run"):
+        audit_run(tmp_path)
+    with pytest.raises(ValueError, match="train_dir: expected the folder of a run"):
+        report_page(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pate", "sums"])
+def test_canaries_find_no_more_than_is_claimed_and_something(runs, data, name):
+    if name == "pate":
+        with pytest.raises(ValueError, match="data: expected the private records"):
+            audit_canaries(runs / name)
+        return
+    found = audit_canaries(runs / name, num_canaries=400, num_reruns=8_000)
+    assert found.outcome in (PASSED, NO_POWER)
+    assert 0.0 <= found.lower_bound <= found.claimed == pytest.approx(4.0, rel=1e-6)
+    assert 0.2 * found.rerun_claimed < found.rerun_lower_bound <= found.rerun_claimed
+    # Gaussian noise of epsilon 4: two means are .93 standard deviations apart.
+    assert 0.001 < found.true_positive_rate < 0.1
+    assert "<svg" in audit_page(dataclasses.asdict(found) | {"audit": "canaries"})
+
+
+# The page for the person who signs.
+
+
+@pytest.mark.parametrize("name", ["pate", "sums"])
+def test_the_report_holds_nothing_sensitive_and_loads_nothing(run, data, name):
+    audit_run(run / name, data=data)
+    artifacts.write_json(
+        run / name / "sensitive/student_report.json",
+        {
+            "student_accuracy": 0.8123,
+            "student_accuracy_interval": [0.75, 0.86],
+            "epsilon_data_dependent": 1.2345678,
+            "sensitive": ["epsilon_data_dependent"],
+        },
+        private=True,
+    )
+    public, inside = (report_page(run / name, sensitive=one) for one in (False, True))
+    assert "1.235" not in public and "SENSITIVE" not in public
+    assert "1.235" in inside and "SENSITIVE" in inside
+    statement = json.loads((run / name / "released/privacy_statement.json").read_text())
+    for page in (public, inside):
+        assert not re.findall(r"(?:src|href)=|url\(|@import|<script", page)
+        assert "81.2%" in page and statement["student_digest"] in page
+        assert page.count("<svg") == 2
