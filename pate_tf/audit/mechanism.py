@@ -494,8 +494,8 @@ def neighbouring_pairs(mechanism: Mechanism) -> list[Pair]:
     scale = max(mechanism.noise_scales.values(), default=100.0)
     most = min(max(4.0 * scale, 64.0), 2.0**20)
     ratio = 2.0 if mechanism.noise_scales else 1.2  # without noise all may hang on one vote
-    number = 1 + math.ceil(math.log(most) / math.log(ratio))
-    gaps = sorted({2 * math.ceil(ratio**power / 2.0) - 1 for power in range(number)})
+    powers = range(1 + math.ceil(math.log(most) / math.log(ratio)))
+    gaps = sorted({2 * math.ceil(ratio**power / 2.0) - 1 for power in powers})
     pairs = [Pair((gap + 1, 1), (gap, 2)) for gap in gaps]
     numbers = [float(one) for one in dataclasses.asdict(mechanism).values()]
     for number in sorted({one for one in numbers if one >= 4.0}):
