@@ -63,6 +63,7 @@ KIND_OF_FLAG = {
     (STUDENT, "teachers_dir"): NO_RUNS,
     (STUDENT, "teachers"): FILES,
     (STUDENT, "export_formats"): LISTS,
+    (ANALYSIS, "dataset"): ("nosuch",),  # with --calibrate alone
     (ANALYSIS, "counts_file"): FILES,
     (ANALYSIS, "indices_file"): FILES,
     (ANALYSIS, "train_dir"): NO_RUNS,
