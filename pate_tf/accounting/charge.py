@@ -1,4 +1,4 @@
-"""What can be paid for, and what was paid: `Charge` and `Cost`.
+"""What can be charged, and what charges cost: `Charge` and `Cost`.
 
 A mechanism is a charge that also draws (`pate_tf.accounting.mechanisms`); a plan to release the
 data-dependent cost is another one (`pate_tf.accounting.planning`). Whatever composes costs, the
@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,11 @@ from pate_tf.accounting.conversions import FloatArray, pure_composition_epsilon
 from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray, frozen_view, whole_numbers
 
+Kind = TypeVar("Kind")
+
 
 class Charge(ABC):
-    """Whatever can be paid for: a frozen value that says what one of it costs.
+    """Anything that can be charged: a frozen value that says what one of it costs.
 
     One costs a part with moments (`alphas`) and, of some, a part that is merely (epsilon, delta)
     differentially private (`approximate`). Both hold in the worst case over all data and neighbours
@@ -31,13 +33,13 @@ class Charge(ABC):
 
     Attributes:
         name: in records.
-        answers: whether it pays for answers to queries, rather than for something else.
+        answers: whether it is charged for answers to queries, rather than for something else.
         releases_counts: whether noisy counts leave with labels, with Gaussian noise of standard
             deviation `noise_scales["sigma"]`, in votes.
         charged_per_batch: whether a whole batch is charged once, instead of each of its queries.
         releases_feature_sums: whether it adds up what is known of records, and asks no teacher.
         counted: what one and several of them are called.
-        labels_in_words: what the labels are called that it pays for.
+        labels_in_words: what its labels are called.
         lacks: what it can't do, and why, in words that end a sentence. Every member of a family
             has all that the family asks for, or says here why not; a test holds it to that.
     """
@@ -130,9 +132,23 @@ def lacking(one: Charge | type[Charge], expected: str, what: str) -> ValueError:
     return ValueError(f"expected one with {expected}, got {one.name}: {reason}")
 
 
+def from_fields(kind: Callable[..., Kind], values: Mapping[str, Any]) -> Kind:
+    """Returns the value of a dataclass that has exactly the given fields.
+
+    Raises:
+        ValueError: if they are not exactly its fields, or not valid.
+    """
+    expected = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(values) != expected:
+        raise ValueError(
+            f"{kind.__name__}: expected fields {sorted(expected)}, got {sorted(values)}"
+        )
+    return kind(**values)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What something that was paid for costs, whatever the data. Publishable.
+    """What a charge costs, whatever the data. Publishable.
 
     Attributes:
         charge: what was charged.
@@ -141,7 +157,7 @@ class Cost:
         delta: what epsilon holds at.
         unit: what is protected, "record" or "owner".
         before: other charges that `epsilon` counts too, and how often: batches of a mechanism that
-            is paid once for a batch, which led to these.
+            is charged once for a batch, which led to these.
     """
 
     charge: Charge
@@ -200,7 +216,7 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedLabels(PoolLabels):
-    """Public: noisy labels that were paid for, with their cost.
+    """Public: noisy labels that were charged, with their cost.
 
     Only the labeller makes them (`pate_tf.aggregation.labeller`).
 
@@ -210,7 +226,7 @@ class ReleasedLabels(PoolLabels):
       num_classes: number of classes.
       num_queries: how many queries were asked; a mechanism with a threshold may answer fewer.
       cost: of these queries alone, data-independent, with the mechanism that was charged.
-      ledger_rows: sequence numbers of the ledger rows that paid for them.
+      ledger_rows: sequence numbers of the ledger rows that charged them.
       secure_noise: False if the noise came from a seed; then nothing is private.
       weights: `shares` of the noisy counts; None without them.
       noisy_counts: what the mechanism released with the labels, int64 `[num_answered, num_classes]`
@@ -228,7 +244,7 @@ class ReleasedLabels(PoolLabels):
     noisy_sums: IntArray | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        # Never anybody's own: they are what the counts that were paid for say.
+        # They follow from the released counts; a caller can't give others.
         object.__setattr__(self, "weights", None)
         super().__post_init__()
         if len(self.labels) > self.num_queries:
@@ -256,7 +272,7 @@ class ReleasedLabels(PoolLabels):
 
     @property
     def have_no_noise(self) -> bool:
-        """Whether all left as they are: of a mechanism that releases a batch so, or not at all.
+        """Whether all are without noise: of a mechanism that releases a batch so, or not at all.
 
         Of several batches some may have had noise, where counts leave otherwise.
         """

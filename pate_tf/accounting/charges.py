@@ -31,5 +31,5 @@ def charges_from_list(listed: Iterable[Mapping[str, Any]]) -> tuple[tuple[Charge
     """
     found = tuple((charge_from_dict(one["charge"]), int(one["number"])) for one in listed)
     if any(number < 1 for _, number in found):
-        raise ValueError("number: expected charges that were paid at least once, got others")
+        raise ValueError("number: expected charges of at least one each, got others")
     return found

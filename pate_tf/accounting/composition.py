@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import expm1, fsum, inf, isfinite, log1p, nextafter
+from math import expm1, fsum, inf, log1p, nextafter
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,11 @@ from pate_tf.accounting.conversions import (
     SAFETY_MARGIN,
     FloatArray,
     betaln,
-    check_delta,
     check_moments,
     epsilon_from_alphas,
     least,
 )
+from pate_tf.core import validation
 
 # Composition of (epsilon, delta) guarantees with each other and with moments.
 #
@@ -57,10 +57,8 @@ class ApproximateGuarantee:
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is outside of its range."""
-        if not (isfinite(self.epsilon) and self.epsilon >= 0.0):
-            raise ValueError(f"expected a finite epsilon >= 0, got {self.epsilon}")
-        if not 0.0 <= self.delta <= 1.0:
-            raise ValueError(f"expected delta in [0, 1], got {self.delta}")
+        validation.between(0, inf, ends="[)", epsilon=self.epsilon)
+        validation.between(0, 1, ends="[]", delta=self.delta)
 
     def for_moved_teachers(self, num_teachers: int) -> ApproximateGuarantee:
         """Returns what holds if that many teachers differ at once, rounded up.
@@ -74,8 +72,7 @@ class ApproximateGuarantee:
         Raises:
             ValueError: if num_teachers is below 1.
         """
-        if num_teachers != int(num_teachers) or num_teachers < 1:
-            raise ValueError(f"expected num_teachers >= 1, got {num_teachers}")
+        validation.whole(1, num_teachers=num_teachers)
         if num_teachers == 1:
             return self
         exponents = self.epsilon * np.arange(num_teachers)
@@ -114,7 +111,7 @@ def composed_epsilon(
     Raises:
         ValueError: if a value is outside of its range or shapes differ.
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     orders = check_moments(moments)
     costs = _checked_alphas(alphas, orders)
     basic = inf
@@ -265,40 +262,39 @@ def _up(value: float) -> float:
     return nextafter(value, inf) if value > 0.0 else 0.0
 
 
-Paid = Mapping[Charge, int]
+Charges = Mapping[Charge, int]
 
 # Beyond so many charges without moments only basic composition is tried.
 MOST_APPROXIMATE = 1024
 
 
-def total_alphas(paid: Paid, moments: FloatArray) -> FloatArray:
+def total_alphas(charges: Charges, moments: FloatArray) -> FloatArray:
     """Returns the total cost of the parts with moments, [num_moments], whatever the data."""
     total = np.zeros_like(moments)
-    for charge, number in paid.items():
+    for charge, number in charges.items():
         if number:  # 0 times infinity would be no number
             total += number * charge.alphas(moments)
     return total
 
 
-def total_approximate(paid: Paid) -> tuple[Fraction, Fraction]:
+def total_approximate(charges: Charges) -> tuple[Fraction, Fraction]:
     """Returns the total (epsilon, delta) of the parts without moments, exactly.
 
     Raises:
         ValueError: if one of them is not finite or negative.
     """
     total_epsilon, total_delta = Fraction(0), Fraction(0)
-    for charge, number in paid.items():
+    for charge, number in charges.items():
         if charge.approximate is not None:
             epsilon, delta = charge.approximate
-            if not (0.0 <= epsilon < inf and 0.0 <= delta < inf):
-                raise ValueError(f"expected a finite epsilon and delta, got {epsilon} and {delta}")
+            validation.between(0, inf, ends="[)", epsilon=epsilon, delta=delta)
             total_epsilon += number * Fraction(epsilon)
             total_delta += number * Fraction(delta)
     return total_epsilon, total_delta
 
 
 def moments_epsilon(
-    paid: Paid,
+    charges: Charges,
     delta: float,
     *,
     conversion: str = "improved",
@@ -309,9 +305,9 @@ def moments_epsilon(
     What the parts without moments use of delta is taken off before the moments are converted;
     infinite if they use more than there is.
     """
-    check_delta(delta)
-    alphas = total_alphas(paid, moments)
-    added, used = total_approximate(paid)
+    validation.between(0, 1, delta=delta)
+    alphas = total_alphas(charges, moments)
+    added, used = total_approximate(charges)
     if used > Fraction(delta):
         return inf, None
     if not alphas.any():
@@ -325,31 +321,31 @@ def moments_epsilon(
     return nextafter(epsilon + _rounded_up(added), inf), moment
 
 
-def closed_form_epsilon(paid: Paid, delta: float) -> float:
+def closed_form_epsilon(charges: Charges, delta: float) -> float:
     """Returns epsilon by a theorem other than moments; infinite where there is none.
 
     A single charge's own composition theorem; the losses of charges without moments.
     """
-    if any(charge.approximate is not None for charge in paid):
-        return _loss_epsilon(paid, delta)
-    if len(paid) != 1:
+    if any(charge.approximate is not None for charge in charges):
+        return _loss_epsilon(charges, delta)
+    if len(charges) != 1:
         return inf
-    ((charge, number),) = paid.items()
+    ((charge, number),) = charges.items()
     return charge.composed_epsilon(number, delta=delta)
 
 
-def _loss_epsilon(paid: Paid, delta: float) -> float:
-    guarantees = approximate_guarantees(paid)
+def _loss_epsilon(charges: Charges, delta: float) -> float:
+    guarantees = approximate_guarantees(charges)
     if len(guarantees) > MOST_APPROXIMATE:
         return inf
-    alphas = total_alphas(paid, DEFAULT_MOMENTS)
+    alphas = total_alphas(charges, DEFAULT_MOMENTS)
     return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
 
 
-def approximate_guarantees(paid: Paid) -> list[ApproximateGuarantee]:
+def approximate_guarantees(charges: Charges) -> list[ApproximateGuarantee]:
     """Returns a guarantee for each charge without moments; no more than MOST_APPROXIMATE + 1."""
     guarantees: list[ApproximateGuarantee] = []
-    for charge, number in paid.items():
+    for charge, number in charges.items():
         if charge.approximate is not None:
             epsilon, its_delta = charge.approximate
             one = ApproximateGuarantee(epsilon=epsilon, delta=its_delta)
@@ -358,35 +354,35 @@ def approximate_guarantees(paid: Paid) -> list[ApproximateGuarantee]:
 
 
 def smallest_epsilon(
-    paid: Paid, delta: float, *, conversion: str = "improved"
+    charges: Charges, delta: float, *, conversion: str = "improved"
 ) -> tuple[float, float | None]:
     """Returns the smallest epsilon known, and its moment; None where a closed form gave it.
 
     The "classic" conversion is for comparison and uses moments alone.
     """
-    epsilon, moment = moments_epsilon(paid, delta, conversion=conversion)
+    epsilon, moment = moments_epsilon(charges, delta, conversion=conversion)
     if conversion == "classic":
         return epsilon, moment
-    closed_form = closed_form_epsilon(paid, delta)
+    closed_form = closed_form_epsilon(charges, delta)
     return (closed_form, None) if closed_form < epsilon else (epsilon, moment)
 
 
-def fits(paid: Paid, delta: float, epsilon_budget: float) -> bool:
+def fits(charges: Charges, delta: float, epsilon_budget: float) -> bool:
     """Whether the total cost stays within the budget."""
     # The closed forms are slow for many queries, and moments alone decide most batches.
     return (
-        moments_epsilon(paid, delta)[0] <= epsilon_budget
-        or closed_form_epsilon(paid, delta) <= epsilon_budget
+        moments_epsilon(charges, delta)[0] <= epsilon_budget
+        or closed_form_epsilon(charges, delta) <= epsilon_budget
     )
 
 
-def delta_of_chosen_kinds(paid: Paid, delta: float) -> float:
+def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     """Returns the delta at which a budget holds whose kinds of charge earlier answers chose.
 
     One kind keeps delta. Of several, any of the moments may decide, and before them the first
     kind's own theorem (docs/theory.md, Proposition S4 c).
     """
-    kinds = sum(1 for number in paid.values() if number)
+    kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
 
 
@@ -413,8 +409,8 @@ def dp_event(charge: Charge) -> Any:
     return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
 
 
-def to_dp_event(paid: Paid) -> Any:
-    """Returns one `dp_accounting` event for everything paid, a part for each charge.
+def to_dp_event(charges: Charges) -> Any:
+    """Returns one `dp_accounting` event for all charges, a part for each charge.
 
     Raises:
         ImportError: if the optional package dp-accounting is missing.
@@ -425,7 +421,7 @@ def to_dp_event(paid: Paid) -> Any:
     return dp_accounting.ComposedDpEvent(
         [
             dp_accounting.SelfComposedDpEvent(dp_event(charge), number)
-            for charge, number in paid.items()
+            for charge, number in charges.items()
         ]
     )
 

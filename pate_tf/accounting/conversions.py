@@ -5,7 +5,6 @@ Every result errs upward: what is returned is never below the epsilon it stands 
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from math import exp, expm1, factorial, floor, inf, log, sqrt
@@ -14,6 +13,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pate_tf.core import validation
+
 # The lattice that Gaussian noise is drawn on.
 
 
@@ -21,25 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 LATTICE: Final = 2**20
 
 
-# SciPy's special functions, imported when one is first called.
-#
-# They take a fifth of the memory of a process that needs none of them, such as a silo that
-# randomises
-# its own votes.
-
-
-@functools.cache
-def _found(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module("scipy.special"), name)
-    return function
+# SciPy's special functions, imported when one is first called: they take a fifth of the memory of
+# a process that needs none of them, such as a silo that randomises its own votes.
 
 
 def _lazily(name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
-        return _found(name)(*arguments, **options)
+        return getattr(importlib.import_module("scipy.special"), name)(*arguments, **options)
 
-    call.__name__ = name
-    call.__doc__ = f"Calls `scipy.special.{name}`."
     return call
 
 
@@ -135,7 +125,12 @@ SAFETY_MARGIN = 1e-9
 
 
 def least(
-    holds: Callable[[Number], bool], low: Number, high: Number, *, within: float = 0.0
+    holds: Callable[[Number], bool],
+    low: Number,
+    high: Number,
+    *,
+    within: float = 0.0,
+    digits: int | None = None,
 ) -> Number:
     """Returns a number that holds, as `high` does, next to one that does not, by bisection.
 
@@ -148,9 +143,11 @@ def least(
         high: above `low`.
         within: how far the result may lie above a number that does not hold, as a share of the
             result. Default: next to it.
+        digits: after the point of what is tried; None (default) for all.
     """
     while high - low > within * high:
         middle = (low + high) // 2 if isinstance(high, int) else (low + high) / 2.0
+        middle = middle if digits is None else round(middle, digits)
         if not low < middle < high:
             break
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -167,28 +164,6 @@ def check_moments(moments: ArrayLike) -> FloatArray:
     if checked.ndim != 1 or not checked.size or not np.all(np.isfinite(checked) & (checked > 0)):
         raise ValueError(f"expected positive finite moments [num_moments], got {moments!r}")
     return checked
-
-
-def check_delta(delta: float) -> float:
-    """Returns delta.
-
-    Raises:
-        ValueError: unless 0 < delta < 1.
-    """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"expected delta in (0, 1), got {delta}")
-    return float(delta)
-
-
-def check_num_queries(num_queries: int) -> int:
-    """Returns num_queries.
-
-    Raises:
-        ValueError: if it is negative or not a whole number.
-    """
-    if num_queries != int(num_queries) or num_queries < 0:
-        raise ValueError(f"expected num_queries >= 0, got {num_queries}")
-    return int(num_queries)
 
 
 def epsilon_from_alphas(
@@ -213,9 +188,10 @@ def epsilon_from_alphas(
         ValueError: if shapes differ, an alpha is negative, delta is outside (0, 1), or the
             conversion is unknown.
     """
+    validation.between(0, 1, delta=delta)
+    validation.one_of(("improved", "classic"), conversion=conversion)
     orders = check_moments(moments)
     costs = np.asarray(alphas, dtype=np.float64)
-    check_delta(delta)
     if costs.shape != orders.shape:
         raise ValueError(f"expected alphas of shape {orders.shape}, got {costs.shape}")
     if np.any(costs < 0):
@@ -223,12 +199,10 @@ def epsilon_from_alphas(
     costs = np.where(np.isnan(costs), np.inf, costs)
     if conversion == "classic":
         epsilons = (costs + log(1.0 / delta)) / orders
-    elif conversion == "improved":
+    else:
         epsilons = (
             costs / orders - np.log1p(1.0 / orders) + (log(1.0 / delta) - np.log1p(orders)) / orders
         )
-    else:
-        raise ValueError(f"expected conversion 'improved' or 'classic', got {conversion!r}")
     epsilons = np.where(costs == 0.0, 0.0, np.maximum(epsilons, 0.0))
     best = int(np.argmin(epsilons))
     return float(epsilons[best]), float(orders[best])
@@ -240,7 +214,7 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
     (Dong, Roth and Su 2019, Corollary 2.13; docs/theory.md, Proposition C4) from above.
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     if mu == 0.0:
         return 0.0
     if not mu < inf:
@@ -280,21 +254,21 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
     the least j with a log ratio above the total.
     """
-    check_delta(delta)
-    queries = check_num_queries(num_queries)
-    if queries == 0:
+    validation.between(0, 1, delta=delta)
+    validation.whole(0, num_queries=num_queries)
+    if num_queries == 0:
         return 0.0
 
     def exceeds(total: float) -> bool:
-        least = floor((total / epsilon + queries) / 2.0) + 1
-        if least > queries:
+        least = floor((total / epsilon + num_queries) / 2.0) + 1
+        if least > num_queries:
             return False
-        here = float(betainc(least, queries - least + 1, expit(epsilon)))
-        there = float(betainc(least, queries - least + 1, expit(-epsilon)))
+        here = float(betainc(least, num_queries - least + 1, expit(epsilon)))
+        there = float(betainc(least, num_queries - least + 1, expit(-epsilon)))
         matched = exp(total + log(there)) if there > 0.0 else 0.0
         return here * (1.0 + SAFETY_MARGIN) - matched * (1.0 - SAFETY_MARGIN) > delta
 
-    return min(_least_total(exceeds, queries * epsilon), queries * epsilon)
+    return min(_least_total(exceeds, num_queries * epsilon), num_queries * epsilon)
 
 
 def _least_total(exceeds: Callable[[float], bool], high: float) -> float:
@@ -311,6 +285,6 @@ def strong_composition_epsilon(gamma: float, num_queries: int, delta: float) -> 
     4 T gamma^2 + 2 gamma sqrt(2 T ln(1/delta)) (Papernot et al. 2017, section 3.2): 5.80 for
     gamma = 0.05, T = 100, delta = 1e-5; about 26 for T = 1000, delta = 1e-6.
     """
-    check_delta(delta)
-    queries = check_num_queries(num_queries)
-    return 4.0 * queries * gamma**2 + 2.0 * gamma * sqrt(2.0 * queries * log(1.0 / delta))
+    validation.between(0, 1, delta=delta)
+    validation.whole(0, num_queries=num_queries)
+    return 4.0 * num_queries * gamma**2 + 2.0 * gamma * sqrt(2.0 * num_queries * log(1.0 / delta))

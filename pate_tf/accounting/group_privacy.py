@@ -43,14 +43,13 @@ from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,
     FloatArray,
-    check_delta,
-    check_num_queries,
     epsilon_from_alphas,
     gaussian_dp_epsilon,
     logsumexp,
     pure_alpha,
     pure_composition_epsilon,
 )
+from pate_tf.core import validation
 
 
 def several_teachers_alpha(
@@ -74,7 +73,7 @@ def several_teachers_alpha(
 
 
 def several_teachers_epsilon(
-    paid: Mapping[Charge, int],
+    charges: Mapping[Charge, int],
     *,
     delta: float,
     one_teacher_epsilon: Callable[[float], float] | None = None,
@@ -83,7 +82,7 @@ def several_teachers_epsilon(
     """Returns the least epsilon known at delta where so many votes of every query move.
 
     Args:
-      paid: how many of each charge, chosen adaptively or not.
+      charges: how many of each charge, chosen adaptively or not.
       delta: in (0, 1).
       one_teacher_epsilon: from any delta to the epsilon of the same where one vote of each moves;
         infinite where none is known. Default: `composition.smallest_epsilon`.
@@ -92,10 +91,11 @@ def several_teachers_epsilon(
     Raises:
       ValueError: if delta is outside (0, 1), a number is negative, or num_teachers is below 2.
     """
-    if num_teachers < 2:
-        raise ValueError(f"num_teachers: expected at least 2, got {num_teachers}")
-    check_delta(delta)
-    asked = {one: check_num_queries(number) for one, number in paid.items() if number}
+    validation.whole(2, num_teachers=num_teachers)
+    validation.between(0, 1, delta=delta)
+    for number in charges.values():
+        validation.whole(0, number=number)
+    asked = {one: number for one, number in charges.items() if number}
     if not asked:
         return 0.0
     step = one_teacher_epsilon or (lambda smaller: smallest_epsilon(asked, smaller)[0])
@@ -127,20 +127,20 @@ def several_teachers_epsilon(
     return min(found)
 
 
-def replaced_owner_epsilon(paid: Mapping[Charge, int], delta: float) -> float:
+def replaced_owner_epsilon(charges: Mapping[Charge, int], delta: float) -> float:
     """Returns epsilon at delta against replacing one owner's records by another's.
 
     `pate_tf.accounting.composition.smallest_epsilon` of the same holds against adding or removing
     an owner.
 
     Args:
-      paid: how many of each charge.
+      charges: how many of each charge.
       delta: in (0, 1).
 
     Raises:
       ValueError: if delta is outside (0, 1), or a number is negative.
     """
-    return several_teachers_epsilon(paid, delta=delta, num_teachers=2)
+    return several_teachers_epsilon(charges, delta=delta, num_teachers=2)
 
 
 def group_epsilon(
@@ -160,7 +160,7 @@ def group_epsilon(
     Raises:
       ValueError: if delta is outside (0, 1).
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
 
     def epsilon_if_it_holds(depth: float) -> float:
         """The epsilon of one step at d = delta e^-depth, if the sum of e^(i epsilon) d allows."""

@@ -236,7 +236,7 @@ def data_dependent_alphas(
         mechanism: the mechanism that answered.
         moments: [num_moments], positive.
         bound: one of BOUNDS that the mechanism has.
-        num_unanswered: queries that paid a threshold test and got no label.
+        num_unanswered: queries that were charged a threshold test and got no label.
         progress: called with (histograms done, histograms in all) while "exact" runs.
 
     Raises:

@@ -8,23 +8,24 @@ computed here (docs/theory_selective_sgd.md, Theorem F3).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charge import Charge, from_fields
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
     FloatArray,
-    check_delta,
     epsilon_from_alphas,
+    least,
     logsumexp,
     pure_alpha,
 )
+from pate_tf.core import validation
 
 UNITS = ("record", "participant")
 FINEST = 400_000  # points of a quadrature; a moment that needs more counts as infinite
@@ -94,8 +95,24 @@ def _loss_distribution_epsilon(rate: float, sigma: float, number: int, delta: fl
     return epsilon * (1.0 + SAFETY_MARGIN) if isfinite(epsilon) else inf
 
 
+@dataclasses.dataclass(frozen=True)
+class Training(Charge):
+    """One training, charged before its first round for all of them."""
+
+    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the JSON-able fields."""
+        return {"training": self.name, **dataclasses.asdict(self)}
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
+        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
+        return min(by_moments, self.composed_epsilon(1, delta=delta))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyTraining(Charge):
+class NoisyTraining(Training):
     """Rounds of sums of clipped gradients, or of one clipped upload, with Gaussian noise.
 
     In each round every record is sampled with probability q, independently and in secret; what it
@@ -104,8 +121,6 @@ class NoisyTraining(Charge):
     (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), whatever
     the model, the other records, and the rounds before (docs/theory_selective_sgd.md, Theorems F1
     and F2). With q = 1 the same holds for a participant whose whole upload has length at most C.
-
-    One of this is charged before the first round, for all of them.
 
     Attributes:
         sampling_rate: q, in (0, 1].
@@ -122,20 +137,15 @@ class NoisyTraining(Charge):
     rounds: int
     unit: str = "record"
     name: ClassVar[str] = "noisy_training"
-    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
     lacks: ClassVar[Mapping[str, str]] = {
         "dp event": "that library has no event of Poisson batches against replacement in moments"
     }
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.sampling_rate <= 1.0:
-            raise ValueError(f"expected sampling_rate in (0, 1], got {self.sampling_rate}")
-        if not 0.0 < self.noise_multiplier < inf:
-            raise ValueError(f"expected noise_multiplier above 0, got {self.noise_multiplier}")
-        if self.rounds != int(self.rounds) or self.rounds < 1:
-            raise ValueError(f"expected rounds of at least 1, got {self.rounds}")
-        if self.unit not in UNITS:
-            raise ValueError(f"expected a unit of {list(UNITS)}, got {self.unit!r}")
+        validation.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
+        validation.positive(noise_multiplier=self.noise_multiplier)
+        validation.whole(1, rounds=self.rounds)
+        validation.one_of(UNITS, unit=self.unit)
         if self.unit == "participant" and self.sampling_rate != 1.0:
             raise ValueError("expected sampling_rate 1 where participants are protected")
 
@@ -149,21 +159,12 @@ class NoisyTraining(Charge):
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""
-        check_delta(delta)
+        validation.between(0, 1, delta=delta)
         if number == 0:
             return 0.0
         return _loss_distribution_epsilon(
             self.sampling_rate, self.noise_multiplier, number * self.rounds, delta
         )
-
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
-        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
-        return min(by_moments, self.composed_epsilon(1, delta=delta))
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields."""
-        return {"training": self.name, **dataclasses.asdict(self)}
 
     def summary(self) -> str:
         """Returns what is noised, how often and how much."""
@@ -190,7 +191,7 @@ class NoisyTraining(Charge):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SparseVectorTraining(Charge):
+class SparseVectorTraining(Training):
     """The paper's own private uploads, composed: for reproduction, not recommended.
 
     For each uploaded number a threshold with new noise is compared with noisy changes (8/9 of
@@ -212,14 +213,10 @@ class SparseVectorTraining(Charge):
     num_uploaded: int
     rounds: int
     name: ClassVar[str] = "sparse_vector_training"
-    counted: ClassVar[tuple[str, str]] = ("training", "trainings")
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.epsilon_each < inf:
-            raise ValueError(f"expected epsilon_each above 0, got {self.epsilon_each}")
-        for name in ("num_uploaded", "rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"expected {name} of at least 1, got {getattr(self, name)}")
+        validation.positive(epsilon_each=self.epsilon_each)
+        validation.whole(1, num_uploaded=self.num_uploaded, rounds=self.rounds)
 
     @property
     def _number(self) -> int:
@@ -238,17 +235,8 @@ class SparseVectorTraining(Charge):
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the sum of all epsilons, which holds at delta 0 already."""
-        check_delta(delta)
+        validation.between(0, 1, delta=delta)
         return number * self.pure_epsilon
-
-    def epsilon(self, delta: float) -> float:
-        """Returns the epsilon of one at delta: the smaller of two upper bounds."""
-        by_moments, _ = epsilon_from_alphas(self.alphas(DEFAULT_MOMENTS), DEFAULT_MOMENTS, delta)
-        return min(by_moments, self.composed_epsilon(1, delta=delta))
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the JSON-able fields."""
-        return {"training": self.name, **dataclasses.asdict(self)}
 
     def summary(self) -> str:
         """Returns how many numbers are uploaded, and the epsilon of each."""
@@ -267,7 +255,6 @@ class SparseVectorTraining(Charge):
         )
 
 
-Training = NoisyTraining | SparseVectorTraining
 _KINDS: dict[str, type[Training]] = {one.name: one for one in (NoisyTraining, SparseVectorTraining)}
 
 
@@ -277,11 +264,11 @@ def training_from_dict(fields: Mapping[str, Any]) -> Training:
     Raises:
         ValueError: if the fields are not exactly one's, or not valid.
     """
-    rest = {name: value for name, value in fields.items() if name != "training"}
-    kind = _KINDS.get(fields.get("training", ""))
-    if kind is None or set(rest) != {field.name for field in dataclasses.fields(kind)}:
+    values = dict(fields)
+    kind = _KINDS.get(values.pop("training", ""))
+    if kind is None:
         raise ValueError(f"expected the fields of a noisy training, got {sorted(fields)}")
-    return kind(**rest)
+    return from_fields(kind, values)
 
 
 # The least noise of a training that meets a target; see `NoisyTraining`.
@@ -289,6 +276,7 @@ def training_from_dict(fields: Mapping[str, Any]) -> Training:
 
 _FEW_MOMENTS: FloatArray = np.geomspace(0.5, 128.0, 24)
 LARGEST_MULTIPLIER = 1024.0
+CLOSE = 1.0 - 1.0 / 1.001  # of the least noise multiplier, as a share
 
 
 def noise_for(
@@ -301,9 +289,8 @@ def noise_for(
     Raises:
         ValueError: if no noise multiplier up to 1,024 suffices, or a value is out of its range.
     """
-    check_delta(delta)
-    if not 0.0 < target_epsilon < inf:
-        raise ValueError(f"target_epsilon: expected above 0 and finite, got {target_epsilon}")
+    validation.between(0, 1, delta=delta)
+    validation.positive(target_epsilon=target_epsilon)
 
     def training(sigma: float) -> NoisyTraining:
         return NoisyTraining(
@@ -325,16 +312,6 @@ def noise_for(
                 f"target_epsilon: expected one that noise of {LARGEST_MULTIPLIER:g} clipping "
                 f"lengths can reach, got {target_epsilon} for {rounds} rounds"
             )
-    high = _least(by_moments, high / 2.0, high)
+    high = least(by_moments, high / 2.0, high, within=CLOSE, digits=4)
     # The distribution of losses is slower and needs a little less noise.
-    return training(_least(by_losses, 0.8 * high, high))
-
-
-def _least(suffices: Callable[[float], bool], low: float, high: float) -> float:
-    """Returns a number that suffices, as `high` does, at most a thousandth above the least."""
-    while high > low * 1.001:
-        middle = round((low + high) / 2.0, 4)
-        if not low < middle < high:
-            break
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
+    return training(least(by_losses, 0.8 * high, high, within=CLOSE, digits=4))

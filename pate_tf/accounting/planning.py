@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, lacking, rounded_up
-from pate_tf.accounting.conversions import FloatArray, check_delta, least, ndtri
+from pate_tf.accounting.charge import Charge, from_fields, lacking, rounded_up
+from pate_tf.accounting.conversions import FloatArray, least, ndtri
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -26,6 +26,7 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.accounting.moments import check_bound, is_two_sided
 from pate_tf.accounting.outcomes import IntArray
+from pate_tf.core import validation
 
 # The least noise, or the most queries, that a data-independent budget allows.
 #
@@ -33,12 +34,6 @@ from pate_tf.accounting.outcomes import IntArray
 
 
 LARGEST_NUM_QUERIES = 2**40
-
-
-def _check_target(epsilon: float, delta: float) -> None:
-    check_delta(delta)
-    if not epsilon > 0.0:
-        raise ValueError(f"expected epsilon > 0, got {epsilon}")
 
 
 def least_noise(
@@ -64,7 +59,8 @@ def most_queries(mechanism: Mechanism, *, epsilon: float, delta: float) -> int:
 
     0 if not even one is affordable; at most 2^40.
     """
-    _check_target(epsilon, delta)
+    validation.between(0, 1, delta=delta)
+    validation.between(0, inf, ends="(]", epsilon=epsilon)
 
     def affordable(num_queries: int) -> bool:
         spent, _ = mechanism.data_independent_epsilon(num_queries=num_queries, delta=delta)
@@ -113,16 +109,13 @@ class PlannedRelease:
     confidence: float | None = None
 
     def __post_init__(self) -> None:
-        if self.release not in KINDS:
-            raise ValueError(f"release: expected one of {', '.join(KINDS)}, got {self.release!r}")
-        if not 0.0 < self.profile <= 1.0:
-            raise ValueError(f"profile: expected in (0, 1], got {self.profile}")
+        validation.one_of(KINDS, release=self.release)
+        validation.between(0, 1, ends="(]", profile=self.profile)
         for name in ("moment", "smoothness", "sigma"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < inf:
-                raise ValueError(f"{name}: expected above 0 and finite, got {value}")
-        if self.confidence is not None and not 0.5 < self.confidence < 1.0:
-            raise ValueError(f"confidence: expected in (0.5, 1), got {self.confidence}")
+            if getattr(self, name) is not None:
+                validation.positive(**{name: getattr(self, name)})
+        if self.confidence is not None:
+            validation.between(0.5, 1, confidence=self.confidence)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values; see `from_dict`."""
@@ -135,15 +128,10 @@ class PlannedRelease:
         Raises:
             ValueError: if it is none.
         """
-        try:
-            return cls(**fields)
-        except TypeError as error:
-            raise ValueError(
-                f"expected the plan of a release, got something else: {error}"
-            ) from None
+        return from_fields(cls, fields)
 
 
-# Votes that a plan assumes, from public values, before anybody looks at real ones.
+# Votes that a plan assumes, from public values.
 
 
 # As planned releases assume it. A public guess: what teachers that are right nearly always have in
@@ -160,12 +148,8 @@ def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntAr
     Raises:
         ValueError: unless 0 < profile <= 1, num_teachers >= 1 and num_classes >= 1.
     """
-    if not 0.0 < profile <= 1.0:
-        raise ValueError(f"expected profile in (0, 1], got {profile}")
-    if num_teachers < 1 or num_classes < 1:
-        raise ValueError(
-            f"expected at least one teacher and one class, got {num_teachers} and {num_classes}"
-        )
+    validation.between(0, 1, ends="(]", profile=profile)
+    validation.whole(1, num_teachers=num_teachers, num_classes=num_classes)
     lead = round(profile * num_teachers) if num_classes > 1 else num_teachers
     each, left = divmod(num_teachers - lead, num_classes)
     counts = np.full((1, num_classes), each, np.int64)
@@ -176,7 +160,7 @@ def profile_counts(num_teachers: int, num_classes: int, profile: float) -> IntAr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AssumedVotes:
-    """An assumption about votes that nobody has looked at. Public.
+    """An assumption about votes, not read from any. Public.
 
     On every query but the exceptions one class, the right one, leads each other class by the same
     share of the teachers; what is left of them is spread evenly over all classes. On an exception
@@ -198,15 +182,10 @@ class AssumedVotes:
     num_exceptions: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_teachers < 1 or self.num_classes < 2:
-            raise ValueError(
-                f"expected at least one teacher and two classes, got {self.num_teachers} and "
-                f"{self.num_classes}"
-            )
-        if not 0.0 < self.margin <= 1.0:
-            raise ValueError(f"margin: expected in (0, 1], got {self.margin}")
-        if self.num_exceptions != int(self.num_exceptions) or self.num_exceptions < 0:
-            raise ValueError(f"num_exceptions: expected at least 0, got {self.num_exceptions}")
+        validation.whole(1, num_teachers=self.num_teachers)
+        validation.whole(2, num_classes=self.num_classes)
+        validation.between(0, 1, ends="(]", margin=self.margin)
+        validation.whole(0, num_exceptions=self.num_exceptions)
 
     def counts(self, num_queries: int) -> IntArray:
         """Returns the assumed counts, int64 [num_queries, num_classes]; class 0 is right.
@@ -299,7 +278,7 @@ def planned_num_queries(
 
 
 def largest_batch(assumed: AssumedVotes) -> int:
-    """Returns how many queries a batch has that is paid once: five a class, but at least 50.
+    """Returns how many queries a batch has that is charged once: five a class, but at least 50.
 
     It costs the same whatever its size, but each query more may be the one on which teachers
     disagree.
@@ -713,8 +692,7 @@ def _kinds(mechanism: type[Mechanism] | str | None, *, adaptive: bool) -> list[t
     if mechanism is None:
         return [kind for kind in offered.values() if not (adaptive and kind.charged_per_batch)]
     if isinstance(mechanism, str):
-        if mechanism not in offered:
-            raise ValueError(f"mechanism: expected one of {', '.join(offered)}, got {mechanism!r}")
+        validation.one_of(offered, mechanism=mechanism)
         mechanism = offered[mechanism]
     if adaptive and mechanism.charged_per_batch:
         raise ValueError(
@@ -811,11 +789,9 @@ def gaussian_smooth_sensitivity_rdp(
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.
     """
-    if not (order > 1.0 and beta > 0.0 and sigma > 0.0 and b >= 0.0):
-        raise ValueError(
-            "expected order > 1, beta > 0, sigma > 0 and b >= 0, "
-            f"got {order}, {beta}, {sigma} and {b}"
-        )
+    validation.between(1, inf, order=order)
+    validation.between(0, inf, ends="(]", beta=beta, sigma=sigma)
+    validation.between(0, inf, ends="[]", b=b)
     spread = (order - 1.0) * expm1(2.0 * min(beta, 300.0))
     if not spread < 1.0:
         return inf
@@ -882,24 +858,14 @@ class ReleasePlan(Charge):
     lacks: ClassVar[Mapping[str, str]] = {"dp event": "that library has no smooth sensitivity"}
 
     def __post_init__(self) -> None:
-        if self.release not in RELEASES:
-            raise ValueError(f"expected a release of {list(RELEASES)}, got {self.release!r}")
-        if self.bound not in BOUNDS:
-            raise ValueError(f"expected a bound of {list(BOUNDS)}, got {self.bound!r}")
-        for name in ("moment", "smoothness"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ValueError(f"expected {name} > 0 and finite, got {getattr(self, name)}")
-        if not LEAST_SIGMA <= self.sigma <= LARGEST_SIGMA:
-            raise ValueError(
-                f"expected sigma in [{LEAST_SIGMA:g}, {LARGEST_SIGMA:g}], got {self.sigma}"
-            )
-        if not 0.0 < self.failure < 0.5:
-            raise ValueError(f"expected failure in (0, 0.5), got {self.failure}")
-        if self.num_queries != int(self.num_queries) or self.num_queries < 1:
-            raise ValueError(f"expected num_queries >= 1, got {self.num_queries}")
+        validation.one_of(RELEASES, release=self.release)
+        validation.one_of(BOUNDS, bound=self.bound)
+        validation.positive(moment=self.moment, smoothness=self.smoothness)
+        validation.between(LEAST_SIGMA, LARGEST_SIGMA, ends="[]", sigma=self.sigma)
+        validation.between(0, 0.5, failure=self.failure)
+        validation.whole(1, num_queries=self.num_queries)
         if self.release == "gate":
-            if self.budget is None or not 0.0 < self.budget < inf:
-                raise ValueError(f"expected budget > 0 and finite for a gate, got {self.budget}")
+            validation.positive(budget=self.budget)
             if not is_two_sided(self.bound):
                 raise ValueError(
                     f"expected a two-sided bound for a gate, got {self.bound!r}: it covers the "
@@ -1004,7 +970,4 @@ def plan_from_dict(fields: Mapping[str, Any]) -> ReleasePlan:
     Raises:
         ValueError: if the fields are not exactly a plan's, or not valid.
     """
-    names = {field.name for field in dataclasses.fields(ReleasePlan)}
-    if set(fields) != names:
-        raise ValueError(f"expected the fields {sorted(names)}, got {sorted(fields)}")
-    return ReleasePlan(**fields)
+    return from_fields(ReleasePlan, fields)

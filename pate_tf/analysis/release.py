@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pate_tf.accounting.conversions import SAFETY_MARGIN, check_delta
+from pate_tf.accounting.conversions import SAFETY_MARGIN
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
 from pate_tf.accounting.planning import DEFAULT_DELTA, ReleasePlan, plan_from_dict
@@ -49,7 +49,7 @@ from pate_tf.analysis.release_results import (
 )
 from pate_tf.analysis.smooth_sensitivity import log_smooth_cost, smooth_sensitivity
 from pate_tf.analysis.votes import VoteSource, order_free_digest
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DEBITS, charge_of
@@ -149,7 +149,7 @@ def prepare_epsilon(
 
     Args, result and errors: as `prepare_log_cost`; and ValueError unless 0 < delta < 1.
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     if plan.release == "smooth_sensitivity":
         _check_release(counts, mechanism, plan, adaptive=adaptive)
         return _prepare_by_smooth_sensitivity(counts, mechanism, plan, delta)

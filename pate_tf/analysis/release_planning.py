@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.conversions import FloatArray, check_delta, epsilon_from_alphas, ndtri
+from pate_tf.accounting.conversions import FloatArray, epsilon_from_alphas, ndtri
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.moments import bound_tail, query_costs, union_bound, vote_reach
@@ -22,6 +22,7 @@ from pate_tf.accounting.planning import (
 )
 from pate_tf.analysis.release_results import GateDecision, SanitisedEpsilon
 from pate_tf.analysis.smooth_sensitivity import ball_maxima, local_sensitivities, tail_table
+from pate_tf.core import validation
 from pate_tf.core.validation import IntArray
 
 # Plans for votes that have not been looked at: chosen for a stated hypothetical profile.
@@ -84,7 +85,7 @@ def plan_release(
     Raises:
         ValueError: if an argument is out of range, or the mechanism has no such release.
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     if attempts < 1:
         raise ValueError(f"expected attempts >= 1, got {attempts}")
     counts = profile_counts(num_teachers, num_classes, profile)

@@ -15,12 +15,12 @@ import numpy as np
 from pate_tf.accounting.conversions import (
     DEFAULT_MOMENTS,
     SAFETY_MARGIN,
-    check_delta,
     epsilon_from_alphas,
 )
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import data_independent_alpha
 from pate_tf.accounting.planning import ReleasePlan, plan_from_dict, steps_above
+from pate_tf.core import validation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def gate_epsilon(
             attempts * plan.failure, attempts < 1 or fallback_alpha < 0.
     """
     plan.check_mechanism(mechanism)
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     if attempts < 1:
         raise ValueError(f"expected attempts >= 1, got {attempts}")
     if not fallback_alpha >= 0.0:

@@ -252,7 +252,7 @@ def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_p
     student = pate_tf.Student("supervised", model="mlp", steps=50).fit(data.pool, labels)
     published = pate_tf.publish(student, tmp_path / "out")
     stated = json.loads((published.folder / "privacy_statement.json").read_text())
-    assert stated["mechanism"]["name"] == "class_sums"
+    assert stated["mechanism"]["name"] == "gaussian_feature_sums"
     page = (published.folder / "privacy_statement.md").read_text()
     assert "sums" in page and "No teacher was asked" in page
     with Ledger.read(run / "sensitive") as ledger:

@@ -38,7 +38,7 @@ def test_a_run_without_teachers_reports_as_others_do(digits):
     folder, ended = digits
     report = json.loads((folder / "r.json").read_text())
     assert report["method"] == "feature_sums" and "nb_teachers" not in report
-    assert report["mechanism"]["name"] == "class_sums"
+    assert report["mechanism"]["name"] == "gaussian_feature_sums"
     assert 7.9 < report["epsilon_worst_case"] <= 8.0
     assert report["student_accuracy"] > 0.5 and report["label_accuracy"] > 0.5
     assert report["seconds"] > 0.0 and report["queries_answered"] == report["queries"] == 400

@@ -1,4 +1,4 @@
-"""Local randomisers: each owner of a vote randomises it before it leaves, and trusts nobody."""
+"""Local randomisers: each owner of a vote randomises it before it leaves, and trusts no one."""
 
 from pate_tf.accounting.local.base import (
     LOCAL_RANDOMISERS,

@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charge import Charge, from_fields
 from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,
     FloatArray,
-    check_delta,
-    check_num_queries,
     gaussian_dp_epsilon,
     least,
 )
 from pate_tf.accounting.outcomes import IntArray
+from pate_tf.core import validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +28,7 @@ class SecureHistogram(Charge):
     """A vote in a histogram to which each party adds discrete Gaussian noise of its own.
 
     Each party's noise has variance sigma^2 / (num_parties - threshold), in votes: those that keep
-    to the protocol reach sigma. Holds against whoever sees the histogram and all that up to
+    to the protocol reach sigma. Holds against anyone who sees the histogram and all that up to
     `threshold` parties know (docs/theory_local.md, Theorem L5).
 
     Attributes:
@@ -50,8 +49,7 @@ class SecureHistogram(Charge):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        if not (isfinite(self.sigma) and 0.0 < self.sigma <= 2.0**30):
-            raise ValueError(f"sigma: expected above 0 and up to 2**30 votes, got {self.sigma}")
+        validation.between(0, 2.0**30, ends="(]", sigma=self.sigma)
         if self.threshold < 1 or self.num_parties < self.least_parties(self.threshold):
             raise ValueError(
                 "threshold: expected t of at least 1 and at least 2 t + 2 parties, got "
@@ -142,8 +140,9 @@ def composed_epsilon(
     Returns:
         Epsilon, rounded up; infinite if the sum takes more than `MOST_LOSSES` values.
     """
-    check_delta(delta)
-    if check_num_queries(number) == 0:
+    validation.between(0, 1, delta=delta)
+    validation.whole(0, number=number)
+    if number == 0:
         return 0.0
     if number * (len(multiples) - 1) + 1 > MOST_LOSSES:
         return inf
@@ -238,12 +237,8 @@ class LocalRandomiser(Charge):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        if isinstance(self.num_classes, bool) or not isinstance(self.num_classes, int):
-            raise ValueError("num_classes: expected a whole number, got something else")
-        if not 2 <= self.num_classes <= MOST_CLASSES:
-            raise ValueError(f"num_classes: expected 2 to {MOST_CLASSES:,}, got {self.num_classes}")
-        if not (isfinite(self.epsilon) and LEAST_EPSILON <= self.epsilon <= MOST_EPSILON):
-            raise ValueError(f"epsilon: expected 2**-20 to {MOST_EPSILON:g}, got {self.epsilon}")
+        validation.whole(2, MOST_CLASSES, num_classes=self.num_classes)
+        validation.between(LEAST_EPSILON, MOST_EPSILON, ends="[]", epsilon=self.epsilon)
 
     @abstractmethod
     def channel(self) -> FloatArray:
@@ -262,7 +257,7 @@ class LocalRandomiser(Charge):
             noise: what everything random is drawn from.
 
         Returns:
-            int64 `[num_votes]`; may leave once it is paid for.
+            int64 `[num_votes]`; may be released once it is charged.
 
         Raises:
             ValueError: if a vote is no class; the message carries no vote.
@@ -357,8 +352,4 @@ def silo_charge_from_dict(fields: Mapping[str, Any]) -> Charge:
     name = values.pop("name", None)
     if name not in SILO_CHARGES:
         raise ValueError(f"expected a charge of {sorted(SILO_CHARGES)}, got {name!r}")
-    kind = SILO_CHARGES[name]
-    expected = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if set(values) != expected:
-        raise ValueError(f"expected fields {sorted(expected)} of {name}, got {sorted(values)}")
-    return kind(**values)
+    return from_fields(SILO_CHARGES[name], values)

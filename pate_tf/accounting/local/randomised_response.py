@@ -68,7 +68,7 @@ class RandomisedResponse(LocalRandomiser):
         return found
 
     def worst_pair(self) -> WorstPair:
-        """Losses of -epsilon, 0 and epsilon; all pairs of votes are alike."""
+        """Losses of -epsilon, 0 and epsilon; all pairs of votes have the same."""
         neither = (self.num_classes - 2) * self.other
         return WorstPair(
             self.epsilon, np.array([-1, 0, 1]), np.array([self.other, neither, self.kept])

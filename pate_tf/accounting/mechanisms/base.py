@@ -27,11 +27,13 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.charge import Charge, lacking
+from pate_tf.accounting.charge import Charge, from_fields, lacking
 from pate_tf.accounting.composition import smallest_epsilon, total_alphas
-from pate_tf.accounting.conversions import LATTICE, FloatArray, check_delta, check_num_queries
+from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.group_privacy import several_teachers_epsilon
-from pate_tf.accounting.outcomes import IntArray, NeighbourLaws
+from pate_tf.accounting.outcomes import NeighbourLaws
+from pate_tf.core import validation
+from pate_tf.core.validation import IntArray
 
 SCALE_RANGE: Final = (2.0**-30, 2.0**60)
 UNITS: Final = ("record", "owner")
@@ -67,24 +69,19 @@ class Target:
     num_changed_teachers: int = 1
 
     def __post_init__(self) -> None:
-        check_delta(self.delta)
-        if not 0.0 < self.epsilon < float("inf"):
-            raise ValueError(f"epsilon: expected above 0 and finite, got {self.epsilon}")
-        if check_num_queries(self.num_queries) < 1:
-            raise ValueError(f"num_queries: expected at least 1, got {self.num_queries}")
-        if self.unit not in UNITS:
-            raise ValueError(f"unit: expected one of {', '.join(UNITS)}, got {self.unit!r}")
-        number = self.num_changed_teachers
-        if number != int(number) or number < 1:
-            raise ValueError(f"num_changed_teachers: expected at least 1, got {number}")
+        validation.positive(epsilon=self.epsilon)
+        validation.between(0, 1, delta=self.delta)
+        validation.whole(1, num_queries=self.num_queries)
+        validation.whole(1, num_changed_teachers=self.num_changed_teachers)
+        validation.one_of(UNITS, unit=self.unit)
 
     def epsilon_of(self, charge: Charge) -> float:
         """Returns what `num_queries` of a charge cost at delta; infinite where nothing is known."""
-        paid = {charge: charge.number_charged(self.num_queries)}
+        charges = {charge: charge.number_charged(self.num_queries)}
         if self.num_changed_teachers == 1:
-            return smallest_epsilon(paid, self.delta)[0]
+            return smallest_epsilon(charges, self.delta)[0]
         return several_teachers_epsilon(
-            paid, delta=self.delta, num_teachers=self.num_changed_teachers
+            charges, delta=self.delta, num_teachers=self.num_changed_teachers
         )
 
     def affords(self, charge: Charge) -> bool:
@@ -109,7 +106,7 @@ class Target:
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
 
         def excess(log_scale: float) -> float:
-            """By what factor too much is paid, as a logarithm; finite, for the search."""
+            """By what factor too much is charged, as a logarithm; finite, for the search."""
             spent = self.epsilon_of(of_scale(exp(log_scale))) / self.epsilon
             return min(max(log(spent), -_FAR), _FAR) if spent > 0.0 else -_FAR
 
@@ -196,7 +193,7 @@ class Parameter:
 
     Attributes:
         field: name of the mechanism's attribute.
-        flag: that gives it where labels are bought, and in an analysis unless that has its own.
+        flag: that gives it where labels are released, and in an analysis unless that has its own.
         analysis_flag: that gives it in an analysis; None if it is the same.
     """
 
@@ -211,15 +208,9 @@ class Parameter:
 
     def check(self, value: float) -> None:
         """Raises ValueError unless a value is in the flag's range."""
-        if self.flag.at_most < inf:
-            if not 0.0 < value <= self.flag.at_most:
-                raise ValueError(
-                    f"{self.field}: expected in (0, {self.flag.at_most:g}], got {value}"
-                )
-        elif self.flag.is_positive:
-            check_positive(self.field, value)
-        elif not abs(value) < inf:
-            raise ValueError(f"expected a finite {self.field}, got {value}")
+        least = 0.0 if self.flag.is_positive else -inf
+        ends = "()" if self.flag.at_most == inf else "(]"
+        validation.between(least, self.flag.at_most, ends=ends, **{self.field: value})
 
 
 GAMMA = Parameter(
@@ -290,12 +281,13 @@ def largest_sums(counts: IntArray, noise: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a mechanism drew for a batch: all of it leaves, and nothing else does.
+    """What a mechanism drew for a batch: all of it is released, and nothing else.
 
     Attributes:
         labels: of each query; None where it was withheld.
-        noisy_counts: what leaves with the labels, int64 [num_queries, num_classes] in units of
-            1 / LATTICE votes; those of withheld queries don't leave. None if labels leave alone.
+        noisy_counts: what is released with the labels, int64 [num_queries, num_classes] in units of
+            1 / LATTICE votes; those of withheld queries are not released. None if labels
+            are released alone.
 
     Raises:
         ValueError: if labels and noisy counts differ in number.
@@ -334,8 +326,8 @@ class Mechanism(Charge):
         bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query may get no label.
         uses_student_predictions: whether answers depend on a student: `draw_with`.
-        query_strategy: how queries are best chosen for it, where nobody says; a public rule.
-        unanswered_advice: what to say to whoever paid and got no label at all.
+        query_strategy: how queries are best chosen for it, by default; a public rule.
+        unanswered_advice: what to say where every label was withheld.
     """
 
     name: ClassVar[str]
@@ -365,8 +357,8 @@ class Mechanism(Charge):
 
     def number_charged(self, num_queries: int) -> int:
         """Returns num_queries, or one for the whole batch."""
-        queries = check_num_queries(num_queries)
-        return min(queries, 1) if self.charged_per_batch else queries
+        validation.whole(0, num_queries=num_queries)
+        return min(num_queries, 1) if self.charged_per_batch else num_queries
 
     def data_independent_epsilon(
         self, *, num_queries: int, delta: float
@@ -628,16 +620,11 @@ class ReleasesFeatureSums(Mechanism):
         """Returns sums int64 [num_features + 1, num_classes] with noise, in 1 / LATTICE both."""
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raises ValueError unless a parameter is positive and finite."""
-    if not 0.0 < value < inf:
-        raise ValueError(f"expected {name} > 0 and finite, got {value}")
-
-
 # Every mechanism by its name.
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {}
+FORMER_NAMES: Final = {"class_sums": "gaussian_feature_sums"}  # in ledgers of earlier versions
 
 Kind = TypeVar("Kind", bound=type[Mechanism])
 
@@ -711,11 +698,6 @@ def offered() -> dict[str, type[Mechanism]]:
     }
 
 
-def adders() -> dict[str, type[Mechanism]]:
-    """Returns the mechanisms that add up records and ask no teacher, by name in order."""
-    return {name: kind for name, kind in sorted(MECHANISMS.items()) if kind.releases_feature_sums}
-
-
 def check_mechanism(given: object) -> None:
     """Raises ValueError unless something is a registered mechanism's value."""
     if type(given) not in MECHANISMS.values():
@@ -733,10 +715,7 @@ def mechanism_from_dict(fields: Mapping[str, Any]) -> Mechanism:
     """
     values = dict(fields)
     name = values.pop("name", None)
+    name = FORMER_NAMES.get(name, name)
     if name not in MECHANISMS:
         raise ValueError(f"expected a mechanism of {sorted(MECHANISMS)}, got {name!r}")
-    kind = MECHANISMS[name]
-    expected = {field.name for field in dataclasses.fields(kind)}
-    if set(values) != expected:
-        raise ValueError(f"expected fields {sorted(expected)} of {name}, got {sorted(values)}")
-    return kind(**values)
+    return from_fields(MECHANISMS[name], values)

@@ -54,10 +54,10 @@ SIGMA_THRESHOLD = Parameter(
 class ConfidentGaussianNoisyMax(Planned, DataDependent):
     """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
-    The threshold test is always paid. So is the label, also where it is withheld: nothing is given
-    back, because how many there were is itself an output (Papernot et al. 2018, arXiv 1802.08908,
-    Algorithm 1). Both noises are discrete Gaussians as in `GaussianNoisyMax`.
-    `outcome_probabilities` are those of a query that passed the test.
+    Test and label are always charged, also where the label is withheld, because how many there
+    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1). Both noises are
+    discrete Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that
+    passed the test.
 
     Attributes:
         threshold: in votes.
@@ -75,7 +75,7 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
     lacks: ClassVar[Mapping[str, str]] = {"calibration": "it has two scales and a threshold"}
     words: ClassVar[str] = (
         "A query is answered only if the largest number of votes, with Gaussian noise of standard "
-        "deviation {sigma_threshold} votes, reaches {threshold} votes; it is paid for either way. "
+        "deviation {sigma_threshold} votes, reaches {threshold} votes; it is charged either way. "
         "Then Gaussian noise of standard deviation {sigma} votes is added to every class's number "
         "of votes. " + LARGEST_SUM
     )
@@ -185,7 +185,7 @@ LABEL_SHARE = Parameter(
     flag=Flag(
         name="label_share",
         help="Share of the queries of each round that teachers may label at most; only so many are "
-        "paid for, besides the test of every query.",
+        "charged, besides the test of every query.",
         default=1.0,
         at_most=1.0,
         more_is_noisier=False,
@@ -204,7 +204,7 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     the label; else the student's own class is, if it is sure enough; else there is none (Papernot
     et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the same for
     all classes. Of n queries drawn together at most floor(label_share n) get a label of their
-    teachers, the first that pass; the test of every query is paid, and label_share of a label.
+    teachers, the first that pass; the test of every query is charged, and label_share of a label.
     What that costs holds whatever p is (docs/theory.md, Proposition D7). Noises are discrete
     Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that passed.
 

@@ -11,7 +11,6 @@ from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,
     FloatArray,
-    check_num_queries,
     gaussian_dp_epsilon,
     pure_alpha,
 )
@@ -30,7 +29,7 @@ CHANGED = 2.0  # lengths: by how much one record replaced moves the sums at most
 # counts are private. On the pool of Fashion-MNIST, by 3,000
 # records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
 FEWEST_OF_CLASS = 20.0
-ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which pay for the lattice
+ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 
 @register
@@ -49,7 +48,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         sigma: standard deviation of the noise on each number, in lengths of a record's vector.
     """
 
-    name: ClassVar[str] = "class_sums"
+    name: ClassVar[str] = "gaussian_feature_sums"
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it adds up records' features and asks no teacher; name a `target_epsilon`",
@@ -85,7 +84,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
     def number_charged(self, num_queries: int) -> int:
         """Returns one, however many labels are worked out; none for none."""
-        return min(check_num_queries(num_queries), 1)
+        return min(super().number_charged(num_queries), 1)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns 2 l (l+1) / sigma^2, [num_moments]."""

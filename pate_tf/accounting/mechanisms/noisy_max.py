@@ -32,7 +32,6 @@ from pate_tf.accounting.mechanisms.base import (
     OneScale,
     OutcomeLaw,
     Parameter,
-    check_positive,
     largest_sums,
     register,
 )
@@ -52,6 +51,7 @@ from pate_tf.accounting.outcomes import (
     listed_outcomes,
     neighbour_outcomes,
 )
+from pate_tf.core.validation import positive
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PureNoisyMax(OneScale, DataDependent):
     @classmethod
     def of_scale(cls, scale: float) -> Self:
         """Returns the mechanism with gamma = 1 / scale."""
-        check_positive("scale", scale)
+        positive(scale=scale)
         return cls(1.0 / scale)
 
     @property
@@ -443,7 +443,7 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
     One vote of a query moves two counts by one: a Gaussian mechanism of sensitivity sqrt(2), on
     multiples of 1 / LATTICE votes (docs/theory.md, Proposition D4). Several queries are
     sqrt(2 num_queries) / sigma Gaussian differentially private. A label says which class is ahead;
-    the counts also say by how much, which a mean over look-alikes makes good use of.
+    the counts also say by how much, which a mean over nearest neighbours uses.
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.

@@ -12,17 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import comb, inf, isfinite, nextafter, sqrt
+from math import comb, inf, nextafter, sqrt
 from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from pate_tf.accounting.composition import ApproximateGuarantee
 from pate_tf.accounting.conversions import (
     LATTICE,
     FloatArray,
-    check_delta,
-    check_num_queries,
     gaussian_dp_delta,
     least,
 )
@@ -35,12 +32,11 @@ from pate_tf.accounting.mechanisms.base import (
     Parameter,
     Planned,
     Target,
-    check_positive,
     largest_sums,
     register,
 )
 from pate_tf.accounting.mechanisms.noisy_max import GaussianHistogram
-from pate_tf.accounting.outcomes import IntArray
+from pate_tf.core.validation import IntArray, between, positive, whole, whole_numbers
 
 # How often a batch may leave that some number of changed teachers could change.
 #
@@ -123,8 +119,7 @@ def pass_numerator(
     Raises:
         ValueError: if distance is negative or not a whole number.
     """
-    if distance != int(distance) or distance < 0:
-        raise ValueError(f"expected a distance >= 0, got {distance}")
+    whole(0, distance=distance)
     growth = exponential_below(epsilon)
     step = int(Fraction(delta) * CERTAIN)
     shut_growth, shut_step, levels = growth, step, list[tuple[Fraction, int]]()
@@ -160,9 +155,7 @@ def least_epsilon(*, distance: int, delta: float, pass_probability: float) -> fl
     Raises:
         ValueError: if a value is outside of its range.
     """
-    check_delta(delta)
-    if not 0.0 < pass_probability < 1.0:
-        raise ValueError(f"expected pass_probability in (0, 1), got {pass_probability}")
+    between(0, 1, delta=delta, pass_probability=pass_probability)
     wanted = Fraction(pass_probability) * CERTAIN
     low, high = 0.0, float(LARGEST_EPSILON)
     if pass_numerator(low, delta, distance) >= wanted:
@@ -191,17 +184,12 @@ def stability_distances(counts: IntArray) -> IntArray:
         ValueError: if counts are not whole numbers of that shape with at least one query and two
             classes, if one is negative, or if queries differ in their number of votes.
     """
-    counts = np.asarray(counts)
-    if counts.ndim != 2 or counts.shape[0] < 1 or counts.shape[1] < 2:
+    counts = whole_numbers(counts, "counts")
+    if counts.ndim != 2 or counts.shape[0] < 1 or counts.shape[1] < 2 or (counts < 0).any():
         raise ValueError(
-            "expected counts [num_queries, num_classes] of at least one query and two classes, "
-            f"got {list(counts.shape)}"
+            "counts: expected [num_queries, num_classes], at least 0, of at least one query and "
+            f"two classes, got {list(counts.shape)} or negative ones"
         )
-    if not np.issubdtype(counts.dtype, np.integer):
-        raise ValueError(f"expected whole counts, got {counts.dtype}")
-    counts = counts.astype(np.int64)
-    if (counts < 0).any():
-        raise ValueError("expected counts >= 0, got a negative one")
     totals = counts.sum(axis=1)
     if (totals != totals[0]).any():
         raise ValueError("expected one vote of every teacher on every query, got unequal totals")
@@ -209,27 +197,101 @@ def stability_distances(counts: IntArray) -> IntArray:
     return np.asarray((largest[:, 1] - largest[:, 0] + 1) // 2)
 
 
-# The law of the stability gate: every plurality label of a batch, without noise, or nothing.
-#
-# A batch of queries is fixed beforehand from public values. Its labels leave only if no small
-# number
-# of teachers could change them; whether they leave is drawn at random, so that the whole batch
-# costs
-# one (epsilon, delta) whatever its number of queries. A few ambiguous queries can be withheld
-# (docs/theory_stability_gate.md).
-
-
 _SELECTION_BITS: Final = 64
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StabilityGateLaw:
-    """The law of `pate_tf.accounting.mechanisms.StabilityGate`, which draws from it.
+def _rounded_down(value: Fraction) -> float:
+    nearest = float(value)
+    return nextafter(nearest, 0.0) if Fraction(nearest) > value else nearest
 
-    The field calls this propose-test-release (Dwork and Lei 2009), with an exact test.
 
-    Neighbours differ in one teacher's votes, on every query at once. The batch and this gate are
-    fixed before any vote on it is seen. Two steps:
+# A batch that leaves as often needs an epsilon of some 9 % more than with all of delta, which would
+# leave nothing to anything else; and two changed teachers, of a replaced owner or of two records of
+# one person, use up 1 + exp(epsilon) times as much.
+SHARE_OF_DELTA: Final = 1.0 / 3.0
+EPSILON = Parameter(
+    field="epsilon",
+    flag=Flag(
+        name="epsilon",
+        help="Epsilon of a stability gate: of all labels of a batch together.",
+        default=0.25,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+DELTA = Parameter(
+    field="delta",
+    flag=Flag(
+        name="gate_delta",
+        help="Delta that a stability gate uses up. What it leaves of --delta is for whatever else "
+        "the ensemble ever releases: a second batch, or labels of another mechanism.",
+        default=SHARE_OF_DELTA * 1e-5,
+        same_as="delta",
+        share=SHARE_OF_DELTA,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+NUM_WITHHELD = Parameter(
+    field="num_withheld",
+    flag=Flag(
+        name="num_withheld",
+        help="Queries that a stability gate may leave without a label, so that a few on which "
+        "teachers disagree don't shut it. Needs a --selection_epsilon.",
+        default=0.0,
+        is_whole=True,
+        is_positive=False,
+        unit="queries",
+    ),
+)
+SELECTION_EPSILON = Parameter(
+    field="selection_epsilon",
+    flag=Flag(
+        name="selection_epsilon",
+        help="Epsilon of choosing the queries that a stability gate leaves without a label.",
+        default=0.0,
+        is_positive=False,
+        more_is_noisier=False,
+        unit="",
+    ),
+)
+SELECTION_SHARES: Final = tuple(np.linspace(0.05, 0.95, 19).tolist())
+WITHHELD: Final = (
+    " Of the batch {num_withheld} queries got no label. They were chosen with an epsilon of "
+    "{selection_epsilon} more, those on which teachers disagree with a larger probability."
+)
+
+
+def affordable_guarantee(target: Target) -> tuple[float, float]:
+    """Returns the epsilon and the delta that a batch which is charged once may use up of a target.
+
+    All of epsilon for one changed teacher, and a third of delta: the rest is for whatever else the
+    ensemble will release. Less delta where owners are protected, or several teachers may change,
+    and their epsilon would be infinite.
+
+    Raises:
+        ValueError: if epsilon is so large that no delta is left.
+    """
+    changed = target.num_changed_teachers
+    # Rounded down by more than all that rounds up where several teachers are accounted for.
+    total = target.epsilon if changed == 1 else target.epsilon / changed * (1.0 - 1e-9)
+    protected = max(changed, 2 if target.unit == "owner" else 1)
+    with np.errstate(over="ignore"):
+        spread = float(np.exp(total * np.arange(protected)).sum()) * (1.0 + 1e-8)
+    delta = min(SHARE_OF_DELTA * target.delta, target.delta / spread)
+    if not delta > 0.0:
+        raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
+    return total, delta
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class StabilityGate(Planned, Expected):
+    """Labels a whole batch without noise, for one (epsilon, delta), or releases nothing of it.
+
+    The field calls this propose-test-release (Dwork and Lei 2009), with an exact test. The batch
+    and the gate are fixed before any vote on it is seen. Neighbours differ in one teacher's votes,
+    on every query at once. Two steps, drawn and charged once for a batch, released or not:
 
     1. Only if `num_withheld` > 0: that many queries are chosen to be withheld, by the exponential
        mechanism over all sets of that size. The score of a set is the smallest distance that it
@@ -240,11 +302,11 @@ class StabilityGateLaw:
 
     Step 2 is (epsilon, delta)-private on every table of votes (docs/theory_stability_gate.md,
     Theorem G1), step 1 (selection_epsilon, 0)-private (Theorem G3), both together
-    (selection_epsilon + epsilon, delta)-private. Paid once for a batch, released or not.
+    (selection_epsilon + epsilon, delta)-private.
 
     Attributes:
         epsilon: of step 2, at least 0, finite, in natural logarithms.
-        delta: in (0, 1).
+        delta: in (0, 1); the gate uses up so much of the ledger's delta.
         num_withheld: number of queries that get no label, at least 0. Default 0.
         selection_epsilon: of step 1, finite; above 0 if queries are withheld, else 0 (default).
     """
@@ -253,33 +315,124 @@ class StabilityGateLaw:
     delta: float
     num_withheld: int = 0
     selection_epsilon: float = 0.0
+    name: ClassVar[str] = "stability_gate"
+    parameters: ClassVar[tuple[Parameter, ...]] = (EPSILON, DELTA, NUM_WITHHELD, SELECTION_EPSILON)
+    charged_per_batch: ClassVar[bool] = True
+    withholds: ClassVar[bool] = True
+    lacks: ClassVar[Mapping[str, str]] = {
+        "calibration": "it has no scale of noise; `pass_function.least_epsilon` finds the epsilon "
+        "that lets a batch out",
+        "dp event": "that library has no event for an (epsilon, delta) guarantee",
+        "bounds": "its cost is the same for all votes",
+        "outcome law": "labels of a batch leave together or not at all, so none has a law of its "
+        "own",
+    }
+    words: ClassVar[str] = (
+        "A batch of queries was fixed beforehand. All its labels, each the class with most votes, "
+        "left together and without noise, or none did: the more teachers it would take to change "
+        "any of them, the likelier they left, and where a single one could, they left with a "
+        "probability of at most {delta}. That is ({epsilon}, {delta}) differentially private, "
+        "whatever the number of labels."
+    )
+    labels_in_words: ClassVar[str] = "labels without noise"
+    query_strategy: ClassVar[str] = "medoids"
+    unanswered_advice: ClassVar[str] = (
+        "the gate stayed shut, which is drawn at random, the likelier the fewer teachers could "
+        "change a label. Expect more of fewer queries, of typical ones, of more "
+        "teachers or of a larger epsilon; any other batch is charged again"
+    )
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is outside of its range."""
-        check_delta(self.delta)
-        for name in ("epsilon", "selection_epsilon"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0.0):
-                raise ValueError(f"expected a finite {name} >= 0, got {value}")
-        if not 0 <= self.num_withheld < 2**32 or self.num_withheld != int(self.num_withheld):
-            raise ValueError(f"expected num_withheld >= 0, got {self.num_withheld}")
-        object.__setattr__(self, "num_withheld", int(self.num_withheld))
+        between(0, 1, delta=self.delta)
+        between(0, inf, ends="[)", epsilon=self.epsilon, selection_epsilon=self.selection_epsilon)
+        whole(0, 2**32 - 1, num_withheld=self.num_withheld)
         if (self.num_withheld > 0) != (self.selection_epsilon > 0.0):
             raise ValueError(
                 "expected a selection_epsilon above 0 exactly if queries are withheld, got "
                 f"num_withheld {self.num_withheld} and selection_epsilon {self.selection_epsilon}"
             )
 
-    @property
-    def guarantees(self) -> tuple[ApproximateGuarantee, ...]:
-        """What a draw costs, one guarantee for each step, for `approximate_dp.composed_epsilon`.
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns zeros, [num_moments]: `approximate` says all about it."""
+        return np.zeros_like(moments)
 
-        Owed once the first step is drawn, whether or not labels leave.
+    @property
+    def approximate(self) -> tuple[float, float]:
+        """Epsilon of both steps, rounded up, and delta."""
+        total = Fraction(self.epsilon) + Fraction(self.selection_epsilon)
+        nearest = float(total)
+        return (nearest if Fraction(nearest) >= total else nextafter(nearest, inf), self.delta)
+
+    @classmethod
+    def for_target(cls, target: Target, counts: IntArray) -> Self:
+        """Returns the gate with `affordable_guarantee` of the target.
+
+        Queries on which assumed votes are divided are withheld, as many as there are; the share of
+        epsilon that chooses them is the one that lets most labels out.
+
+        Raises:
+            ValueError: if no delta is left to it.
         """
-        gate = ApproximateGuarantee(epsilon=self.epsilon, delta=self.delta)
+        divided = int((stability_distances(counts) <= 1).sum())
+        withheld = divided if divided < len(counts) else 0
+        total, delta = affordable_guarantee(target)
+        gates = [
+            cls(
+                epsilon=total * (1.0 - share) * (1.0 - 1e-15 * bool(share)),
+                delta=delta,
+                num_withheld=withheld,
+                selection_epsilon=total * share,
+            )
+            for share in (SELECTION_SHARES if withheld else (0.0,))
+        ]
+        return max(gates, key=lambda gate: gate.expected_right(counts))
+
+    def expected_right(self, counts: IntArray) -> float:
+        """Returns the expected number of labels of class 0 that leave."""
+        return self.expected_released(stability_distances(counts), np.argmax(counts, axis=1) == 0)
+
+    def check_counts(self, counts: IntArray) -> None:
+        """Raises ValueError unless every query has all votes and not all queries are withheld."""
+        if len(stability_distances(counts)) <= self.num_withheld:
+            raise ValueError(
+                f"num_withheld: expected fewer than the {len(counts)} new queries of the batch, "
+                f"got {self.num_withheld}"
+            )
+
+    def draw(
+        self,
+        counts: IntArray,
+        noise: NoiseSource,
+        *,
+        noisy_winners: NoisyWinners = largest_sums,
+    ) -> Answers:
+        """Draws which queries are withheld, and whether the labels of the others leave."""
+        del noisy_winners
+        distances = stability_distances(counts)
+        withheld = self._drawn_withheld(distances, noise)
+        passes = self.pass_numerator(self.distance(distances, withheld))
+        if noise.uniform_below(CERTAIN) >= passes:
+            return Answers([None] * len(counts))
+        labels: list[int | None] = np.argmax(counts, axis=1).tolist()
+        for query in withheld:
+            labels[query] = None
+        return Answers(labels)
+
+    def in_words(self) -> str:
+        """Returns what it does; of the queries that are withheld only where there are some."""
+        words = self.words + (WITHHELD if self.num_withheld else "")
+        return words.format(**dataclasses.asdict(self))
+
+    def summary(self) -> str:
+        """Returns name and parameters; of the queries that are withheld only where there are."""
+        shown = f"{self.name}, epsilon {self.epsilon:g}, delta {self.delta:g}"
         if not self.num_withheld:
-            return (gate,)
-        return (ApproximateGuarantee(epsilon=self.selection_epsilon, delta=0.0), gate)
+            return shown
+        return (
+            f"{shown}, num_withheld {self.num_withheld}, selection_epsilon "
+            f"{self.selection_epsilon:g}"
+        )
 
     def selection_weights(self, distances: IntArray) -> list[int]:
         """Returns how likely it is that exactly the k least stable queries are withheld for sure.
@@ -378,25 +531,6 @@ class StabilityGateLaw:
         """
         return _rounded_down(Fraction(self.pass_numerator(distance), CERTAIN))
 
-    def release_probability(self, distances: IntArray) -> float:
-        """Returns the probability that labels leave, over both steps, rounded down.
-
-        Sensitive if the distances are of real votes; meant for assumed ones, in plans.
-
-        Args:
-            distances: stability distances of the queries, [num_queries].
-
-        Raises:
-            ValueError: if there are not more queries than are to be withheld.
-        """
-        weights = self.selection_weights(distances)
-        left = self._sorted_distances(distances)
-        passed = sum(
-            weight * self.pass_numerator(distance)
-            for weight, distance in zip(weights, left, strict=False)
-        )
-        return _rounded_down(Fraction(passed, sum(weights) * CERTAIN))
-
     def expected_released(self, distances: IntArray, worth: FloatArray) -> float:
         """Returns the expected sum of `worth` over all queries whose label leaves; for plans.
 
@@ -425,214 +559,6 @@ class StabilityGateLaw:
                 f"{list(np.shape(distances))}"
             )
         return [int(distance) for distance in np.sort(distances)]
-
-
-def _rounded_down(value: Fraction) -> float:
-    nearest = float(value)
-    return nextafter(nearest, 0.0) if Fraction(nearest) > value else nearest
-
-
-# A batch that leaves as often needs an epsilon of some 9 % more than with all of delta, which would
-# leave nothing to anything else; and two changed teachers, of a replaced owner or of two records of
-# one person, use up 1 + exp(epsilon) times as much.
-SHARE_OF_DELTA: Final = 1.0 / 3.0
-EPSILON = Parameter(
-    field="epsilon",
-    flag=Flag(
-        name="epsilon",
-        help="Epsilon of a stability gate: of all labels of a batch together.",
-        default=0.25,
-        more_is_noisier=False,
-        unit="",
-    ),
-)
-DELTA = Parameter(
-    field="delta",
-    flag=Flag(
-        name="gate_delta",
-        help="Delta that a stability gate uses up. What it leaves of --delta is for whatever else "
-        "the ensemble ever releases: a second batch, or labels of another mechanism.",
-        default=SHARE_OF_DELTA * 1e-5,
-        same_as="delta",
-        share=SHARE_OF_DELTA,
-        more_is_noisier=False,
-        unit="",
-    ),
-)
-NUM_WITHHELD = Parameter(
-    field="num_withheld",
-    flag=Flag(
-        name="num_withheld",
-        help="Queries that a stability gate may leave without a label, so that a few on which "
-        "teachers disagree don't shut it. Needs a --selection_epsilon.",
-        default=0.0,
-        is_whole=True,
-        is_positive=False,
-        unit="queries",
-    ),
-)
-SELECTION_EPSILON = Parameter(
-    field="selection_epsilon",
-    flag=Flag(
-        name="selection_epsilon",
-        help="Epsilon of choosing the queries that a stability gate leaves without a label.",
-        default=0.0,
-        is_positive=False,
-        more_is_noisier=False,
-        unit="",
-    ),
-)
-SELECTION_SHARES: Final = tuple(np.linspace(0.05, 0.95, 19).tolist())
-WITHHELD: Final = (
-    " Of the batch {num_withheld} queries got no label. They were chosen with an epsilon of "
-    "{selection_epsilon} more, those on which teachers disagree with a larger probability."
-)
-
-
-def affordable_guarantee(target: Target) -> tuple[float, float]:
-    """Returns the epsilon and the delta that a batch which is paid once may use up of a target.
-
-    All of epsilon for one changed teacher, and a third of delta: the rest is for whatever else the
-    ensemble will release. Less delta where owners are protected, or several teachers may change,
-    and their epsilon would be infinite.
-
-    Raises:
-        ValueError: if epsilon is so large that no delta is left.
-    """
-    changed = target.num_changed_teachers
-    # Rounded down by more than all that rounds up where several teachers are accounted for.
-    total = target.epsilon if changed == 1 else target.epsilon / changed * (1.0 - 1e-9)
-    protected = max(changed, 2 if target.unit == "owner" else 1)
-    with np.errstate(over="ignore"):
-        spread = float(np.exp(total * np.arange(protected)).sum()) * (1.0 + 1e-8)
-    delta = min(SHARE_OF_DELTA * target.delta, target.delta / spread)
-    if not delta > 0.0:
-        raise ValueError(f"expected an epsilon that leaves a delta, got {target.epsilon}")
-    return total, delta
-
-
-@register
-@dataclass(frozen=True, kw_only=True)
-class StabilityGate(StabilityGateLaw, Planned, Expected):
-    """Labels a whole batch without noise, for one (epsilon, delta), or releases nothing of it.
-
-    `StabilityGateLaw` says how, and what its fields mean. The batch and the gate are fixed before
-    any vote on it is seen. Paid once for a batch, whether or not labels leave; drawn once for it.
-
-    Attributes:
-        epsilon: of all labels together.
-        delta: likewise; the gate uses up so much of the ledger's delta.
-        num_withheld: number of queries that get no label.
-        selection_epsilon: of choosing those.
-    """
-
-    name: ClassVar[str] = "stability_gate"
-    parameters: ClassVar[tuple[Parameter, ...]] = (EPSILON, DELTA, NUM_WITHHELD, SELECTION_EPSILON)
-    charged_per_batch: ClassVar[bool] = True
-    withholds: ClassVar[bool] = True
-    lacks: ClassVar[Mapping[str, str]] = {
-        "calibration": "it has no scale of noise; `pass_function.least_epsilon` finds the epsilon "
-        "that lets a batch out",
-        "dp event": "that library has no event for an (epsilon, delta) guarantee",
-        "bounds": "its cost is the same for all votes",
-        "outcome law": "labels of a batch leave together or not at all, so none has a law of its "
-        "own",
-    }
-    words: ClassVar[str] = (
-        "A batch of queries was fixed beforehand. All its labels, each the class with most votes, "
-        "left together and without noise, or none did: the more teachers it would take to change "
-        "any of them, the likelier they left, and where a single one could, they left with a "
-        "probability of at most {delta}. That is ({epsilon}, {delta}) differentially private, "
-        "whatever the number of labels."
-    )
-    labels_in_words: ClassVar[str] = "labels without noise"
-    query_strategy: ClassVar[str] = "medoids"
-    unanswered_advice: ClassVar[str] = (
-        "the gate stayed shut, which is drawn at random, the likelier the fewer teachers could "
-        "change a label. Expect more of fewer queries, of ones that everybody agrees on, of more "
-        "teachers or of a larger epsilon; any other batch is paid for again"
-    )
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns zeros, [num_moments]: `approximate` says all about it."""
-        return np.zeros_like(moments)
-
-    @property
-    def approximate(self) -> tuple[float, float]:
-        """Epsilon of both steps, rounded up, and delta."""
-        total = Fraction(self.epsilon) + Fraction(self.selection_epsilon)
-        nearest = float(total)
-        return (nearest if Fraction(nearest) >= total else nextafter(nearest, inf), self.delta)
-
-    @classmethod
-    def for_target(cls, target: Target, counts: IntArray) -> Self:
-        """Returns the gate with `affordable_guarantee` of the target.
-
-        Queries on which assumed votes are divided are withheld, as many as there are; the share of
-        epsilon that chooses them is the one that lets most labels out.
-
-        Raises:
-            ValueError: if no delta is left to it.
-        """
-        divided = int((stability_distances(counts) <= 1).sum())
-        withheld = divided if divided < len(counts) else 0
-        total, delta = affordable_guarantee(target)
-        gates = [
-            cls(
-                epsilon=total * (1.0 - share) * (1.0 - 1e-15 * bool(share)),
-                delta=delta,
-                num_withheld=withheld,
-                selection_epsilon=total * share,
-            )
-            for share in (SELECTION_SHARES if withheld else (0.0,))
-        ]
-        return max(gates, key=lambda gate: gate.expected_right(counts))
-
-    def expected_right(self, counts: IntArray) -> float:
-        """Returns the expected number of labels of class 0 that leave."""
-        return self.expected_released(stability_distances(counts), np.argmax(counts, axis=1) == 0)
-
-    def check_counts(self, counts: IntArray) -> None:
-        """Raises ValueError unless every query has all votes and not all queries are withheld."""
-        if len(stability_distances(counts)) <= self.num_withheld:
-            raise ValueError(
-                f"num_withheld: expected fewer than the {len(counts)} new queries of the batch, "
-                f"got {self.num_withheld}"
-            )
-
-    def draw(
-        self,
-        counts: IntArray,
-        noise: NoiseSource,
-        *,
-        noisy_winners: NoisyWinners = largest_sums,
-    ) -> Answers:
-        """Draws which queries are withheld, and whether the labels of the others leave."""
-        del noisy_winners
-        distances = stability_distances(counts)
-        withheld = self._drawn_withheld(distances, noise)
-        passes = self.pass_numerator(self.distance(distances, withheld))
-        if noise.uniform_below(CERTAIN) >= passes:
-            return Answers([None] * len(counts))
-        labels: list[int | None] = np.argmax(counts, axis=1).tolist()
-        for query in withheld:
-            labels[query] = None
-        return Answers(labels)
-
-    def in_words(self) -> str:
-        """Returns what it does; of the queries that are withheld only where there are some."""
-        words = self.words + (WITHHELD if self.num_withheld else "")
-        return words.format(**dataclasses.asdict(self))
-
-    def summary(self) -> str:
-        """Returns name and parameters; of the queries that are withheld only where there are."""
-        shown = f"{self.name}, epsilon {self.epsilon:g}, delta {self.delta:g}"
-        if not self.num_withheld:
-            return shown
-        return (
-            f"{shown}, num_withheld {self.num_withheld}, selection_epsilon "
-            f"{self.selection_epsilon:g}"
-        )
 
     def _drawn_withheld(self, distances: IntArray, noise: NoiseSource) -> IntArray:
         ends = list(accumulate(self.selection_weights(distances)))
@@ -675,7 +601,7 @@ class StabilityGateOrHistogram(Planned, Expected):
     labels, all of them leave, each the class with most votes. Else the counts of all queries leave
     with Gaussian noise, as of `GaussianHistogram`. Which of both is seen by everybody. The batch
     and all fields are fixed before any vote on it is seen. (epsilon, delta)-private on every table
-    of votes (docs/theory_stability_gate.md, Theorem G7). Paid once for a batch; drawn once for it.
+    of votes (docs/theory_stability_gate.md, Theorem G7). Drawn and charged once for a batch.
 
     Attributes:
         epsilon: of all that leaves together, above what the counts alone cost.
@@ -711,13 +637,9 @@ class StabilityGateOrHistogram(Planned, Expected):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is out of range, or the counts cost as much as all may."""
-        check_delta(self.delta)
-        check_positive("sigma", self.sigma)
-        if not (isfinite(self.epsilon) and self.epsilon > 0.0):
-            raise ValueError(f"expected a finite epsilon > 0, got {self.epsilon}")
-        if check_num_queries(self.most_queries) < 1:
-            raise ValueError(f"expected most_queries >= 1, got {self.most_queries}")
-        object.__setattr__(self, "most_queries", int(self.most_queries))
+        between(0, 1, delta=self.delta)
+        positive(sigma=self.sigma, epsilon=self.epsilon)
+        whole(1, most_queries=self.most_queries)
         if not self.gate_delta > 0.0:
             raise ValueError(
                 f"sigma: expected noise with which counts of {self.most_queries} queries cost less "
@@ -789,38 +711,30 @@ class StabilityGateOrHistogram(Planned, Expected):
         total, delta = affordable_guarantee(target)
         distance = int(PLANNED_SHARE * counts[0].sum())
 
-        def sharing(of_labels: float) -> Self | None:
-            """Returns the one that leaves a share of epsilon to the labels; None where it can't."""
+        made = functools.partial(cls, epsilon=total, delta=delta, most_queries=target.num_queries)
+
+        def sigma(of_labels: float) -> float:
+            """Returns the least noise on counts that leaves a share of epsilon to the labels."""
             counted = Target(
                 epsilon=total * (1.0 - of_labels),
                 delta=delta * BELOW**2,
                 num_queries=target.num_queries,
-            ).least_noise(GaussianHistogram.of_scale)
-            try:
-                return cls(
-                    epsilon=total, delta=delta, sigma=counted.sigma, most_queries=target.num_queries
-                )
-            except ValueError:  # as good as nothing is left
-                return None
+            )
+            return counted.least_noise(GaussianHistogram.of_scale).sigma
 
-        def leaves(found: Self) -> bool:
+        def leaves(of_labels: float) -> bool:
+            try:
+                found = made(sigma=sigma(of_labels))
+            except ValueError:  # as good as nothing is left to the counts
+                return False
             return found.pass_numerator(distance) >= PLANNED_CHANCE * CERTAIN
 
-        low, high = 0.0, MOST_OF_EPSILON
-        best = sharing(high)
-        if best is None or not leaves(best):
+        if not leaves(MOST_OF_EPSILON):
             raise ValueError(
                 f"expected more teachers or a larger epsilon for {cls.name}, got "
                 f"{counts[0].sum():,} teachers and epsilon {target.epsilon:g}"
             )
-        while high - low > 1e-3 * high:
-            middle = (low + high) / 2.0
-            tried = sharing(middle)
-            if tried is not None and leaves(tried):
-                high, best = middle, tried
-            else:
-                low = middle
-        return best
+        return made(sigma=sigma(least(leaves, 0.0, MOST_OF_EPSILON, within=1e-3)))
 
     def expected_right(self, counts: IntArray) -> float:
         """Returns the expected number of labels of class 0."""
