@@ -86,8 +86,7 @@ def plan_release(
         ValueError: if an argument is out of range, or the mechanism has no such release.
     """
     validation.between(0, 1, delta=delta)
-    if attempts < 1:
-        raise ValueError(f"expected attempts >= 1, got {attempts}")
+    validation.whole(1, attempts=attempts)
     counts = profile_counts(num_teachers, num_classes, profile)
     aware = release != "smooth_sensitivity" and "class_aware" in mechanism.bounds
     blank = ReleasePlan(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import exp, floor, log
+from math import exp, floor, inf, log
 from typing import Any
 
 import numpy as np
@@ -174,10 +174,8 @@ def gate_epsilon(
     """
     plan.check_mechanism(mechanism)
     validation.between(0, 1, delta=delta)
-    if attempts < 1:
-        raise ValueError(f"expected attempts >= 1, got {attempts}")
-    if not fallback_alpha >= 0.0:
-        raise ValueError(f"expected fallback_alpha >= 0, got {fallback_alpha}")
+    validation.whole(1, attempts=attempts)
+    validation.between(0, inf, ends="[]", fallback_alpha=fallback_alpha)
     budget = min(plan.gate_budget, total_cap(mechanism, plan))
     if not delta > attempts * plan.failure:
         raise ValueError(

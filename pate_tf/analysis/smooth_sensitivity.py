@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from math import exp, inf, log
+from math import exp, log
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import bound_tail, query_costs, vote_reach
 from pate_tf.accounting.planning import check_smooth_sensitivity
+from pate_tf.core import validation
 from pate_tf.core.validation import IntArray
 
 # Smooth sensitivity of the data-dependent cost (docs/theory.md, Theorem A).
@@ -248,9 +249,7 @@ def smooth_sensitivity(
         ValueError: if beta or the moment is not positive, the bound has no smooth sensitivity (see
             `check_smooth_sensitivity`) or the counts are refused (`distinct_histograms`).
     """
-    for name, value in (("moment", moment), ("beta", beta)):
-        if not 0.0 < value < inf:
-            raise ValueError(f"expected {name} > 0 and finite, got {value}")
+    validation.positive(moment=moment, beta=beta)
     check_smooth_sensitivity(bound, mechanism)
     histograms = distinct_histograms(counts)
     tail = tail_table(bound, mechanism, histograms.num_teachers)

@@ -15,7 +15,7 @@ from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.aggregation import labeller
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import (
@@ -123,8 +123,8 @@ def read_votes_file(
       ValueError: if a file is broken or does not hold what is expected of it.
       OSError: if a file can't be read.
     """
-    if num_classes is not None and num_classes > MOST_CLASSES:
-        raise ValueError(f"num_classes: expected up to {MOST_CLASSES}, got {num_classes}")
+    if num_classes is not None:
+        validation.whole(1, MOST_CLASSES, num_classes=num_classes)
     array = artifacts.read_array(path)
     if not array.size:
         raise ValueError(f"{path}: expected at least one query, got shape {list(array.shape)}")

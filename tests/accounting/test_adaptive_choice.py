@@ -91,7 +91,7 @@ def test_the_least_epsilon_over_moments_is_a_filter_at_a_larger_delta():
         assert sum(p for p, _ in outputs) == pytest.approx(1.0)
         assert divergence(outputs, limit) <= len(MOMENTS) * DELTA
         worst.append(divergence(outputs, 0.0))
-    assert np.median(worst) > DELTA, "hardly anything was paid for"
+    assert np.median(worst) > DELTA, "hardly anything was charged"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -208,12 +208,12 @@ def test_where_too_little_would_be_left_to_the_counts_there_is_no_plan(num_teach
     ("fields", "expected"),
     [
         ({"sigma": 1.0}, "sigma: expected noise with which counts of 10 queries cost less"),
-        ({"sigma": 0.0}, "expected sigma > 0"),
-        ({"epsilon": 0.0}, "expected a finite epsilon > 0"),
-        ({"epsilon": inf}, "expected a finite epsilon > 0"),
+        ({"sigma": 0.0}, "sigma: expected above 0"),
+        ({"epsilon": 0.0}, "epsilon: expected above 0 and finite"),
+        ({"epsilon": inf}, "epsilon: expected above 0 and finite"),
         ({"delta": 0.0}, "delta"),
-        ({"most_queries": 0}, "expected most_queries >= 1"),
-        ({"most_queries": 1.5}, "num_queries"),
+        ({"most_queries": 0}, "most_queries: expected a whole number"),
+        ({"most_queries": 1.5}, "most_queries"),
     ],
 )
 def test_what_holds_no_guarantee_is_refused(fields, expected):
@@ -269,7 +269,7 @@ def test_expected_right_labels_are_of_both_ways():
     assert mechanism.expected_right(tied) == pytest.approx(counts_alone)
 
 
-def test_it_costs_what_a_gate_of_the_same_guarantee_does_beside_other_payments():
+def test_it_costs_what_a_gate_of_the_same_guarantee_does_beside_other_charges():
     mechanism, gate = of_counts(0.8, 3), StabilityGate(epsilon=EPSILON, delta=DELTA)
     other = {GaussianHistogram(40.0): 10}
     assert (

@@ -12,7 +12,6 @@ from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     GaussianNoisyMax,
     InteractiveGaussianNoisyMax,
-    LaplaceNoisyMax,
 )
 from pate_tf.aggregation.noise import SeededNoise
 
@@ -31,7 +30,7 @@ def test_teachers_label_where_they_contradict_and_the_student_where_it_is_sure()
 
 
 def test_without_a_student_every_class_is_as_likely():
-    # 9 - 10/3 and the like reach 3; 6 - 10/3 does not, and nobody is sure.
+    # 9 - 10/3 and the like reach 3; 6 - 10/3 does not, and no class is sure.
     assert QUIET.draw(COUNTS, SeededNoise(1)).labels == [0, 1, 0, None]
     assert QUIET.draw(COUNTS[:0], SeededNoise(1)).labels == []
 
@@ -57,8 +56,12 @@ def test_no_more_than_the_share_goes_to_the_teachers_and_the_first_go_first():
 def test_predictions_that_are_none_are_refused(predictions, message):
     with pytest.raises(ValueError, match=message):
         QUIET.draw_with(predictions, COUNTS, SeededNoise(1))
-    with pytest.raises(ValueError, match="answers that heed a student, got laplace_noisy_max"):
-        LaplaceNoisyMax(0.1).draw_with(PREDICTIONS, COUNTS, SeededNoise(1))
+
+
+def test_a_threshold_may_be_zero_or_below():
+    for threshold in (0.0, -3.5):
+        assert ConfidentGaussianNoisyMax(threshold, 1.0, 1.0).threshold == threshold
+        assert InteractiveGaussianNoisyMax(threshold, 1.0, 1.0).threshold == threshold
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,17 @@ def brute_delta(laws, epsilon):
     return total
 
 
+def test_a_randomiser_without_words_or_of_a_taken_name_is_not_registered():
+    class Mute(RandomisedResponse):
+        name, help, words = "mute", "Never.", ""
+
+    with pytest.raises(ValueError, match="mute: expected words, got none"):
+        base.register(Mute)
+    with pytest.raises(ValueError, match="expected a new name for a local randomiser"):
+        base.register(RandomisedResponse)
+    assert "mute" not in SILO_CHARGES
+
+
 @pytest.mark.parametrize("randomiser", SMALL, ids=repr)
 def test_one_answer_costs_epsilon_and_no_less(randomiser):
     channel = randomiser.channel()

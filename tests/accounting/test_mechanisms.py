@@ -192,8 +192,10 @@ def test_threshold_and_label_are_always_paid():
     mechanism = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0)
     orders = MOMENTS * (MOMENTS + 1)
     np.testing.assert_allclose(mechanism.test_alphas(MOMENTS), orders / 200)
-    paid = data_independent_alpha(mechanism, MOMENTS, num_queries=10)
-    np.testing.assert_allclose(paid, 10 * orders / 200 + 10 * GaussianNoisyMax(2.0).alphas(MOMENTS))
+    charged = data_independent_alpha(mechanism, MOMENTS, num_queries=10)
+    np.testing.assert_allclose(
+        charged, 10 * orders / 200 + 10 * GaussianNoisyMax(2.0).alphas(MOMENTS)
+    )
 
 
 def test_plurality_has_no_finite_cost_and_no_bound():

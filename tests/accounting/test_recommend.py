@@ -32,7 +32,7 @@ from pate_tf.accounting.planning import (
 )
 from pate_tf.aggregation.noise import SeededNoise
 
-# How many labels of one that heeds a student are right, nobody knows beforehand.
+# How many labels of one that uses a student are right is not known beforehand.
 OFFERED = [one for one in base.offered().values() if not one.uses_student_predictions]
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
 
@@ -55,10 +55,10 @@ def test_no_candidate_costs_more_than_the_target(protected):
     found = plan(**protected, num_exceptions=2 * (protected["unit"] == "owner"))
     assert {type(one.mechanism) for one in found.candidates} == set(OFFERED)
     for one in found.candidates:
-        paid = {one.mechanism: one.mechanism.number_charged(SMALL["num_queries"])}
+        charges = {one.mechanism: one.mechanism.number_charged(SMALL["num_queries"])}
         if protected["num_changed_teachers"] > 1:
             spent = several_teachers_epsilon(
-                paid, delta=1e-5, num_teachers=protected["num_changed_teachers"]
+                charges, delta=1e-5, num_teachers=protected["num_changed_teachers"]
             )
         else:
             spent, _ = one.mechanism.data_independent_epsilon(
@@ -67,7 +67,7 @@ def test_no_candidate_costs_more_than_the_target(protected):
         assert 0.9 < spent <= 1.0, one
         assert one.epsilon == spent
         if protected["unit"] == "owner":
-            assert math.isfinite(replaced_owner_epsilon(paid, 1e-5))
+            assert math.isfinite(replaced_owner_epsilon(charges, 1e-5))
 
 
 def typed(flags) -> mechanisms.Mechanism:

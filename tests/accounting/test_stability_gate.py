@@ -8,12 +8,11 @@ import gate_universes
 import mpmath as mp
 import numpy as np
 import pytest
-from cheapest_gate import cheapest_gate
+from cheapest_gate import cheapest_gate, release_probability
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pate_tf.accounting.composition import ApproximateGuarantee
 from pate_tf.accounting.mechanisms import StabilityGate
 from pate_tf.accounting.mechanisms.stability_gate import (
     CERTAIN,
@@ -195,7 +194,7 @@ def test_one_teacher_changes_every_distance_by_at_most_one(universe):
         ([[3], [3]], "two classes"),
         (np.zeros((0, 2), int), "at least one query"),
         ([3, 1], "num_queries, num_classes"),
-        ([[3.0, 1.0]], "whole counts"),
+        ([[3.5, 1.0]], "whole numbers"),
         ([[3, -1]], "negative"),
         ([[3, 1], [2, 1]], "unequal totals"),
     ],
@@ -226,6 +225,7 @@ def test_a_gate_outside_of_its_range_is_refused(values):
 
 def test_distances_probabilities_and_exceptions_outside_of_their_range_are_refused():
     gate = StabilityGate(epsilon=0.25, delta=1e-5, num_withheld=1, selection_epsilon=0.1)
+    two = dataclasses.replace(gate, num_withheld=2)
     three = np.array([3, 1, 2])
     for wrong in (
         lambda: gate.pass_numerator(-1),
@@ -239,19 +239,10 @@ def test_distances_probabilities_and_exceptions_outside_of_their_range_are_refus
         lambda: gate.withheld_queries(three, num_least_stable=0, others=[]),
         lambda: gate.withheld_queries(three, num_least_stable=0, others=[2]),
         lambda: gate.withheld_queries(three, num_least_stable=1, others=[0]),
+        lambda: two.withheld_queries(np.array([3, 1, 2, 5]), num_least_stable=1, others=[2]),
     ):
         with pytest.raises(ValueError, match="expected"):
             wrong()
-
-
-def test_the_cost_names_both_steps():
-    gate = StabilityGate(epsilon=0.25, delta=1e-5)
-    assert gate.guarantees == (ApproximateGuarantee(epsilon=0.25, delta=1e-5),)
-    tolerant = dataclasses.replace(gate, num_withheld=2, selection_epsilon=0.1)
-    assert tolerant.guarantees == (
-        ApproximateGuarantee(epsilon=0.1, delta=0.0),
-        ApproximateGuarantee(epsilon=0.25, delta=1e-5),
-    )
 
 
 TOLERANT_UNIVERSES = [
@@ -320,7 +311,7 @@ def test_withheld_sets_follow_the_exponential_mechanism(distances, data, selecti
         found = sum(probability for outcome, probability in law.items() if outcome[0] == chosen)
         assert float(found) == pytest.approx(float(score / total), rel=1e-12, abs=0.0)
     opened = sum(probability for outcome, probability in law.items() if outcome[1] != "shut")
-    released = gate.release_probability(np.array(distances))
+    released = release_probability(gate, np.array(distances))
     assert released <= opened
     assert released == pytest.approx(float(opened), rel=1e-15, abs=0.0)
 
@@ -328,11 +319,11 @@ def test_withheld_sets_follow_the_exponential_mechanism(distances, data, selecti
 def test_ambiguous_queries_no_longer_decide():
     distances = [11, 40, 67, *range(230, 277)]
     delta, often = 1e-5, 0.99
-    plain = cheapest_gate(distances, delta=delta, release_probability=often)
+    plain = cheapest_gate(distances, delta=delta, often=often)
     assert plain.epsilon > 1.4
-    tolerant = cheapest_gate(distances, delta=delta, release_probability=often, num_withheld=3)
+    tolerant = cheapest_gate(distances, delta=delta, often=often, num_withheld=3)
     assert tolerant.selection_epsilon + tolerant.epsilon < 0.2
-    assert tolerant.release_probability(np.array(distances)) >= often
+    assert release_probability(tolerant, np.array(distances)) >= often
 
 
 @pytest.mark.parametrize(
@@ -346,7 +337,7 @@ def test_ambiguous_queries_no_longer_decide():
 )
 def test_the_totals_of_the_theory_page(ambiguous, sure, plain, tolerant):
     distances = [*ambiguous, *np.linspace(*sure, 50 - len(ambiguous)).round()]
-    asked = {"delta": 1e-5, "release_probability": 0.99}
+    asked = {"delta": 1e-5, "often": 0.99}
     gate = cheapest_gate(distances, num_withheld=3, **asked)
     assert gate.selection_epsilon + gate.epsilon == pytest.approx(tolerant, abs=5e-4)
     if plain is None:
@@ -357,13 +348,13 @@ def test_the_totals_of_the_theory_page(ambiguous, sure, plain, tolerant):
 
 
 def test_the_cheapest_gate_without_exceptions_is_the_golden_one():
-    gate = cheapest_gate([60, 75, 100], delta=1e-5, release_probability=0.99)
+    gate = cheapest_gate([60, 75, 100], delta=1e-5, often=0.99)
     assert gate.epsilon == pytest.approx(0.22213, abs=1e-5)
     assert gate.selection_epsilon == 0.0
     with pytest.raises(ValueError, match="expected distances that let a gate open"):
-        cheapest_gate([0, 75, 100], delta=1e-5, release_probability=0.99)
-    with pytest.raises(ValueError, match="release_probability"):
-        cheapest_gate([60], delta=1e-5, release_probability=1.0)
+        cheapest_gate([0, 75, 100], delta=1e-5, often=0.99)
+    with pytest.raises(ValueError, match="often"):
+        cheapest_gate([60], delta=1e-5, often=1.0)
 
 
 def test_what_is_drawn_follows_the_law_that_is_proved():
@@ -390,6 +381,30 @@ def test_what_is_drawn_follows_the_law_that_is_proved():
     drawn = Counter(tuple(other.draw(counts, source).labels) for _ in range(num_draws))
     observed = [drawn.get(one, 0) for one in places]
     assert stats.chisquare(observed, np.array(expected) / sum(expected) * num_draws).pvalue < 1e-7
+
+
+class FixedNoise:
+    """Draws given numbers below a bound, and the first places of a set."""
+
+    def __init__(self, *numbers):
+        self._numbers = list(numbers)
+
+    def uniform_below(self, bound):
+        assert 0 <= self._numbers[0] < bound
+        return self._numbers.pop(0)
+
+    def uniform_subset(self, number, *, below):
+        return list(range(number))
+
+
+def test_each_number_that_is_drawn_belongs_to_one_set():
+    """The weights part the numbers exactly: the first number of a set is not the one before's."""
+    gate = StabilityGate(epsilon=64.0, delta=0.5, num_withheld=1, selection_epsilon=0.5)
+    counts = np.array([[30, 20], [20, 30], [50, 0]])
+    first, _ = gate.selection_weights(stability_distances(counts))
+    for drawn, withheld in ((0, 1), (first - 1, 1), (first, 0)):
+        labels = gate.draw(counts, FixedNoise(drawn, 0)).labels
+        assert labels[withheld] is None and labels.count(None) == 1
 
 
 def test_a_tie_never_leaves_and_a_sure_batch_always_does():

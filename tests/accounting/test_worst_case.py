@@ -4,7 +4,9 @@ docs/theory_worst_case.md has the proofs. Here every claim is searched for a cou
 must not be much above the worst that the search found.
 """
 
+import json
 import math
+import pathlib
 
 import mpmath
 import numpy as np
@@ -25,6 +27,7 @@ from pate_tf.accounting.moments import exact_costs
 from pate_tf.accounting.noisy_max_costs import Experiments, chord_knots, evaluated, largest_excess
 
 SOME = DEFAULT_MOMENTS[::9]
+CERTIFIED = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())["certified"]
 NOISY = [
     LaplaceNoisyMax(0.05),
     LaplaceNoisyMax(0.3),
@@ -132,7 +135,7 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
         if moment < 3.5 * sigma:
             found = float(np.log(np.max(np.sum(here * (here / there) ** moment, axis=0))))
             assert found <= bound[index]
-            # Small moments of much noise pay for what is rare, and for the lattice.
+            # Small moments of much noise cover what is rare, and for the lattice.
             assert bound[index] <= (1.02 if moment > 1.0 else 1.1) * found
 
 
@@ -142,6 +145,14 @@ def test_the_ratios_of_the_gaussian_worst_case():
     )
     at = np.interp([0.1, 0.7, 1.7, 10.0], DEFAULT_MOMENTS / 50.0, ratio)
     np.testing.assert_allclose(at, [0.640, 0.65, 0.72, 1.0], rtol=0.015)
+
+
+@pytest.mark.parametrize("mechanism", [one for one in NOISY if repr(one) in CERTIFIED], ids=repr)
+def test_the_certified_bounds_are_the_golden_ones(mechanism):
+    """Whatever changes one of them, such as a position that is left out, is seen."""
+    expected = CERTIFIED[repr(mechanism)]
+    found = mechanism.alphas(np.array(CERTIFIED["moments"]))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Mechanisms as a contributor would add them, one of each kind; tests register them.
 
-Nothing else in the library knows their names: being drawn, paid, calibrated, stated and offered on
-the command line follows from these definitions alone.
+Nothing else in the library knows their names: being drawn, charged, calibrated, stated and offered
+on the command line follows from these definitions alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     parameters: ClassVar[tuple[Parameter, ...]] = (TOY_EPS,)
     words: ClassVar[str] = "Toy noise of epsilon {epsilon} is added to every number of votes."
     lacks: ClassVar[Mapping[str, str]] = {
-        "bounds": "nobody derived any for a toy",
-        "outcome law": "nobody derived any for a toy",
+        "bounds": "none was derived for a toy",
+        "outcome law": "none was derived for a toy",
     }
 
     @classmethod
@@ -97,16 +97,16 @@ class ToyHistogram(OfSigma):
 
 @dataclass(frozen=True)
 class ToyGate(Mechanism):
-    """Answers a whole batch or nothing of it: paid once, (epsilon, delta), without moments."""
+    """Answers a whole batch or nothing of it: charged once, (epsilon, delta), without moments."""
 
     epsilon: float
     delta: float
     name: ClassVar[str] = "toy_gate"
     charged_per_batch: ClassVar[bool] = True
     withholds: ClassVar[bool] = True
-    words: ClassVar[str] = "All labels of a batch leave, or none. Paid {epsilon} and {delta}."
+    words: ClassVar[str] = "All labels of a batch leave, or none. Charged {epsilon} and {delta}."
     lacks: ClassVar[Mapping[str, str]] = {
-        "flags": "nobody types a toy gate",
+        "flags": "no one types a toy gate",
         "calibration": "it has no scale",
         "bounds": "a toy",
         "outcome law": "a toy",

@@ -337,6 +337,8 @@ def test_steps_are_rounded_up(count):
     )
     steps = release_log_cost(counts, mechanism, plan, adaptive=False, noise=no_noise).steps
     assert exact <= plan.step * steps <= exact + plan.step * (1 + 1e-6)
+    more = release_log_cost(counts, mechanism, plan, adaptive=False, noise=lambda scale: 3).steps
+    assert more == steps + 3
 
 
 @pytest.mark.parametrize("steps", [-60, -7, 0, 4])
@@ -918,7 +920,7 @@ def test_plans_refuse_what_is_out_of_range(changes):
 
 
 def test_plans_refuse_unknown_fields():
-    with pytest.raises(ValueError, match="expected the fields"):
+    with pytest.raises(ValueError, match="expected fields"):
         plan_from_dict(plan_by_hand().to_dict() | {"colour": 1})
 
 

@@ -386,7 +386,7 @@ def test_bounds_without_a_smooth_sensitivity_are_refused(mechanism, bound):
 
 @pytest.mark.parametrize("moment, beta", [(0.0, 0.1), (np.nan, 0.1), (2.0, 0.0), (2.0, np.inf)])
 def test_bad_numbers_are_refused(moment, beta):
-    with pytest.raises(ValueError, match="> 0 and finite"):
+    with pytest.raises(ValueError, match="above 0 and finite"):
         smooth_sensitivity(
             np.array([[3, 1]]), LaplaceNoisyMax(0.1), moment=moment, beta=beta, bound="paper"
         )

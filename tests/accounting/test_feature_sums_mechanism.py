@@ -7,7 +7,12 @@ import scipy.stats
 from pate_tf.accounting.composition import dp_event, smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.group_privacy import several_teachers_epsilon
-from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianHistogram, base
+from pate_tf.accounting.mechanisms import (
+    GaussianFeatureSums,
+    GaussianHistogram,
+    base,
+    mechanism_from_dict,
+)
 from pate_tf.accounting.mechanisms.base import Target
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
 
@@ -39,9 +44,9 @@ def test_a_record_replaced_moves_the_sums_by_two_lengths(sigma):
 
 
 def test_several_records_of_one_person_move_them_by_as_many_times_two():
-    paid = {GaussianFeatureSums(50.0): 1}
+    charges = {GaussianFeatureSums(50.0): 1}
     for number in (2, 5):
-        found = several_teachers_epsilon(paid, delta=DELTA, num_teachers=number)
+        found = several_teachers_epsilon(charges, delta=DELTA, num_teachers=number)
         assert found == pytest.approx(exact_epsilon(2.0 * number / 50.0), rel=1e-3)
 
 
@@ -84,11 +89,13 @@ def test_little_noise_is_more_than_the_lattice_needs():
 
 
 def test_it_labels_nothing_by_itself():
-    assert "class_sums" in base.adders() and "class_sums" not in base.offered()
+    former = {"name": "class_sums", "sigma": 2.0}  # in ledgers of earlier versions
+    assert mechanism_from_dict(former) == GaussianFeatureSums(2.0)
+    assert "gaussian_feature_sums" in base.MECHANISMS
+    assert "gaussian_feature_sums" not in base.offered()
+    assert GaussianFeatureSums(2.5).fewest_of_class == 50.0
     with pytest.raises(ValueError, match="asks no teacher"):
         check_drawable(GaussianFeatureSums(1.0))
-    with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):
-        GaussianHistogram(1.0).draw_sums(np.zeros((2, 2), np.int64), SystemNoise())
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="sigma"):
             GaussianFeatureSums(bad)
