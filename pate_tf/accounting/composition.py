@@ -327,19 +327,15 @@ def closed_form_epsilon(charges: Charges, delta: float) -> float:
     A single charge's own composition theorem; the losses of charges without moments.
     """
     if any(charge.approximate is not None for charge in charges):
-        return _loss_epsilon(charges, delta)
+        guarantees = approximate_guarantees(charges)
+        if len(guarantees) > MOST_APPROXIMATE:
+            return inf
+        alphas = total_alphas(charges, DEFAULT_MOMENTS)
+        return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
     if len(charges) != 1:
         return inf
     ((charge, number),) = charges.items()
     return charge.composed_epsilon(number, delta=delta)
-
-
-def _loss_epsilon(charges: Charges, delta: float) -> float:
-    guarantees = approximate_guarantees(charges)
-    if len(guarantees) > MOST_APPROXIMATE:
-        return inf
-    alphas = total_alphas(charges, DEFAULT_MOMENTS)
-    return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
 
 
 def approximate_guarantees(charges: Charges) -> list[ApproximateGuarantee]:

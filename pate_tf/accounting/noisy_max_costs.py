@@ -367,10 +367,12 @@ def _group_alphas(shift: float, slack: float, moments: FloatArray, reach: float)
     ]
     gaps: FloatArray = np.arange(-b_far, a_far + 1.0) * step
     race = [evaluated(_two_classes(shift, slack, gaps), moments)]
-    inside, two = (
-        np.log1p(largest_excess(found, moments) + max(_surplus(found), 0.0))
-        for found in (parts, race)
-    )
+    bounds = []
+    for found in (parts, race):
+        # The enclosed probabilities of a pair may add up to more than 1.
+        total = max(float(np.max(np.sum(part.pairs.here, axis=1))) for part in found)
+        bounds.append(np.log1p(largest_excess(found, moments) + max(total - 1.0, 0.0)))
+    inside, two = bounds
     whole = moments * (moments + 1.0) * shift**2
     rare = 4.0 * float(ndtr(slack - _RARE))
     outside = np.logaddexp(
@@ -379,11 +381,6 @@ def _group_alphas(shift: float, slack: float, moments: FloatArray, reach: float)
     return np.asarray(
         np.maximum(inside, outside) + (2.0 * moments + 1.0) * (_MIXING_ERROR + GAUSSIAN_ROUNDING)
     )
-
-
-def _surplus(parts: list[Evaluated]) -> float:
-    """Returns by how much the enclosed probabilities of a pair add up to more than 1."""
-    return max(float(np.max(np.sum(part.pairs.here, axis=1))) for part in parts) - 1.0
 
 
 def _positions(shift: float, slack: float, x: FloatArray, y: FloatArray) -> Experiments:
@@ -514,11 +511,7 @@ def _beyond(gamma: float, moments: FloatArray) -> FloatArray:
     miss = 2.0 * float(race.difference_tail(np.array(gap - 3.0))) + 2.0 * float(
         race.geometric_tail(np.array(gap - 3.0))
     )
-    return _two_sided_excess(gamma, miss, moments)
-
-
-def _two_sided_excess(gamma: float, miss: float, moments: FloatArray) -> FloatArray:
-    """Returns max(f1(Eq), f2(q)) - 1 of Theorem T2."""
+    # max(f1(Eq), f2(q)) - 1 of Theorem T2.
     other = miss * np.exp(2.0 * gamma)
     found = []
     for here, there in ((other, miss), (miss, other)):

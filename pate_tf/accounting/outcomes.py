@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pate_tf.accounting.conversions import erfc, log_ndtr, softmax
+from pate_tf.accounting.conversions import erfc, log_ndtr
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -335,18 +335,6 @@ def discrete_laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
     return np.where(gaps >= 0, behind, ahead)
 
 
-def exponential_noise_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind overtakes] for permute-and-flip."""
-    ahead = np.exp(-gamma * np.abs(gaps)) / 2.0
-    return np.where(gaps >= 0, ahead, 1.0 - ahead)
-
-
-def gumbel_tail(gaps: FloatArray, gamma: float) -> FloatArray:
-    """Returns Pr[a class `gaps` votes behind overtakes] for the exponential mechanism."""
-    with np.errstate(over="ignore"):
-        return 1.0 / (1.0 + np.exp(gamma * gaps))
-
-
 def gaussian_tail(gaps: FloatArray, sigma: float) -> FloatArray:
     """Returns erfc(D / (2 sigma)) / 2, Pr[a class `gaps` votes behind overtakes]."""
     return np.asarray(erfc(gaps / (2.0 * sigma)) / 2.0)
@@ -375,11 +363,6 @@ def permute_and_flip_outcomes(counts: IntArray, gamma: float) -> FloatArray:
         passed = np.log1p(-accepted * point)
         law += weight * np.exp(np.sum(passed, axis=1, keepdims=True) - passed)
     return np.asarray(accepted * law)
-
-
-def exponential_mechanism_outcomes(counts: IntArray, gamma: float) -> FloatArray:
-    """Returns e^{gamma n_j} / sum_k e^{gamma n_k}, [num_queries, num_classes]."""
-    return np.asarray(softmax(gamma * counts, axis=1))
 
 
 def listed_outcomes(row: IntArray, law: Callable[[IntArray], FloatArray]) -> NeighbourOutcomes:

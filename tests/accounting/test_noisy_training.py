@@ -218,6 +218,14 @@ def test_records_give_charges_back(training):
         training_from_dict({**training.to_dict(), "more": 1})
 
 
+@pytest.mark.parametrize("fields", [{"num_uploaded": 0}, {"rounds": 0}, {"epsilon_each": 0.0}])
+def test_values_of_the_sparse_vector_are_checked(fields):
+    given = {"epsilon_each": 0.1, "num_uploaded": 1, "rounds": 1}
+    SparseVectorTraining(**given)
+    with pytest.raises(ValueError, match="expected"):
+        SparseVectorTraining(**{**given, **fields})
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -11,9 +11,10 @@ import pathlib
 import numpy as np
 import pytest
 import reference
+import toy_mechanisms
 from toy_mechanisms import TOYS, ToyGate, ToyHistogram, ToyNoisyMax
 
-from pate_tf.accounting import planning
+from pate_tf.accounting import mechanisms, planning
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.composition import dp_event
 from pate_tf.accounting.mechanisms import (
@@ -160,6 +161,20 @@ def test_no_file_of_the_library_asks_what_kind_a_charge_is():
 
 
 # A new mechanism is one file.
+
+
+def test_a_file_of_the_package_is_found_without_being_named(tmp_path, monkeypatch):
+    toys = pathlib.Path(toy_mechanisms.__file__).read_text()
+    (tmp_path / "found_toys.py").write_text(f"{toys}\n\nregister_toys()\n")
+    monkeypatch.setattr(base, "MECHANISMS", dict(base.MECHANISMS))
+    monkeypatch.setattr(mechanisms, "__path__", [*mechanisms.__path__, str(tmp_path)])
+    mechanisms.discover()
+    found = base.MECHANISMS["toy_noisy_max"]
+    assert found in base.offered().values()  # the command line's choices
+    assert "toy_eps" in base.flags()
+    toy = least_noise(found, num_queries=20, epsilon=1.0, delta=1e-5)  # by a plan
+    check_drawable(toy)  # by the labeller
+    assert charge_from_dict(json.loads(json.dumps(toy.to_dict()))) == toy  # by the ledger
 
 
 @pytest.mark.usefixtures("toys")

@@ -630,13 +630,13 @@ def test_gate_passes_up_to_its_budget_and_no_further():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attempts": 0}, "attempts >= 1"),
+        ({"attempts": 0}, "attempts: expected a whole number"),
         ({"attempts": 2, "delta": 0.1}, "above 2 x the failure"),
         ({"delta": 0.05}, "above 1 x the failure"),
         ({"delta": 0.0}, "delta in"),
         ({"delta": 1.0}, "delta in"),
-        ({"fallback_alpha": -1.0}, "fallback_alpha >= 0"),
-        ({"fallback_alpha": np.nan}, "fallback_alpha >= 0"),
+        ({"fallback_alpha": -1.0}, "fallback_alpha: expected in"),
+        ({"fallback_alpha": np.nan}, "fallback_alpha: expected in"),
     ],
 )
 def test_gate_refuses_what_has_no_guarantee(changes, message):

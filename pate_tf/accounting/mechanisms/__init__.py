@@ -1,4 +1,7 @@
-"""Aggregation mechanisms as frozen values: one file each, registered by name."""
+"""Aggregation mechanisms as frozen values: each file of this package registers its own."""
+
+import importlib
+import pkgutil
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import (
@@ -58,3 +61,12 @@ __all__ = [
     "mechanism_from_dict",
     "register",
 ]
+
+
+def discover() -> None:
+    """Imports every file of this package, each of which registers its mechanisms."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+discover()

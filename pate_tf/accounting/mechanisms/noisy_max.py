@@ -19,6 +19,7 @@ from pate_tf.accounting.conversions import (
     bounded_range_alpha,
     gaussian_dp_epsilon,
     pure_alpha,
+    softmax,
 )
 from pate_tf.accounting.mechanisms.base import (
     GAMMA,
@@ -202,7 +203,8 @@ class ExponentialMechanism(PureNoisyMax):
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns 1 / (1 + e^{gamma D})."""
-        return outcomes.gumbel_tail(gaps, self.gamma)
+        with np.errstate(over="ignore"):
+            return 1.0 / (1.0 + np.exp(self.gamma * gaps))
 
     @property
     def bounded_range(self) -> float:
@@ -219,8 +221,8 @@ class ExponentialMechanism(PureNoisyMax):
         return np.minimum(self.cost_cap(moments), bounded_range_alpha(self.bounded_range, moments))
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the exact law of the label."""
-        return outcomes.exponential_mechanism_outcomes(counts, self.gamma)
+        """Returns e^{gamma n_j} / sum_k e^{gamma n_k}."""
+        return np.asarray(softmax(self.gamma * counts, axis=1))
 
 
 # Permute-and-flip: exponential noise on every count, drawn without any.
@@ -262,7 +264,8 @@ class PermuteAndFlip(PureNoisyMax):
 
     def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
         """Returns e^{-gamma D}/2 for D >= 0, and one minus its mirror image below."""
-        return outcomes.exponential_noise_tail(gaps, self.gamma)
+        ahead = np.exp(-self.gamma * np.abs(gaps)) / 2.0
+        return np.where(gaps >= 0, ahead, 1.0 - ahead)
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
         """Returns the exact law of the label."""
