@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.accounting.conversions import LATTICE, FloatArray, check_delta
+from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms.base import (
     Mechanism,
     ReleasesFeatureSums,
@@ -38,6 +38,7 @@ from pate_tf.aggregation.noise import SystemNoise, check_drawable, check_scales
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.audit import statistics
 from pate_tf.audit.statistics import CONFIDENCE, Event
+from pate_tf.core import validation
 from pate_tf.core.sensitive import FeatureSums, VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
@@ -655,7 +656,7 @@ def audit_mechanism(
         ValueError: if the mechanism draws no noise, is not registered, or claims nothing finite;
             if delta, seconds or draws are out of range.
     """
-    check_delta(delta)
+    validation.between(0, 1, delta=delta)
     check_mechanism(mechanism)
     if isinstance(mechanism, ReleasesFeatureSums):
         check_scales(mechanism)

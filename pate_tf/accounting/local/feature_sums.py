@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import exp, isfinite, pi, sqrt
+from math import exp, pi, sqrt
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -14,11 +14,11 @@ from pate_tf.accounting.conversions import (
     LATTICE,
     SAFETY_MARGIN,
     FloatArray,
-    check_delta,
     gaussian_dp_epsilon,
     least,
 )
 from pate_tf.accounting.local.base import SILO_CHARGES, SecureHistogram
+from pate_tf.core import validation
 
 CHANGED: Final = 2.0  # L2 norms: by how much one record replaced moves the sums at most
 LEAST_STEPS: Final = 8.0  # scale of a silo's share of the noise, in lattice steps
@@ -62,7 +62,7 @@ class SecureFeatureSums(Charge):
     silos and nothing else, so that at least `least_silos - colluding` honest shares of noise are in
     it, which reach sigma. A record's vector has an L2 norm of at most 1, so a record replaced moves
     the total by at most 2, as does an owner added, removed or replaced whose records have a norm of
-    at most 1 together. Holds against whoever sees the total, all that `threshold` parties and
+    at most 1 together. Holds against anyone who sees the total, all that `threshold` parties and
     `colluding` silos know, and where silos drop out (docs/theory_secure.md, Theorems V8 and V9).
 
     Attributes:
@@ -89,10 +89,8 @@ class SecureFeatureSums(Charge):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
-        if not (isfinite(self.sigma) and 0.0 < self.sigma <= 2.0**30):
-            raise ValueError(f"sigma: expected above 0 and up to 2**30, got {self.sigma}")
-        if not 1 <= self.num_features < MOST_NUMBERS:
-            raise ValueError(f"num_features: expected 1 to {MOST_NUMBERS:,}")
+        validation.between(0, 2.0**30, ends="(]", sigma=self.sigma)
+        validation.whole(1, MOST_NUMBERS - 1, num_features=self.num_features)
         if not 1 <= self.colluding < self.least_silos <= MOST_SILOS:
             raise ValueError(
                 f"least_silos: expected more than the {self.colluding} that may collude, 1 or "
@@ -155,7 +153,8 @@ class SecureFeatureSums(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
         moved = CHANGED * number**0.5 / self.sigma
-        smooth = gaussian_dp_epsilon(moved, check_delta(delta) * exp(-number * self.log_ratio))
+        validation.between(0, 1, delta=delta)
+        smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
         return (smooth + 2.0 * number * self.log_ratio) * (1.0 + SAFETY_MARGIN)
 
     @classmethod
@@ -170,8 +169,7 @@ class SecureFeatureSums(Charge):
         Raises:
             ValueError: if epsilon or a field is out of its range.
         """
-        if not (isfinite(epsilon) and epsilon > 0.0):
-            raise ValueError(f"epsilon: expected a number above 0, got {epsilon}")
+        validation.positive(epsilon=epsilon)
 
         def holds(sigma: float) -> bool:
             return cls(sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
