@@ -409,7 +409,7 @@ def test_histograms_do_not_show_themselves():
     "order, beta, sigma, b", [(1.0, 0.1, 1, 0), (2, 0.0, 1, 0), (2, 0.1, 0, 0), (2, 0.1, 1, -1)]
 )
 def test_gaussian_rdp_refuses_what_is_out_of_range(order, beta, sigma, b):
-    with pytest.raises(ValueError, match="(order|beta|sigma|b): expected in"):
+    with pytest.raises(ValueError, match=r"(order|beta|sigma|b): expected in"):
         gaussian_smooth_sensitivity_rdp(order, beta=beta, sigma=sigma, b=b)
 
 

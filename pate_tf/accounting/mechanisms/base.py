@@ -610,6 +610,10 @@ class ReleasesFeatureSums(Mechanism):
     num_clusters: int | None = None
     released_in_words: ClassVar[str]
 
+    def number_charged(self, num_queries: int) -> int:
+        """Returns one, however many labels are computed; none for none."""
+        return min(super().number_charged(num_queries), 1)
+
     @property
     @abstractmethod
     def standard_deviation(self) -> float:

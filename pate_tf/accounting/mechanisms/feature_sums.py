@@ -19,10 +19,10 @@ from pate_tf.accounting.mechanisms.base import (
     OfSigma,
     OneScale,
     ReleasesFeatureSums,
-    check_positive,
     register,
 )
 from pate_tf.accounting.outcomes import IntArray
+from pate_tf.core import validation
 
 CHANGED = 2.0  # lengths: by how much one record replaced moves the sums at most
 # Records over classes, over the noise on a number of a sum: n over the number of classes, as class
@@ -82,10 +82,6 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         """Private records over classes from which labels of sums are worth their cost."""
         return FEWEST_OF_CLASS * self.sigma
 
-    def number_charged(self, num_queries: int) -> int:
-        """Returns one, however many labels are worked out; none for none."""
-        return min(super().number_charged(num_queries), 1)
-
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns 2 l (l+1) / sigma^2, [num_moments]."""
         return CHANGED**2 * moments * (moments + 1.0) / (2.0 * self.sigma**2)
@@ -139,9 +135,8 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("scale", self.scale)
-        if self.num_clusters != int(self.num_clusters) or self.num_clusters < 1:
-            raise ValueError(f"num_clusters: expected at least 1, got {self.num_clusters}")
+        validation.positive(scale=self.scale)
+        validation.whole(1, num_clusters=self.num_clusters)
 
     @classmethod
     def of_scale(cls, scale: float, num_clusters: int = 1) -> LaplaceClusterCounts:
@@ -162,10 +157,6 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     def noise_scales(self) -> Mapping[str, float]:
         """The scale, in records."""
         return {"scale": self.scale}
-
-    def number_charged(self, num_queries: int) -> int:
-        """Returns one, however many labels are computed; none for none."""
-        return min(check_num_queries(num_queries), 1)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of randomised response at `pure_epsilon`, [num_moments]."""
