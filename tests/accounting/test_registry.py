@@ -145,7 +145,7 @@ def test_every_release_is_a_charge_that_says_what_it_lacks():
 def test_no_file_of_the_library_asks_what_kind_a_charge_is():
     """Members are told apart by what they say of themselves."""
     kinds = {kind.__name__ for kind in MEMBERS.values()}
-    kinds |= {"Mechanism", "PureNoisyMax", "AdditiveNoisyMax"}
+    kinds |= {"PureNoisyMax", "AdditiveNoisyMax"}
     asked = []
     for path in LIBRARY.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
