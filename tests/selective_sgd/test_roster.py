@@ -38,7 +38,7 @@ def test_a_roster_says_who_and_how(tmp_path):
     assert found.privacy.kind == "none" and found.holders == 1
     assert [found.number(name) for name in found.names] == [0, 1]
     with pytest.raises(ValueError, match="on the roster"):
-        found.number("somebody")
+        found.number("another")
 
 
 def test_gaussian_noise_brings_its_own_defaults(tmp_path):
