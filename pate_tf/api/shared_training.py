@@ -302,6 +302,7 @@ def train_on(
 ) -> RunReport:
     """As `run`, on data that are at hand."""
     settings, privacy = asked.settings, asked.privacy
+    privacy.check(settings)  # before anything is stored
     features = features_of(asked.representation, public, reporting, seed=settings.seed)
     raw, holders = models.dealt(examples, settings, asked.records_each)
     shares = [features.records(share) for share in raw]

@@ -226,6 +226,19 @@ class Privacy(CheckedSettings):
         """What is protected: "record" or "participant"."""
         return "record" if self.kind in ("none", "record") else "participant"
 
+    def check(self, settings: Settings) -> None:
+        """Raises ValueError if settings of a run don't go with what protects uploads."""
+        if self.is_gaussian and settings.protocol != "synchronous":
+            raise ValueError(
+                f"protocol: expected 'synchronous' with Gaussian noise, so that it is averaged "
+                f"over participants, got {settings.protocol!r}"
+            )
+        if self.kind == "record" and settings.download < 1.0:
+            raise ValueError(
+                f"download: expected 1 with privacy record, whose gradients are those at the "
+                f"server's parameters, got {settings.download}"
+            )
+
     def training(
         self, settings: Settings, num_parameters: int, holders: int = 1
     ) -> Training | None:
@@ -242,20 +255,11 @@ class Privacy(CheckedSettings):
         """
         if self.kind == "none" or self.target_epsilon is None:
             return None
-        if self.is_gaussian and settings.protocol != "synchronous":
-            raise ValueError(
-                f"protocol: expected 'synchronous' with Gaussian noise, so that it is averaged "
-                f"over participants, got {settings.protocol!r}"
-            )
+        self.check(settings)
         if self.kind == "sparse_vector":
             number = settings.num_uploaded(num_parameters)
             return _sparse_vector(self.target_epsilon, self.delta, number, settings.rounds)
         is_record = self.kind == "record"
-        if is_record and settings.download < 1.0:
-            raise ValueError(
-                f"download: expected 1 with privacy record, whose gradients are those at the "
-                f"server's parameters, got {settings.download}"
-            )
         found = noise_for(
             self.target_epsilon,
             delta=self.delta,
