@@ -114,8 +114,9 @@ def run_together(folder: pathlib.Path, names, *, dies=None) -> dict[str, list[En
     end = time.monotonic() + 4 * PATIENCE
     try:
         while running:
-            errors = {name: one.err.read_text() for name, one in running.items()}
-            assert time.monotonic() < end, errors
+            assert time.monotonic() < end, {
+                name: one.err.read_text() for name, one in running.items()
+            }
             for name, one in list(running.items()):
                 one.process.join(0.05)
                 if one.process.is_alive():
