@@ -299,3 +299,34 @@ def test_sums_of_a_table_tell_its_classes_apart(tmp_path):
     # .931 +- .011 over seeds of the noise; the majority class has .81.
     assert len(right) == 1_500 and right.mean() > 0.86
     assert right[truth[found.query_indices] == 1].mean() > 0.5
+
+
+def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(tmp_path, monkeypatch):
+    """Twelve hundred records of digits at epsilon 0.5, where sums of features would be noise."""
+    for name in ("STEPS", "STUDENT_STEPS"):
+        monkeypatch.setattr(contrastive, name, 30)
+    data = pate_tf.datasets.load("digits")
+    sums = FeatureSums(directory=tmp_path / "run").fit(data.private, data.pool)
+    stored = sums.stored
+    assert sorted(stored.centres) == sorted(stored.cluster_counts) == [10, 20]
+    for number, counts in stored.cluster_counts.items():
+        assert counts.values.shape == (number, 10)
+        by_class = np.bincount(data.private.labels, minlength=10)
+        assert (counts.values.sum(axis=0) == by_class * LATTICE).all()
+    with Labeller(sums, epsilon=0.5, delta=1e-5) as labeller:
+        plan = labeller.plan(data.pool)
+        labels = labeller.label(data.pool)
+        again = labeller.label(data.pool)
+    assert plan.mechanism.num_clusters == 20 and plan.mechanism.pure_epsilon <= 0.5
+    assert plan.mechanism.scale == pytest.approx(4.0)
+    assert "delta 0" in str(plan) and "each cluster of the pool" in str(plan)
+    assert labels.cost.epsilon <= 0.5 and again.cost == labels.cost
+    assert labels.released.noisy_sums.shape == (20, 10)
+    noise = labels.released.noisy_sums - stored.cluster_counts[20].values
+    assert 0.3 < np.abs(noise).mean() / (4.0 * LATTICE) < 3.0
+    student = pate_tf.Student("supervised", steps=2).fit(data.pool, labels)
+    published = pate_tf.publish(student, tmp_path / "released")
+    page = (tmp_path / "released" / "privacy_statement.md").read_text()
+    assert published.statement.epsilon <= 0.5 and "at delta 0" in page, page
+    assert "clusters" in page and "feature vector" not in page
+    assert published.statement.num_queries == len(data.pool)
