@@ -2,7 +2,8 @@
 
 250 silos share MNIST's private records, and every answer goes through a silo's own door. Whatever
 was measured is kept in `--folder`: the same command goes on where it was stopped. `--quick` shows
-in a few seconds that everything runs, on the embedded digits. `--picture=FILE` draws the students.
+in a few seconds that everything runs, on the embedded digits. `--only sums` compares feature sums
+of silos with those of one holder. `--picture=FILE` draws the students.
 `--teachers ridge` takes least squares on features of the public pool instead of forests.
 """
 
@@ -18,7 +19,7 @@ from benchmarks.silos import central, skew, survival, tables
 from benchmarks.silos.kept import Bench
 from benchmarks.silos.setting import FOREST, FULL, QUICK, TEACHERS
 
-PARTS = ("survival", "secure", "skew", "students")
+PARTS = ("survival", "secure", "skew", "students", "sums")
 
 
 def main() -> int:
@@ -51,6 +52,10 @@ def main() -> int:
         print(f"\nstudents\n\n{tables.students(found)}")
         if flags.picture is not None:
             tables.draw(found, flags.picture)
+    if "sums" in flags.only:
+        from benchmarks.silos import sums
+
+        print(f"\nsums\n\n{tables.sums(list(sums.rows(bench)))}", flush=True)
     return 0
 
 

@@ -92,6 +92,17 @@ def skew(rows: Sequence[Row]) -> str:
     return table(head, map(cells, rows))
 
 
+def sums(rows: Sequence[Row]) -> str:
+    """Labels from feature sums of silos and of one holder."""
+    head = ("records", "silos", "epsilon", "noise on a number", "labels right")
+    cells = [
+        (row["silos"], f"{row['number']:,}", f"{row['epsilon']:g}", f"{row['noise']:.1f}")
+        for row in rows
+    ]
+    rights = [f"{100 * row['right']:.2f} %" for row in rows]
+    return table(head, [(*cell, right) for cell, right in zip(cells, rights, strict=True)])
+
+
 def students(rows: Sequence[Row]) -> str:
     """Students by what silos paid."""
 

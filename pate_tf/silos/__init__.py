@@ -1,12 +1,12 @@
-"""Silos: teachers that never leave their owners, and a coordinator that need not be trusted.
+"""Silos: records that never leave their owners, and a coordinator that need not be trusted.
 
     silo = pate_tf.silos.Silo("policy.toml", classifier, num_classes=10, folder="silo/sensitive")
     coordinator = pate_tf.silos.Coordinator("roster.toml", silos=[silo], folder="runs/mine")
     labels = coordinator.label(data.pool, num_queries=100)
 
-Each silo trains a teacher on its own data, answers public queries with a vote that protects it, and
-keeps its own account of what that cost. Nothing here imports TensorFlow before a teacher or a
-strategy needs it.
+Each silo shares sums of its records' features, or trains a teacher and answers public queries with
+a vote that protects it, and keeps its own account of what that cost. Nothing here imports
+TensorFlow before a teacher or a strategy needs it.
 """
 
 import importlib
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pate_tf.silos.policy import Policy
     from pate_tf.silos.roster import Asking, Member, Roster
     from pate_tf.silos.silo import Silo
+    from pate_tf.silos.simulation import simulated_total
+    from pate_tf.silos.teachers import SiloSums
 
 # Where each public name is defined.
 _MODULES = {
@@ -26,9 +28,20 @@ _MODULES = {
     "Policy": "policy",
     "Roster": "roster",
     "Silo": "silo",
+    "SiloSums": "teachers",
+    "simulated_total": "simulation",
 }
 
-__all__ = ["Asking", "Coordinator", "Member", "Policy", "Roster", "Silo"]
+__all__ = [
+    "Asking",
+    "Coordinator",
+    "Member",
+    "Policy",
+    "Roster",
+    "Silo",
+    "SiloSums",
+    "simulated_total",
+]
 
 
 def __getattr__(name: str) -> Any:
