@@ -65,7 +65,9 @@ def simulated_total(
         raise ValueError(
             f"vectors: expected {release.num_features + 1} numbers, got {vectors.shape[1]}"
         )
-    is_there = ~np.isin(silos, list(without)) if without else np.ones(len(silos), np.bool_)
+    is_there = (
+        ~np.isin(silos, np.array(list(without))) if without else np.ones(len(silos), np.bool_)
+    )
     num_silos = len(np.unique(silos[is_there]))
     if num_silos < release.least_silos:
         return None

@@ -1,15 +1,19 @@
 """Silos, parties and a coordinator together: in one process, and on real ports."""
 
 import threading
+import types
 
 import numpy as np
 import pytest
 from silo_helpers import NUM_CLASSES, batch, queries, silo, teacher
 from transport_helpers import LIMITS, PARTIES, SILOS
 
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.silos import Asking, Coordinator, Member, Roster
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.silos import Asking, Coordinator, Member, Roster, SiloSums
 from pate_tf.silos.clients import PartyConnection, SiloConnection
 from pate_tf.silos.messages import Reason, Refusal, SealedShares
 from pate_tf.silos.secure.keys import PartyKeys
@@ -29,6 +33,10 @@ POOL = Pool(
     ),
 )
 TRUE = teacher(POOL.inputs)
+SUMS = SecureFeatureSums(1.0, 3, 2, 1, 4, 1)
+MADE_UP = np.arange(4 * NUM_CLASSES).reshape(4, NUM_CLASSES) * 2**25
+ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
+FOUND = SiloSums(sums=FeatureSums(MADE_UP), representation="encoder")
 SECURE = {"name": "secure_histogram", "sigma": 0.5, "num_parties": 4, "threshold": 1}
 
 
@@ -65,11 +73,14 @@ def test_a_simulation_adds_votes_up_in_secret_and_goes_on_after_a_kill(tmp_path)
         assert labels.cost.number == 10
 
 
-@pytest.mark.parametrize("mechanism", [SECURE, {"name": "randomised_response"}])
+@pytest.mark.parametrize("mechanism", [SECURE, {"name": "randomised_response"}, SUMS.to_dict()])
 def test_a_round_over_the_network(tmp_path, certificates, mechanism):
+    are_sums = mechanism["name"] == SUMS.name
     keys = [PartyKeys.generate(name) for name in PARTIES]
+    silo_keys = {name: PartyKeys.generate(name) for name in SILOS if are_sums}
     identities = [one.identity for one in keys]
-    line = PartyService(identities, limits=LIMITS, seconds=60.0)
+    of_silos = [one.identity for one in silo_keys.values()]
+    line = PartyService(identities, silos=of_silos, limits=LIMITS, seconds=60.0)
     roster = made_up_roster(SILOS)
     stop = threading.Event()
     with Coordinator(
@@ -93,8 +104,11 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
             one = silo(
                 tmp_path / name,
                 silo=name,
-                sealer=PartySealer(identities),
+                model=FOUND if are_sums else teacher,
+                sealer=PartySealer(identities, silos=of_silos, keys=silo_keys.get(name)),
+                allowed=(mechanism["name"],),
                 least_sigma=0.1,
+                least_silos=2,
                 most_epsilon_per_query=100.0,
                 epsilon_budget=1e6,
             )
@@ -103,7 +117,7 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
                 one.serve(connection, until=until, sleep=lambda seconds: None)
 
         running = [(serve_silo, {"name": name}) for name in SILOS]
-        known = {one.name: one for one in identities}
+        known = {one.name: one for one in (*identities, *of_silos)}
         for one in keys:
             name = one.identity.name
             party = PartyConnection(
@@ -121,14 +135,21 @@ def test_a_round_over_the_network(tmp_path, certificates, mechanism):
         for one in threads:
             one.start()
         try:
-            labels = coordinator.ask(POOL, np.arange(20))
+            if are_sums:
+                found = coordinator.result_of_sums(coordinator.open_total(POOL, ENCODER))
+            else:
+                labels = coordinator.ask(POOL, np.arange(20))
         finally:
             stop.set()
             for one in threads:
                 one.join()
             server.stop()
-    assert (labels.labels == TRUE[:20]).mean() > 0.7
-    assert labels.cost.number == 20
+    if are_sums:
+        noise = (found / LATTICE - 2 * MADE_UP / LATTICE) / SUMS.total_sigma(2)
+        assert 1e-3 < np.abs(noise).max() < 8.0
+    else:
+        assert (labels.labels == TRUE[:20]).mean() > 0.7
+        assert labels.cost.number == 20
 
 
 @pytest.mark.parametrize("changes", [{"num_parties": 6, "threshold": 2}, {"num_parties": 5}])
