@@ -1,4 +1,4 @@
-"""What the tests of the analysis share: votes, paid ledgers, and the script run in this process."""
+"""What the tests of the analysis share: votes, ledgers, and the script run in this process."""
 
 import dataclasses
 import json
@@ -41,7 +41,9 @@ def random_labels(num_teachers, num_queries, *, num_classes=10, seed=0):
     return np.where(agree, truth, rng.integers(num_classes, size=(num_teachers, num_queries)))
 
 
-def pay(folder, counts, *, mechanism=MECHANISM, ensemble="ab" * 32, budget=None, delta=DELTA):
+def release_labels(
+    folder, counts, *, mechanism=MECHANISM, ensemble="ab" * 32, budget=None, delta=DELTA
+):
     """Labels queries with the given counts through a real labeller; returns the labels."""
     table = np.asarray(counts)
     with Ledger.open(

@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from analysis_helpers import DELTA, MECHANISM, GivenNoise, golden_counts, pay, random_labels
+from analysis_helpers import (
+    DELTA,
+    MECHANISM,
+    GivenNoise,
+    golden_counts,
+    random_labels,
+    release_labels,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,10 +51,10 @@ LAPLACE = LaplaceNoisyMax(0.05)
 
 def source_of(*groups, **changes):
     answered = tuple(AnsweredVotes(*group) for group in groups)
-    paid = Counter()
+    charges = Counter()
     for group in answered:
-        paid[group.mechanism] += group.counts.num_queries + group.num_unanswered
-    facts = {"groups": answered, "num_charged": paid, "identity": lambda: "these votes"}
+        charges[group.mechanism] += group.counts.num_queries + group.num_unanswered
+    facts = {"groups": answered, "num_charged": charges, "identity": lambda: "these votes"}
     return VoteSource(**(facts | changes))
 
 
@@ -97,9 +104,9 @@ def test_representations_hide_votes():
 
 
 def test_ledger_groups_by_mechanism_and_counts_lost_answers(tmp_path):
-    pay(tmp_path, golden_counts("H1", 4))
-    pay(tmp_path, golden_counts("H3", 3), mechanism=LAPLACE)
-    pay(tmp_path, golden_counts("H2", 2))
+    release_labels(tmp_path, golden_counts("H1", 4))
+    release_labels(tmp_path, golden_counts("H3", 3), mechanism=LAPLACE)
+    release_labels(tmp_path, golden_counts("H2", 2))
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
         with ledger.exclusive():
             ledger.debit(LAPLACE, [b"lost in a crash."], secure_noise=False)
@@ -115,7 +122,7 @@ def test_ledger_groups_by_mechanism_and_counts_lost_answers(tmp_path):
 
 def test_withheld_queries_are_counted(tmp_path):
     mechanism = ConfidentGaussianNoisyMax(threshold=240.0, sigma_threshold=9.0, sigma=30.0)
-    released = pay(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
+    released = release_labels(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
     with Ledger.read(tmp_path) as ledger:
         (group,) = analysis_votes.read_ledgers([ledger], votes_needed=True).groups
     assert group.counts.num_queries == released.num_answered
@@ -123,7 +130,7 @@ def test_withheld_queries_are_counted(tmp_path):
 
 
 def test_ledger_summary_tells_of_seeds_and_raised_budgets(tmp_path):
-    pay(tmp_path, golden_counts("H1", 2), budget=3.0)
+    release_labels(tmp_path, golden_counts("H1", 2), budget=3.0)
     with Ledger.open(
         tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=3.0
     ) as ledger:
@@ -156,8 +163,8 @@ def test_an_empty_ledger_costs_nothing(tmp_path):
 def test_kinds_of_data_independent_accounting():
     config = AnalysisConfig()
 
-    def kinds(paid):
-        return set(data_independent_guarantees(paid, config))
+    def kinds(charges):
+        return set(data_independent_guarantees(charges, config))
 
     every = {"moments_theorem_2", "tight_moments", "composition", "strong_composition"}
     assert kinds({LAPLACE: 5}) == every

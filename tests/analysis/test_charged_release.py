@@ -15,9 +15,9 @@ from analysis_helpers import (
     GivenNoise,
     analysed,
     golden_counts,
-    pay,
     read_ledger,
     read_run,
+    release_labels,
     release_of,
 )
 from statement_helpers import state
@@ -63,7 +63,7 @@ def zero(sigma):
 
 
 def test_it_is_charged_before_noise_is_drawn_and_then_read_again(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     labels_alone, charged_by_then = spent(tmp_path), []
 
     def noise(sigma):
@@ -82,10 +82,10 @@ def test_it_is_charged_before_noise_is_drawn_and_then_read_again(tmp_path):
 
 
 def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     release(tmp_path, zero)
     before = spent(tmp_path)
-    pay(tmp_path, golden_counts("H1", 5))
+    release_labels(tmp_path, golden_counts("H1", 5))
     assert spent(tmp_path) > before
     # Other votes now: the earlier draw is not theirs, and nothing is charged for the refusal.
     with pytest.raises(ValueError, match="expected the votes and plan of the earlier release from"):
@@ -94,10 +94,10 @@ def test_labels_that_are_charged_later_stand_on_top_of_it(tmp_path):
 
 
 def test_a_discarded_draw_stays_charged(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     release(tmp_path, zero)
     one = spent(tmp_path)
-    pay(tmp_path, golden_counts("H1", 5))
+    release_labels(tmp_path, golden_counts("H1", 5))
     with pytest.raises(ValueError, match="discard_earlier"):
         release(tmp_path, no_noise)
     second = release(tmp_path, zero, discard_earlier=True)
@@ -111,7 +111,7 @@ def test_a_discarded_draw_stays_charged(tmp_path):
 @pytest.mark.parametrize("drawn", [False, True])
 def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, discard, drawn):
     """The reviewer's attack: bounds at the true votes are printed, then a plan is chosen."""
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     if drawn:
         assert release(tmp_path, zero).plan_was_fixed
     before = kinds(tmp_path)
@@ -127,7 +127,7 @@ def test_no_plan_but_the_one_from_before_there_were_votes(tmp_path, discard, dra
 def test_a_plan_of_ones_own_is_fixed_with_the_ledger(tmp_path):
     own = PlannedRelease(profile=0.6, confidence=0.95)
     Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA, planned_release=own).close()
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     with pytest.raises(BudgetMismatch):
         Ledger.open(
             tmp_path, ensemble_digest="ab" * 32, delta=DELTA, planned_release=PlannedRelease()
@@ -154,7 +154,7 @@ def test_a_ledger_of_an_earlier_version_takes_one_plan_late(tmp_path):
 
 def test_what_can_not_be_released_is_not_charged(tmp_path):
     mechanism = ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=60.0, sigma=30.0)
-    pay(tmp_path, golden_counts("H1", 30), mechanism=mechanism)
+    release_labels(tmp_path, golden_counts("H1", 30), mechanism=mechanism)
     before = kinds(tmp_path)
     with pytest.raises(ValueError, match="noise that answers every query"):
         release(tmp_path, no_noise)
@@ -168,9 +168,9 @@ def account(folder, *, optional, noise):
 
 def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
     folder = tmp_path / "sensitive"
-    pay(folder, golden_counts("H1", 30))
+    release_labels(folder, golden_counts("H1", 30))
     budget = spent(folder) * 1.001
-    pay(folder, golden_counts("H1", 0), budget=budget)
+    release_labels(folder, golden_counts("H1", 0), budget=budget)
     with pytest.raises(BudgetExceeded, match="epsilon_budget: expected at most 0 new releases"):
         account(tmp_path, optional=False, noise=GivenNoise(no_noise))
     report = account(tmp_path, optional=True, noise=GivenNoise(no_noise))
@@ -181,7 +181,7 @@ def test_a_budget_refuses_it_and_a_default_release_is_left_out(tmp_path):
 
 
 def test_reports_state_labels_and_releases_apart(tmp_path):
-    pay(tmp_path / "sensitive", golden_counts("H1", 30))
+    release_labels(tmp_path / "sensitive", golden_counts("H1", 30))
     first, second = (
         account(tmp_path, optional=False, noise=GivenNoise(noise)).publishable
         for noise in (zero, no_noise)
@@ -199,10 +199,10 @@ def test_reports_state_labels_and_releases_apart(tmp_path):
 
 
 def test_a_statement_made_after_it_must_include_it(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     labels_alone = spent(tmp_path)
     release(tmp_path, zero)
-    released = pay(tmp_path, golden_counts("H1", 1))
+    released = release_labels(tmp_path, golden_counts("H1", 1))
     with Ledger.read(tmp_path) as ledger:
         statement = state(tmp_path, released)
         check_statement(statement, ledger)
@@ -212,7 +212,7 @@ def test_a_statement_made_after_it_must_include_it(tmp_path):
 
 def test_a_seeded_draw_is_on_record_for_ever(tmp_path):
     folder = tmp_path / "sensitive"
-    pay(folder, golden_counts("H1", 30))
+    release_labels(folder, golden_counts("H1", 30))
     for noise in (SeededNoise(3), GivenNoise(no_noise)):
         report = account(tmp_path, optional=False, noise=noise)
         assert report.publishable["secure_noise"] is False
@@ -222,11 +222,13 @@ def test_a_seeded_draw_is_on_record_for_ever(tmp_path):
 
 
 def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     exact = analysis_release._prepared
 
     def slow(*arguments):
-        pay(tmp_path, golden_counts("H1", 1))  # would wait two minutes for a lock, then fail
+        release_labels(
+            tmp_path, golden_counts("H1", 1)
+        )  # would wait two minutes for a lock, then fail
         return exact(*arguments)
 
     monkeypatch.setattr(analysis_release, "_prepared", slow)
@@ -236,7 +238,7 @@ def test_others_may_write_while_the_exact_cost_is_computed(tmp_path, monkeypatch
 
 
 def test_a_draw_that_fails_once_it_is_charged_is_charged_again(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
 
     def broken(sigma):
         raise OSError("no entropy")
@@ -279,20 +281,20 @@ POINTS = [f"{kind}_{step}" for kind in ("debit", "released") for step in ("writt
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_every_step_it_is_never_cheaper_than_what_left(tmp_path, point):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     labels_alone = spent(tmp_path)
     killed = start(tmp_path, PATE_TF_FAULT_POINT=point)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "")
-    paid, kept = point != "debit_written", point == "released_committed"
-    assert (spent(tmp_path) > labels_alone) is paid
+    was_charged, kept = point != "debit_written", point == "released_committed"
+    assert (spent(tmp_path) > labels_alone) is was_charged
     assert ("released" in kinds(tmp_path)) is kept
     first = release(tmp_path, no_noise if kept else zero)
-    assert kinds(tmp_path).count("release") == 1 + (paid and not kept)
+    assert kinds(tmp_path).count("release") == 1 + (was_charged and not kept)
     assert release(tmp_path, no_noise) == first
 
 
 def test_two_processes_draw_once(tmp_path):
-    pay(tmp_path, golden_counts("H1", 30))
+    release_labels(tmp_path, golden_counts("H1", 30))
     children = [
         subprocess.Popen(
             [sys.executable, "-c", CHILD, str(tmp_path)],

@@ -30,8 +30,10 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def source_of(*groups, labels=None):
     answered = tuple(AnsweredVotes(*group) for group in groups)
-    paid = {group.mechanism: group.counts.num_queries + group.num_unanswered for group in answered}
-    return VoteSource(groups=answered, num_charged=paid, identity=str, labels=labels)
+    charges = {
+        group.mechanism: group.counts.num_queries + group.num_unanswered for group in answered
+    }
+    return VoteSource(groups=answered, num_charged=charges, identity=str, labels=labels)
 
 
 def label_source(num_teachers=30, num_queries=25):

@@ -7,8 +7,8 @@ from analysis_helpers import (
     GivenNoise,
     Script,
     golden_counts,
-    pay,
     read_run,
+    release_labels,
     release_of,
 )
 from statement_helpers import check, state
@@ -22,7 +22,7 @@ from pate_tf.statement.check import add_release
 def make_run(folder) -> artifacts.RunDirectory:
     """A run with a student of 50 queries and its statement."""
     run = artifacts.RunDirectory(folder)
-    write(run, state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50))))
+    write(run, state(run.sensitive, release_labels(run.sensitive, golden_counts("H1", 50))))
     artifacts.write_text(run.released / "privacy_statement.md", "old")
     return run
 
@@ -82,12 +82,12 @@ def test_a_sanitised_epsilon_is_held_against_the_kept_draw(tmp_path):
 
 def test_a_plan_that_came_after_votes_is_told(tmp_path):
     run = artifacts.RunDirectory(tmp_path)
-    pay(run.sensitive, golden_counts("H1", 20))
+    release_labels(run.sensitive, golden_counts("H1", 20))
     shutil.rmtree(run.sensitive)
-    # Whoever lost a ledger may have seen its votes.
+    # Those who lost a ledger may have seen its votes.
     opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
     Ledger.open(run.sensitive, **opened, acknowledge_reset=True).close()
-    write(run, state(run.sensitive, pay(run.sensitive, golden_counts("H1", 50))))
+    write(run, state(run.sensitive, release_labels(run.sensitive, golden_counts("H1", 50))))
     release(run)
     add_release(run)
     statement = values(run)
@@ -122,7 +122,7 @@ def test_the_statement_of_another_ledger_is_left_alone(tmp_path):
 
 def test_a_run_without_a_student_has_no_page(tmp_path):
     run = artifacts.RunDirectory(tmp_path)
-    pay(run.sensitive, golden_counts("H1", 5))
+    release_labels(run.sensitive, golden_counts("H1", 5))
     assert add_release(run) is None
 
 

@@ -6,7 +6,7 @@ from benchmarks import number_of_teachers
 from pate_tf.representations import contrastive
 
 
-def test_it_prints_a_row_for_each_number_and_one_for_class_sums(capsys, monkeypatch):
+def test_it_prints_a_row_for_each_number_and_one_for_feature_sums(capsys, monkeypatch):
     monkeypatch.setattr(contrastive, "STEPS", 20)
     arguments = ["--dataset=digits", "--numbers", "20", "40", "--epsilons", "0.5", "50"]
     number_of_teachers.main([*arguments, "--draws=2"])

@@ -17,8 +17,8 @@ from analysis_helpers import (
     Script,
     golden,
     golden_counts,
-    pay,
     random_labels,
+    release_labels,
 )
 
 from pate_tf.accounting.charge import rounded_up
@@ -194,7 +194,7 @@ def test_flags_of_a_release_need_one(run, tmp_path, h1, flag):
 
 def test_a_charge_without_a_draw_is_not_charged_again_unasked(succeed, tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 30))
+    release_labels(folder, golden_counts("H2", 30))
     plan = ReleaseRequest(kinds=("sanitised",), delta=DELTA).plan(
         MECHANISM, num_queries=30, num_teachers=250, num_classes=10
     )
@@ -352,7 +352,7 @@ def test_the_number_of_classes_is_never_read_off_the_votes(run, succeed, tmp_pat
 
 def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_path):
     folder = tmp_path / "run" / "sensitive"
-    pay(folder, golden_counts("H1", 30))
+    release_labels(folder, golden_counts("H1", 30))
     drawn = {
         succeed(*flags, "--release=sanitised").report["sanitised"]["epsilon"]
         for flags in (
@@ -370,7 +370,7 @@ def test_a_ledger_has_one_draw_whichever_way_it_is_analysed(run, succeed, tmp_pa
     assert refused.code == 1
     assert "which were released already" in refused.err
     other = tmp_path / "other"
-    pay(other, golden_counts("H2", 30), ensemble="cd" * 32)
+    release_labels(other, golden_counts("H2", 30), ensemble="cd" * 32)
     refused = run(f"--ledger={folder},{other}", "--release=sanitised")
     assert refused.code == 1
     assert "expected one ledger, got several" in refused.err
@@ -628,8 +628,8 @@ def test_an_output_that_cannot_be_written_gets_one_line(run, tmp_path, h1):
 
 def test_prints_a_ledger(succeed, tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 30), budget=20.0)
-    pay(folder, golden_counts("H3", 10))
+    release_labels(folder, golden_counts("H2", 30), budget=20.0)
+    release_labels(folder, golden_counts("H3", 10))
     ended = succeed(f"--ledger={folder}")
     with Ledger.read(folder) as ledger:
         spent, remaining = ledger.spent().epsilon, ledger.remaining()
@@ -655,7 +655,7 @@ def test_prints_a_ledger(succeed, tmp_path):
 
 
 def test_the_file_names_the_ledger_too(succeed, tmp_path):
-    pay(tmp_path / "run/sensitive", golden_counts("H2", 3))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H2", 3))
     by_folder = succeed(f"--ledger={tmp_path}/run/sensitive").report
     by_file = succeed(f"--ledger={tmp_path}/run/sensitive/ledger.sqlite3").report
     assert by_folder == by_file
@@ -663,8 +663,10 @@ def test_the_file_names_the_ledger_too(succeed, tmp_path):
 
 def test_composes_several_ensembles(run, succeed, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    pay(first, golden_counts("H1", 30))
-    pay(second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=GaussianNoisyMax(40.0))
+    release_labels(first, golden_counts("H1", 30))
+    release_labels(
+        second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=GaussianNoisyMax(40.0)
+    )
     alone = [succeed(f"--ledger={folder}").report for folder in (first, second)]
     both = succeed(f"--ledger={first},{second}").report
     assert both["queries"] == 50
@@ -680,8 +682,8 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
 
 def test_ledgers_of_different_deltas_need_one(run, succeed, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    pay(first, golden_counts("H1", 3))
-    pay(second, golden_counts("H1", 3), ensemble="cd" * 32, delta=1e-6)
+    release_labels(first, golden_counts("H1", 3))
+    release_labels(second, golden_counts("H1", 3), ensemble="cd" * 32, delta=1e-6)
     assert "delta: expected one, as the ledgers differ" in run(f"--ledger={first},{second}").err
     assert succeed(f"--ledger={first},{second}", "--delta=1e-7").report["delta"] == 1e-7
     assert succeed(f"--ledger={second}").report["delta"] == 1e-6
@@ -689,7 +691,7 @@ def test_ledgers_of_different_deltas_need_one(run, succeed, tmp_path):
 
 def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 3))
+    release_labels(folder, golden_counts("H2", 3))
     for file in (folder / "votes").iterdir():
         file.unlink()
     (folder / "votes").rmdir()
@@ -702,8 +704,8 @@ def test_a_ledger_without_votes_is_accounted_data_independently(run, succeed, tm
 
 
 def test_analyses_a_run(succeed, tmp_path):
-    pay(tmp_path / "run/sensitive", golden_counts("H2", 30))
-    pay(tmp_path / "run/sensitive", golden_counts("H3", 20))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H2", 30))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H3", 20))
     report = succeed(f"--train_dir={tmp_path}/run", "--release=sanitised").report
     table = np.concatenate([golden_counts("H2", 30), golden_counts("H3", 20)])
     file = save(tmp_path / "counts.npy", table)
@@ -722,7 +724,7 @@ def test_analyses_a_run(succeed, tmp_path):
 
 
 def test_writes_into_the_run_folder(script, tmp_path, capsys):
-    pay(tmp_path / "run/sensitive", golden_counts("H2", 3))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H2", 3))
     ended = script.run(tmp_path, capsys, f"--train_dir={tmp_path}/run", "--output_dir=")
     assert ended.code == 0
     assert (tmp_path / "run/sensitive/analysis.json").exists()
@@ -736,7 +738,7 @@ def test_a_ledger_is_charged_for_a_release_only_when_asked_to(succeed, tmp_path)
         with Ledger.read(tmp_path / "run/sensitive") as ledger:
             return ledger.history()[-1].kind
 
-    pay(tmp_path / "run/sensitive", golden_counts("H2", 3))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H2", 3))
     ended = succeed(flag)
     assert last_row() == "answers"
     assert "sanitised" not in ended.report
@@ -752,7 +754,7 @@ def test_a_ledger_is_charged_for_a_release_only_when_asked_to(succeed, tmp_path)
 
 def test_a_threshold_is_accounted_but_not_released(succeed, run, tmp_path):
     mechanism = ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=60.0, sigma=30.0)
-    pay(tmp_path / "run/sensitive", golden_counts("H3", 20), mechanism=mechanism)
+    release_labels(tmp_path / "run/sensitive", golden_counts("H3", 20), mechanism=mechanism)
     ended = succeed(f"--train_dir={tmp_path}/run")
     assert set(ended.report["bounds"]) == {"paper", "two_sided"}
     assert "sanitised" not in ended.report
@@ -762,7 +764,7 @@ def test_a_threshold_is_accounted_but_not_released(succeed, run, tmp_path):
 
 
 def test_what_is_said_about_the_mechanism_must_agree_with_the_ledger(run, succeed, tmp_path):
-    pay(tmp_path / "run/sensitive", golden_counts("H2", 3))
+    release_labels(tmp_path / "run/sensitive", golden_counts("H2", 3))
     run_flag = f"--train_dir={tmp_path}/run"
     succeed(run_flag, "--noise_eps=0.05", "--mechanism=permute_and_flip")
     for arguments in (
@@ -782,7 +784,7 @@ def test_a_missing_or_damaged_ledger_gets_one_line(run, tmp_path):
     assert_refused(run(f"--train_dir={tmp_path}/nowhere"), tmp_path)
     assert not (tmp_path / "nowhere").exists()
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 3))
+    release_labels(folder, golden_counts("H2", 3))
     content = bytearray((folder / "ledger.sqlite3").read_bytes())
     content[50:90] = bytes(40)
     (folder / "ledger.sqlite3").write_bytes(content)
@@ -792,7 +794,7 @@ def test_a_missing_or_damaged_ledger_gets_one_line(run, tmp_path):
 
 def test_damaged_votes_get_one_line(run, tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 3))
+    release_labels(folder, golden_counts("H2", 3))
     (votes,) = (folder / "votes").iterdir()
     votes.write_bytes(votes.read_bytes()[:-30])
     assert_refused(run(f"--train_dir={tmp_path}/run"), tmp_path)
@@ -800,7 +802,7 @@ def test_damaged_votes_get_one_line(run, tmp_path):
 
 def test_sums_up_a_run(succeed, run, tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H2", 30))
+    release_labels(folder, golden_counts("H2", 30))
     assert "The run" not in succeed(f"--train_dir={tmp_path}/run").out
     teachers = {"nb_teachers": 250, "dataset": "digits", "teacher_accuracy_mean": 0.8312}
     student = {"queries": 30, "answered": 30, "label_accuracy": 0.9, "student_accuracy": 0.8766}
@@ -818,7 +820,7 @@ def test_sums_up_a_run(succeed, run, tmp_path):
 def test_a_run_is_read_before_its_ledger_is_charged(succeed, run, tmp_path):
     """Public data without labels have no accuracy; a broken report must not cost a draw."""
     folder, flags = tmp_path / "run/sensitive", (f"--train_dir={tmp_path}/run", RELEASE)
-    pay(folder, golden_counts("H2", 30))
+    release_labels(folder, golden_counts("H2", 30))
     teachers = {"nb_teachers": 250, "dataset": "digits", "teacher_accuracy_mean": None}
     (folder / "teachers_report.json").write_text(json.dumps(teachers))
     (folder / "student_report.json").write_text("{}")

@@ -89,13 +89,13 @@ def test_killed_at_every_step_of_a_labelling_transaction(tmp_path, point):
     check_after_crash(folder, released)
     assert not read_released(released)
     stored = 0 if point.startswith("opened") else 5
-    paid = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("debit_committed") :])
+    charged = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("debit_committed") :])
     answered = stored + 10 * (point in FAULT_POINTS[FAULT_POINTS.index("answers_committed") :])
     with open_ledger(folder) as ledger:
-        assert (ledger.spent().num_queries, ledger.num_answered) == (paid, answered)
+        assert (ledger.spent().num_queries, ledger.num_answered) == (charged, answered)
         first = answers_of(label(ledger, 5, 15))
-        # Without stored answers the rerun pays again: the crash cost budget, not privacy.
-        assert ledger.spent().num_queries == paid + (0 if answered > stored else 10)
+        # Without stored answers the rerun is charged again: the crash cost budget, not privacy.
+        assert ledger.spent().num_queries == charged + (0 if answered > stored else 10)
         assert answers_of(label(ledger, 5, 15)) == first
 
 

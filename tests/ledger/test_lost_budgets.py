@@ -122,7 +122,7 @@ def test_an_acknowledged_reset_is_told_for_ever_and_charged_again(folder):
         assert ledger.was_reset
         assert ledger.spent().epsilon == epsilon_of(10)
         found = ledger.all_ensembles()
-        # What was charged again is what the earlier ledger paid: counted once.
+        # What was charged again is what the earlier ledger was charged: counted once.
         assert found.charges == {MECHANISM: 10}
     assert Ledger.read(folder).guard is None
 

@@ -1,7 +1,7 @@
 """Ledgers that older versions wrote: `version_1` by the commit before releases, `version_2` after.
 
 Each holds six queries of every mechanism, answered on undecided teachers, and a raised budget;
-version 2 two paid releases besides. `expected.json` is what the code that wrote it said of it.
+version 2 two charged releases besides. `expected.json` is what the code that wrote it said of it.
 """
 
 import json

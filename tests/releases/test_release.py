@@ -521,7 +521,7 @@ GATE_TABLES = {
 @pytest.mark.parametrize("delta", [0.02, pytest.param(0.2, marks=pytest.mark.long)])
 def test_gate_is_private_on_all_pairs(tables, mechanism, bound, moment, eta, delta):
     """The hockey-stick divergence of the whole mechanism, exactly, for many budgets."""
-    # Every teacher answers all equal queries alike, so that histograms are vote tables.
+    # Every teacher gives all equal queries one answer, so that histograms are vote tables.
     distances = np.abs(tables[:, None, 0] - tables[None, :, 0]).sum(axis=-1) // 2
     first, second = np.nonzero(distances == 1)
     interesting = 0

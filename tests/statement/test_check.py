@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from analysis_helpers import DELTA, MECHANISM, golden_counts, pay
+from analysis_helpers import DELTA, MECHANISM, golden_counts, release_labels
 from statement_helpers import check, state
 
 from pate_tf.accounting.composition import smallest_epsilon
@@ -26,15 +26,15 @@ SANITISED = {"epsilon": 0.001, "delta": DELTA, "confidence": 0.99, "worst_case_e
 @pytest.fixture
 def charged(tmp_path):
     """A ledger of two students, and the statement of the second."""
-    first = pay(tmp_path, golden_counts("H1", 5))
-    second = pay(tmp_path, golden_counts("H2", 7))
+    first = release_labels(tmp_path, golden_counts("H1", 5))
+    second = release_labels(tmp_path, golden_counts("H2", 7))
     assert first.ledger_rows != second.ledger_rows
     return tmp_path, state(tmp_path, second)
 
 
 def test_against_replacing_an_owner_the_whole_ledger_counts_at_two_moved_teachers(tmp_path):
-    pay(tmp_path, golden_counts("H1", 5))
-    statement = state(tmp_path, pay(tmp_path, golden_counts("H2", 7)), unit="owner")
+    release_labels(tmp_path, golden_counts("H1", 5))
+    statement = state(tmp_path, release_labels(tmp_path, golden_counts("H2", 7)), unit="owner")
     check(tmp_path, statement)
     said = statement["epsilon_ensemble_replaced"]
     assert said > statement["epsilon_ensemble"]
@@ -45,11 +45,11 @@ def test_against_replacing_an_owner_the_whole_ledger_counts_at_two_moved_teacher
 
 def test_a_reset_can_not_be_hidden(tmp_path):
     folder = tmp_path / "run/sensitive"
-    pay(folder, golden_counts("H1", 5))
+    release_labels(folder, golden_counts("H1", 5))
     shutil.rmtree(folder)
     opened = {"ensemble_digest": "ab" * 32, "delta": DELTA}
     Ledger.open(folder, **opened, acknowledge_reset=True).close()
-    statement = state(folder, pay(folder, golden_counts("H2", 7)))
+    statement = state(folder, release_labels(folder, golden_counts("H2", 7)))
     check(folder, statement)
     assert statement["ledger_was_reset"] is True
     assert "THE LEDGER WAS RESET" in statement["one_ledger"][0]
@@ -57,7 +57,7 @@ def test_a_reset_can_not_be_hidden(tmp_path):
     assert page.splitlines()[2].startswith("**THE LEDGER WAS RESET")
     with pytest.raises(ValueError, match="expected the ledger's ledger_was_reset True, got False"):
         check(folder, {**statement, "ledger_was_reset": False})
-    # What the lost ledger paid for is part of what the ensemble cost.
+    # What the lost ledger was charged for is part of what the ensemble cost.
     assert statement["epsilon_ensemble"] > statement["epsilon"]
 
 
@@ -69,9 +69,9 @@ def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path
         opened = {"ensemble_digest": ensemble, "delta": DELTA, "records": records}
         Ledger.open(folder, **opened).close()
         ledgers.append((folder, ensemble))
-    pay(ledgers[0][0], golden_counts("H1", 5))
+    release_labels(ledgers[0][0], golden_counts("H1", 5))
     statement = state(
-        ledgers[1][0], pay(ledgers[1][0], golden_counts("H2", 7), ensemble=ledgers[1][1])
+        ledgers[1][0], release_labels(ledgers[1][0], golden_counts("H2", 7), ensemble=ledgers[1][1])
     )
     check(ledgers[1][0], statement)
     expected, _ = smallest_epsilon({MECHANISM: 12}, DELTA)
@@ -86,7 +86,7 @@ def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path
 def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
     folder, statement = charged
     check(folder, statement)
-    pay(folder, golden_counts("H3", 9))
+    release_labels(folder, golden_counts("H3", 9))
     check(folder, statement)
 
 
@@ -148,7 +148,7 @@ def test_a_student_can_not_be_signed_by_the_head_before_it_was_charged(charged, 
 
 
 def test_a_budget_is_that_of_the_quoted_row(tmp_path):
-    released = pay(tmp_path, golden_counts("H1", 5), budget=3.0)
+    released = release_labels(tmp_path, golden_counts("H1", 5), budget=3.0)
     before = state(tmp_path, released)
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger:
         ledger.raise_budget(epsilon_budget=9.0, delta=DELTA, i_understand_this_weakens_privacy=True)
@@ -162,7 +162,7 @@ def test_a_budget_is_that_of_the_quoted_row(tmp_path):
 
 
 def test_a_row_that_was_never_answered_taught_nobody(tmp_path):
-    released = pay(tmp_path, golden_counts("H1", 5))
+    released = release_labels(tmp_path, golden_counts("H1", 5))
     with (
         Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=DELTA) as ledger,
         ledger.exclusive(),
@@ -176,7 +176,7 @@ def test_a_row_that_was_never_answered_taught_nobody(tmp_path):
 
 def test_withheld_queries_are_no_answers(tmp_path):
     mechanism = ConfidentGaussianNoisyMax(threshold=240.0, sigma_threshold=9.0, sigma=30.0)
-    released = pay(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
+    released = release_labels(tmp_path, golden_counts("H1", 50), mechanism=mechanism)
     assert 0 < released.num_answered < released.num_queries
     check(tmp_path, state(tmp_path, released))
 
@@ -194,8 +194,8 @@ def test_what_the_rows_do_not_say_is_not_checked(charged):
 def test_another_ledger_with_the_same_rows_does_not_vouch(charged, tmp_path_factory):
     _, statement = charged
     other = tmp_path_factory.mktemp("other")
-    pay(other, golden_counts("H1", 5))
-    pay(other, golden_counts("H2", 7))
+    release_labels(other, golden_counts("H1", 5))
+    release_labels(other, golden_counts("H2", 7))
     with pytest.raises(ValueError, match="another history"):
         check(other, statement)
 
@@ -206,7 +206,7 @@ def test_seeded_noise_can_not_be_hidden(tmp_path, monkeypatch):
     from pate_tf.aggregation.noise import SeededNoise
 
     monkeypatch.setattr(analysis_helpers, "SystemNoise", lambda: SeededNoise(1))
-    released = pay(tmp_path, golden_counts("H1", 5))
+    released = release_labels(tmp_path, golden_counts("H1", 5))
     statement = state(tmp_path, released)
     assert statement["secure_noise"] is False
     check(tmp_path, statement)
@@ -228,7 +228,7 @@ def test_the_statement_names_the_rows_that_were_charged(charged):
 
 @pytest.fixture
 def trained(tmp_path):
-    """Two participants' ledgers, charged alike, and the statement of their model."""
+    """Two participants' ledgers, charged the same, and the statement of their model."""
     charge = NoisyTraining(sampling_rate=0.1, noise_multiplier=1.0, rounds=20)
     folders = [tmp_path / "one", tmp_path / "other"]
     for number, folder in enumerate(folders):
