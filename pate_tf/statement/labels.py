@@ -102,7 +102,7 @@ NOT_RELEASED: Final = {
     "feature_sums": (
         "The private records and their feature vectors.",
         "The raw sums: the sum of feature vectors of each class without noise.",
-        "The number of records of each class without noise.",
+        "The number of records of each class, and in each cluster, without noise.",
     ),
 }
 FIXED_QUERIES: Final = (
