@@ -103,9 +103,7 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
         assert not (tmp_path / "forged").exists()
         found = published(labels, "out")
     assert found.statement.num_neighbours == 10
-    assert (
-        "the 10 public inputs that look most like it" in (tmp_path / "out" / PAGE_FILE).read_text()
-    )
+    assert "the 10 public inputs nearest to it" in (tmp_path / "out" / PAGE_FILE).read_text()
     stated = json.loads((tmp_path / "out" / "privacy_statement.json").read_text())
     assert stated["num_neighbours"] == 10
 
