@@ -115,12 +115,7 @@ def audit_canaries(
     """Puts canaries among a run's records and guesses from the release which are in.
 
     >>> import pate_tf
-    >>> data = pate_tf.datasets.load("digits")
-    >>> sums = pate_tf.FeatureSums(directory=folder / "canaries", representation="raw")
-    >>> sums = sums.fit(data.private, data.pool)
-    >>> with pate_tf.Labeller(sums, epsilon=4.0, delta=1e-5) as labeller:
-    ...     labels = labeller.label(data.pool)
-    >>> found = pate_tf.audit.audit_canaries(folder / "canaries", data=data)
+    >>> found = pate_tf.audit.audit_canaries(folder / "audited")
     >>> found.outcome, found.lower_bound <= found.claimed
     ('passed', True)
 

@@ -26,7 +26,7 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
-from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, noise_check
+from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, is_too_small, noise_check
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import PrivateExamples
@@ -126,9 +126,10 @@ def audit_run(
     >>> import pate_tf
     >>> data = pate_tf.datasets.load("digits")
     >>> sums = pate_tf.FeatureSums(directory=folder / "audited", representation="raw")
-    >>> sums = sums.fit(data.private, data.pool)
-    >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
-    ...     labels = labeller.label(data.pool)
+    >>> student = pate_tf.Student("supervised", steps=20)
+    >>> fitted = pate_tf.fit(
+    ...     data, method="feature_sums", epsilon=4.0, delta=1e-5, source=sums, student=student)
+    >>> published = fitted.publish(folder / "audited" / "released")
     >>> pate_tf.audit.audit_run(folder / "audited", data=data).outcome
     'passed'
 
@@ -681,8 +682,6 @@ def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
 
 
 def _noise_of_sums(run: Run, stored: Any, exact: IntArray | None) -> Iterator[Check]:
-    from scipy import stats
-
     from pate_tf.aggregation.feature_sums import sums_digest
 
     if not (run.sensitive / "ledger.sqlite3").exists():
@@ -698,18 +697,17 @@ def _noise_of_sums(run: Run, stored: Any, exact: IntArray | None) -> Iterator[Ch
             answer = ledger.stored_answers([digest]).get(digest)
             if answer is None or answer.noisy_counts is None:
                 continue
-            true = stored.sums.values if exact is None else exact
-            noise = (np.array(answer.noisy_counts).reshape(true.shape) - true) / LATTICE
-            sigma = mechanism.noise_scales["sigma"]
-            tail = stats.chi2.cdf(float(np.square(noise).sum()) / sigma**2, noise.size)
-            too_little, too_much = tail < FALSE_ALARM, tail > 1.0 - FALSE_ALARM
-            drawn = np.array(answer.noisy_counts).reshape(true.shape)
-            yield _seed_check(row.sequence, mechanism.draw_sums, true, drawn.tolist())
+            table = stored.sums.values if exact is None else exact
+            if mechanism.num_clusters is not None:
+                table = stored.cluster_counts[mechanism.num_clusters].values
+            drawn = np.array(answer.noisy_counts).reshape(table.shape)
+            yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn.tolist())
+            noise, claimed = (drawn - table) / LATTICE, mechanism.standard_deviation
             yield Check(
                 name=f"noise of the sums released in row {row.sequence}",
-                how="released sums less those of the records; chi-squared test at 1e-6",
-                outcome=VIOLATION if too_little else WARNING if too_much else PASSED,
-                found=f"standard deviation {noise.std():.4g}, claimed {sigma:.4g}",
+                how="released sums less those of the records; their variance is tested at 1e-6",
+                outcome=VIOLATION if is_too_small(noise, claimed) else PASSED,
+                found=f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}",
                 blind_spot="noise of the right size that somebody can predict",
             )
 

@@ -1,0 +1,354 @@
+"""Audits of all mechanisms at the README's settings, power, canaries, membership inference.
+
+`python -m benchmarks.audit --seconds=40` takes about ten minutes of processor time; `--publish`
+writes docs/audit_results.md and its picture from what was measured. Data are the embedded digits.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
+
+import pate_tf
+from benchmarks.paper.membership import Attacked, canaries_show
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.mechanisms import (
+    ConfidentGaussianNoisyMax,
+    ExponentialMechanism,
+    GaussianFeatureSums,
+    GaussianHistogram,
+    GaussianNoisyMax,
+    LaplaceClusterCounts,
+    LaplaceNoisyMax,
+    Mechanism,
+    PermuteAndFlip,
+    StabilityGate,
+)
+from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.aggregation.feature_sums import sums_by_class
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.audit import mechanism as audits
+from pate_tf.audit.statistics import rate_at_false_positives
+from pate_tf.models.encoder import record_vectors
+from pate_tf.selective_sgd.settings import Privacy, Settings
+
+DELTA = 1e-5
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+PAGE, PICTURE = DOCS / "audit_results.md", DOCS / "pictures" / "audit.png"
+ERRORS = (0.5, 0.35, 0.25, 0.15, 0.1, 0.05)  # by which the noise is too small
+SHADOWS = 64
+EPSILONS = (0.5, 1.0, 4.0)  # of the students that are attacked
+
+Rows = list[dict[str, Any]]
+
+
+def mechanisms() -> list[Mechanism]:
+    """Returns all mechanisms at the README's settings; sums and gates at an epsilon of 1."""
+    target = Target(epsilon=1.0, delta=DELTA, num_queries=1)
+    return [
+        LaplaceNoisyMax.of_scale(20.0),
+        PermuteAndFlip.of_scale(20.0),
+        ExponentialMechanism.of_scale(20.0),
+        GaussianNoisyMax(40.0),
+        GaussianHistogram(40.0),
+        ConfidentGaussianNoisyMax(200.0, 150.0, 40.0),
+        StabilityGate(epsilon=1.0, delta=DELTA / 3.0),
+        target.least_noise(GaussianFeatureSums.of_scale),
+        LaplaceClusterCounts(2.0, 20),
+    ]
+
+
+def bounds(seconds: float) -> Rows:
+    """Audits every mechanism for about so many seconds."""
+    rows = []
+    for one in mechanisms():
+        found = audits.audit_mechanism(one, delta=DELTA, seconds=seconds)
+        rows.append(found.to_dict())
+        print(f"{found.summary}: {found.outcome}, {found.lower_bound:.3g} of {found.claimed:.3g}")
+    return rows
+
+
+def power(seconds: float) -> Rows:
+    """Finds the smallest error of those tried that is caught in about so many seconds."""
+    rows = []
+    for one in mechanisms():
+        with tempfile.TemporaryDirectory() as name, audits.own_registry(pathlib.Path(name)):
+            releases = audits.Releases(one, DELTA, pathlib.Path(name))
+            if releases.is_batched:  # what a gate draws has no scale
+                continue
+            deltas = (DELTA, *audits.DELTAS)
+            pairs = audits.neighbouring_pairs(one)
+            pair = audits.most_telling_pair(releases, pairs, deltas, releases.claims(1, deltas))
+            for probe in (200, 10_000):
+                began = time.monotonic()
+                releases.draw(pair, probe, progress=lambda done: None)
+                each = (time.monotonic() - began) / probe
+            number = max(int(seconds / each), 4 * audits.FEWEST)
+            smallest = None
+            for error in ERRORS:
+                if not audits.is_caught(releases, pair, number, deltas, 1.0 - error):
+                    break
+                smallest = error
+        rows.append({"mechanism": one.summary(), "error": smallest, "draws": number})
+        print(f"{one.summary()}: an error of {smallest} is caught by {number:,} draws")
+    return rows
+
+
+# Membership inference on students: likelihood ratios from shadow runs.
+
+
+def membership() -> Rows:
+    """Attacks students of noisy sums, of sums without noise, and a model of the records."""
+    data = pate_tf.datasets.load("digits")
+    private, pool = data.private, data.pool
+    records = _vectors(private.inputs)
+    public, labels = _vectors(pool.inputs), np.asarray(private.labels)
+    rows = []
+    for name, epsilon in (
+        ("a model of the records themselves", None),
+        ("student of exact sums", float("inf")),
+        *((f"student of noisy sums, epsilon {one:g}", one) for one in EPSILONS),
+    ):
+        generator = np.random.default_rng(11)
+        is_in = generator.random((SHADOWS, len(labels))) < 0.5
+        scores = np.stack([_scores(records, labels, public, own, epsilon) for own in is_in])
+        members, others = _ratios(scores, is_in)
+        rate = rate_at_false_positives(members, others, 1e-3)
+        order = np.argsort(np.concatenate([members, others]))
+        ranks = np.empty(len(order))
+        ranks[order] = np.arange(len(order))
+        auc = (ranks[: len(members)].mean() - (len(members) - 1) / 2) / len(others)
+        rows.append({"what": name, "epsilon": epsilon, "tpr": rate, "auc": float(auc)})
+        print(f"{name}: TPR {rate:.2%} at FPR .1 %, AUC {auc:.3f}")
+    return rows
+
+
+def _vectors(inputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    flat = np.asarray(inputs, np.float32).reshape(len(inputs), -1)
+    return record_vectors(flat, None)
+
+
+def _scores(
+    records: npt.NDArray[np.float64],
+    labels: npt.NDArray[np.int64],
+    public: npt.NDArray[np.float64],
+    own: npt.NDArray[np.bool_],
+    epsilon: float | None,
+) -> npt.NDArray[np.float64]:
+    """Trains on some of the records; returns the log-odds of each record's own label."""
+    if epsilon is None:
+        model = LogisticRegression(C=100.0, max_iter=200).fit(records[own], labels[own])
+    else:
+        sums = sums_by_class(records[own], labels[own], num_classes=10)
+        if np.isfinite(epsilon):
+            target = Target(epsilon=epsilon, delta=DELTA, num_queries=1)
+            mechanism = target.least_noise(GaussianFeatureSums.of_scale)
+            sums = mechanism.draw_sums(sums, SystemNoise())
+        values = sums / LATTICE
+        given = (public @ values / np.maximum(np.linalg.norm(values, axis=0), 1e-9)).argmax(axis=1)
+        if len(np.unique(given)) < 2:
+            return np.zeros(len(labels))
+        model = LogisticRegression(C=100.0, max_iter=200).fit(public, given)
+    chance = np.full((len(labels), 10), 1e-9)
+    chance[:, model.classes_] = model.predict_proba(records)
+    own_chance = np.clip(chance[np.arange(len(labels)), labels], 1e-9, 1 - 1e-9)
+    return np.log(own_chance / (1.0 - own_chance))
+
+
+def _ratios(
+    scores: npt.NDArray[np.float64], is_in: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns log likelihood ratios of members and of others; each run against all the others.
+
+    (Carlini et al. 2022, arXiv 2112.03570, with Gaussians of a common variance.)
+    """
+    members, others = [], []
+    for run in range(len(scores)):
+        rest = np.arange(len(scores)) != run
+        with_it = np.where(is_in[rest], scores[rest], np.nan)
+        without = np.where(is_in[rest], np.nan, scores[rest])
+        means = np.nanmean(with_it, axis=0), np.nanmean(without, axis=0)
+        variance = (np.nanvar(with_it, axis=0) + np.nanvar(without, axis=0)) / 2.0 + 1e-6
+        ratio = (means[0] - means[1]) * (scores[run] - (means[0] + means[1]) / 2.0) / variance
+        members.append(ratio[is_in[run]])
+        others.append(ratio[~is_in[run]])
+    return np.concatenate(members), np.concatenate(others)
+
+
+# Canaries in whole runs.
+
+
+def canaries() -> Rows:
+    """Puts canaries into runs of both methods, and into shared training by record."""
+    data = pate_tf.datasets.load("digits")
+    rows = []
+    with tempfile.TemporaryDirectory() as name, audits.own_registry(pathlib.Path(name)):
+        root = pathlib.Path(name)
+        for epsilon in (1.0, 8.0):
+            privacy = Privacy(
+                kind="record", target_epsilon=epsilon, sampling_rate=1.0, momentum=0.0
+            )
+            settings = Settings(
+                num_participants=2, rounds=3, upload=1.0, protocol="synchronous", learning_rate=1.0
+            )
+            run = Attacked(
+                settings=settings,
+                privacy=privacy,
+                records_each=300,
+                noise=SystemNoise(),
+                folder=str(root / f"shared_{epsilon:g}"),
+            )
+            found = canaries_show(data.private, run)
+            rows.append({"what": "shared training by record", "claimed": epsilon, "found": found})
+            print(f"shared training, epsilon {epsilon:g}: at least {found:.3g}")
+    return rows
+
+
+# The page.
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Returns the page of results."""
+    lines = [
+        "# What audits found",
+        "",
+        f"Made by `{found['command']}` in {found['processor_seconds']:.0f} s of processor time "
+        f"({found['seconds']:.0f} s beside other work). Lower bounds have confidence 99.9 %; "
+        "[audits](audit.md) says what they mean.",
+        "",
+        "![Claimed and found epsilon as functions of delta](pictures/audit.png)",
+        "",
+        "## Mechanisms",
+        "",
+        f"At delta {DELTA:g}, for the number of queries whose bound is the largest share of its "
+        "claim. A bound of 0 means that so few draws show nothing at this delta; the picture has "
+        "larger ones.",
+        "",
+        *_table(
+            ("mechanism", "queries", "claimed", "at least", "if Gaussian", "half noise", "draws"),
+            (
+                (
+                    f"`{one['summary']}`",
+                    f"{one['group']:,}",
+                    f"{one['claimed']:.3g}",
+                    f"{one['lower_bound']:.3g}",
+                    f"{one['gaussian_estimate']:.3g}",
+                    "caught" if one["control_caught"] else "not caught",
+                    f"{one['num_draws']:,}",
+                )
+                for one in found["bounds"]
+            ),
+        ),
+        "## Power",
+        "",
+        f"The smallest of {', '.join(f'{100 * one:g}' for one in ERRORS)} % by which the noise is "
+        f"too small that was caught, in about {found['power_seconds']:.0f} s each beside other "
+        "work; more time finds smaller ones.",
+        "",
+        *_table(
+            ("mechanism", "error caught", "draws"),
+            (
+                (
+                    f"`{one['mechanism']}`",
+                    "none of them" if one["error"] is None else f"{100 * one['error']:g} %",
+                    f"{one['draws']:,}",
+                )
+                for one in found["power"]
+            ),
+        ),
+        "## Membership inference on students",
+        "",
+        f"Likelihood ratios (Carlini et al. 2022) with {SHADOWS} shadow runs on the digits: who of "
+        "1,200 records is among the half that a run learnt from. At a false positive rate of .1 % "
+        "chance finds .1 %.",
+        "",
+        *_table(
+            ("model", "true positives at .1 % false ones", "AUC"),
+            (
+                (one["what"], f"{one['tpr']:.2%}", f"{one['auc']:.3f}")
+                for one in found["membership"]
+            ),
+        ),
+        "## Shared training by record",
+        "",
+        "A third of one participant's 300 records are canaries, two participants, three rounds, "
+        "all records in every round, no momentum; confidence 95 % from one run.",
+        "",
+        *_table(
+            ("run", "claimed epsilon", "at least"),
+            (
+                (one["what"], f"{one['claimed']:g}", f"{one['found']:.3g}")
+                for one in found["canaries"]
+            ),
+        ),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
+    shown = [head, ["---"] * len(head), *rows]
+    return [*("| " + " | ".join(row) + " |" for row in shown), ""]
+
+
+def picture(rows: Rows, path: pathlib.Path) -> None:
+    """Draws claims and bounds as functions of delta, a panel for each mechanism."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 8.0), dpi=110, layout="constrained")
+    for axes, one in zip(figure.subplots(3, 3).ravel(), rows, strict=False):
+        deltas = [point["delta"] for point in one["curve"]]
+        for name, label, style in (
+            ("claimed", "claimed", {"color": "#0072B2"}),
+            ("lower_bound", "at least", {"color": "#D55E00", "linestyle": "--"}),
+        ):
+            axes.semilogx(deltas, [point[name] for point in one["curve"]], label=label, **style)
+        axes.set_title(one["mechanism"]["name"], fontsize=9)
+        axes.set_xlabel("delta", fontsize=8)
+        axes.set_ylabel("epsilon", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Reads the flags, measures, prints; publishes if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=40.0, help="for each mechanism")
+    parser.add_argument("--power_seconds", type=float, default=8.0, help="for each error tried")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write what was measured")
+    parser.add_argument("--publish", action="store_true", help=f"write {PAGE.name} and its picture")
+    asked = parser.parse_args()
+    began, processor = time.monotonic(), time.process_time()
+    found: dict[str, Any] = {
+        "membership": membership(),
+        "canaries": canaries(),
+        "bounds": bounds(asked.seconds),
+        "power": power(asked.power_seconds),
+        "power_seconds": asked.power_seconds,
+        "command": f"python -m benchmarks.audit --seconds={asked.seconds:g} "
+        f"--power_seconds={asked.power_seconds:g} --publish",
+    }
+    found["seconds"] = time.monotonic() - began
+    found["processor_seconds"] = time.process_time() - processor
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(found, indent=1))
+    text = page(found)
+    print(text)
+    if asked.publish:
+        PAGE.write_text(text)
+        picture(found["bounds"], PICTURE)
+
+
+if __name__ == "__main__":
+    main()
