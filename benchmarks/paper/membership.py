@@ -232,7 +232,7 @@ def _logits(
       along: whether logits move on as they begin to, in a straight line.
     """
     view, given = training.view, tf.constant(inputs, tf.float32)
-    model = view.assign(before, view.buffers())
+    model = view.assign(before, view.initial_buffers)
     variables = model.trainable_variables
     moves = view.pieces(tf.constant(change))
     if not along:
