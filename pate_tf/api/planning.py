@@ -230,7 +230,7 @@ class MethodComparison:
             "method": self.method,
             "commands": {method: list(self.commands(method)) for method in (PATE, FEATURE_SUMS)},
             "plan": self.plan.to_dict(),
-            "class_sums": {
+            "feature_sums": {
                 "mechanism": self.sums.to_dict(),
                 "epsilon": self.sums_epsilon,
                 "fewest_records_of_a_class": self.sums.fewest_of_class,

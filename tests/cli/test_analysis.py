@@ -866,7 +866,7 @@ def test_without_noise_methods_and_mechanisms_are_compared(succeed, run):
         "stability_gate",
         "gaussian_histogram",
     }
-    assert ended.report["delta"] == 1e-6 and "class_sums" in ended.report
+    assert ended.report["delta"] == 1e-6 and "feature_sums" in ended.report
     for text in ("Recommended", "pate student", "feature_sums", "--nb_teachers=60"):
         assert text in ended.out
     assert "Recommended" in succeed("--calibrate", "--epsilon=1").out
