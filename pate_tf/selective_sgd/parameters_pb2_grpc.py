@@ -5,7 +5,7 @@ import warnings
 
 from pate_tf.selective_sgd import parameters_pb2 as pate__tf_dot_selective__sgd_dot_parameters__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -5,7 +5,7 @@ import warnings
 
 from pate_tf.silos import silos_pb2 as pate__tf_dot_silos_dot_silos__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

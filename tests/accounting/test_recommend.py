@@ -276,7 +276,10 @@ def test_no_shown_epsilon_is_above_the_target():
         ({"num_exceptions": -1}, "num_exceptions: expected a whole number of at least 0"),
         ({"num_exceptions": 21}, "num_exceptions: expected at most the 20 queries"),
         ({"unit": "person"}, "unit: expected one of record, owner"),
-        ({"num_changed_teachers": 0}, "num_changed_teachers: expected a whole number of at least 1"),
+        (
+            {"num_changed_teachers": 0},
+            "num_changed_teachers: expected a whole number of at least 1",
+        ),
         ({"mechanism": "plurality"}, "mechanism: expected one of"),
     ],
 )

@@ -222,6 +222,8 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     student_confidence: float = 0.9
     label_share: float = 1.0
     name: ClassVar[str] = "interactive_gaussian_noisy_max"
+    # Which queries go to the teachers depends on all queries of a round.
+    draws_are_independent: ClassVar[bool] = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *(THRESHOLD, SIGMA_THRESHOLD, SIGMA),
         *(STUDENT_CONFIDENCE, LABEL_SHARE),
@@ -243,11 +245,6 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
         "Gaussian noise of standard deviation {sigma} votes is added to every class's number of "
         "votes. " + LARGEST_SUM
     )
-
-    @property
-    def draws_are_independent(self) -> bool:
-        """Only where every query may get a label of the teachers."""
-        return self.label_share == 1.0
 
     @property
     def answering(self) -> GaussianNoisyMax:
