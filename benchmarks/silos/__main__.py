@@ -55,6 +55,7 @@ def main() -> int:
     if "sums" in flags.only:
         from benchmarks.silos import sums
 
+        print(f"\n{sums.round_in_words()}", flush=True)
         print(f"\nsums\n\n{tables.sums(list(sums.rows(bench)))}", flush=True)
     return 0
 

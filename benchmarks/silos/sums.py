@@ -7,6 +7,10 @@ Labels are those of the first pass, of regression alone: the second one trains a
 
 import functools
 import math
+import pathlib
+import tempfile
+import time
+import types
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +23,7 @@ from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.core import artifacts
+from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
 from pate_tf.models.encoder import record_vectors
@@ -28,7 +33,19 @@ from pate_tf.representations.catalogue import (
     pool_features_by_name,
 )
 from pate_tf.representations.regression import labels_of, neighbourhood_averages, regress_sums
-from pate_tf.silos import simulated_total
+from pate_tf.silos import (
+    Asking,
+    Coordinator,
+    Member,
+    Policy,
+    Roster,
+    Silo,
+    SiloSums,
+    simulated_total,
+)
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.opening import simulated_parties
+from pate_tf.silos.wire import reply_to_wire
 
 DELTA = 1e-5
 ONE_HOLDER, EVEN, TWO_CLASSES, USERS = "one holder", "even", "two classes", "users"
@@ -81,6 +98,56 @@ def _row(bench: Bench, kind: str, number: int, epsilon: float) -> Row:
     labels_of_pool = labels_of(regress_sums(views, of_pool, total / LATTICE, deviation))
     right = labels_of_pool.labels == truth[labels_of_pool.query_indices]
     return {"noise": deviation, "right": float(right.mean())}
+
+
+def round_in_words(num_silos: int = 5, num_features: int = 1_152, num_classes: int = 10) -> str:
+    """Returns what one round takes in one process, with four parties and their journals.
+
+    Features and sums of records are known; made-up sums are shared, checked and opened.
+    """
+    names = [f"silo-{number}" for number in range(num_silos)]
+    keys = {name: PartyKeys.generate(name) for name in names}
+    release = SecureFeatureSums.for_epsilon(
+        0.1,
+        delta=DELTA,
+        num_features=num_features,
+        least_silos=num_silos - 1,
+        colluding=1,
+        num_parties=4,
+        threshold=1,
+    )
+    made_up = np.full((num_features + 1, num_classes), 10**9)
+    own = SiloSums(sums=FeatureSums(made_up), representation="made up")
+    encoder = types.SimpleNamespace(digest="made up", num_features=num_features)
+    pool = types.SimpleNamespace(dataset=types.SimpleNamespace(num_classes=num_classes))
+    members = tuple(Member(name=name, epsilon=1.0, queries=1) for name in names)
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root)
+        listed = [one.identity for one in keys.values()]
+        sealer, parties = simulated_parties(folder / "parties", silos=listed)
+        silos = [
+            Silo(
+                Policy(silo=name, epsilon_budget=1.0, delta=DELTA, allowed=(release.name,)),
+                own,
+                folder=None,  # an account on disk would be the silo's only one for ever
+                sealer=sealer.with_keys(keys[name]),
+            )
+            for name in names
+        ]
+        roster = Roster(run_id="benchmark", delta=DELTA, members=members)
+        asking = Asking(mechanism=release.to_dict())
+        with Coordinator(
+            roster, silos=silos, folder=folder / "c", asking=asking, secure=parties
+        ) as coordinator:
+            began, processor = time.monotonic(), time.process_time()
+            one = coordinator.open_total(pool, encoder)
+            seconds, processor = time.monotonic() - began, time.process_time() - processor
+            reply = coordinator.queue.replies(one)[names[0]]
+    size = reply_to_wire(reply).ByteSize()
+    return (
+        f"a round of {num_silos} silos and 4 parties, {made_up.size:,} numbers: {seconds:.1f} s, "
+        f"{processor:.1f} s of processor time of all together; {size:,} bytes from each silo"
+    )
 
 
 def silos_of(kind: str, labels: IntArray, number: int) -> IntArray:

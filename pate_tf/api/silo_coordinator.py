@@ -239,12 +239,14 @@ def coordinate(
                     f"parties: expected [[silo]] entries of the roster's silos in {run.parties}, "
                     f"got none of {', '.join(sorted(missing))}"
                 )
+            _release(run, roster, 1, len(listed))  # before anything is trained
             representation = _representation(run, split.pool)
             on_event(
                 f"encoder {representation.encoder_.digest[:DIGITS]}, for silos: "
                 f"{run.folder / artifacts.RELEASED / ENCODER}"
             )
-            mechanism = _release(run, roster, representation, len(listed)).to_dict()
+            width = representation.encoder_.num_features
+            mechanism = _release(run, roster, width, len(listed)).to_dict()
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,
@@ -312,16 +314,19 @@ def _representation(run: CoordinatorRun, pool: Pool) -> Representation:
 
 
 def _release(
-    run: CoordinatorRun, roster: Roster, representation: Representation, num_parties: int
+    run: CoordinatorRun, roster: Roster, num_features: int, num_parties: int
 ) -> SecureFeatureSums:
     """Returns what silos are asked to share: the least noise within epsilon."""
     if run.epsilon is None:
         raise ValueError("epsilon: expected a number with feature_sums, got none")
+    least = run.least_silos or -(-4 * len(roster.members) // 5)
+    if least > len(roster.members):
+        raise ValueError(f"least_silos: expected at most {len(roster.members)}, got {least}")
     return SecureFeatureSums.for_epsilon(
         run.epsilon,
         delta=roster.delta,
-        num_features=representation.encoder_.num_features,
-        least_silos=run.least_silos or -(-4 * len(roster.members) // 5),
+        num_features=num_features,
+        least_silos=least,
         colluding=run.colluding,
         num_parties=num_parties,
         threshold=run.threshold,

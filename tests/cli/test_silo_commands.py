@@ -154,6 +154,34 @@ def test_commands_that_are_none_and_help():
     )
 
 
+def test_feature_sums_are_refused_in_one_line_before_anything_is_trained(tmp_path):
+    names = ("party-1", "party-2", "party-3", "party-4")
+    entries = [said("party", f"--name={one}", f"--party_dir={tmp_path / one}") for one in names]
+    for name in NAMES:
+        flags = (*init_flags(tmp_path, name, "localhost:1"), "--method=feature_sums")
+        said("silo", *flags)
+        assert Policy.read(tmp_path / name / "policy.toml").allowed == ("secure_feature_sums",)
+        entries.append(said("silo", "keys", f"--silo_dir={tmp_path / name}"))
+    assert entries[-1] == said("silo", "keys", f"--silo_dir={tmp_path / NAMES[-1]}")
+    (tmp_path / "parties.toml").write_text("\n".join(entries))
+    (tmp_path / "others.toml").write_text("\n".join(entries[:-1]))
+    members = tuple(Member(name=name, epsilon=1.0, queries=1) for name in NAMES)
+    Roster(run_id="r", delta=1e-6, members=members).write(tmp_path / "roster.toml")
+    flags = ("--method=feature_sums", f"--roster={tmp_path / 'roster.toml'}")
+    flags += (f"--train_dir={tmp_path / 'run'}",)
+    parties = f"--parties={tmp_path / 'parties.toml'}"
+    for others, expected in (
+        ((parties,), "epsilon: expected a number with feature_sums, got none"),
+        ((parties, "--epsilon=1", "--least_silos=3"), "least_silos: expected at most 2, got 3"),
+        ((f"--parties={tmp_path / 'others.toml'}", "--epsilon=1"), "got none of school"),
+    ):
+        error = said("coordinator", *flags, *others, code=1)
+        assert expected in error and error.count("\n") == 1
+    assert not list((tmp_path / "run").rglob("*"))
+    serve = ("serve", f"--silo_dir={tmp_path / 'clinic'}", "--method=feature_sums")
+    assert "data: expected records" in said("silo", *serve, code=1)
+
+
 def test_a_policy_is_not_overwritten_and_names_the_only_coordinator(tmp_path):
     said("silo", *init_flags(tmp_path, "clinic", "localhost:1"))
     assert "edit it instead" in said("silo", *init_flags(tmp_path, "clinic", "a:2"), code=1)

@@ -12,6 +12,7 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
 from pate_tf.accounting.local.estimates import survival
 from pate_tf.silos import Roster
+from pate_tf.statement.check import check_statement, opened_stores
 
 PAGE = (DOCS / "silos.md").read_text()
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -61,6 +62,8 @@ def test_the_program_runs_as_it_is_printed(tmp_path):
     fields = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
     assert len(fields["silos"]) == 5 and fields["student_digest"]
     assert fields["unit"] == "record" and fields["epsilon"] <= 1.0
+    with opened_stores([tmp_path / "silos" / "hospital-0" / "account"]) as stores:
+        check_statement(fields, *stores)
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
     assert "hospital-4" in page and "Who sees what" in page
     assert (tmp_path / "silos" / "hospital-0" / "account").stat().st_mode & 0o077 == 0
