@@ -54,6 +54,7 @@ def test_what_the_page_says_of_noise_and_epsilon(sigma, number, sentence):
     assert found <= shown < 1.01 * found
 
 
+@pytest.mark.long  # labels of images take a second pass, which trains a network
 def test_the_program_runs_as_it_is_printed(tmp_path):
     (tmp_path / "five_silos.py").write_text(FILES["five_silos.py"])
     ended = run_script(str(tmp_path / "five_silos.py"), folder=tmp_path)
