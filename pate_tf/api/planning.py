@@ -250,7 +250,9 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
     ...     epsilon=0.1, num_teachers=100, num_records=60_000, pool_size=9_000))
     >>> found.method
     'feature_sums'
-    >>> print(found)  # the tables, and the commands to type
+    >>> print(found)
+    Methods for epsilon 0.1 at delta 1e-05, for every record
+    ...
 
     Raises:
         ValueError: if a number is out of range, or no mechanism can be planned for.

@@ -11,7 +11,10 @@ import pytest
 import pate_tf
 from pate_tf.representations import contrastive
 
-MODULES = ("data", "datasets", "teachers", "labeller", "labels", "student")
+MODULES = (
+    *("api.data", "api.datasets", "api.teachers", "api.labeller", "queries.labels"),
+    *("api.student", "api.feature_sums", "api.fit", "api.planning"),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +36,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_give_what_they_say(module, names):
     found = doctest.DocTestFinder(exclude_empty=True).find(
-        importlib.import_module(f"pate_tf.api.{module}"), globs=names
+        importlib.import_module(f"pate_tf.{module}"), globs=names
     )
     examples = [test for test in found if test.examples]
     assert examples

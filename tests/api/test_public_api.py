@@ -224,7 +224,7 @@ WRONG = {
     ),
     "an unknown name": (
         lambda data, folder: pate_tf.Teachers("nn", directory=folder).fit(data.private),
-        "model: expected one of cnn",
+        "model: expected one of ridge, nearest_mean",
     ),
     "a function of something else": (
         lambda data, folder: pate_tf.Teachers(lambda data: 3, directory=folder).fit(data.private),
