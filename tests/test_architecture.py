@@ -34,9 +34,10 @@ MAY_IMPORT = {
     "api": "core net accounting ledger aggregation analysis statement data models teachers "
     "selective_sgd students representations queries serving silos",
     "audit": "core accounting ledger aggregation statement models teachers serving api",
+    "beam": "core aggregation data models teachers serving api",
     # Of teachers, students and queries their settings alone: tests/cli/test_one_call.py.
     "cli": "core net accounting ledger aggregation analysis statement teachers selective_sgd "
-    "students queries silos api audit",
+    "students queries silos api audit beam",
 }
 RIGHT_OF_THE_BOUNDARY = ("students", "representations", "queries", "serving")
 # Packages and files that start without TensorFlow.

@@ -22,7 +22,16 @@ from pate_tf.ledger.chain import canonical_json, fault_point
 BELOW = 1.0 - 2.0**-40  # more than is lost by rounding, so that no norm is above 1
 
 
+OWNER_STEP = 2.0**-32  # in which an owner's vectors are added up: the order does not matter
+
+
 @np.errstate(all="ignore")  # a warning would tell of a record
+def owner_steps(vectors: npt.NDArray[np.float64]) -> IntArray:
+    """Returns vectors in whole steps of `OWNER_STEP`, int64; numbers beyond 8 or NaN are 0."""
+    is_usable = np.abs(vectors) <= 8.0
+    return np.rint(np.where(is_usable, vectors, 0.0) / OWNER_STEP).astype(np.int64)
+
+
 def sums_by_class(
     vectors: npt.NDArray[np.float64],
     labels: IntArray,
@@ -48,17 +57,44 @@ def sums_by_class(
     Returns:
         In steps of 1 / LATTICE.
     """
-    classes, found = labels, vectors
-    unit: IntArray = np.arange(len(labels))
-    if owners is not None:
-        _, owner = np.unique(owners, return_inverse=True)
-        pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
-        together = np.zeros((len(pairs), vectors.shape[1]))
-        np.add.at(together, place, vectors)
-        unit, classes = pairs // num_classes, pairs % num_classes
-        norms = np.sqrt(np.bincount(unit, np.square(together).sum(axis=1)))
-        found = together / np.maximum(norms, 1.0)[unit, None]
-    steps = np.trunc(found * (LATTICE * BELOW))
+    if owners is None:
+        return _verified(vectors, np.arange(len(labels)), labels, num_classes)
+    _, owner = np.unique(owners, return_inverse=True)
+    pairs, place = np.unique(owner * num_classes + labels, return_inverse=True)
+    totals = np.zeros((len(pairs), vectors.shape[1]), np.int64)
+    np.add.at(totals, place, owner_steps(vectors))
+    return sums_of_owners(
+        totals, pairs // num_classes, pairs % num_classes, num_classes=num_classes
+    )
+
+
+def sums_of_owners(
+    totals: IntArray, owners: IntArray, classes: IntArray, *, num_classes: int
+) -> IntArray:
+    """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
+
+    Args:
+      totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
+        num_features + 1]`.
+      owners: a number for the owner of each pair, `[num_pairs]`.
+      classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
+      num_classes: number of classes.
+
+    Returns:
+      As `sums_by_class`.
+    """
+    together = totals * OWNER_STEP
+    norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
+    shortened = together / np.maximum(norms, 1.0)[owners, None]
+    return _verified(shortened, owners, classes, num_classes)
+
+
+@np.errstate(all="ignore")  # a warning would tell of a record
+def _verified(
+    vectors: npt.NDArray[np.float64], unit: IntArray, classes: IntArray, num_classes: int
+) -> IntArray:
+    """Returns sums by class of units' vectors that are together of a norm of at most 1."""
+    steps = np.trunc(vectors * (LATTICE * BELOW))
     # Whole numbers of at most 2^20, whose squares int64 adds up exactly. NaN compares as false.
     is_short: npt.NDArray[np.bool_] = np.abs(steps).max(axis=1) <= LATTICE
     squares = np.square(np.where(is_short[:, None], steps, 0.0).astype(np.int64)).sum(axis=1)

@@ -12,26 +12,42 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
-from pate_tf.aggregation.feature_sums import counts_by_cluster, sums_by_class
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.aggregation.feature_sums import (
+    counts_by_cluster,
+    owner_steps,
+    sums_by_class,
+    sums_of_owners,
+)
 from pate_tf.api.reporting import QUIET, Reporting, reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run
 from pate_tf.core import artifacts, partition, sensitive
 from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.record_set import (
+    DIGEST_BYTES,
+    Digests,
+    RecordSet,
+    distinct_digests,
+    owner_digests,
+    record_digests,
+    sorted_digests,
+)
+from pate_tf.core.record_set import fingerprint as fingerprint_of
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import fingerprint
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
+    record_features,
     record_vectors,
 )
 from pate_tf.representations.catalogue import (
@@ -42,12 +58,12 @@ from pate_tf.representations.catalogue import (
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
-from pate_tf.teachers.on_features import features_of_shares
+from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 
-PARTS: Final = 16  # shares of the records; vectors of one are in memory in double precision
+PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
-BATCH: Final = 256  # inputs; larger batches fall out of the cache and take longer an input
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
+RECORDS, OWNERS = "records.npy", "owners.npy"  # digests, ascending
 EARLIER_COMMAND: Final = "call fit(data.private, data.pool), or train_student.py with the data"
 
 
@@ -69,11 +85,13 @@ class StoredSums:
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
         digest: SHA-256 of all that is stored; the ledger knows the sums by it.
         records: which records were summed.
+        description: all that is stored of them but arrays, JSON values. SENSITIVE.
         representation: of the features, by its name.
         sums: int64 `[num_features + 1, num_classes]`, exact. SENSITIVE.
         cluster_counts: for each resolution of clusters, by their number, int64 `[num_clusters,
             num_classes]`, exact. SENSITIVE.
         centres: of these clusters, `[num_clusters, num_features]`; public.
+        encoder: of the features; public.
         encoder_digest: of the weights of the features' encoder; public.
         representation_digest: of the encoder, its description included; public.
         scale: factors by which features vary about equally in the pool, `[num_features]`; public.
@@ -91,20 +109,21 @@ class StoredSums:
         try:
             described = artifacts.read_json(folder / DESCRIPTION)
             arrays = artifacts.read_arrays(folder / SUMS)
-            self._loaded = tf.saved_model.load(str(folder / ENCODER))
-            weights = [one.numpy() for one in self._loaded.public_weights]
             self.dataset = Dataset.from_dict(described["dataset"])
+            self.encoder = SavedEncoder(folder / ENCODER, self.dataset)
             self.unit = str(described["unit"])
             self.representation = str(described["representation"])
             self.representation_digest = str(described["encoder"])
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
-            self.scale = arrays["scale"]
+            self.scale, self.arrays = arrays["scale"], arrays
             numbers = arrays["resolutions"].tolist()
             self.centres = {one: arrays[f"centres_{one}"] for one in numbers}
             self.cluster_counts = {
                 one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
             }
+            if described["sums"] != _digest(arrays):
+                raise ValueError("sums: expected those of the description, got others")
         except FileNotFoundError as error:
             raise ValueError(
                 f"feature sums: expected some in {folder}, got none; {EARLIER_COMMAND}"
@@ -113,15 +132,11 @@ class StoredSums:
             raise ValueError(
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
-        self.encoder_digest = artifacts.digest_arrays(weights)
+        self.description = described
+        self.encoder_digest = self.encoder.digest
         text = json.dumps(described, sort_keys=True) + self.encoder_digest
         text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def signature(self) -> Any:
-        """The stored encoder's graph: raw inputs by name to `features` `[batch, num_features]`."""
-        return self._loaded.signatures["features"]
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
@@ -132,12 +147,7 @@ class StoredSums:
             ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
-        encode, name = self.signature, self.dataset.input_name
-        parts = [
-            encode(**{name: tf.constant(inputs[start : start + BATCH], self.dataset.input_type)})
-            for start in range(0, len(inputs), BATCH)
-        ]
-        return np.concatenate([part["features"].numpy() for part in parts])
+        return self.encoder.features(inputs)
 
     def vectors(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns what public inputs would add to sums, `[num_inputs, num_features + 1]`."""
@@ -149,89 +159,142 @@ class StoredSums:
         return vectors
 
 
+def _digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    return artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+
+
 @dataclasses.dataclass(frozen=True)
-class RecordSums:
-    """SENSITIVE: exact sums of private records.
+class Summands:
+    """What a record, or an owner, adds to one table of whole numbers: those of all add up.
+
+    The table, int64 `[num_rows, num_classes]`, has the rows of `sums_by_class`, then those of
+    `counts_by_cluster` for each resolution.
 
     Attributes:
-        features: `sums_by_class` of their vectors.
-        counts: `counts_by_cluster`, by number of clusters.
+        num_classes: number of classes.
+        scale: of the features, `[num_features]`.
+        centres: of the pool's clusters, by their number.
     """
 
-    features: npt.NDArray[np.int64] = dataclasses.field(repr=False)
-    counts: dict[int, npt.NDArray[np.int64]] = dataclasses.field(repr=False)
+    num_classes: int
+    scale: npt.NDArray[np.float64]
+    centres: Mapping[int, npt.NDArray[np.float64]]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return len(self.scale) + 1 + sum(self.centres)
+
+    def nothing(self) -> npt.NDArray[np.int64]:
+        """Returns the table of no record."""
+        return np.zeros((self.num_rows, self.num_classes), np.int64)
+
+    def of_records(
+        self, features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Returns the table of single records. SENSITIVE."""
+        vectors, num_classes = record_vectors(features, self.scale), self.num_classes
+        parts = [sums_by_class(vectors, labels, num_classes=num_classes)]
+        parts += [
+            counts_by_cluster(
+                nearest_centres(vectors[:, :-1], each),
+                labels,
+                num_clusters=number,
+                num_classes=num_classes,
+            )
+            for number, each in self.centres.items()
+        ]
+        return np.concatenate(parts)
+
+    def of_owned(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Returns of each record what adds up to its owner's totals, `[num_records, num_rows]`."""
+        vectors = record_vectors(features, self.scale)
+        parts = [owner_steps(vectors)]
+        parts += [
+            np.eye(number, dtype=np.int64)[nearest_centres(vectors[:, :-1], each)]
+            for number, each in self.centres.items()
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def of_owners(
+        self, totals: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Returns the table of owners, each of whom adds a norm of at most 1. SENSITIVE.
+
+        Args:
+            totals: of each owner and class that has records, `[num_pairs, num_rows]`.
+            pairs: a number for the owner, times `num_classes`, plus the class, ascending.
+        """
+        owners, classes = pairs // self.num_classes, pairs % self.num_classes
+        first = len(self.scale) + 1
+        sums = sums_of_owners(totals[:, :first], owners, classes, num_classes=self.num_classes)
+        counts = totals[:, first:]
+        # Each record of an owner counts in one cluster of each resolution.
+        records = np.zeros(owners.max(initial=-1) + 1, np.int64)
+        np.add.at(records, owners, counts[:, : next(iter(self.centres))].sum(axis=1))
+        shared = np.zeros((self.num_classes, counts.shape[1]), np.int64)
+        np.add.at(shared, classes, counts * (LATTICE // np.maximum(records, 1))[owners, None])
+        return np.concatenate([sums, shared.T])
+
+    def arrays(self, table: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+        """Returns what is stored of a table, by name."""
+        numbers = list(self.centres)
+        ends = len(self.scale) + 1 + np.cumsum([0, *numbers[:-1]])
+        sums, *counts = np.split(table, ends)
+        found = {"sums": sums, "scale": self.scale, "resolutions": np.array(numbers)}
+        found |= {f"centres_{number}": each for number, each in self.centres.items()}
+        found |= {f"counts_{one}": each for one, each in zip(numbers, counts, strict=True)}
+        return found
 
 
-class _EncoderModule(tf.Module):
-    """The graph that is saved: raw inputs to features float32 `[batch, num_features]`."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder, self.public_weights = encoder, encoder.learnt
-        dataset = encoder.dataset
-        features_of = tf.autograph.experimental.do_not_convert(encoder)
-        signature = tf.TensorSpec(
-            [None, *dataset.input_shape], dataset.input_type, name=dataset.input_name
-        )
-
-        @tf.function(input_signature=[signature])
-        def features(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = features_of(tf.cast(inputs, tf.float32))
-            return {"features": tf.ensure_shape(found, [None, encoder.num_features])}
-
-        self.features = features
+def summands_of(pool: Pool, encoder: Encoder) -> Summands:
+    """Returns what records add, by public values alone."""
+    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
+    num_classes = pool.dataset.num_classes
+    centres = {len(one): one for one in cluster_centres(vectors, num_classes)}
+    scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
+    return Summands(num_classes, scale, centres)
 
 
 def sums_of_records(
     examples: PrivateExamples,
     encoder: Encoder,
-    centres: Mapping[int, npt.NDArray[np.float64]],
+    summands: Summands,
     reporting: Reporting = QUIET,
-) -> RecordSums:
-    """SENSITIVE: returns the exact sums of private records.
+) -> npt.NDArray[np.int64]:
+    """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
 
     What a record adds depends on that record and on public values alone; what an owner's records
-    add together depends on these records alone (`pate_tf.teachers.on_features`).
+    add together depends on these records alone, and not on their order.
 
     Args:
         examples: the private records; with owners, what each owner adds has a norm of at most 1.
         encoder: of their features.
-        centres: of clusters, by their number.
+        summands: what they add.
         reporting: how progress is shown.
     """
-    owners = examples.owners
-    # The number of parts is fixed: where owners are protected, it may not follow from the records.
-    parts = (
-        partition.Partition(np.arange(len(examples)) % PARTS, PARTS)
-        if owners is None
-        else partition.owner_partition(owners, num_teachers=PARTS, seed=0)
-    )
-    shares, num_classes = parts.all_records(), examples.dataset.num_classes
-    total = np.zeros((encoder.num_features + 1, num_classes), np.int64)
-    counts = {number: np.zeros((number, num_classes), np.int64) for number in centres}
-    with reporting.progress_bar("summing features of records", PARTS, "part") as advance:
-        for part, features, labels in features_of_shares(
-            examples, parts, range(PARTS), encoder, num_slots=1
-        ):
-            vectors = record_vectors(features, encoder.scale)
-            of_part = None if owners is None else owners[shares[part]]
-            total += sums_by_class(vectors, labels, num_classes=num_classes, owners=of_part)
-            for number, each in centres.items():
-                counts[number] += counts_by_cluster(
-                    nearest_centres(vectors[:, :-1], each),
-                    labels,
-                    num_clusters=number,
-                    num_classes=num_classes,
-                    owners=of_part,
-                )
+    inputs, labels, owners = examples.inputs, examples.labels, examples.owners
+    total = summands.nothing()
+    # How many records owners have is private: no bar tells.
+    steps = (len(examples), "record") if owners is None else (PARTS, "part")
+    with reporting.progress_bar("summing features of records", *steps) as advance:
+        if owners is None:
+            for rows, features in record_features(encoder, inputs):
+                total += summands.of_records(features, labels[rows])
+                advance(len(rows))
+            return total
+        parts = partition.owner_partition(owners, num_teachers=PARTS, seed=0)
+        for share in parts.all_records():
+            _, owner = np.unique(owners[share], return_inverse=True)
+            pairs, place = np.unique(
+                owner * summands.num_classes + labels[share], return_inverse=True
+            )
+            totals = np.zeros((len(pairs), summands.num_rows), np.int64)
+            for rows, features in record_features(encoder, inputs, share):
+                np.add.at(totals, place[np.searchsorted(share, rows)], summands.of_owned(features))
+            total += summands.of_owners(totals, pairs)
             advance(1)
-    return RecordSums(total, counts)
-
-
-def centres_of(pool: Pool, encoder: Encoder) -> dict[int, npt.NDArray[np.float64]]:
-    """Returns centres of a pool's clusters, by their number; public."""
-    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
-    return {len(one): one for one in cluster_centres(vectors, pool.dataset.num_classes)}
+    return total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,60 +333,173 @@ def fit(
         ValueError: if pool and records are not of one data set, the representation does not fit,
             or the folder can't be written or holds sums of other records or settings.
     """
-    dataset, folder = examples.dataset, sums_folder(directory)
+    encoder = sums_encoder(settings, examples.dataset, pool, directory, reporting)
+    records, owners = record_digests(examples.inputs), None
+    if examples.owners is not None:
+        owners = owner_digests(examples.owners)
+    described = described_sums(
+        settings, encoder, fingerprint_of(records, examples.labels, owners), owners is not None
+    )
+    if (found := stored_before(directory, described)) is not None:
+        return found
+    summands = summands_of(pool, encoder)
+    return store(
+        described,
+        encoder,
+        summands,
+        sums_of_records(examples, encoder, summands, reporting),
+        directory=directory,
+        records=[sorted_digests(records)],
+        owners=None if owners is None else [distinct_digests(owners)],
+        pool_size=len(pool),
+        source={} if source is None else source.flags,
+    )
+
+
+def sums_encoder(
+    settings: SumsSettings,
+    dataset: Dataset,
+    pool: Pool,
+    directory: artifacts.RunDirectory,
+    reporting: Reporting,
+) -> Encoder:
+    """Returns the encoder of the records' features, once pool and folder are known to fit.
+
+    Raises:
+        ValueError: as `fit`.
+    """
     if difference := pool.dataset.difference(dataset):
         raise ValueError(
             f"pool: expected inputs of the records' data set, got others: {difference}"
         )
     name = source_of(settings.representation) or default_of_teachers(dataset)
     check_representation(name, dataset)
-    directory.check(files=[], folders=[artifacts.SENSITIVE, f"{artifacts.SENSITIVE}/{folder.name}"])
+    folder = sums_folder(directory).name
+    directory.check(files=[], folders=[artifacts.SENSITIVE, f"{artifacts.SENSITIVE}/{folder}"])
     with reporting.clock("training the representation"):
-        encoder = encoder_of(pool, name, settings.seed, show_progress=reporting.verbose)
-    owners = examples.owners
+        return encoder_of(pool, name, settings.seed, show_progress=reporting.verbose)
+
+
+def described_sums(
+    settings: SumsSettings,
+    encoder: Encoder,
+    fingerprint: npt.NDArray[np.uint64],
+    has_owners: bool,
+) -> dict[str, Any]:
+    """Returns what feature sums depend on, as JSON values. SENSITIVE.
+
+    Args:
+        settings: how records become sums.
+        encoder: of the features.
+        fingerprint: `record_set.fingerprint` of records, labels and owners.
+        has_owners: whether owners are protected.
+    """
+    name = source_of(settings.representation) or default_of_teachers(encoder.dataset)
     described = {
-        "dataset": dataset.to_dict(),
-        "unit": "record" if owners is None else "owner",
+        "dataset": encoder.dataset.to_dict(),
+        "unit": "owner" if has_owners else "record",
         "representation": name_of(name),
         "encoder": encoder.digest,
-        "records": artifacts.digest_array(examples.inputs),
-        "labels": artifacts.digest_array(examples.labels),
-        "owners": None if owners is None else hashlib.sha256(owners.tobytes()).hexdigest(),
+        "records": [f"{one:016x}" for one in fingerprint.tolist()],
     }
-    if (folder / DESCRIPTION).exists():
-        stored = artifacts.read_json(folder / DESCRIPTION)
-        stored.pop("record_set", None)  # it follows from the records
-        if differs := fingerprint.difference(stored, json.loads(json.dumps(described))):
-            raise ValueError(
-                f"{folder} holds other feature sums ({differs}); choose another folder or remove it"
-            )
-        return StoredSums(folder)
-    described["record_set"] = RecordSet.of(examples.inputs).to_dict()
-    scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-    centres = centres_of(pool, encoder)
-    sums = sums_of_records(examples, encoder, centres, reporting)
-    arrays = {"sums": sums.features, "scale": scale, "resolutions": np.array(list(centres))}
-    arrays |= {f"centres_{number}": each for number, each in centres.items()}
-    arrays |= {f"counts_{number}": each for number, each in sums.counts.items()}
+    found: dict[str, Any] = json.loads(json.dumps(described))
+    return found
+
+
+def stored_before(
+    directory: artifacts.RunDirectory, described: Mapping[str, Any]
+) -> StoredSums | None:
+    """Returns the sums that a folder holds; None if there are none.
+
+    Raises:
+        ValueError: if they are of other records or settings than `described`.
+    """
+    folder = sums_folder(directory)
+    if not (folder / DESCRIPTION).exists():
+        return None
+    stored = artifacts.read_json(folder / DESCRIPTION)
+    compared = {name: stored.get(name) for name in described}  # the rest follows from these
+    if differs := fingerprint.difference(compared, described):
+        raise ValueError(
+            f"{folder} holds other feature sums ({differs}); choose another folder or remove it"
+        )
+    return StoredSums(folder)
+
+
+def store(
+    described: Mapping[str, Any],
+    encoder: Encoder | pathlib.Path,
+    summands: Summands,
+    table: npt.NDArray[np.int64],
+    *,
+    directory: artifacts.RunDirectory,
+    records: Iterable[Digests],
+    owners: Iterable[Digests] | None,
+    pool_size: int | None,
+    source: Mapping[str, Any],
+) -> StoredSums:
+    """Writes feature sums below `sensitive/`, whole or not at all, and returns them.
+
+    Args:
+        described: `described_sums`.
+        encoder: of the features; or the folder of a stored one.
+        summands: what records add.
+        table: the sum of it over all records.
+        directory: the run folder.
+        records: digests of all records, ascending, in parts.
+        owners: digests of all owners, each once, ascending, in parts; None where there are none.
+        pool_size: how many public samples form the pool.
+        source: `DataSource.flags`.
+    """
+    folder = sums_folder(directory)
     artifacts.make_sensitive_folder(directory.sensitive)
     RunDescription(
         method="feature_sums",
-        data_name=dataset.name,
-        num_classes=dataset.num_classes,
-        unit=str(described["unit"]),
-        representation=name_of(name),
-        pool_size=len(pool),
-        source={} if source is None else source.flags,
+        data_name=described["dataset"]["name"],
+        num_classes=described["dataset"]["num_classes"],
+        unit=described["unit"],
+        representation=described["representation"],
+        pool_size=pool_size,
+        source=source,
     ).write(directory)
     with artifacts.atomic_folder(folder) as temporary:
-        module = _EncoderModule(encoder)
-        tf.saved_model.save(
-            module, str(temporary / ENCODER), signatures={"features": module.features}
-        )
+        if isinstance(encoder, pathlib.Path):
+            shutil.copytree(encoder, temporary / ENCODER)
+        else:
+            save_encoder(temporary / ENCODER, encoder)
+        record_set = RecordSet.of_sorted(_written(temporary / RECORDS, records))
+        owner_set = None
+        if owners is not None:
+            owner_set = RecordSet.of_sorted(_written(temporary / OWNERS, owners)).digest
+        arrays = summands.arrays(table)
         artifacts.write_arrays(temporary / SUMS, arrays, private=True)
-        artifacts.write_json(temporary / DESCRIPTION, described, private=True)
+        full = {
+            **described,
+            "record_set": record_set.to_dict(),
+            "owner_set": owner_set,
+            "sums": _digest(arrays),
+        }
+        artifacts.write_json(temporary / DESCRIPTION, full, private=True)
         artifacts.make_private(temporary)
     return StoredSums(folder)
+
+
+def _written(path: pathlib.Path, parts: Iterable[Digests]) -> Iterator[Digests]:
+    """Writes digests to a `.npy` file as they pass; few are in memory."""
+    number = 0
+    with open(path, "wb") as file:
+        for write_header in (False, True):
+            file.seek(0)
+            # Version 1.0 has room for a longer shape: both headers have one length.
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (number, DIGEST_BYTES)}
+            )
+            if write_header:
+                return
+            for part in parts:
+                file.write(np.ascontiguousarray(part).data)
+                number += len(part)
+                yield part
 
 
 class FeatureSums:

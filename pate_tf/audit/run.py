@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import re
 import secrets
@@ -576,25 +577,6 @@ def _equal(one: Sequence[npt.NDArray[Any]], other: Sequence[npt.NDArray[Any]]) -
 # Feature sums.
 
 
-@dataclasses.dataclass(frozen=True)
-class _StoredEncoder:
-    """The encoder of stored sums, as `features_of_shares` takes one."""
-
-    stored: Any
-
-    @property
-    def num_features(self) -> int:
-        return len(self.stored.scale)
-
-    def batch_features(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        import tensorflow as tf
-
-        dataset = self.stored.dataset
-        batch = {dataset.input_name: tf.constant(inputs, dataset.input_type)}
-        found: npt.NDArray[np.float32] = self.stored.signature(**batch)["features"].numpy()
-        return found
-
-
 def _sum_checks(run: Run) -> Iterator[Check]:
     from pate_tf.api.feature_sums import StoredSums, sums_folder
 
@@ -638,36 +620,38 @@ def _recomputed(
     run: Run, stored: Any, examples: PrivateExamples
 ) -> tuple[float, IntArray, IntArray]:
     """Returns the largest norm that one record (or owner) adds, the sums, and unclipped sums."""
-    from pate_tf.aggregation.feature_sums import BELOW
+    from pate_tf.aggregation.feature_sums import BELOW, OWNER_STEP
     from pate_tf.api.feature_sums import PARTS
     from pate_tf.core import partition
-    from pate_tf.models.encoder import record_vectors
-    from pate_tf.teachers.on_features import features_of_shares
+    from pate_tf.models.encoder import record_features, record_vectors
 
     owners, num_classes = examples.owners, examples.dataset.num_classes
     parts = (
-        partition.Partition(np.arange(len(examples)) % PARTS, PARTS)
+        partition.Partition(np.arange(len(examples)) % PARTS, PARTS, unit="owner")
         if owners is None
         else partition.owner_partition(owners, num_teachers=PARTS, seed=0)
     )
     largest, lattice = 0.0, LATTICE * BELOW
     clipped = np.zeros((len(stored.scale) + 1, num_classes), np.int64)
     plain = clipped.copy()
-    encoder: Any = _StoredEncoder(stored)
     with run.reporting.progress_bar("computing vectors again", PARTS, "part") as advance:
-        for part, features, labels in features_of_shares(
-            examples, parts, range(PARTS), encoder, num_slots=1
-        ):
-            vectors = record_vectors(features, stored.scale)
-            records = np.flatnonzero(parts.assignment == part)
-            units = np.arange(len(labels)) if owners is None else owners[records]
-            for _, rows in _grouped(units):
+        for share in parts.all_records():
+            vectors = np.empty((len(share), len(stored.scale) + 1))
+            for some, features in record_features(stored.encoder, examples.inputs, share):
+                vectors[np.searchsorted(share, some)] = record_vectors(features, stored.scale)
+            labels = examples.labels[share]
+            for _, rows in _grouped(np.arange(len(share)) if owners is None else owners[share]):
                 own = np.zeros((num_classes, vectors.shape[1]))
-                np.add.at(own, labels[rows], vectors[rows])
-                norm = float(np.sqrt(np.square(own).sum()))
-                largest = max(largest, norm if owners is None else 0.0)
+                if owners is None:
+                    own[labels[rows[0]]] = vectors[rows[0]]
+                    largest = max(largest, float(np.sqrt(np.square(own).sum())))
+                else:  # in whole steps, whose sum does not depend on their order
+                    np.add.at(own, labels[rows], np.rint(vectors[rows] / OWNER_STEP))
+                    own *= OWNER_STEP
                 plain += np.trunc(own * lattice).astype(np.int64).T
-                steps = np.trunc(own / max(norm, 1.0) * lattice).astype(np.int64)
+                if owners is not None:
+                    own /= max(math.sqrt(sum(np.square(own).sum(axis=1).tolist(), 0.0)), 1.0)
+                steps = np.trunc(own * lattice).astype(np.int64)
                 if int(np.square(steps).sum()) <= LATTICE**2:
                     clipped += steps.T
             advance(1)

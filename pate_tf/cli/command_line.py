@@ -137,7 +137,10 @@ def clock(description: str) -> Iterator[None]:
 LONGEST_WORD = 400  # of a message; what is longer, such as a path, is cut
 USER_ERROR, FLAG_ERROR, INTERRUPTED = 1, 2, 130
 # Packages that come with an extra, and which.
-EXTRAS = {"cryptography": "silos", "grpc": "silos", "grpc_health": "silos"}
+EXTRAS = {
+    **dict.fromkeys(("cryptography", "grpc", "grpc_health"), "silos"),
+    **dict.fromkeys(("apache_beam", "pyarrow"), "beam"),
+}
 
 
 def run(

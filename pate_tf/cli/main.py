@@ -33,6 +33,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "audit": ("audit", "tries to break what a mechanism or a run claims"),
         "report": ("report", "writes one page for the person who signs"),
     },
+    "Records that outgrow one machine, by Apache Beam": {
+        "sums": ("sums", "computes feature sums, or merges those of disjoint records"),
+        "beam-teachers": ("beam_teachers", "trains teachers in closed form"),
+        "predict": ("predict", "applies a published student to many inputs"),
+    },
     "Several holders, each with a teacher of its own": {
         "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),
         "silo": ("silo", "answers public queries for one holder, within its own budget"),

@@ -162,7 +162,8 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _temporary_name(path: pathlib.Path) -> pathlib.Path:
+def temporary_name(path: pathlib.Path) -> pathlib.Path:
+    """Returns a new name next to a path, which `remove_abandoned` knows as this process's."""
     # Host and process, so that `remove_abandoned` knows whether the writer still lives.
     owner = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f"{_TEMPORARY}{path.name}-{owner}")
@@ -196,7 +197,7 @@ def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[byt
     Raises:
         OSError: as the system reports it (disk full, no permission); nothing is left behind.
     """
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
     )
@@ -228,7 +229,7 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
         FileExistsError: if something stands at `path` already, unless `replace`.
         OSError: as the system reports it; what stood at `path` stands there still.
     """
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -252,7 +253,7 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
 
 
 def _swap(new: pathlib.Path, path: pathlib.Path) -> None:
-    old = _temporary_name(path)
+    old = temporary_name(path)
     os.replace(path, old)
     try:
         os.replace(new, path)

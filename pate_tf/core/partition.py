@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pate_tf.core.record_set import owner_name
 from pate_tf.core.validation import IntArray, whole_numbers
 
 MOST_TEACHERS = 2**20  # where how many records there are is not public
@@ -108,11 +109,20 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
             f"num_teachers: expected at most one teacher a record ({num_records} records), "
             f"got {num_teachers}"
         )
-    num_blocks = -(-num_records // num_teachers)
+    return Partition(
+        teachers_of_positions(0, num_records, num_teachers=num_teachers, seed=seed), num_teachers
+    )
+
+
+def teachers_of_positions(start: int, stop: int, *, num_teachers: int, seed: int) -> IntArray:
+    """Returns the teacher of each position from `start` to `stop - 1`, as `random_partition`."""
+    first = start // num_teachers  # block
+    generator = np.random.PCG64(seed)
+    generator.advance(first * num_teachers)  # a draw for each position of the blocks before
     # A stream of draws: more blocks do not change those before them.
-    draws = np.random.default_rng(seed).random((num_blocks, num_teachers))
+    draws = np.random.Generator(generator).random((-(-stop // num_teachers) - first, num_teachers))
     dealt = np.argsort(draws, axis=1, kind="stable").astype(np.int64, copy=False)
-    return Partition(dealt.ravel()[:num_records], num_teachers)
+    return dealt.ravel()[start - first * num_teachers :][: stop - start]
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:
@@ -150,16 +160,11 @@ def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> P
     unique, positions = np.unique(given, return_inverse=True)
     key = str(seed).encode()
     teachers = [
-        int.from_bytes(hashlib.blake2b(_name(owner), key=key, digest_size=16).digest())
+        int.from_bytes(hashlib.blake2b(owner_name(owner), key=key, digest_size=16).digest())
         % num_teachers
         for owner in unique.tolist()
     ]
     return Partition(np.array(teachers, np.int64)[positions], num_teachers, unit="owner")
-
-
-def _name(owner: int | str | bytes) -> bytes:
-    """Returns an owner's name as bytes; there are some of every string."""
-    return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
 def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partition:

@@ -99,7 +99,7 @@ def read_table(path: pathlib.Path) -> Table:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            names = _checked_names([name.strip() for name in next(reader, [])], path)
+            names = checked_names([name.strip() for name in next(reader, [])], path)
             records, places = [], []
             for record in filter(None, reader):
                 if len(record) != len(names):
@@ -133,13 +133,14 @@ def _read_parquet(path: pathlib.Path) -> Table:
         raise ValueError(f"{path}: expected Parquet, got something else ({error})") from None
     fields = {
         name: [field_text(value) for value in table.column(name).to_pylist()]
-        for name in _checked_names(table.column_names, path)
+        for name in checked_names(table.column_names, path)
     }
     places = [f"record {index}" for index in range(table.num_rows)]
     return Table(fields=fields, places=places, what=str(path))
 
 
-def _checked_names(names: Sequence[str], path: pathlib.Path) -> Sequence[str]:
+def checked_names(names: Sequence[str], path: pathlib.Path | str) -> Sequence[str]:
+    """Returns the names of a file's columns; raises ValueError unless each has one of its own."""
     if not names or len(set(names)) < len(names) or "" in names:
         raise ValueError(f"{path}: expected a name for each column, each once, in the first line")
     return names

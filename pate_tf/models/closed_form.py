@@ -50,7 +50,8 @@ def fit(
     """Fits a classifier. SENSITIVE if the records are.
 
     Without any record it answers the first class, and with records of one class that class. It
-    neither raises nor warns for any finite features and labels.
+    neither raises nor warns for any finite features and labels. The order of records does not
+    matter, not even by rounding.
 
     Args:
         name: of `NAMES`.
@@ -65,6 +66,8 @@ def fit(
         Of a linear classifier `[num_features, num_classes]` and `[num_classes]`, to multiply
         features with and to add; of others the records' features and labels.
     """
+    order = sorted(range(len(labels)), key=lambda one: (features[one].tobytes(), labels[one]))
+    features, labels = features[order], labels[order]
     if not is_linear(name):
         return [_stored(features), labels.astype(np.int16)]
     is_absent = np.bincount(labels, minlength=num_classes) == 0

@@ -8,8 +8,8 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.record_set import record_digests
+from pate_tf.core.validation import IntArray
 
 # The least variance that a feature counts with, as a share of its view's mean one. Chosen on the
 # pools of Fashion-MNIST and MNIST (docs/many_teachers.md).
@@ -206,6 +208,74 @@ class Encoder(tf.Module):
 def _tensorflows(variable: Any) -> tf.Variable:
     """Returns the variable of TensorFlow that a variable of Keras stands for."""
     return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+# Features of private records.
+
+PLACES = 256  # of records in a batch
+BLOCK = 2**26  # bytes of raw inputs that are looked at together
+MOST_ROWS = 2**16
+
+
+class BatchEncoder(Protocol):
+    """What maps a batch of raw inputs to features, as `Encoder` does."""
+
+    @property
+    def num_features(self) -> int:
+        """Number of features."""
+
+    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """See `Encoder.batch_features`."""
+
+
+def record_features(
+    encoder: BatchEncoder, inputs: npt.NDArray[Any], rows: IntArray | None = None
+) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
+    """Yields some records' positions with their features, each record once, in any order.
+
+    A record's features depend on that record and on the encoder alone, not even by rounding on
+    other records, their number or their order: its place in a batch of fixed size follows from a
+    digest of its input. Equal inputs share a place, and their features are computed once.
+
+    Args:
+        encoder: of the features.
+        inputs: raw, `[num_records, *input_shape]`, finite.
+        rows: which records; None for all.
+
+    Yields:
+        Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
+    """
+    rows = np.arange(len(inputs)) if rows is None else rows
+    size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
+    size = min(max(size, PLACES), MOST_ROWS)
+    for start in range(0, len(rows), size):
+        block = rows[start : start + size]
+        raw = inputs[block]
+        halves = record_digests(raw).view(">u8")
+        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
+        distinct = order[is_first]
+        number = np.cumsum(is_first) - 1  # of the distinct input of each record in `order`
+        ends = np.append(np.flatnonzero(is_first), len(order))
+        places = (halves[distinct, 1] % PLACES).astype(np.int64)
+        by_place = np.argsort(places, kind="stable")
+        sizes = np.bincount(places, minlength=PLACES)
+        ranks = np.empty_like(places)
+        ranks[by_place] = np.arange(len(places)) - (np.cumsum(sizes) - sizes)[places[by_place]]
+        by_rank = np.argsort(ranks, kind="stable")
+        for some in np.split(by_rank, np.cumsum(np.bincount(ranks))[:-1]):
+            batch = np.zeros((PLACES, *inputs.shape[1:]), np.float32)
+            batch[places[some]] = raw[distinct[some]]
+            features = encoder.batch_features(batch)
+            copies = ends[some + 1] - ends[some]
+            if (copies == 1).all():
+                yield block[distinct[some]], features[places[some]]
+                continue
+            equal = np.concatenate([np.arange(ends[one], ends[one + 1]) for one in some])
+            for first in range(0, len(equal), PLACES):  # of an input there may be many
+                part = equal[first : first + PLACES]
+                yield block[order[part]], features[places[number[part]]]
 
 
 # What a record adds to the sum of its class: its features, scaled and brought to one L2 norm.

@@ -315,8 +315,15 @@ class SavedEncoder:
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
         found = np.empty((len(inputs), self.num_features), np.float32)
-        encode = self._loaded.signatures["features"]
         for start in range(0, len(inputs), BATCH):
-            part = tf.constant(inputs[start : start + BATCH], self.dataset.input_type)
-            found[start : start + BATCH] = encode(**{self.dataset.input_name: part})["features"]
+            found[start : start + BATCH] = self.batch_features(inputs[start : start + BATCH])
         return found
+
+    def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Returns features of one batch of raw inputs in a single call, as an `Encoder` does."""
+        given = tf.constant(batch, self.dataset.input_type)
+        encode = self._loaded.signatures["features"]
+        features: npt.NDArray[np.float32] = encode(**{self.dataset.input_name: given})[
+            "features"
+        ].numpy()
+        return features

@@ -141,6 +141,25 @@ def test_one_owner_more_moves_them_by_one_and_nothing_else(tmp_path, newcomer):
     assert described_run(tmp_path / "before") == described_run(tmp_path / "after")
 
 
+@pytest.mark.parametrize("representation", ["raw", standardised])
+def test_the_order_of_records_changes_no_bit(tmp_path, representation):
+    """Nor how many there are of each: some are equal, with equal labels or others."""
+    equal = np.concatenate([np.arange(90), np.arange(40), np.full(300, 7)])
+    order = np.random.default_rng(8).permutation(equal)
+    for name, owners in (("records", None), ("owners", OWNERS)):
+        found = [
+            fitted(
+                tmp_path / f"{name} {number}",
+                RECORDS[rows],
+                LABELS[rows],
+                owners=None if owners is None else owners[rows],
+                representation=representation,
+            ).stored
+            for number, rows in enumerate((equal, order))
+        ]
+        assert found[0].digest == found[1].digest and found[0].records.num_records == 430
+
+
 def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
     first = fitted(tmp_path, owners=OWNERS)
     again = fitted(tmp_path, owners=OWNERS)
@@ -151,8 +170,8 @@ def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
     assert (run.method, run.unit, run.representation) == ("feature_sums", "owner", "raw")
     for changes, named in (
         ({"images": RECORDS[::-1], "owners": OWNERS}, "records"),
-        ({"labels": 2 - LABELS, "owners": OWNERS}, "labels"),
-        ({"owners": OWNERS[::-1].copy()}, "owners"),
+        ({"labels": 2 - LABELS, "owners": OWNERS}, "records"),
+        ({"owners": OWNERS[::-1].copy()}, "records"),
         ({"owners": None}, "unit"),
         ({"owners": OWNERS, "representation": standardised}, "representation"),
     ):

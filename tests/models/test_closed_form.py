@@ -96,3 +96,13 @@ def test_no_finite_features_stop_a_teacher_or_make_it_warn(name, length):
     features[:6] = features[5] * length  # equal, and far beyond the penalty
     for array in fitted(name, features.astype(np.float32), labels):
         assert np.isfinite(array).all()
+
+
+@pytest.mark.parametrize("name", closed_form.NAMES)
+def test_the_order_of_records_changes_no_bit(name):
+    features, labels = problem(5, 40)
+    for rows in (np.arange(40), np.concatenate([np.arange(3), np.arange(3)])):
+        shuffled = np.random.default_rng(2).permutation(rows)
+        first, second = (fitted(name, features[some], labels[some]) for some in (rows, shuffled))
+        for one, other in zip(first, second, strict=True):
+            assert one.tobytes() == other.tobytes()

@@ -1,0 +1,126 @@
+"""Partial feature sums of disjoint records, added up. Apache Beam is not imported."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from pate_tf.api import feature_sums
+from pate_tf.api.feature_sums import ENCODER, OWNERS, RECORDS, StoredSums, sums_folder
+from pate_tf.api.run_folder import described_run
+from pate_tf.core import artifacts
+from pate_tf.core.record_set import Digests, RecordSet, sorted_digests
+
+# What partial sums must have in common, and must not be summed but copied.
+COMMON: Final = ("dataset", "unit", "representation", "encoder")
+
+
+def merge(
+    parts: Sequence[str | os.PathLike[str]], *, directory: str | os.PathLike[str]
+) -> StoredSums:
+    """Adds feature sums of disjoint records; stores those of all records, to the last bit.
+
+    Parts are told apart by digests. Where owners are protected, no owner may be in two parts: what
+    an owner's records add is clipped together. Where records are, no input may: nothing tells equal
+    inputs of two records from one record that was read twice. Who has such records names an owner
+    for each.
+
+    Args:
+        parts: run folders of feature sums, at least two.
+        directory: the run folder of all.
+
+    Raises:
+        ValueError: if a part is broken or edited, parts share records or owners, or are of other
+            data sets, representations or settings; or the folder holds other sums.
+    """
+    if len(parts) < 2:
+        raise ValueError(f"merge: expected at least two run folders, got {len(parts)}")
+    roots = [artifacts.RunDirectory(pathlib.Path(one)) for one in parts]
+    folders = [sums_folder(root) for root in roots]
+    stored = [StoredSums(folder) for folder in folders]
+    first = stored[0]
+    for folder, one in zip(folders[1:], stored[1:], strict=True):
+        for name in COMMON:
+            if one.description[name] != first.description[name]:
+                raise ValueError(
+                    f"merge: expected feature sums of one {name}, got another in {folder}"
+                )
+        if one.encoder_digest != first.encoder_digest or (one.scale != first.scale).any():
+            raise ValueError(
+                f"merge: expected feature sums of one representation, got another in {folder}"
+            )
+    has_owners = first.unit == "owner"
+    kinds = [RECORDS, OWNERS] if has_owners else [RECORDS]
+    for folder, one in zip(folders, stored, strict=True):
+        for kind in kinds:
+            known = one.records.digest if kind == RECORDS else one.description["owner_set"]
+            if RecordSet.of_sorted([_digests(folder / kind)]).digest != known:
+                raise ValueError(
+                    f"merge: expected the digests that belong to the sums in {folder}, got others"
+                )
+    what = "owners" if has_owners else "records"
+    for _ in _merged([folder / kinds[-1] for folder in folders], distinct=what):
+        pass  # before anything is written
+    lanes = np.array(
+        [[int(lane, 16) for lane in one.description["records"]] for one in stored], np.uint64
+    ).sum(axis=0, dtype=np.uint64)
+    described = {name: first.description[name] for name in COMMON}
+    described["records"] = [f"{one:016x}" for one in lanes.tolist()]
+    target = artifacts.RunDirectory(pathlib.Path(directory))
+    target.check(files=[], folders=[artifacts.SENSITIVE])
+    if (before := feature_sums.stored_before(target, described)) is not None:
+        return before
+    runs = [described_run(root.root) for root in roots]
+    sources = [{} if run is None else {**run.source, "private": None} for run in runs]
+    sizes = {None if run is None else run.pool_size for run in runs}
+    return feature_sums.store(
+        described,
+        folders[0] / ENCODER,
+        np.sum([one.sums.values for one in stored], axis=0, dtype=np.int64),
+        directory=target,
+        records=_merged([folder / RECORDS for folder in folders]),
+        owners=_merged([folder / OWNERS for folder in folders]) if has_owners else None,
+        pool_size=sizes.pop() if len(sizes) == 1 else None,
+        # Without the private files; those of parts differ.
+        source=sources[0] if all(one == sources[0] for one in sources) else {},
+        scale=first.scale,
+    )
+
+
+def _digests(path: pathlib.Path) -> Digests:
+    """Returns digests, ascending, which stay on disk."""
+    try:
+        found: Digests = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"merge: expected digests in {path}, got none") from error
+    return found
+
+
+def _merged(paths: Sequence[pathlib.Path], distinct: str = "") -> Iterator[Digests]:
+    """Yields the digests of several files, ascending; those of one first byte are in memory.
+
+    Raises:
+        ValueError: if `distinct` names what may not be in two files, and something is.
+    """
+    files = [_digests(path) for path in paths]
+    ends = [np.searchsorted(one[:, 0], np.arange(257)) for one in files]
+    for byte in range(256):
+        parts = [
+            np.asarray(one[end[byte] : end[byte + 1]]) for one, end in zip(files, ends, strict=True)
+        ]
+        if distinct:
+            seen: dict[bytes, int] = {}
+            for place, part in enumerate(parts):
+                for digest in part:
+                    other = seen.setdefault(digest.tobytes(), place)
+                    if other != place:
+                        raise ValueError(
+                            f"merge: expected {distinct} in one part each, got some in both "
+                            f"{paths[other].parent} and {paths[place].parent}"
+                        )
+        if found := [part for part in parts if len(part)]:
+            yield sorted_digests(np.concatenate(found))

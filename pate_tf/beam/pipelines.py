@@ -1,0 +1,888 @@
+"""Pipelines: feature sums, teachers in closed form, predictions of a published student.
+
+What travels between workers are blocks: integer sums, digests, features of some records. Integer
+sums do not depend on bundles, workers or retries; digests and shares are sorted where they meet. So
+a result is to the last bit that of one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import json
+import logging
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pate_tf.aggregation.feature_sums import owner_steps, sums_by_class, sums_of_owners
+from pate_tf.api import feature_sums, teacher_training
+from pate_tf.api.feature_sums import StoredSums, SumsSettings
+from pate_tf.api.reporting import QUIET, Reporting
+from pate_tf.api.run_folder import DataSource, RunDescription, ensemble_folder
+from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, source_of
+from pate_tf.core import artifacts
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.partition import Partition, owner_partition, teachers_of_positions
+from pate_tf.core.record_set import (
+    DIGEST_BYTES,
+    Digests,
+    RecordSet,
+    distinct_digests,
+    fingerprint,
+    owner_digests,
+    record_digests,
+    sorted_digests,
+)
+from pate_tf.core.validation import IntArray, one_of, whole
+from pate_tf.data.named_function import name_of
+from pate_tf.models import closed_form
+from pate_tf.models.encoder import record_features, record_vectors
+from pate_tf.serving.served import ServedStudent
+from pate_tf.teachers import kinds
+from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
+from pate_tf.teachers.settings import TeacherSettings
+from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
+from pate_tf.teachers.voters import RECORDS
+
+REFUSE, DROP = "refuse", "drop"
+BUCKETS: Final = 256
+MOST_BUCKETS: Final = 2**16
+GROUP: Final = 64  # teachers that are solved for together
+LOCAL_RUNNER: Final = "FnApiRunner"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How a pipeline runs. Nothing here changes what it computes.
+
+    Attributes:
+        options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
+            runner in this process.
+        buckets: into how many parts owners and digests are shared out; each part is in the memory
+            of one worker.
+        rows: of a block.
+        work_dir: a folder that all workers reach, for what they leave there until the end. Holds
+            private data. Default: below `sensitive/` of the run folder.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    options: Sequence[str] = ()
+    buckets: int = BUCKETS
+    rows: int = ROWS
+    work_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        whole(1, MOST_BUCKETS, buckets=self.buckets)
+        whole(1, rows=self.rows)
+
+
+# What runs a pipeline.
+
+
+def checked_options(options: Sequence[str]) -> Any:
+    """Returns Beam's options.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+        ValueError: if Beam has no such option, or the value is none of it.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parsers: list[Any] = []
+    given = list(options)
+    if not any(one.split("=")[0] == "--runner" for one in given):
+        given.append(f"--runner={LOCAL_RUNNER}")
+    if not any(one.startswith("--default_sdk_harness_log_level") for one in given):
+        given.append("--default_sdk_harness_log_level=CRITICAL")
+    found = PipelineOptions(given)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            found.get_all_options(add_extra_args_fn=parsers.append)
+            unknown = parsers[0].parse_known_args(given)[1]
+    except SystemExit:
+        reason = said.getvalue().strip().splitlines()
+        raise ValueError(
+            f"options: expected Beam's, got {reason[-1] if reason else given}"
+        ) from None
+    if unknown:
+        raise ValueError(
+            f"options: expected a flag of this command or an option of Apache Beam, got "
+            f"{unknown[0]!r}"
+        )
+    return found
+
+
+def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
+    """Builds and runs a pipeline, and waits until it is done.
+
+    Raises:
+        ValueError: if it fails; one line.
+    """
+    import apache_beam as beam
+
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers' tracebacks
+    try:
+        pipeline = beam.Pipeline(options=options)
+        build(pipeline)
+        state = pipeline.run().wait_until_finish()
+    except Exception as error:  # Beam's own, and what a worker raised, as text
+        raise ValueError(_reason(error)) from error
+    if state is not None and state != "DONE":
+        raise ValueError(f"beam: expected the pipeline to be done, got {state}")
+
+
+def _reason(error: Exception) -> str:
+    """Returns what went wrong in a worker, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("ValueError: ")]
+    if isinstance(error, ValueError) and lines and not own:
+        own = lines[:1]
+    if own:
+        return own[-1].removeprefix("ValueError: ").partition(" [while running")[0]
+    last = lines[-1] if lines else type(error).__name__
+    return f"beam: expected the pipeline to be done, got {type(error).__name__}: {last[:300]}"
+
+
+class _Work:
+    """A folder that workers and this process share until a run is done. SENSITIVE."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file."""
+        return str(filesystems().join(self.folder, name))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all; of two attempts, one stays, and they are equal."""
+        systems = filesystems()
+        temporary = self.path(f"part-{secrets.token_hex(8)}")
+        with systems.create(temporary, "application/octet-stream") as file:
+            file.write(content)
+        with contextlib.suppress(Exception):  # an earlier attempt's, which is equal
+            systems.delete([self.path(name)])
+        systems.rename([temporary], [self.path(name)])
+
+    def read(self, name: str) -> bytes | None:
+        """Returns a file's content; None if there is none."""
+        if not filesystems().exists(self.path(name)):
+            return None
+        with filesystems().open(self.path(name), "application/octet-stream") as file:
+            content: bytes = file.read()
+        return content
+
+
+@contextlib.contextmanager
+def _working(directory: artifacts.RunDirectory, engine: Engine) -> Iterator[_Work]:
+    """Makes the folder of a run, and removes it at the end."""
+    if engine.work_dir is None:
+        artifacts.remove_abandoned(directory.root)
+        place = artifacts.temporary_name(directory.sensitive / "beam")
+        place.mkdir(mode=0o700)
+        try:
+            yield _Work(str(place))
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        return
+    systems = filesystems()
+    folder = systems.join(engine.work_dir, f"pate-{secrets.token_hex(8)}")
+    systems.mkdirs(folder)
+    try:
+        yield _Work(folder)
+    finally:
+        systems.delete([folder])
+
+
+@functools.lru_cache(maxsize=2)
+def _encoder(folder: str, dataset: str) -> SavedEncoder:
+    """Returns an encoder, loaded once a worker."""
+    return SavedEncoder(pathlib.Path(folder), Dataset.from_dict(json.loads(dataset)))
+
+
+def _bucket(digests: Digests, buckets: int) -> IntArray:
+    """Returns the bucket of each digest; they ascend with the digests."""
+    first = digests[:, 0].astype(np.int64) * 256 + digests[:, 1]
+    return first * buckets // MOST_BUCKETS
+
+
+def _by_bucket(digests: Digests, buckets: int) -> Iterator[tuple[int, IntArray]]:
+    """Yields each bucket that has digests, with their places."""
+    bucket = _bucket(digests, buckets)
+    order = np.argsort(bucket, kind="stable")
+    found, starts = np.unique(bucket[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What workers need to turn a span into features; all of it is small."""
+
+    source: Source
+    folder: str  # of the encoder
+    dataset: str  # JSON
+    scale: npt.NDArray[np.float64] | None
+    buckets: int
+
+    @property
+    def encoder(self) -> SavedEncoder:
+        return _encoder(self.folder, self.dataset)
+
+    @property
+    def num_classes(self) -> int:
+        return self.source.dataset.num_classes
+
+
+def _totals(block: Block) -> tuple[npt.NDArray[np.uint64], Digests, Digests | None]:
+    """Returns the fingerprint of a block's records, their digests and those of their owners."""
+    records, owners = record_digests(block.inputs), None
+    if block.owners is not None:
+        names, inverse = np.unique(block.owners, return_inverse=True)
+        owners = owner_digests(names)[inverse]
+    return fingerprint(records, block.labels, owners), records, owners
+
+
+def _merged_pairs(
+    parts: Iterable[tuple[Digests, IntArray, IntArray]], num_classes: int, width: int
+) -> tuple[Digests, IntArray, IntArray]:
+    """Adds up what parts hold of the same owner and class; few parts are in memory.
+
+    Args:
+        parts: digests of owners, classes and totals of each pair.
+        num_classes: number of classes.
+        width: of the totals.
+
+    Returns:
+        The distinct owners' digests, ascending; of each pair the owner's number times `num_classes`
+        plus the class, ascending; and its totals `[num_pairs, width]`.
+    """
+    owners = np.empty((0, DIGEST_BYTES), np.uint8)
+    keys, totals = np.empty(0, np.int64), np.empty((0, width), np.int64)
+    waiting: list[tuple[Digests, IntArray, IntArray]] = []
+
+    def merge() -> None:
+        nonlocal owners, keys, totals
+        together = [(owners[keys // num_classes], keys % num_classes, totals), *waiting]
+        waiting.clear()
+        digests, classes, added = (np.concatenate(each) for each in zip(*together, strict=True))
+        owners = distinct_digests(digests)
+        numbers = _numbers(owners, digests)
+        keys, place = np.unique(numbers * num_classes + classes, return_inverse=True)
+        totals = np.zeros((len(keys), width), np.int64)
+        np.add.at(totals, place, added)
+
+    for part in parts:
+        waiting.append(part)
+        if sum(len(one[1]) for one in waiting) > max(4_096, len(keys)):
+            merge()
+    merge()
+    return owners, keys, totals
+
+
+def _numbers(ascending: Digests, digests: Digests) -> IntArray:
+    """Returns the place of each digest among distinct ascending ones."""
+    known, wanted = (
+        np.ascontiguousarray(one).view(f"V{DIGEST_BYTES}").ravel() for one in (ascending, digests)
+    )
+    places = {one.tobytes(): place for place, one in enumerate(known)}
+    return np.array([places[one.tobytes()] for one in wanted], np.int64)
+
+
+# Feature sums.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Partial:
+    """SENSITIVE: what some records add.
+
+    Attributes:
+        sums: int64 `[num_features + 1, num_classes]`.
+        lanes: their fingerprint.
+        num_bad: records that were left out.
+    """
+
+    sums: IntArray
+    lanes: npt.NDArray[np.uint64]
+    num_bad: int
+
+    def __add__(self, other: _Partial) -> _Partial:
+        return _Partial(
+            self.sums + other.sums, self.lanes + other.lanes, self.num_bad + other.num_bad
+        )
+
+
+def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
+    """Yields what a span's records add, their digests by bucket, and of owners their totals."""
+    width = job.encoder.num_features + 1
+    partial = _nothing(width, job.num_classes)
+    for block in job.source.blocks(span):
+        lanes, records, owners = _totals(block)
+        sums = np.zeros_like(partial.sums)
+        vectors_of = (
+            (rows, record_vectors(features, job.scale))
+            for rows, features in record_features(job.encoder, block.inputs)
+        )
+        if owners is None:
+            for rows, vectors in vectors_of:
+                sums += sums_by_class(vectors, block.labels[rows], num_classes=job.num_classes)
+        else:
+            pairs = (
+                (owners[rows], block.labels[rows], owner_steps(vectors))
+                for rows, vectors in vectors_of
+            )
+            digests, keys, totals = _merged_pairs(pairs, job.num_classes, width)
+            of_pair = digests[keys // job.num_classes]
+            for bucket, some in _by_bucket(of_pair, job.buckets):
+                yield (
+                    "owners",
+                    (bucket, (of_pair[some], keys[some] % job.num_classes, totals[some])),
+                )
+        for bucket, some in _by_bucket(records, job.buckets):
+            yield "records", (bucket, records[some].tobytes())
+        partial += _Partial(sums, lanes, block.num_bad)
+    yield "partial", partial
+
+
+def _nothing(width: int, num_classes: int) -> _Partial:
+    return _Partial(np.zeros((width, num_classes), np.int64), np.zeros(2, np.uint64), 0)
+
+
+def _sum_owners(job: _Job, work: _Work, keyed: tuple[int, Iterable[Any]]) -> Iterator[_Partial]:
+    """Yields what the owners of a bucket add; writes their digests."""
+    bucket, parts = keyed
+    width = job.encoder.num_features + 1
+    digests, keys, totals = _merged_pairs(parts, job.num_classes, width)
+    work.write(f"owners-{bucket:05d}", digests.tobytes())
+    sums = sums_of_owners(
+        totals, keys // job.num_classes, keys % job.num_classes, num_classes=job.num_classes
+    )
+    yield dataclasses.replace(_nothing(width, job.num_classes), sums=sums)
+
+
+def _write_digests(work: _Work, keyed: tuple[int, Iterable[bytes]]) -> None:
+    """Writes the digests of a bucket in ascending order."""
+    bucket, parts = keyed
+    digests = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, DIGEST_BYTES)
+    work.write(f"records-{bucket:05d}", sorted_digests(digests).tobytes())
+
+
+def _write_partial(work: _Work, partial: _Partial) -> None:
+    content = io.BytesIO()
+    np.savez(
+        content, sums=partial.sums, lanes=partial.lanes, num_bad=np.array(partial.num_bad, np.int64)
+    )
+    work.write("partial.npz", content.getvalue())
+
+
+def _digests_in(work: _Work, kind: str, buckets: int) -> Iterator[Digests]:
+    """Yields the digests of each bucket, which ascend."""
+    for bucket in range(buckets):
+        content = work.read(f"{kind}-{bucket:05d}")
+        if content:
+            yield np.frombuffer(content, np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def _build_sums(job: _Job, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
+    import apache_beam as beam
+
+    def tagged(span: Span) -> Iterator[Any]:
+        for tag, value in _sum_span(job, span):
+            yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
+
+    width = job.encoder.num_features + 1
+    nothing = _nothing(width, job.num_classes)
+    summed = (
+        pipeline
+        | "spans" >> beam.Create(list(spans))
+        | "spread" >> beam.Reshuffle()
+        | "sum" >> beam.FlatMap(tagged).with_outputs("records", "owners", main="partial")
+    )
+    _ = (
+        summed.records
+        | "records by digest" >> beam.GroupByKey()
+        | "write digests" >> beam.Map(functools.partial(_write_digests, work))
+    )
+    partials = [summed.partial]
+    if job.source.has_owners:
+        partials.append(
+            summed.owners
+            | "owners" >> beam.GroupByKey()
+            | "clip and sum" >> beam.FlatMap(functools.partial(_sum_owners, job, work))
+        )
+    _ = (
+        partials
+        | "all" >> beam.Flatten()
+        | "add" >> beam.CombineGlobally(functools.partial(_added, nothing))
+        | "write" >> beam.Map(functools.partial(_write_partial, work))
+    )
+
+
+def _added(nothing: _Partial, parts: Iterable[_Partial]) -> _Partial:
+    """Returns the sum of parts; they are integers, so the order does not matter."""
+    return functools.reduce(_Partial.__add__, parts, nothing)
+
+
+def check_bad(number: int, bad_rows: str, reporting: Reporting) -> None:
+    """Raises ValueError if records that do not fit are to be refused; else says how many.
+
+    The rule for each depends on that record and the schema alone. The number is SENSITIVE.
+    """
+    if number and bad_rows == REFUSE:
+        raise ValueError(
+            f"private: expected records that fit the schema, got {number} that do not (another "
+            f"number of fields, no finite number, an unknown category or label, no owner); "
+            f"bad_rows=drop leaves out each that does not"
+        )
+    if number:
+        reporting.warn(f"{number} records do not fit the schema and were left out (sensitive)")
+
+
+def sums(
+    data: DataSource,
+    *,
+    directory: str | os.PathLike[str],
+    settings: SumsSettings = SumsSettings(),  # noqa: B008 (frozen)
+    private: str | None = None,
+    owners_file: pathlib.Path | None = None,
+    pool_size: int | None = None,
+    bad_rows: str = REFUSE,
+    engine: Engine = Engine(),
+    reporting: Reporting = QUIET,
+) -> StoredSums:
+    """Computes feature sums by a Beam pipeline; stores what `FeatureSums.fit` stores.
+
+    They are to the last bit those of one process, for any runner, bundles, number of workers and
+    retries: numbers are added as integers, and what a record's or an owner's are follows from that
+    record or owner alone. `pate_tf.FeatureSums.load` reads them. Workers must have one kind of
+    processor for that: TensorFlow rounds differently on others.
+
+    Args:
+        data: where private records and public samples lie.
+        directory: the run folder.
+        settings: how records become sums.
+        private: files of the private records: a path or a pattern with `*`, also on a file system
+            of Beam's such as gs://; None for those of `data`.
+        owners_file: of a named data set: the owner of each record, `.npy`.
+        pool_size: how many public samples form the pool; None for the data set's own number.
+        bad_rows: what becomes of a record that does not fit the schema: "refuse", which refuses all
+            of them in the end, or "drop", which leaves out that one.
+        engine: how the pipeline runs.
+        reporting: how progress is shown.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+        ValueError: if something does not fit, the pipeline fails, or the folder holds others.
+    """
+    one_of((REFUSE, DROP), bad_rows=bad_rows)
+    options = checked_options(engine.options)
+    public = data.load_public(reporting)
+    source = source_of(data, private, public, owners_file=owners_file, rows=engine.rows)
+    spans = source.spans()
+    run = artifacts.RunDirectory(pathlib.Path(directory))
+    pool = public.split(pool_size or public.dataset.pool_size).pool
+    encoder = feature_sums.sums_encoder(settings, source.dataset, pool, run, reporting)
+    nothing = np.zeros(2, np.uint64)
+    expected = feature_sums.described_sums(settings, encoder, nothing, source.has_owners)
+    del expected["records"]
+    feature_sums.stored_before(run, expected)  # before hours are spent
+    with _working(run, engine) as work:
+        job = _job(source, work, encoder, engine)
+        with reporting.clock("summing features of records"):
+            run_pipeline(functools.partial(_build_sums, job, work, spans), options)
+        found = _partial_in(work)
+        check_bad(int(found["num_bad"]), bad_rows, reporting)
+        described = feature_sums.described_sums(
+            settings, encoder, found["lanes"], source.has_owners
+        )
+        if (before := feature_sums.stored_before(run, described)) is not None:
+            return before
+        return feature_sums.store(
+            described,
+            encoder,
+            found["sums"],
+            directory=run,
+            records=_digests_in(work, "records", engine.buckets),
+            owners=_digests_in(work, "owners", engine.buckets) if source.has_owners else None,
+            pool_size=len(pool),
+            source=_flags(data, private),
+        )
+
+
+def _flags(data: DataSource, private: str | None) -> dict[str, Any]:
+    """Returns the flags that name the data, for `run.json`."""
+    return {**data.flags, **({} if private is None else {"private": private})}
+
+
+def _job(source: Source, work: _Work, encoder: Any, engine: Engine) -> _Job:
+    """Writes an encoder where workers load it."""
+    folder = pathlib.Path(work.folder) / "encoder"
+    save_encoder(folder, encoder)
+    return _Job(
+        source=source,
+        folder=str(folder),
+        dataset=json.dumps(source.dataset.to_dict()),
+        scale=encoder.scale,
+        buckets=engine.buckets,
+    )
+
+
+def _partial_in(work: _Work) -> Mapping[str, npt.NDArray[Any]]:
+    content = work.read("partial.npz")
+    if content is None:
+        raise ValueError("beam: expected the sums of a pipeline that is done, got none")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+# Teachers in closed form.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _TeacherJob(_Job):
+    """What workers need to solve for teachers.
+
+    Attributes:
+        model: "ridge", "nearest_mean" or "nearest_neighbour".
+        num_teachers: that share the records.
+        seed: of the partition.
+        num_views: of the encoder.
+    """
+
+    model: str
+    num_teachers: int
+    seed: int
+    num_views: int
+
+
+def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
+    """Yields features and labels of a span's records by group of teachers, and digests."""
+    partial = _nothing(1, 1)
+    for block in job.source.blocks(span):
+        lanes, records, _ = _totals(block)
+        if block.owners is None:
+            first = span.position + int(block.places.min(initial=0))
+            last = span.position + int(block.places.max(initial=0)) + 1
+            teachers = teachers_of_positions(
+                first, last, num_teachers=job.num_teachers, seed=job.seed
+            )[span.position + block.places - first]
+        else:
+            teachers = owner_partition(
+                block.owners, num_teachers=job.num_teachers, seed=job.seed
+            ).assignment
+        for rows, features in record_features(job.encoder, block.inputs):
+            groups = teachers[rows] // GROUP
+            for group in np.unique(groups).tolist():
+                some = rows[groups == group]
+                yield (
+                    "shares",
+                    (group, (teachers[some], features[groups == group], block.labels[some])),
+                )
+        for bucket, places in _by_bucket(records, job.buckets):
+            yield "records", (bucket, records[places].tobytes())
+        partial += _Partial(partial.sums * 0, lanes, block.num_bad)
+    yield "partial", partial
+
+
+def _solve(job: _TeacherJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> None:
+    """Solves for the teachers of a group, those without a record too, and writes them."""
+    group, parts = keyed
+    own = range(group * GROUP, min((group + 1) * GROUP, job.num_teachers))
+    features: dict[int, list[Any]] = {one: [] for one in own}
+    labels: dict[int, list[Any]] = {one: [] for one in own}
+    for part in parts:
+        if part is None:
+            continue
+        teachers, some_features, some_labels = part
+        for one in np.unique(teachers).tolist():
+            features[one].append(some_features[teachers == one])
+            labels[one].append(some_labels[teachers == one])
+    none = np.empty((0, job.encoder.num_features), np.float32)
+    arrays = {}
+    for one in own:
+        solved = closed_form.fit(
+            job.model,
+            np.concatenate([none, *features.pop(one)]),
+            np.concatenate([np.empty(0, np.int64), *labels.pop(one)]),
+            num_classes=job.num_classes,
+            num_views=job.num_views,
+            scale=job.scale,
+        )
+        arrays |= {f"{one}/{place}": array for place, array in enumerate(solved)}
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    work.write(f"teachers-{group:05d}.npz", content.getvalue())
+
+
+def _build_teachers(job: _TeacherJob, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
+    import apache_beam as beam
+
+    def tagged(span: Span) -> Iterator[Any]:
+        for tag, value in _shares_of_span(job, span):
+            yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
+
+    shared = (
+        pipeline
+        | "spans" >> beam.Create(list(spans))
+        | "spread" >> beam.Reshuffle()
+        | "features" >> beam.FlatMap(tagged).with_outputs("records", "shares", main="partial")
+    )
+    _ = (
+        shared.records
+        | "records by digest" >> beam.GroupByKey()
+        | "write digests" >> beam.Map(functools.partial(_write_digests, work))
+    )
+    groups = -(-job.num_teachers // GROUP)
+    everyone = pipeline | "groups" >> beam.Create([(group, None) for group in range(groups)])
+    _ = (
+        [shared.shares, everyone]
+        | "with empty ones" >> beam.Flatten()
+        | "shares" >> beam.GroupByKey()
+        | "solve" >> beam.Map(functools.partial(_solve, job, work))
+    )
+    _ = (
+        shared.partial
+        | "add" >> beam.CombineGlobally(functools.partial(_added, _nothing(1, 1)))
+        | "write" >> beam.Map(functools.partial(_write_partial, work))
+    )
+
+
+def teachers(
+    data: DataSource,
+    *,
+    directory: str | os.PathLike[str],
+    num_teachers: int,
+    settings: TeacherSettings = TeacherSettings(),  # noqa: B008 (frozen)
+    private: str | None = None,
+    owners_file: pathlib.Path | None = None,
+    pool_size: int | None = None,
+    bad_rows: str = REFUSE,
+    engine: Engine = Engine(),
+    reporting: Reporting = QUIET,
+) -> pathlib.Path:
+    """Trains teachers in closed form by a Beam pipeline; returns the folder of their ensemble.
+
+    The ensemble is to the last bit that of `train_teachers.py`: records go to teachers by owner, or
+    by their position among all records, a bad one's position staying empty. Files of text and
+    TFRecord are read once more, here, to count the records before each.
+
+    Args:
+        data: as of `sums`, like all arguments that are not named here.
+        directory: the run folder.
+        num_teachers: how many share the records.
+        settings: how they learn; the model is one of `closed_form.NAMES`, "ridge" by default.
+        private: see `sums`.
+        owners_file: see `sums`.
+        pool_size: see `sums`.
+        bad_rows: see `sums`.
+        engine: see `sums`.
+        reporting: see `sums`.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+        ValueError: if something does not fit, the pipeline fails, or the folder holds others.
+    """
+    one_of((REFUSE, DROP), bad_rows=bad_rows)
+    settings = dataclasses.replace(settings, model=settings.model or closed_form.RIDGE)
+    one_of(closed_form.NAMES, model=settings.model)
+    options = checked_options(engine.options)
+    public = data.load_public(reporting)
+    source = source_of(data, private, public, owners_file=owners_file, rows=engine.rows)
+    spans = source.spans(positions=not source.has_owners)
+    unit = "owner" if source.has_owners else "record"
+    kind, config = teacher_training.complete_settings(
+        settings,
+        source.dataset,
+        Partition(np.arange(num_teachers), num_teachers, unit),  # its number and unit count
+    )
+    encoder = teacher_training.encoder_for(
+        config, public.split(pool_size or public.dataset.pool_size).pool, reporting
+    )
+    if encoder is None:
+        raise ValueError("representation: expected one, got none")
+    run = artifacts.RunDirectory(pathlib.Path(directory))
+    teacher_training.check_places(run)
+    with _working(run, engine) as work:
+        job = _TeacherJob(
+            **vars(_job(source, work, encoder, engine)),
+            model=str(config.model),
+            num_teachers=num_teachers,
+            seed=config.seed,
+            num_views=encoder.num_views,
+        )
+        with reporting.clock("solving for teachers"):
+            run_pipeline(functools.partial(_build_teachers, job, work, spans), options)
+        found = _partial_in(work)
+        check_bad(int(found["num_bad"]), bad_rows, reporting)
+        lanes = [f"{one:016x}" for one in found["lanes"].tolist()]
+        identity = {
+            **config.to_dict(),
+            "kind": kind.name,
+            "encoder": encoder.digest,
+            "records": lanes,
+        }
+        store = TeacherStore(run.teachers, identity)
+        RunDescription(
+            data_name=source.dataset.name,
+            num_classes=source.dataset.num_classes,
+            unit=unit,
+            num_teachers=num_teachers,
+            model=str(config.model),
+            representation=name_of(config.representation or ""),
+            pool_size=pool_size,
+            source=_flags(data, private),
+        ).write(run)
+        record_set = RecordSet.of_sorted(_digests_in(work, "records", engine.buckets))
+        artifacts.write_json(run.teachers / RECORDS, record_set.to_dict(), private=True)
+        if missing := set(range(num_teachers)) - store.finished():
+            store.save_all(
+                ((one, state) for one, state in _solved(work, num_teachers) if one in missing),
+                lambda _: None,
+            )
+    target = ensemble_folder(run)
+    if missing or not target.exists():
+        kinds.save_ensemble(kind, target, config, Finished(run.teachers, num_teachers), encoder)
+    return target
+
+
+def _solved(work: _Work, num_teachers: int) -> Iterator[tuple[int, TeacherState]]:
+    """Yields the teachers that workers wrote, in order."""
+    for group in range(-(-num_teachers // GROUP)):
+        content = work.read(f"teachers-{group:05d}.npz")
+        if content is None:
+            raise ValueError("beam: expected all teachers of a pipeline that is done, got some")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            found: dict[int, list[npt.NDArray[Any]]] = {}
+            for name in arrays.files:
+                found.setdefault(int(name.partition("/")[0]), []).append(arrays[name])
+        for one in sorted(found):
+            yield one, TeacherState(found[one])
+
+
+# Public inputs: features, and a published student's predictions.
+
+
+@functools.lru_cache(maxsize=1)
+def _student(folder: str) -> ServedStudent:
+    """Returns a student, loaded once a worker."""
+    return ServedStudent(pathlib.Path(folder))
+
+
+@functools.lru_cache(maxsize=1)
+def _stored(folder: str) -> StoredSums:
+    return StoredSums(pathlib.Path(folder))
+
+
+def _predict_span(
+    source: Source, folder: str, output: str, as_features: bool, span: Span
+) -> Iterator[tuple[int, int]]:
+    """Writes what is predicted of a span's inputs; yields how many there are, and bad ones."""
+    number = num_bad = 0
+    tables: list[dict[str, npt.NDArray[Any]]] = []
+    for block in source.blocks(span):
+        found: dict[str, npt.NDArray[Any]] = {"record": block.places}
+        if as_features:
+            found["features"] = _stored(folder).features(block.inputs)
+        else:
+            labels, probabilities = _student(folder).answer(block.inputs)
+            found |= {"label": labels, "probabilities": probabilities}
+        tables.append(found)
+        number, num_bad = number + len(block.places), num_bad + block.num_bad
+    arrays = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
+    content = io.BytesIO()
+    np.savez(content, file=np.array(span.path), start=np.array(span.start), **arrays)
+    _Work(output).write(f"part-{span.number:06d}.npz", content.getvalue())
+    yield number, num_bad
+
+
+def predict(
+    data: DataSource,
+    *,
+    output: str,
+    student: str | os.PathLike[str] | None = None,
+    features_of: str | os.PathLike[str] | None = None,
+    inputs: str | None = None,
+    engine: Engine = Engine(),
+    reporting: Reporting = QUIET,
+) -> tuple[int, int]:
+    """Applies a published student, or the encoder of feature sums, to many public inputs.
+
+    Writes `part-000000.npz`, ... into a folder, one for each file, row group or part of an array,
+    with the arrays `file`, `start`, `record` (places in that file from `start` on, `[num_inputs]`)
+    and `label` int64 `[num_inputs]` and `probabilities` float32 `[num_inputs, num_classes]`, or
+    `features` float32 `[num_inputs, num_features]`. Inputs that do not fit have no row.
+
+    Args:
+        data: where public samples lie.
+        output: a folder that workers reach; it must be new or empty.
+        student: a version of an exported student, such as `released/student/1`.
+        features_of: instead, the run folder of feature sums.
+        inputs: files of inputs, a path or a pattern; None for the public samples of `data`.
+        engine: how the pipeline runs.
+        reporting: how progress is shown.
+
+    Returns:
+        How many inputs there were, and how many do not fit.
+
+    Raises:
+        ModuleNotFoundError: if the extra is missing.
+        ValueError: if something does not fit, or the pipeline fails.
+    """
+    if (student is None) == (features_of is None):
+        raise ValueError("student: expected a student or features_of, got none or both")
+    options = checked_options(engine.options)
+    if filesystems().exists(output) and filesystems().match([f"{output}/*"])[0].metadata_list:
+        raise ValueError(f"output: expected a new or an empty folder, got {output}")
+    public = data.load_public(reporting)
+    if data.files is not None:
+        inputs = inputs or str(data.files.public)
+    source = source_of(data, inputs, public, is_private=False, rows=engine.rows)
+    spans = source.spans()
+    if features_of is not None:
+        root = artifacts.RunDirectory(pathlib.Path(features_of))
+        folder = str(feature_sums.sums_folder(root))
+        _stored(folder)
+    else:
+        folder = str(student)
+        _student(folder)
+    if not filesystems().exists(output):
+        filesystems().mkdirs(output)
+    one = functools.partial(_predict_span, source, folder, output, features_of is not None)
+
+    def build(pipeline: Any) -> None:
+        import apache_beam as beam
+
+        _ = (
+            pipeline
+            | "spans" >> beam.Create(list(spans))
+            | "spread" >> beam.Reshuffle()
+            | "predict" >> beam.FlatMap(one)
+            | "count" >> beam.CombineGlobally(_both)
+            | "write" >> beam.Map(functools.partial(_write_counts, _Work(output)))
+        )
+
+    with reporting.clock("predicting"):
+        run_pipeline(build, options)
+    counts = json.loads(_Work(output).read("counts.json") or b"{}")
+    return int(counts["inputs"]), int(counts["bad"])
+
+
+def _both(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    number = bad = 0
+    for some, of_them in counts:
+        number, bad = number + some, bad + of_them
+    return number, bad
+
+
+def _write_counts(work: _Work, counts: tuple[int, int]) -> None:
+    content = json.dumps({"inputs": counts[0], "bad": counts[1]})
+    work.write("counts.json", content.encode())

@@ -1,0 +1,97 @@
+"""A synthetic table in several formats, and what one process makes of it."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from pate_tf.api.data import FileSource
+from pate_tf.api.run_folder import DataSource
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data.schema import read_schema
+
+SCHEMA = """
+label = "ill"
+classes = ["no", "yes", "7"]
+[columns.age]
+low = 0
+high = 100
+[columns.dose]
+low = -1
+high = 1
+missing = 0.25
+[columns.town]
+categories = ["A", "B", "3"]
+other = true
+"""
+NUMBER = 400
+NAMES = ["age", "dose", "town", "ill", "who"]
+
+
+def table(number: int = NUMBER, seed: int = 0) -> list[list[object]]:
+    """Rows with empty fields, numbers beyond their range, and rows that are there twice."""
+    random = np.random.default_rng(seed)
+    rows: list[list[object]] = []
+    for _ in range(number):
+        age, label = float(random.integers(-5, 120)), int(random.integers(3))
+        dose = "" if random.random() < 0.1 else float(random.normal())
+        rows.append(
+            [
+                *(age, dose, ["A", "B", "3", "elsewhere"][random.integers(4)]),
+                *(["no", "yes", "7"][label], f"owner {random.integers(number // 4)}"),
+            ]
+        )
+    return [*rows, *rows[:20]]
+
+
+def write_csv(path: pathlib.Path, rows) -> None:
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([NAMES, *rows])
+
+
+def write_parquet(path: pathlib.Path, rows, group: int = 70) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {
+        name: [None if row[place] == "" else row[place] for row in rows]
+        for place, name in enumerate(NAMES)
+    }
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=group)
+
+
+def write_tfrecord(path: pathlib.Path, rows) -> None:
+    import tensorflow as tf
+
+    def feature(value):
+        if isinstance(value, str):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            named = {name: feature(one) for name, one in zip(NAMES, row, strict=True) if one != ""}
+            example = tf.train.Example(features=tf.train.Features(feature=named))
+            writer.write(example.SerializeToString())
+
+
+def write_public(folder: pathlib.Path) -> DataSource:
+    """Writes a public file and a schema."""
+    write_csv(folder / "public.csv", [[*row[:4], ""] for row in table(60, seed=9)])
+    (folder / "schema.toml").write_text(SCHEMA)
+    return DataSource(files=FileSource(public=folder / "public.csv", schema=folder / "schema.toml"))
+
+
+def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
+    """What one process reads."""
+    schema, dataset = read_schema(data.files.schema), data.files.load_public().dataset
+    assert isinstance(dataset, Dataset)
+    fields = {name: [str(row[place]) for row in rows] for place, name in enumerate(NAMES)}
+    places = [str(place) for place in range(len(rows))]
+    return PrivateExamples(
+        dataset,
+        schema.encode_columns(fields, "table", places),
+        schema.encode_labels(fields["ill"], "table", places, may_be_empty=False),
+        np.array(fields["who"]) if owners else None,
+    )

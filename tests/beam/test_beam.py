@@ -1,0 +1,409 @@
+"""Pipelines of Apache Beam give to the last bit what one process gives."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import beam_helpers as helpers
+import numpy as np
+import pytest
+from script_processes import Ended, learn_little, run_fresh, run_script
+
+import pate_tf
+
+pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
+
+from pate_tf.api import teacher_training
+from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
+from pate_tf.api.labeller import Labeller
+from pate_tf.api.run_folder import DataSource, described_run
+from pate_tf.beam import merging, pipelines, sources
+from pate_tf.core import artifacts
+from pate_tf.core.partition import owner_partition, random_partition
+from pate_tf.serving.served import ServedStudent
+from pate_tf.teachers.kinds import Engine as OneProcess
+from pate_tf.teachers.kinds import load_ensemble
+from pate_tf.teachers.settings import TeacherSettings
+
+ROWS = helpers.table()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("table")
+
+
+@pytest.fixture(scope="module")
+def data(here) -> DataSource:
+    """The public side; and the private one in three formats, each in two files."""
+    source = helpers.write_public(here)
+    for ending, write in (
+        ("csv", helpers.write_csv),
+        ("parquet", helpers.write_parquet),
+        ("tfrecord", helpers.write_tfrecord),
+    ):
+        write(here / f"records-0.{ending}", ROWS[:250])
+        write(here / f"records-1.{ending}", ROWS[250:])
+    return source
+
+
+def of_owners(data: DataSource) -> DataSource:
+    return dataclasses.replace(data, files=dataclasses.replace(data.files, owner="who"))
+
+
+def files_of(folder: pathlib.Path) -> set[str]:
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in found if "variables.data" not in name}
+
+
+@pytest.fixture(scope="module")
+def alone(here, data) -> dict[str, StoredSums]:
+    """The sums of one process, with owners and without."""
+    pool = data.files.load_public().split(40).pool
+    return {
+        unit: FeatureSums(directory=here / f"one {unit}")
+        .fit(helpers.examples(data, ROWS, owners=unit == "owner"), pool)
+        .stored
+        for unit in ("record", "owner")
+    }
+
+
+def summed(data, folder, pattern, **given) -> StoredSums:
+    bad_rows = given.pop("bad_rows", "refuse")
+    engine = pipelines.Engine(**given)
+    return pipelines.sums(
+        data, directory=folder, private=str(pattern), pool_size=40, bad_rows=bad_rows, engine=engine
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "pattern", "given"),
+    [
+        ("record", "records-*.parquet", {}),
+        ("owner", "records-?.csv", {"rows": 37, "buckets": 1}),
+        # Each bundle twice more, as if its first results had been lost.
+        (
+            "owner",
+            "records-*.parquet",
+            {"rows": 11, "options": ["--direct_runner_bundle_repeat=2"]},
+        ),
+        ("record", "records-*.csv", {"buckets": 2_000, "options": ["--direct_num_workers=3"]}),
+    ],
+)
+def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, pattern, given):
+    source = of_owners(data) if unit == "owner" else data
+    found = summed(source, tmp_path / "run", here / pattern, **given)
+    assert found.digest == alone[unit].digest and found.unit == unit
+    assert files_of(tmp_path / "run") == files_of(here / f"one {unit}")
+    one, other = described_run(tmp_path / "run"), described_run(here / f"one {unit}")
+    assert dataclasses.replace(one, source={}) == dataclasses.replace(other, source={})
+    # A second run gives the same; other records are refused.
+    if not given:
+        assert summed(source, tmp_path / "run", here / pattern).digest == found.digest
+        with pytest.raises(ValueError, match=r"holds other feature sums \(records"):
+            summed(source, tmp_path / "run", here / "records-0.parquet")
+
+
+def test_examples_of_tfrecord_are_read(here, data, tmp_path):
+    """Their numbers are of single precision."""
+    rows = [
+        [*map(np.float32, row[:1]), row[1] and float(np.float32(row[1])), *row[2:]] for row in ROWS
+    ]
+    helpers.write_csv(tmp_path / "same.csv", [[float(row[0]), *row[1:]] for row in rows])
+    one = summed(data, tmp_path / "one", here / "records-*.tfrecord")
+    two = summed(data, tmp_path / "two", tmp_path / "same.csv")
+    assert one.digest == two.digest
+
+
+def test_a_labeller_releases_them(here, data, tmp_path):
+    summed(data, tmp_path, here / "records-*.parquet")
+    pool = data.files.load_public().split(40).pool
+    with Labeller(FeatureSums.load(tmp_path), epsilon=8.0, delta=1e-5) as labeller:
+        assert len(labeller.label(pool)) == 40
+        assert labeller.spent().epsilon <= 8.0
+
+
+BAD = (
+    [1.0, 0.0, "A"],  # too few fields
+    [1.0, 0.0, "A", "no", "x", "more"],
+    ["nan", 0.0, "A", "no", "x"],
+    [1.0, "inf", "A", "no", "x"],
+    ["", 0.0, "A", "no", "x"],
+    ["old", 0.0, "A", "no", "x"],
+    [1.0, 0.0, "A", "maybe", "x"],
+    [1.0, 0.0, "A", "", "x"],
+)
+
+
+def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_path):
+    rows = list(ROWS)
+    for place, bad in enumerate(BAD):
+        rows.insert(50 * place, bad)
+    helpers.write_csv(tmp_path / "bad.csv", rows)
+    with pytest.raises(ValueError, match="expected records that fit the schema, got 8 that do not"):
+        summed(data, tmp_path / "run", tmp_path / "bad.csv", rows=100)
+    assert not (tmp_path / "run" / "sensitive" / "feature_sums").exists()
+    found = summed(data, tmp_path / "run", tmp_path / "bad.csv", rows=100, bad_rows="drop")
+    assert found.digest == alone["record"].digest
+    # An owner is needed, too.
+    helpers.write_csv(tmp_path / "bad.csv", [*ROWS, [*ROWS[0][:4], ""]])
+    found = summed(of_owners(data), tmp_path / "owners", tmp_path / "bad.csv", bad_rows="drop")
+    assert found.digest == alone["owner"].digest
+
+
+def test_each_bad_record_alone_decides(data):
+    """Whatever stands next to it, in whatever order."""
+    source = sources.source_of(data, "unused", data.files.load_public())
+    rows = [row for row in BAD if len(row) == 5] + [list(row) for row in ROWS[:10]]
+    fits = [len(_read(source, [row])) for row in rows]
+    assert fits == [0] * 6 + [1] * 10
+    order = np.random.default_rng(0).permutation(len(rows))
+    together = _read(source, [rows[place] for place in order])
+    assert together.tolist() == [place for place, row in enumerate(order) if fits[row]]
+
+
+def _read(source, rows) -> np.ndarray:
+    columns = {name: [str(row[place]) for row in rows] for place, name in enumerate(helpers.NAMES)}
+    return source._block(columns, np.arange(len(rows)), "path").places
+
+
+def test_what_does_not_fit_is_one_line(here, data, tmp_path):
+    for pattern, given, message in (
+        (here / "none-*.csv", {}, "expected files .*none-.*, got none"),
+        (here / "records-0.csv", {"options": ["--runer=X"]}, "got '--runer=X'"),
+        (here / "records-0.csv", {"options": ["--direct_num_workers=x"]}, "invalid int value"),
+        (here / "schema.toml", {}, "expected a (column|name)"),
+        (here / "broken.parquet", {}, "expected Parquet"),
+        (here / "broken.tfrecord", {}, "expected TFRecord"),
+    ):
+        if "broken" in pattern.name:
+            pattern.write_bytes(b"broken" * 40)
+        with pytest.raises(ValueError, match=message) as caught:
+            summed(data, tmp_path / "run", pattern, **given)
+        assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*beam*"))  # nor is private data left behind
+
+
+# Merged sums.
+
+
+def distinct_rows(data) -> list[list[object]]:
+    """Rows whose inputs differ."""
+    inputs = helpers.examples(data, ROWS, owners=False).inputs
+    first = np.sort(np.unique(inputs, axis=0, return_index=True)[1])
+    return [ROWS[place] for place in first.tolist()]
+
+
+@pytest.fixture(scope="module")
+def parts(here, data) -> list[pathlib.Path]:
+    rows = distinct_rows(data)
+    folders = []
+    for place in range(3):
+        helpers.write_csv(here / f"part-{place}.csv", rows[place::3])
+        folders.append(here / f"part {place}")
+        summed(data, folders[-1], here / f"part-{place}.csv")
+    return folders
+
+
+def test_merged_sums_are_those_of_all_records(here, data, parts, tmp_path):
+    helpers.write_csv(tmp_path / "all.csv", distinct_rows(data))
+    whole = summed(data, tmp_path / "all", tmp_path / "all.csv")
+    merged = merging.merge(parts, directory=tmp_path / "merged")
+    assert merged.digest == whole.digest
+    assert files_of(tmp_path / "merged") == files_of(tmp_path / "all")
+    assert described_run(tmp_path / "merged").source["public"] == str(here / "public.csv")
+    first = merging.merge(parts[:2], directory=tmp_path / "first")
+    assert first.digest != merged.digest
+    again = merging.merge([tmp_path / "first", parts[2]], directory=tmp_path / "again")
+    assert again.digest == whole.digest
+
+
+def test_what_may_not_be_merged_is_one_line(here, data, parts, tmp_path):
+    def refused(message, *folders):
+        with pytest.raises(ValueError, match=message) as caught:
+            merging.merge(folders, directory=tmp_path / "merged")
+        assert "\n" not in str(caught.value) and not (tmp_path / "merged").exists()
+
+    def changed(name: str, change) -> pathlib.Path:
+        folder = tmp_path / name
+        shutil.copytree(parts[0], folder)
+        change(sums_folder(artifacts.RunDirectory(folder)))
+        return folder
+
+    refused("at least two", parts[0])
+    refused("expected records in one part each", parts[0], parts[1], parts[0])
+    copy = changed("copy", lambda folder: None)
+    refused("expected records in one part each", parts[0], copy)
+    rows = distinct_rows(data)
+    helpers.write_csv(tmp_path / "overlap.csv", [*rows[1::3], rows[0]])
+    summed(data, tmp_path / "overlap", tmp_path / "overlap.csv")
+    refused("expected records in one part each", parts[0], tmp_path / "overlap")
+
+    other = sums_folder(artifacts.RunDirectory(parts[2]))
+    for name in ("sums.npz", "records.npy", "description.json"):
+        swapped = changed(
+            f"swapped {name}", lambda folder, name=name: shutil.copy(other / name, folder / name)
+        )
+        refused("expected (complete ones|the digests)", swapped, parts[1])
+
+    def edited(folder: pathlib.Path) -> None:
+        arrays = artifacts.read_arrays(folder / "sums.npz")
+        arrays["sums"][0, 0] += 1
+        artifacts.write_arrays(folder / "sums.npz", arrays)
+
+    refused("expected complete ones", changed("edited", edited), parts[1])
+    refused("expected some in", tmp_path / "nothing", parts[1])
+    owners = of_owners(data)
+    summed(owners, tmp_path / "owners 0", here / "part-0.csv")
+    refused("feature sums of one unit", parts[1], tmp_path / "owners 0")
+
+
+def test_an_owner_is_in_one_part_only(here, data, tmp_path):
+    source = of_owners(data)
+    names = sorted({row[4] for row in ROWS})
+    for place in range(2):
+        rows = [row for row in ROWS if names.index(row[4]) % 2 == place]
+        helpers.write_csv(tmp_path / f"{place}.csv", rows)
+        summed(source, tmp_path / f"part {place}", tmp_path / f"{place}.csv")
+    helpers.write_csv(tmp_path / "all.csv", ROWS)
+    whole = summed(source, tmp_path / "all", tmp_path / "all.csv")
+    parts = [tmp_path / "part 0", tmp_path / "part 1"]
+    assert merging.merge(parts, directory=tmp_path / "merged").digest == whole.digest
+    helpers.write_csv(tmp_path / "2.csv", [[5.0, 0.5, "A", "no", names[0]]])
+    summed(source, tmp_path / "part 2", tmp_path / "2.csv")
+    with pytest.raises(ValueError, match="expected owners in one part each"):
+        merging.merge([parts[0], tmp_path / "part 2"], directory=tmp_path / "twice")
+
+
+# Teachers.
+
+
+@pytest.mark.parametrize(
+    ("model", "unit"), [("ridge", "record"), ("nearest_mean", "owner"), ("ridge", "owner")]
+)
+def test_teachers_are_those_of_one_process(here, data, tmp_path, model, unit):
+    """More than one group of them, some without a record."""
+    number = 70
+    private = helpers.examples(data, ROWS, owners=unit == "owner")
+    shares = (
+        random_partition(num_records=len(private), num_teachers=number, seed=3)
+        if private.owners is None
+        else owner_partition(private.owners, num_teachers=number, seed=3)
+    )
+    settings = TeacherSettings(model=model, seed=3)
+    public = data.files.load_public()
+    alone = teacher_training.train_teachers(
+        settings,
+        private,
+        shares,
+        pool=public.split(40).pool,
+        folder=tmp_path / "one",
+        engine=OneProcess(),
+        pool_size=40,
+    ).load()
+    for pattern, rows in (("records-*.parquet", 50), ("records-*.csv", 2**15)):
+        folder = pipelines.teachers(
+            of_owners(data) if unit == "owner" else data,
+            directory=tmp_path / pattern[-3:],
+            num_teachers=number,
+            settings=settings,
+            private=str(here / pattern),
+            pool_size=40,
+            engine=pipelines.Engine(rows=rows),
+        )
+        found = load_ensemble(folder)
+        assert found.digest == alone.digest and found.records == alone.records
+    votes = found.votes(public.inputs[:9]).labels
+    np.testing.assert_array_equal(votes, alone.votes(public.inputs[:9]).labels)
+
+
+# Predictions.
+
+
+def test_features_of_many_inputs(here, data, alone, tmp_path):
+    public = data.files.load_public()
+    number, bad = pipelines.predict(
+        data,
+        output=str(tmp_path / "out"),
+        features_of=here / "one record",
+        engine=pipelines.Engine(rows=7),
+    )
+    assert (number, bad) == (len(public), 0)
+    with np.load(tmp_path / "out" / "part-000000.npz") as arrays:
+        np.testing.assert_array_equal(arrays["record"], np.arange(len(public)))
+        np.testing.assert_allclose(
+            arrays["features"], alone["record"].features(public.inputs), atol=1e-6
+        )
+    with pytest.raises(ValueError, match="output: expected a new or an empty folder"):
+        pipelines.predict(data, output=str(tmp_path / "out"), features_of=here / "one record")
+    with pytest.raises(ValueError, match="student: expected a student or features_of"):
+        pipelines.predict(data, output=str(tmp_path / "x"))
+    with pytest.raises(ValueError, match="student: expected a SavedModel"):
+        pipelines.predict(data, output=str(tmp_path / "x"), student=tmp_path)
+
+
+# Commands.
+
+
+def command(folder: pathlib.Path, *arguments: str) -> Ended:
+    return run_fresh("-m", "pate_tf.cli.main", *arguments, folder=folder)
+
+
+def test_the_commands_from_sums_to_a_published_student(tmp_path):
+    """Of the digits, with an option of Beam's; then predictions of the student."""
+    ended = command(
+        tmp_path,
+        *("sums", "--dataset=digits", "--train_dir=run", "--representation=raw"),
+        *("--direct_num_workers", "2", "--rows=300"),
+    )
+    assert ended.code == 0 and "records   1,297" in ended.out, ended.err
+    assert not ended.err, ended.err
+    data = pate_tf.datasets.load("digits")
+    alone = FeatureSums(directory=tmp_path / "one", representation="raw")
+    alone.fit(data.private, data.pool)
+    assert FeatureSums.load(tmp_path / "run").stored.digest == alone.stored.digest
+    ended = run_script(
+        *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=8"),
+        *("--student=supervised", "--model=mlp", "--max_steps=50"),
+        folder=tmp_path,
+        setup=learn_little,
+    )
+    assert ended.code == 0, ended.err
+    stated = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
+    assert stated["mechanism"]["name"] == "class_sums" and 7.9 < stated["epsilon"] <= 8.0
+    student = "run/released/student/1"
+    ended = command(tmp_path, "predict", "--dataset=digits", f"--student={student}", "--output=out")
+    assert ended.code == 0 and "inputs  500" in ended.out, ended.err
+    public = data.public.pool.inputs
+    with np.load(tmp_path / "out" / "part-000000.npz") as arrays:
+        labels, probabilities = ServedStudent(tmp_path / student).answer(public)
+        np.testing.assert_array_equal(arrays["label"][: len(public)], labels)
+        np.testing.assert_allclose(arrays["probabilities"][: len(public)], probabilities, atol=1e-5)
+
+
+def test_commands_refuse_in_one_line(here, parts, tmp_path):
+    for arguments, told in (
+        (("sums", "--datset=digits"), "got '--datset=digits'"),
+        (("sums", "--private=x.csv"), "public: expected it with --private"),
+        (("sums", "merge", str(parts[0]), "--train_dir=x"), "at least two run folders"),
+        (("sums", "merge", str(parts[0]), str(parts[0]), "--train_dir=x"), "in one part each"),
+        (("sums", "merge", str(parts[0]), str(parts[1])), "train_dir: expected a folder"),
+        (("beam-teachers", "--dataset=digits"), "nb_teachers: expected how many"),
+    ):
+        ended = command(tmp_path, *arguments)
+        assert ended.code in (1, 2) and ended.err.startswith("error: "), ended.err
+        assert told in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+# Several processes, and one that is killed.
+
+PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+
+
+@pytest.mark.long
+def test_several_processes_give_the_same_bits(here, data, alone, tmp_path):
+    found = summed(
+        of_owners(data), tmp_path, here / "records-*.parquet", rows=20, options=PROCESSES
+    )
+    assert found.digest == alone["owner"].digest
