@@ -17,6 +17,9 @@ import os
 import pathlib
 import secrets
 import shutil
+import subprocess
+import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -132,14 +135,67 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
     import apache_beam as beam
 
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers' tracebacks
-    try:
-        pipeline = beam.Pipeline(options=options)
-        build(pipeline)
-        state = pipeline.run().wait_until_finish()
-    except Exception as error:  # Beam's own, and what a worker raised, as text
-        raise ValueError(_reason(error)) from error
+    ended: list[Any] = []
+
+    def run() -> None:
+        try:
+            pipeline = beam.Pipeline(options=options)
+            build(pipeline)
+            ended.append(pipeline.run().wait_until_finish())
+        except Exception as error:  # Beam's own, and what a worker raised, as text
+            ended.append(error)
+
+    if options.get_all_options()["direct_running_mode"] == "multi_processing":
+        _watched(run)
+    else:
+        run()
+    state = ended[0]
+    if isinstance(state, Exception):
+        raise ValueError(_reason(state)) from state
     if state is not None and state != "DONE":
         raise ValueError(f"beam: expected the pipeline to be done, got {state}")
+
+
+class WorkerKilledError(ValueError):
+    """A worker process of the local runner ended early. Threads of Beam's wait for it for ever."""
+
+
+def _watched(run: Callable[[], None]) -> None:
+    """Runs a pipeline of the local runner in a thread, and watches its worker processes.
+
+    Beam starts them and waits for ever if one is killed.
+
+    Raises:
+        WorkerKilledError: if one is; then the others are ended.
+    """
+    from apache_beam.runners.portability import local_job_service
+
+    started: list[subprocess.Popen[Any]] = []
+
+    def popen(*arguments: Any, **named: Any) -> subprocess.Popen[Any]:
+        started.append(subprocess.Popen(*arguments, **named))
+        return started[-1]
+
+    thread = threading.Thread(target=run, daemon=True)
+    known, hook = local_job_service.subprocess, threading.excepthook
+    local_job_service.subprocess = types.SimpleNamespace(Popen=popen)
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
+            if thread.is_alive() and any(worker.poll() for worker in started):
+                threading.excepthook = lambda _: None  # Beam's threads say so, too
+                for worker in started:
+                    worker.kill()
+                    worker.wait()
+                raise WorkerKilledError(
+                    "beam: expected workers that run to the end, got one that was killed; the same "
+                    "command computes all anew, to the same bits"
+                )
+    finally:
+        local_job_service.subprocess = known
+        if not thread.is_alive():
+            threading.excepthook = hook
 
 
 def _reason(error: Exception) -> str:
@@ -607,7 +663,7 @@ def _solve(job: _TeacherJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> N
             features[one].append(some_features[teachers == one])
             labels[one].append(some_labels[teachers == one])
     none = np.empty((0, job.encoder.num_features), np.float32)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for one in own:
         solved = closed_form.fit(
             job.model,
@@ -797,9 +853,11 @@ def _predict_span(
             found |= {"label": labels, "probabilities": probabilities}
         tables.append(found)
         number, num_bad = number + len(block.places), num_bad + block.num_bad
-    arrays = {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([one[name] for one in tables]) for name in (tables or [{}])[0]
+    }
     content = io.BytesIO()
-    np.savez(content, file=np.array(span.path), start=np.array(span.start), **arrays)
+    np.savez(content, path=np.array(span.path), start=np.array(span.start), **arrays)
     _Work(output).write(f"part-{span.number:06d}.npz", content.getvalue())
     yield number, num_bad
 
@@ -817,7 +875,7 @@ def predict(
     """Applies a published student, or the encoder of feature sums, to many public inputs.
 
     Writes `part-000000.npz`, ... into a folder, one for each file, row group or part of an array,
-    with the arrays `file`, `start`, `record` (places in that file from `start` on, `[num_inputs]`)
+    with the arrays `path`, `start`, `record` (places in that file from `start` on, `[num_inputs]`)
     and `label` int64 `[num_inputs]` and `probabilities` float32 `[num_inputs, num_classes]`, or
     `features` float32 `[num_inputs, num_features]`. Inputs that do not fit have no row.
 

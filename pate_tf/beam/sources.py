@@ -118,7 +118,7 @@ class Source:
 
 @functools.lru_cache(maxsize=2)
 def _loaded(flags: str, owners_file: str | None, is_private: bool) -> Any:
-    named = {
+    named: dict[str, Any] = {
         name: pathlib.Path(value) if name == "data_dir" and value else value
         for name, value in json.loads(flags).items()
     }
@@ -261,7 +261,7 @@ class TableRecords(Source):
 
     def blocks(self, span: Span) -> Iterator[Block]:
         """See `Source.blocks`."""
-        path, place = span.path, 0
+        path = span.path
         if path.lower().endswith(PARQUET):
             parts = self._of_parquet(span)
         elif path.lower().endswith(RECORDS):
@@ -269,9 +269,7 @@ class TableRecords(Source):
         else:
             parts = self._of_text(path)
         for columns, places in parts:
-            number = len(places)
             yield self._block(columns, places, path)
-            place += number
 
     def _block(self, columns: Mapping[str, Column], places: IntArray, path: str) -> Block:
         """Returns the records that fit; places below 0 are of records without all fields."""
@@ -430,11 +428,8 @@ def _of_arrow(array: Any) -> Column:
 
 
 def _texts(values: Column) -> list[str]:
-    return [field_text(one) for one in (values.tolist() if _is_array(values) else values)]
-
-
-def _is_array(values: Column) -> Any:
-    return isinstance(values, np.ndarray)
+    each = values.tolist() if isinstance(values, np.ndarray) else values
+    return [field_text(one) for one in each]
 
 
 def _distinct(values: Column) -> tuple[list[str], IntArray]:

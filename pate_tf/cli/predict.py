@@ -55,8 +55,7 @@ def main() -> None:
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    guarded = command_line.guarded(main, FLAGS, own_flags.flag_of_argument(RunSettings))
-    command_line.run(guarded, define, __doc__)
+    command_line.run(sums.run_and_leave(main, RunSettings), define, __doc__)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ them from --train_dir then. Flags that are none of these go to Beam: --runner, -
 """
 
 import dataclasses
+import os
 import pathlib
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -101,7 +104,8 @@ PATHS: list[str] = []  # what `merge` is to merge
 
 def take_apart(arguments: list[str]) -> list[str]:
     """Returns the arguments that are flags of this command; the others go to `BEAM` or `PATHS`."""
-    own, is_merge = [], arguments[:1] == [MERGE]
+    own: list[str] = []
+    is_merge = arguments[:1] == [MERGE]
     known = {"help", "helpfull", "helpshort", "h", "?", "helpxml", "flagfile"}
     rest = arguments[1:] if is_merge else arguments
     place = 0
@@ -152,6 +156,23 @@ def engine_of(settings: EngineSettings) -> Any:
     return pipelines.Engine(
         options=BEAM, buckets=settings.buckets, rows=settings.rows, work_dir=settings.work_dir
     )
+
+
+def run_and_leave(main: Callable[[], None], *kinds: type) -> Callable[[list[str]], None]:
+    """Wraps a command; after a worker was killed it leaves at once, as Beam's threads don't end."""
+    guarded = command_line.guarded(main, FLAGS, own_flags.flag_of_argument(*kinds))
+
+    def run(arguments: list[str]) -> None:
+        try:
+            guarded(arguments)
+        except SystemExit as leaving:
+            if not any(one.name == "run_worker" for one in threading.enumerate()):
+                raise
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(leaving.code if isinstance(leaving.code, int) else 1)
+
+    return run
 
 
 def reporting() -> Reporting:
@@ -217,8 +238,7 @@ def run() -> None:
         define()
         sys.argv[1:] = take_apart(sys.argv[1:])
 
-    guarded = command_line.guarded(main, FLAGS, own_flags.flag_of_argument(RunSettings))
-    command_line.run(guarded, define_and_take_apart, __doc__)
+    command_line.run(run_and_leave(main, RunSettings), define_and_take_apart, __doc__)
 
 
 if __name__ == "__main__":

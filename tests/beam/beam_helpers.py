@@ -1,7 +1,10 @@
 """A synthetic table in several formats, and what one process makes of it."""
 
 import csv
+import os
 import pathlib
+import sys
+import time
 
 import numpy as np
 
@@ -9,6 +12,7 @@ from pate_tf.api.data import FileSource
 from pate_tf.api.run_folder import DataSource
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.data import catalogue
 from pate_tf.data.schema import read_schema
 
 SCHEMA = """
@@ -95,3 +99,14 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
         schema.encode_labels(fields["ill"], "table", places, may_be_empty=False),
         np.array(fields["who"]) if owners else None,
     )
+
+
+def sleepy_digits(side: str, data_dir):
+    """The digits; a worker process that the environment tells so sleeps before it has them."""
+    asleep = os.environ.get("SLEEPING_WORKERS")
+    if asleep and any("sdk_worker" in one for one in sys.orig_argv):
+        (pathlib.Path(asleep) / str(os.getpid())).touch()
+        time.sleep(3_600)
+    load = catalogue.load_private if side == "private" else catalogue.load_public
+    found = load("digits", data_dir=data_dir)
+    return found.dataset, found.inputs, found.labels

@@ -2,8 +2,13 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import beam_helpers as helpers
 import numpy as np
@@ -407,3 +412,51 @@ def test_several_processes_give_the_same_bits(here, data, alone, tmp_path):
         of_owners(data), tmp_path, here / "records-*.parquet", rows=20, options=PROCESSES
     )
     assert found.digest == alone["owner"].digest
+
+
+def wait_for(what, seconds: float = 240.0):
+    """Returns what a function finds, once it finds something."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_one_line_and_the_next_run_gives_the_same(tmp_path):
+    """It is killed while it reads; both workers sleep there until then."""
+    flags = [
+        *("sums", "--dataset=beam_helpers:sleepy_digits", "--train_dir=run", "--rows=300"),
+        *("--representation=raw", *PROCESSES),
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    (tmp_path / "asleep").mkdir()
+    environment["SLEEPING_WORKERS"] = str(tmp_path / "asleep")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pate_tf.cli.main", *flags],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    worker = wait_for(lambda: [int(path.name) for path in (tmp_path / "asleep").iterdir()])[0]
+    os.kill(worker, signal.SIGKILL)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert told.splitlines()[-1].startswith("error: beam: expected workers that run to the end")
+    assert not list((tmp_path / "run").rglob("sums.npz"))
+    del environment["SLEEPING_WORKERS"]
+    subprocess.run(
+        [sys.executable, "-m", "pate_tf.cli.main", *flags],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        timeout=600,
+    )
+    digits = pate_tf.datasets.load("digits")
+    alone = FeatureSums(directory=tmp_path / "one", representation="raw")
+    alone.fit(digits.private, digits.pool)
+    assert FeatureSums.load(tmp_path / "run").stored.digest == alone.stored.digest
+    assert not list((tmp_path / "run").rglob(".writing-*"))

@@ -24,6 +24,7 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "party", "coordinator"),
+        *("sums", "beam_teachers", "predict"),
     )
 ]
 OF_OTHERS = {
@@ -46,6 +47,8 @@ OF_OTHERS = {
         "head_rates",
         "num_records",
     ),
+    # of Apache Beam
+    *("runner", "direct_num_workers", "direct_running_mode", "flink_master", "project"),
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }
