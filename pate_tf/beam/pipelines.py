@@ -509,7 +509,6 @@ def sums(
     directory: str | os.PathLike[str],
     settings: SumsSettings = SumsSettings(),  # noqa: B008 (frozen)
     private: str | None = None,
-    owners_file: pathlib.Path | None = None,
     pool_size: int | None = None,
     bad_rows: str = REFUSE,
     engine: Engine = Engine(),
@@ -528,7 +527,6 @@ def sums(
         settings: how records become sums.
         private: files of the private records: a path or a pattern with `*`, also on a file system
             of Beam's such as gs://; None for those of `data`.
-        owners_file: of a named data set: the owner of each record, `.npy`.
         pool_size: how many public samples form the pool; None for the data set's own number.
         bad_rows: what becomes of a record that does not fit the schema: "refuse", which refuses all
             of them in the end, or "drop", which leaves out that one.
@@ -542,7 +540,7 @@ def sums(
     one_of((REFUSE, DROP), bad_rows=bad_rows)
     options = checked_options(engine.options)
     public = data.load_public(reporting)
-    source = source_of(data, private, public, owners_file=owners_file, rows=engine.rows)
+    source = source_of(data, private, public, rows=engine.rows)
     spans = source.spans()
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
@@ -719,7 +717,6 @@ def teachers(
     num_teachers: int,
     settings: TeacherSettings = TeacherSettings(),  # noqa: B008 (frozen)
     private: str | None = None,
-    owners_file: pathlib.Path | None = None,
     pool_size: int | None = None,
     bad_rows: str = REFUSE,
     engine: Engine = Engine(),
@@ -737,7 +734,6 @@ def teachers(
         num_teachers: how many share the records.
         settings: how they learn; the model is one of `closed_form.NAMES`, "ridge" by default.
         private: see `sums`.
-        owners_file: see `sums`.
         pool_size: see `sums`.
         bad_rows: see `sums`.
         engine: see `sums`.
@@ -752,7 +748,7 @@ def teachers(
     one_of(closed_form.NAMES, model=settings.model)
     options = checked_options(engine.options)
     public = data.load_public(reporting)
-    source = source_of(data, private, public, owners_file=owners_file, rows=engine.rows)
+    source = source_of(data, private, public, rows=engine.rows)
     spans = source.spans(positions=not source.has_owners)
     unit = "owner" if source.has_owners else "record"
     kind, config = teacher_training.complete_settings(

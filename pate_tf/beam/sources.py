@@ -10,8 +10,6 @@ import csv
 import dataclasses
 import functools
 import io
-import json
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,7 +19,6 @@ import numpy.typing as npt
 from pate_tf.api.data import FileSource
 from pate_tf.api.reporting import QUIET
 from pate_tf.api.run_folder import DataSource
-from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
@@ -117,23 +114,8 @@ class Source:
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(flags: str, owners_file: str | None, is_private: bool) -> Any:
-    named: dict[str, Any] = {
-        name: pathlib.Path(value) if name == "data_dir" and value else value
-        for name, value in json.loads(flags).items()
-    }
-    source = DataSource(**named)
-    if not is_private:
-        return source.load_public(QUIET)
-    examples = source.load_private(QUIET)
-    if owners_file is None:
-        return examples
-    owners = artifacts.read_array(pathlib.Path(owners_file))
-    if len(owners) != len(examples):
-        raise ValueError(
-            "owners_file: expected the owner of each record, got another number of them"
-        )
-    return dataclasses.replace(examples, owners=owners)
+def _loaded(data: DataSource, is_private: bool) -> PrivateExamples | PublicExamples:
+    return data.load_private(QUIET) if is_private else data.load_public(QUIET)
 
 
 class NamedRecords(Source):
@@ -143,7 +125,6 @@ class NamedRecords(Source):
         self,
         data: DataSource,
         *,
-        owners_file: pathlib.Path | None = None,
         is_private: bool = True,
         rows: int = ROWS,
     ) -> None:
@@ -151,25 +132,19 @@ class NamedRecords(Source):
 
         Args:
             data: names them.
-            owners_file: the owner of each record, `.npy`.
             is_private: whether these are the private ones.
             rows: of a span.
 
         Raises:
             ValueError: if they can't be had.
         """
-        self._flags, self._rows = json.dumps(data.flags), rows
-        self._owners_file = None if owners_file is None else str(owners_file)
-        self._is_private = is_private
+        self._data, self._is_private, self._rows = data, is_private, rows
         examples = self._examples()
         self.dataset, self._number = examples.dataset, len(examples)
         self.has_owners = getattr(examples, "owners", None) is not None
 
     def _examples(self) -> PrivateExamples | PublicExamples:
-        found: PrivateExamples | PublicExamples = _loaded(
-            self._flags, self._owners_file, self._is_private
-        )
-        return found
+        return _loaded(self._data, self._is_private)
 
     def spans(self, *, positions: bool = False) -> list[Span]:
         """See `Source.spans`."""
@@ -475,7 +450,6 @@ def source_of(
     pattern: str | None,
     public: PublicExamples,
     *,
-    owners_file: pathlib.Path | None = None,
     is_private: bool = True,
     rows: int = ROWS,
 ) -> Source:
@@ -485,7 +459,6 @@ def source_of(
         data: names them.
         pattern: of files; None for `data.files.private`.
         public: what `data.load_public` returned.
-        owners_file: of named data sets.
         is_private: whether these are the private ones.
         rows: of a block.
 
@@ -494,8 +467,8 @@ def source_of(
     """
     files: FileSource | None = data.files
     if files is None:
-        return NamedRecords(data, owners_file=owners_file, is_private=is_private, rows=rows)
-    if owners_file is not None:
+        return NamedRecords(data, is_private=is_private, rows=rows)
+    if data.owners_file is not None:
         raise ValueError(
             "owners_file: expected with --dataset alone; of files the schema names the owner's "
             "column"

@@ -9,9 +9,10 @@ import sys
 
 from absl import flags
 
+from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line, sums
 from pate_tf.cli import flags as own_flags
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
 
@@ -49,11 +50,10 @@ def main() -> None:
         num_teachers=FLAGS.nb_teachers,
         settings=TeacherSettings(**asked),
         private=private,
-        owners_file=command_line.path(FLAGS.owners_file),
         pool_size=FLAGS.stdnt_share,
         bad_rows=engine.bad_rows,
         engine=sums.engine_of(engine),
-        reporting=sums.reporting(),
+        reporting=command_line.reporting(),
     )
     command_line.print_table(
         "Teachers", [("teachers", str(FLAGS.nb_teachers)), ("ensemble", f"{ensemble} (sensitive)")]
@@ -62,7 +62,7 @@ def main() -> None:
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    command_line.run(sums.run_and_leave(main, RunSettings, TeacherSettings), define, __doc__)
+    command_line.run(sums.run_and_leave(main, TeacherRun, TeacherSettings), define, __doc__)
 
 
 if __name__ == "__main__":

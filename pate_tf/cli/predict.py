@@ -10,9 +10,9 @@ import sys
 
 from absl import flags
 
+from pate_tf.api.run_folder import TeacherRun
 from pate_tf.cli import command_line, sums
 from pate_tf.cli import flags as own_flags
-from pate_tf.teachers.settings import RunSettings
 
 FLAGS = flags.FLAGS
 
@@ -45,7 +45,7 @@ def main() -> None:
         features_of=FLAGS.features_of,
         inputs=FLAGS.inputs,
         engine=sums.engine_of(engine),
-        reporting=sums.reporting(),
+        reporting=command_line.reporting(),
     )
     rows = [("inputs", f"{number:,}"), ("output", FLAGS.output)]
     if bad:
@@ -55,7 +55,7 @@ def main() -> None:
 
 def run() -> None:
     """Runs the command with the flags of this process."""
-    command_line.run(sums.run_and_leave(main, RunSettings), define, __doc__)
+    command_line.run(sums.run_and_leave(main, TeacherRun), define, __doc__)
 
 
 if __name__ == "__main__":

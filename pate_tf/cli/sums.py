@@ -18,12 +18,11 @@ from typing import Any
 
 from absl import flags
 
-from pate_tf.api.reporting import Reporting
-from pate_tf.api.run_folder import DataSource
+from pate_tf.api.run_folder import DataSource, TeacherRun
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
 from pate_tf.core.settings import Settings, setting
-from pate_tf.teachers.settings import RunSettings, TeacherSettings
+from pate_tf.teachers.settings import TeacherSettings
 
 FLAGS = flags.FLAGS
 MERGE = "merge"
@@ -73,13 +72,13 @@ def define_common(
     """Defines the flags of a pipeline.
 
     Args:
-        also: further fields of `RunSettings`.
-        without: fields of `RunSettings` that it does not have.
+        also: further fields of `TeacherRun`.
+        without: fields of `TeacherRun` that it does not have.
         private: whether it reads private records.
     """
     has = {*OF_RUN, *also}.difference(without)
-    others = [field.name for field in dataclasses.fields(RunSettings) if field.name not in has]
-    own_flags.define(RunSettings, group="data", without=others)
+    others = [field.name for field in dataclasses.fields(TeacherRun) if field.name not in has]
+    own_flags.define(TeacherRun, group="data", without=others)
     own_flags.define_data_flags(with_private=private)
     own_flags.define(EngineSettings, group="pipeline", without=() if private else ("bad_rows",))
 
@@ -142,6 +141,7 @@ def data_of() -> tuple[DataSource, str | None]:
         dataset=FLAGS.dataset,
         data_dir=command_line.path(FLAGS.data_dir),
         svhn_extra=FLAGS.svhn_extra if "svhn_extra" in FLAGS else True,
+        owners_file=command_line.path(FLAGS.owners_file) if "owners_file" in FLAGS else None,
         files=files,
     )
     if private is not None and "://" not in private:
@@ -175,17 +175,6 @@ def run_and_leave(main: Callable[[], None], *kinds: type) -> Callable[[list[str]
     return run
 
 
-def reporting() -> Reporting:
-    """Returns how progress is shown."""
-    return Reporting(
-        clock=command_line.clock,
-        progress_bar=command_line.progress_bar,
-        note=command_line.note,
-        warn=command_line.warn,
-        verbose=sys.stdout.isatty(),
-    )
-
-
 def main() -> None:
     """Reads the flags, sums or merges, prints."""
     folder = command_line.path(FLAGS.train_dir)
@@ -213,11 +202,10 @@ def main() -> None:
             directory=folder,
             settings=settings,
             private=private,
-            owners_file=command_line.path(FLAGS.owners_file),
             pool_size=FLAGS.stdnt_share,
             bad_rows=engine.bad_rows,
             engine=engine_of(engine),
-            reporting=reporting(),
+            reporting=command_line.reporting(),
         )
     rows = [
         ("data set", stored.dataset.name),
@@ -238,7 +226,7 @@ def run() -> None:
         define()
         sys.argv[1:] = take_apart(sys.argv[1:])
 
-    command_line.run(run_and_leave(main, RunSettings), define_and_take_apart, __doc__)
+    command_line.run(run_and_leave(main, TeacherRun), define_and_take_apart, __doc__)
 
 
 if __name__ == "__main__":
