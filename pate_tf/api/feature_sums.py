@@ -116,7 +116,7 @@ class StoredSums:
             self.representation_digest = str(described["encoder"])
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
-            self.scale, self.arrays = arrays["scale"], arrays
+            self.scale = arrays["scale"]
             numbers = arrays["resolutions"].tolist()
             self.centres = {one: arrays[f"centres_{one}"] for one in numbers}
             self.cluster_counts = {
@@ -137,6 +137,12 @@ class StoredSums:
         text = json.dumps(described, sort_keys=True) + self.encoder_digest
         text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
         self.digest = hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def table(self) -> npt.NDArray[np.int64]:
+        """Sums and counts, as `Summands` has them. SENSITIVE."""
+        counts = [one.values for one in self.cluster_counts.values()]
+        return np.concatenate([self.sums.values, *counts])
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs `[num_inputs, *input_shape]`.
@@ -228,6 +234,8 @@ class Summands:
         owners, classes = pairs // self.num_classes, pairs % self.num_classes
         first = len(self.scale) + 1
         sums = sums_of_owners(totals[:, :first], owners, classes, num_classes=self.num_classes)
+        if not self.centres:
+            return sums
         counts = totals[:, first:]
         # Each record of an owner counts in one cluster of each resolution.
         records = np.zeros(owners.max(initial=-1) + 1, np.int64)
@@ -247,11 +255,12 @@ class Summands:
         return found
 
 
-def summands_of(pool: Pool, encoder: Encoder) -> Summands:
-    """Returns what records add, by public values alone."""
-    vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
-    num_classes = pool.dataset.num_classes
-    centres = {len(one): one for one in cluster_centres(vectors, num_classes)}
+def summands_of(pool: Pool | None, encoder: Encoder) -> Summands:
+    """Returns what records add, by public values alone; without a pool they count in no cluster."""
+    num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
+    if pool is not None:
+        vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
+        centres = {len(one): one for one in cluster_centres(vectors, num_classes)}
     scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
     return Summands(num_classes, scale, centres)
 

@@ -318,7 +318,7 @@ def _unit(run: TeacherRun) -> str:
 
 def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
     """Returns sums of the records, the encoder's digest, and the set of records as JSON values."""
-    from pate_tf.api.feature_sums import sums_of_records
+    from pate_tf.api.feature_sums import summands_of, sums_of_records
     from pate_tf.representations import catalogue as representations
 
     dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
@@ -332,7 +332,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
         name = run.representation or representations.default_of_teachers(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    sums = sums_of_records(examples, encoder, {}).features
+    sums = sums_of_records(examples, encoder, summands_of(None, encoder))
     return sums, encoder.digest, RecordSet.of(examples.inputs).to_dict()
 
 

@@ -49,7 +49,7 @@ def merge(
                 raise ValueError(
                     f"merge: expected feature sums of one {name}, got another in {folder}"
                 )
-        if one.encoder_digest != first.encoder_digest or (one.scale != first.scale).any():
+        if one.encoder_digest != first.encoder_digest or not _has_same(one, first):
             raise ValueError(
                 f"merge: expected feature sums of one representation, got another in {folder}"
             )
@@ -77,17 +77,28 @@ def merge(
     runs = [described_run(root.root) for root in roots]
     sources = [{} if run is None else {**run.source, "private": None} for run in runs]
     sizes = {None if run is None else run.pool_size for run in runs}
+    summands = feature_sums.Summands(first.dataset.num_classes, first.scale, first.centres)
     return feature_sums.store(
         described,
         folders[0] / ENCODER,
-        np.sum([one.sums.values for one in stored], axis=0, dtype=np.int64),
+        summands,
+        np.sum([one.table for one in stored], axis=0, dtype=np.int64),
         directory=target,
         records=_merged([folder / RECORDS for folder in folders]),
         owners=_merged([folder / OWNERS for folder in folders]) if has_owners else None,
         pool_size=sizes.pop() if len(sizes) == 1 else None,
         # Without the private files; those of parts differ.
         source=sources[0] if all(one == sources[0] for one in sources) else {},
-        scale=first.scale,
+    )
+
+
+def _has_same(one: StoredSums, other: StoredSums) -> bool:
+    """Whether scale and clusters, which are public, are the same."""
+    return list(one.centres) == list(other.centres) and all(
+        np.array_equal(first, second)
+        for first, second in zip(
+            (one.scale, *one.centres.values()), (other.scale, *other.centres.values()), strict=True
+        )
     )
 
 

@@ -26,9 +26,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.aggregation.feature_sums import owner_steps, sums_by_class, sums_of_owners
 from pate_tf.api import feature_sums, teacher_training
-from pate_tf.api.feature_sums import StoredSums, SumsSettings
+from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, ensemble_folder
 from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, source_of
@@ -48,7 +47,7 @@ from pate_tf.core.record_set import (
 from pate_tf.core.validation import IntArray, one_of, whole
 from pate_tf.data.named_function import name_of
 from pate_tf.models import closed_form
-from pate_tf.models.encoder import record_features, record_vectors
+from pate_tf.models.encoder import record_features
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers import kinds
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
@@ -287,7 +286,6 @@ class _Job:
     source: Source
     folder: str  # of the encoder
     dataset: str  # JSON
-    scale: npt.NDArray[np.float64] | None
     buckets: int
 
     @property
@@ -357,12 +355,19 @@ def _numbers(ascending: Digests, digests: Digests) -> IntArray:
 # Feature sums.
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SumsJob(_Job):
+    """What workers need to add records up: what each adds."""
+
+    summands: Summands
+
+
 @dataclasses.dataclass(frozen=True)
 class _Partial:
     """SENSITIVE: what some records add.
 
     Attributes:
-        sums: int64 `[num_features + 1, num_classes]`.
+        sums: the table of `Summands`.
         lanes: their fingerprint.
         num_bad: records that were left out.
     """
@@ -377,52 +382,38 @@ class _Partial:
         )
 
 
-def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
+def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
     """Yields what a span's records add, their digests by bucket, and of owners their totals."""
-    width = job.encoder.num_features + 1
-    partial = _nothing(width, job.num_classes)
+    summands = job.summands
+    partial = _Partial(summands.nothing(), np.zeros(2, np.uint64), 0)
     for block in job.source.blocks(span):
         lanes, records, owners = _totals(block)
-        sums = np.zeros_like(partial.sums)
-        vectors_of = (
-            (rows, record_vectors(features, job.scale))
-            for rows, features in record_features(job.encoder, block.inputs)
-        )
+        sums = summands.nothing()
         if owners is None:
-            for rows, vectors in vectors_of:
-                sums += sums_by_class(vectors, block.labels[rows], num_classes=job.num_classes)
+            for rows, features in record_features(job.encoder, block.inputs):
+                sums += summands.of_records(features, block.labels[rows])
         else:
             pairs = (
-                (owners[rows], block.labels[rows], owner_steps(vectors))
-                for rows, vectors in vectors_of
+                (owners[rows], block.labels[rows], summands.of_owned(features))
+                for rows, features in record_features(job.encoder, block.inputs)
             )
-            digests, keys, totals = _merged_pairs(pairs, job.num_classes, width)
+            digests, keys, totals = _merged_pairs(pairs, job.num_classes, summands.num_rows)
             of_pair = digests[keys // job.num_classes]
             for bucket, some in _by_bucket(of_pair, job.buckets):
-                yield (
-                    "owners",
-                    (bucket, (of_pair[some], keys[some] % job.num_classes, totals[some])),
-                )
+                pair = (of_pair[some], keys[some] % job.num_classes, totals[some])
+                yield "owners", (bucket, pair)
         for bucket, some in _by_bucket(records, job.buckets):
             yield "records", (bucket, records[some].tobytes())
         partial += _Partial(sums, lanes, block.num_bad)
     yield "partial", partial
 
 
-def _nothing(width: int, num_classes: int) -> _Partial:
-    return _Partial(np.zeros((width, num_classes), np.int64), np.zeros(2, np.uint64), 0)
-
-
-def _sum_owners(job: _Job, work: _Work, keyed: tuple[int, Iterable[Any]]) -> Iterator[_Partial]:
-    """Yields what the owners of a bucket add; writes their digests."""
+def _sum_owners(job: _SumsJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> _Partial:
+    """Returns what the owners of a bucket add; writes their digests."""
     bucket, parts = keyed
-    width = job.encoder.num_features + 1
-    digests, keys, totals = _merged_pairs(parts, job.num_classes, width)
+    digests, keys, totals = _merged_pairs(parts, job.num_classes, job.summands.num_rows)
     work.write(f"owners-{bucket:05d}", digests.tobytes())
-    sums = sums_of_owners(
-        totals, keys // job.num_classes, keys % job.num_classes, num_classes=job.num_classes
-    )
-    yield dataclasses.replace(_nothing(width, job.num_classes), sums=sums)
+    return _Partial(job.summands.of_owners(totals, keys), np.zeros(2, np.uint64), 0)
 
 
 def _write_digests(work: _Work, keyed: tuple[int, Iterable[bytes]]) -> None:
@@ -448,15 +439,14 @@ def _digests_in(work: _Work, kind: str, buckets: int) -> Iterator[Digests]:
             yield np.frombuffer(content, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
-def _build_sums(job: _Job, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
+def _build_sums(job: _SumsJob, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
     def tagged(span: Span) -> Iterator[Any]:
         for tag, value in _sum_span(job, span):
             yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
 
-    width = job.encoder.num_features + 1
-    nothing = _nothing(width, job.num_classes)
+    nothing = _Partial(job.summands.nothing(), np.zeros(2, np.uint64), 0)
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
@@ -473,7 +463,7 @@ def _build_sums(job: _Job, work: _Work, spans: Sequence[Span], pipeline: Any) ->
         partials.append(
             summed.owners
             | "owners" >> beam.GroupByKey()
-            | "clip and sum" >> beam.FlatMap(functools.partial(_sum_owners, job, work))
+            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, job, work))
         )
     _ = (
         partials
@@ -550,7 +540,8 @@ def sums(
     del expected["records"]
     feature_sums.stored_before(run, expected)  # before hours are spent
     with _working(run, engine) as work:
-        job = _job(source, work, encoder, engine)
+        summands = feature_sums.summands_of(pool, encoder)
+        job = _SumsJob(**_job(source, work, encoder, engine), summands=summands)
         with reporting.clock("summing features of records"):
             run_pipeline(functools.partial(_build_sums, job, work, spans), options)
         found = _partial_in(work)
@@ -563,6 +554,7 @@ def sums(
         return feature_sums.store(
             described,
             encoder,
+            summands,
             found["sums"],
             directory=run,
             records=_digests_in(work, "records", engine.buckets),
@@ -577,17 +569,16 @@ def _flags(data: DataSource, private: str | None) -> dict[str, Any]:
     return {**data.flags, **({} if private is None else {"private": private})}
 
 
-def _job(source: Source, work: _Work, encoder: Any, engine: Engine) -> _Job:
-    """Writes an encoder where workers load it."""
+def _job(source: Source, work: _Work, encoder: Any, engine: Engine) -> dict[str, Any]:
+    """Writes an encoder where workers load it; returns the fields of a `_Job`."""
     folder = pathlib.Path(work.folder) / "encoder"
     save_encoder(folder, encoder)
-    return _Job(
-        source=source,
-        folder=str(folder),
-        dataset=json.dumps(source.dataset.to_dict()),
-        scale=encoder.scale,
-        buckets=engine.buckets,
-    )
+    return {
+        "source": source,
+        "folder": str(folder),
+        "dataset": json.dumps(source.dataset.to_dict()),
+        "buckets": engine.buckets,
+    }
 
 
 def _partial_in(work: _Work) -> Mapping[str, npt.NDArray[Any]]:
@@ -600,18 +591,22 @@ def _partial_in(work: _Work) -> Mapping[str, npt.NDArray[Any]]:
 
 # Teachers in closed form.
 
+NO_SUMS: Final = _Partial(np.zeros((0, 0), np.int64), np.zeros(2, np.uint64), 0)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _TeacherJob(_Job):
     """What workers need to solve for teachers.
 
     Attributes:
+        scale: of the encoder.
         model: "ridge", "nearest_mean" or "nearest_neighbour".
         num_teachers: that share the records.
         seed: of the partition.
         num_views: of the encoder.
     """
 
+    scale: npt.NDArray[np.float64] | None
     model: str
     num_teachers: int
     seed: int
@@ -620,7 +615,7 @@ class _TeacherJob(_Job):
 
 def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
     """Yields features and labels of a span's records by group of teachers, and digests."""
-    partial = _nothing(1, 1)
+    partial = NO_SUMS
     for block in job.source.blocks(span):
         lanes, records, _ = _totals(block)
         if block.owners is None:
@@ -643,7 +638,7 @@ def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
                 )
         for bucket, places in _by_bucket(records, job.buckets):
             yield "records", (bucket, records[places].tobytes())
-        partial += _Partial(partial.sums * 0, lanes, block.num_bad)
+        partial += _Partial(partial.sums, lanes, block.num_bad)
     yield "partial", partial
 
 
@@ -705,7 +700,7 @@ def _build_teachers(job: _TeacherJob, work: _Work, spans: Sequence[Span], pipeli
     )
     _ = (
         shared.partial
-        | "add" >> beam.CombineGlobally(functools.partial(_added, _nothing(1, 1)))
+        | "add" >> beam.CombineGlobally(functools.partial(_added, NO_SUMS))
         | "write" >> beam.Map(functools.partial(_write_partial, work))
     )
 
@@ -765,7 +760,8 @@ def teachers(
     teacher_training.check_places(run)
     with _working(run, engine) as work:
         job = _TeacherJob(
-            **vars(_job(source, work, encoder, engine)),
+            **_job(source, work, encoder, engine),
+            scale=encoder.scale,
             model=str(config.model),
             num_teachers=num_teachers,
             seed=config.seed,
