@@ -92,6 +92,17 @@ class Engine:
 # What runs a pipeline.
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back what is logged."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def checked_options(options: Sequence[str]) -> Any:
     """Returns Beam's options.
 
@@ -99,7 +110,9 @@ def checked_options(options: Sequence[str]) -> Any:
         ModuleNotFoundError: if the extra is missing.
         ValueError: if Beam has no such option, or the value is none of it.
     """
-    from apache_beam.options.pipeline_options import PipelineOptions
+    with _quiet():  # Beam logs which of its extras are missing
+        import apache_beam  # noqa: F401
+        from apache_beam.options.pipeline_options import PipelineOptions
 
     parsers: list[Any] = []
     given = list(options)
@@ -109,7 +122,7 @@ def checked_options(options: Sequence[str]) -> Any:
         given.append("--default_sdk_harness_log_level=CRITICAL")
     found = PipelineOptions(given)
     try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with _quiet(), contextlib.redirect_stderr(io.StringIO()) as said:
             found.get_all_options(add_extra_args_fn=parsers.append)
             unknown = parsers[0].parse_known_args(given)[1]
     except SystemExit:

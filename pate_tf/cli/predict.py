@@ -20,13 +20,16 @@ FLAGS = flags.FLAGS
 def define() -> None:
     """Defines the flags of this command, and takes Beam's out of the arguments."""
     sums.define_common(without=("svhn_extra", "owners_file", "folder", "pool_size"), private=False)
-    for name, text in (
-        ("student", "Folder of a version of an exported student: RUN/released/student/1."),
-        ("features_of", "Instead of --student: a run folder of feature sums."),
-        ("inputs", "Files of inputs by --schema, such as 'inputs-*.parquet'. Default: --public."),
-        ("output", "Folder for the predictions; new or empty."),
-    ):
-        flags.DEFINE_string(name, None, text)
+    flags.DEFINE_string(
+        "student", None, "Folder of a version of an exported student: RUN/released/student/1."
+    )
+    flags.DEFINE_string("features_of", None, "Instead of --student: a run folder of feature sums.")
+    flags.DEFINE_string(
+        "inputs",
+        None,
+        "Files of inputs by --schema, such as 'inputs-*.parquet'. Default: --public.",
+    )
+    flags.DEFINE_string("output", None, "Folder for the predictions; new or empty.")
     sys.argv[1:] = sums.take_apart(sys.argv[1:])
 
 

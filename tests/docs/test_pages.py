@@ -48,7 +48,8 @@ OF_OTHERS = {
         "num_records",
     ),
     # of Apache Beam
-    *("runner", "direct_num_workers", "direct_running_mode", "flink_master", "project"),
+    *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
+    "direct_runner_bundle_repeat",
     # of absl, TensorBoard and saved_model_cli
     *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
 }
