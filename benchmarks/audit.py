@@ -1,7 +1,7 @@
 """Audits of all mechanisms at the README's settings, power, canaries, membership inference.
 
-`python -m benchmarks.audit --seconds=40` takes about ten minutes of processor time; `--publish`
-writes docs/audit_results.md and its picture from what was measured. Data are the embedded digits.
+`python -m benchmarks.audit --seconds=40` takes about ten minutes of processor time. `--publish`
+puts what `--parts` measured into docs/audit_results.md. Data are the embedded digits.
 """
 
 import argparse
@@ -10,8 +10,8 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -45,9 +45,10 @@ from pate_tf.selective_sgd.settings import Privacy, Settings
 DELTA = 1e-5
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "audit_results.md", DOCS / "pictures" / "audit.png"
+RESULTS = DOCS / "audit_results.json"
 ERRORS = (0.5, 0.35, 0.25, 0.15, 0.1, 0.05)  # by which the noise is too small
-SHADOWS = 64
-EPSILONS = (0.5, 1.0, 4.0)  # of the students that are attacked
+SHADOWS = 16
+EPSILONS = (1.0,)  # of the students that are attacked
 
 Rows = list[dict[str, Any]]
 
@@ -107,8 +108,9 @@ def power(seconds: float) -> Rows:
 # Membership inference on students: likelihood ratios from shadow runs.
 
 
-def membership() -> Rows:
+def membership(seconds: float) -> Rows:
     """Attacks students of noisy sums, of sums without noise, and a model of the records."""
+    del seconds
     data = pate_tf.datasets.load("digits")
     private, pool = data.private, data.pool
     records = _vectors(private.inputs)
@@ -188,8 +190,9 @@ def _ratios(
 # Canaries in whole runs.
 
 
-def canaries() -> Rows:
-    """Puts canaries into runs of both methods, and into shared training by record."""
+def shared(seconds: float) -> Rows:
+    """Puts canaries into shared training by record."""
+    del seconds
     data = pate_tf.datasets.load("digits")
     rows = []
     with tempfile.TemporaryDirectory() as name, audits.own_registry(pathlib.Path(name)):
@@ -218,81 +221,59 @@ def canaries() -> Rows:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """Returns the page of results."""
+    """Returns the page of what was measured so far, a section for each part."""
     lines = [
         "# What audits found",
         "",
-        f"Made by `{found['command']}` in {found['processor_seconds']:.0f} s of processor time "
-        f"({found['seconds']:.0f} s beside other work). Lower bounds have confidence 99.9 %; "
-        "[audits](audit.md) says what they mean.",
+        "Lower bounds have confidence 99.9 %; [audits](audit.md) says what they mean.",
         "",
-        "![Claimed and found epsilon as functions of delta](pictures/audit.png)",
-        "",
-        "## Mechanisms",
-        "",
-        f"At delta {DELTA:g}, for the number of queries whose bound is the largest share of its "
-        "claim. A bound of 0 means that so few draws show nothing at this delta; the picture has "
-        "larger ones.",
-        "",
-        *_table(
-            ("mechanism", "queries", "claimed", "at least", "if Gaussian", "half noise", "draws"),
-            (
-                (
-                    f"`{one['summary']}`",
-                    f"{one['group']:,}",
-                    f"{one['claimed']:.3g}",
-                    f"{one['lower_bound']:.3g}",
-                    f"{one['gaussian_estimate']:.3g}",
-                    "caught" if one["control_caught"] else "not caught",
-                    f"{one['num_draws']:,}",
-                )
-                for one in found["bounds"]
-            ),
-        ),
-        "## Power",
-        "",
-        f"The smallest of {', '.join(f'{100 * one:g}' for one in ERRORS)} % by which the noise is "
-        f"too small that was caught, in about {found['power_seconds']:.0f} s each beside other "
-        "work; more time finds smaller ones.",
-        "",
-        *_table(
-            ("mechanism", "error caught", "draws"),
-            (
-                (
-                    f"`{one['mechanism']}`",
-                    "none of them" if one["error"] is None else f"{100 * one['error']:g} %",
-                    f"{one['draws']:,}",
-                )
-                for one in found["power"]
-            ),
-        ),
-        "## Membership inference on students",
-        "",
-        f"Likelihood ratios (Carlini et al. 2022) with {SHADOWS} shadow runs on the digits: who of "
-        "1,200 records is among the half that a run learnt from. At a false positive rate of .1 % "
-        "chance finds .1 %.",
-        "",
-        *_table(
-            ("model", "true positives at .1 % false ones", "AUC"),
-            (
-                (one["what"], f"{one['tpr']:.2%}", f"{one['auc']:.3f}")
-                for one in found["membership"]
-            ),
-        ),
-        "## Shared training by record",
-        "",
-        "A third of one participant's 300 records are canaries, two participants, three rounds, "
-        "all records in every round, no momentum; confidence 95 % from one run.",
-        "",
-        *_table(
-            ("run", "claimed epsilon", "at least"),
-            (
-                (one["what"], f"{one['claimed']:g}", f"{one['found']:.3g}")
-                for one in found["canaries"]
-            ),
-        ),
     ]
+    for name, part in found.items():
+        lines += [
+            f"## {PARTS[name][0]}",
+            "",
+            f"{PARTS[name][1]} Made by `{part['command']}` in {part['processor_seconds']:.0f} s of "
+            f"processor time.",
+            "",
+            *_table(*_cells(name, part["rows"])),
+        ]
+        if name == "bounds":
+            lines += ["![Claimed and found epsilon by delta](pictures/audit.png)", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _cells(name: str, rows: Rows) -> tuple[Sequence[str], Iterator[Sequence[str]]]:
+    """Returns head and rows of a part's table."""
+    if name == "bounds":
+        return ("mechanism", "queries", "claimed", "at least", "if Gaussian", "half noise"), (
+            (
+                f"`{one['summary']}`",
+                f"{one['group']:,}",
+                f"{one['claimed']:.3g}",
+                f"{one['lower_bound']:.3g}",
+                f"{one['gaussian_estimate']:.3g}",
+                f"caught by {one['control_draws']:,} draws"
+                if one["control_caught"]
+                else f"not caught by {one['control_draws']:,} draws",
+            )
+            for one in rows
+        )
+    if name == "power":
+        return ("mechanism", "error caught", "draws"), (
+            (
+                f"`{one['mechanism']}`",
+                "none of them" if one["error"] is None else f"{100 * one['error']:g} %",
+                f"{one['draws']:,}",
+            )
+            for one in rows
+        )
+    if name == "membership":
+        return ("model", "true positives at .1 % false ones", "AUC"), (
+            (one["what"], f"{one['tpr']:.2%}", f"{one['auc']:.3f}") for one in rows
+        )
+    return ("run", "claimed epsilon", "at least"), (
+        (one["what"], f"{one['claimed']:g}", f"{one['found']:.3g}") for one in rows
+    )
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
@@ -321,33 +302,60 @@ def picture(rows: Rows, path: pathlib.Path) -> None:
     figure.savefig(path)
 
 
+# By name: title, what is measured, and what measures it in about so many seconds for each row.
+PARTS: Final[Mapping[str, tuple[str, str, Callable[[float], Rows]]]] = {
+    "bounds": (
+        "Mechanisms",
+        f"At delta {DELTA:g}, for the number of queries whose bound is the largest share of its "
+        "claim. A bound of 0 means that so few draws show nothing at this delta; the picture has "
+        "larger ones.",
+        bounds,
+    ),
+    "power": (
+        "Power",
+        f"The smallest of {', '.join(f'{100 * one:g}' for one in ERRORS)} % by which the noise is "
+        "too small that was caught; more draws find smaller ones.",
+        power,
+    ),
+    "membership": (
+        "Membership inference on students",
+        f"Likelihood ratios (Carlini et al. 2022) with {SHADOWS} shadow runs on the digits: who of "
+        "1,200 records is among the half that a run learned from. Chance finds .1 %.",
+        membership,
+    ),
+    "shared": (
+        "Shared training by record",
+        "A third of one participant's 300 records are canaries, two participants, three rounds, "
+        "all records in every round, no momentum; confidence 95 % from one run.",
+        shared,
+    ),
+}
+
+
 def main() -> None:
     """Reads the flags, measures, prints; publishes if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas between")
     parser.add_argument("--seconds", type=float, default=40.0, help="for each mechanism")
-    parser.add_argument("--power_seconds", type=float, default=8.0, help="for each error tried")
-    parser.add_argument("--json", type=pathlib.Path, help="where to write what was measured")
     parser.add_argument("--publish", action="store_true", help=f"write {PAGE.name} and its picture")
     asked = parser.parse_args()
-    began, processor = time.monotonic(), time.process_time()
-    found: dict[str, Any] = {
-        "membership": membership(),
-        "canaries": canaries(),
-        "bounds": bounds(asked.seconds),
-        "power": power(asked.power_seconds),
-        "power_seconds": asked.power_seconds,
-        "command": f"python -m benchmarks.audit --seconds={asked.seconds:g} "
-        f"--power_seconds={asked.power_seconds:g} --publish",
-    }
-    found["seconds"] = time.monotonic() - began
-    found["processor_seconds"] = time.process_time() - processor
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(found, indent=1))
-    text = page(found)
-    print(text)
-    if asked.publish:
-        PAGE.write_text(text)
-        picture(found["bounds"], PICTURE)
+    for name in asked.parts.split(","):
+        processor = time.process_time()
+        rows = PARTS[name][2](asked.seconds)
+        part = {
+            "rows": rows,
+            "command": f"python -m benchmarks.audit --parts={name} --seconds={asked.seconds:g}",
+            "processor_seconds": time.process_time() - processor,
+        }
+        print(page({name: part}))
+        if asked.publish:
+            known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            known[name] = part
+            found = {one: known[one] for one in PARTS if one in known}
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+            PAGE.write_text(page(found))
+            if name == "bounds":
+                picture(rows, PICTURE)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ def _logits(
     moves = view.pieces(tf.constant(change))
     if not along:
         logits = model(given, training=False).numpy()
-        moved = view.assign(before + change, view.buffers())(given, training=False).numpy()
+        moved = view.assign(before + change, view.initial_buffers)(given, training=False).numpy()
         return logits.astype(np.float64), moved.astype(np.float64)
     with tf.autodiff.ForwardAccumulator([one.value for one in variables], moves) as forward:
         logits = model(given, training=False)
