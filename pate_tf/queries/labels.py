@@ -33,9 +33,9 @@ class Labels:
     """Public: noisy labels of some of a pool, and what they cost.
 
     >>> import pate_tf
-    >>> labels = pate_tf.load_labels(folder / "labels", data.pool)
-    >>> inputs, given = labels.to_numpy()
-    >>> len(inputs) == len(given) == len(labels)
+    >>> stored = pate_tf.load_labels(folder / "labels", data.pool)
+    >>> inputs, given = stored.to_numpy()
+    >>> len(inputs) == len(given) == len(stored)
     True
 
     Attributes:
