@@ -48,6 +48,7 @@ class Point:
       target: worst-case epsilon that the plan of `analysis.py --calibrate` chooses a mechanism for,
         at the data set's delta; it reads no votes.
       mechanism: what draws the labels where nothing is planned.
+      kind: the only mechanism that is planned; None for the best.
       strategy: how queries are chosen; None for `medoids` of a gate and `diverse` of all else.
     """
 
@@ -55,6 +56,7 @@ class Point:
     num_queries: int
     target: float | None = None
     mechanism: Mechanism | None = None
+    kind: type[Mechanism] | None = None
     strategy: str | None = None
 
     def planned(self, num_classes: int, delta: float) -> Mechanism:
@@ -73,6 +75,7 @@ class Point:
             num_classes=num_classes,
             delta=delta,
             num_queries=self.num_queries,
+            mechanism=self.kind,
         ).mechanism
 
 
@@ -80,11 +83,11 @@ STUDENT = "consistency"  # `students` compares it with others
 LAPLACE = LaplaceNoisyMax(1 / 20)  # labels and students of `students`
 POINTS = {
     "full": (
-        Point(250, 50, 0.25),
-        Point(250, 50, 0.25, strategy="diverse"),
-        Point(250, 100, 0.25),
-        Point(500, 50, 0.1),
-        Point(500, 100, 0.1),
+        Point(250, 50, 0.25, kind=StabilityGate),
+        Point(250, 50, 0.25, kind=StabilityGate, strategy="diverse"),
+        Point(250, 100, 0.25, kind=StabilityGate),
+        Point(500, 50, 0.1, kind=StabilityGate),
+        Point(500, 100, 0.1, kind=StabilityGate),
         Point(500, 100, 0.6),
         Point(500, 250, 1.0),
         Point(500, 1000, 2.0),
