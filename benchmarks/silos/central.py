@@ -62,7 +62,7 @@ def _measured(bench: Bench, teacher: str, queries: int, sigma: float) -> Row:
 
     trusted, _ = GaussianHistogram(sigma).data_independent_epsilon(num_queries=queries, delta=DELTA)
     return {
-        "label_accuracy": float((found.labels == truth).mean()),
+        "label_accuracy": float((found.labels.labels == truth).mean()),
         "centre_accuracy": centre(1.0),
         "centre_accuracy_louder": centre(PARTIES / (PARTIES - THRESHOLD)),
         "plurality_accuracy": float((counts.argmax(axis=1) == truth).mean()),

@@ -51,16 +51,16 @@ def _measured(bench: Bench, teacher: str, silos: int, epsilon: float) -> Row:
         votes, pool, {"name": geometric.name, "epsilon": epsilon}, num_queries=number
     )
     return {
-        "survived": float((found.labels == plurality).mean()),
+        "survived": float((found.labels.labels == plurality).mean()),
         "expected": float(chance.mean()),
         "error": float(error),
-        "label_accuracy": float((found.labels == truth).mean()),
+        "label_accuracy": float((found.labels.labels == truth).mean()),
         "plurality_accuracy": float((plurality == truth).mean()),
         "teacher_accuracy": float((votes == truth).mean()),
         "top_share": float((counts.max(axis=1) / silos).mean()),
         "geometric_raw": float(
             survival(counts, geometric, num_samples=SAMPLES // 4).probability.mean()
         ),
-        "geometric_likeliest": float((likeliest.labels == plurality).mean()),
+        "geometric_likeliest": float((likeliest.labels.labels == plurality).mean()),
         "epsilon_all": found.epsilon,
     }

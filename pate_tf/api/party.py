@@ -7,9 +7,6 @@ from collections.abc import Callable
 
 from pate_tf.core.settings import Settings, setting
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
-from pate_tf.silos.clients import PartyConnection
-from pate_tf.silos.secure.keys import PartyKeys, party_entry, read_list
-from pate_tf.silos.secure.party import Party
 
 KEYS, JOURNAL = "keys.json", "journal"
 
@@ -39,6 +36,8 @@ def party_keys(name: str, folder: pathlib.Path) -> str:
 
     Raises ValueError if the folder has another party's keys.
     """
+    from pate_tf.silos.secure.keys import PartyKeys, party_entry  # needs cryptography
+
     return party_entry(PartyKeys.load_or_create(folder / KEYS, name).identity)
 
 
@@ -51,6 +50,10 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
       LedgerError: if the party's journal can't be used.
       OSError: if a file can't be read.
     """
+    from pate_tf.silos.clients import PartyConnection  # needs grpcio
+    from pate_tf.silos.secure.keys import PartyKeys, read_list
+    from pate_tf.silos.secure.party import Party
+
     parties, silos = read_list(run.parties)
     if not 1 <= run.index <= len(parties):
         raise ValueError(f"index: expected 1 to {len(parties)}, got {run.index}")

@@ -23,7 +23,6 @@ from pate_tf.data import catalogue
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST, Forest, WalkedForest
 from pate_tf.net.credentials import COORDINATOR, TlsFiles
-from pate_tf.silos.clients import SiloConnection
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
 from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
@@ -188,6 +187,8 @@ def serve(
         teacher = make_teacher(run.teacher, _sensitive(run))
         records = known_records(run.teacher, _sensitive(run))
         on_event(f"{policy.silo}: the teacher is ready")
+    from pate_tf.silos.clients import SiloConnection  # needs grpcio
+
     connection = SiloConnection(
         policy.coordinator,
         files=TlsFiles.of(run.certificates, policy.silo),

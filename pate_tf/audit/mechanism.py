@@ -274,7 +274,9 @@ class Releases:
         self.mechanism, self.delta, self._folder = mechanism, delta, folder
         self.wrong_charges: list[str] = []
         self.is_of_sums = isinstance(mechanism, ReleasesFeatureSums)
-        self.is_batched = not (self.is_of_sums or mechanism.draws_are_independent)
+        # Where a batch is charged once, or shares a number of labels, its answers are one draw.
+        has_quota = getattr(mechanism, "label_share", 1.0) < 1.0
+        self.is_batched = not self.is_of_sums and (mechanism.charged_per_batch or has_quota)
         self.batch = _batch(mechanism) if self.is_batched else 1
 
     @contextlib.contextmanager

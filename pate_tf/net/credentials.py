@@ -1,16 +1,20 @@
 """Certificates of mutual TLS, who a caller is by its own, and limits of calls."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-
-import grpc
+from typing import TYPE_CHECKING
 
 from pate_tf.core import validation
 from pate_tf.core.validation import check_name
+
+if TYPE_CHECKING:  # flags name these files where the packages of the extra are not installed
+    import grpc
 
 # Certificates of mutual TLS: where they lie, and who a caller is by its own.
 
@@ -33,7 +37,7 @@ class TlsFiles:
     key: pathlib.Path
 
     @classmethod
-    def of(cls, folder: pathlib.Path, name: str) -> "TlsFiles":
+    def of(cls, folder: pathlib.Path, name: str) -> TlsFiles:
         """Returns the files of a name as `certificates.write_demo_certificates` lays them out."""
         check_name(name, "name")
         return cls(
@@ -47,6 +51,8 @@ class TlsFiles:
 
         Raises OSError if a file can't be read.
         """
+        import grpc
+
         pair = (self.key.read_bytes(), self.certificate.read_bytes())
         return grpc.ssl_server_credentials(
             [pair], root_certificates=self.authority.read_bytes(), require_client_auth=True
@@ -54,6 +60,8 @@ class TlsFiles:
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Returns what a caller needs; raises OSError if a file can't be read."""
+        import grpc
+
         return grpc.ssl_channel_credentials(
             root_certificates=self.authority.read_bytes(),
             private_key=self.key.read_bytes(),

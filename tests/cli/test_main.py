@@ -56,7 +56,7 @@ def test_an_unknown_subcommand_is_one_line_with_the_nearest(monkeypatch, capsys,
         (("schema", "--help"), 0, "--public=TEXT"),
         (("schema", "--nonsense=3"), 2, "error: Unknown command line flag 'nonsense'"),
         (("schema", "--public=nowhere.csv"), 1, "error: nowhere.csv"),
-        (("silo", "nonsense"), 2, "error: expected one of init, serve, certificates"),
+        (("silo", "nonsense"), 2, "error: expected one of init, keys, serve, certificates"),
     ],
 )
 def test_flags_and_exit_codes_are_those_of_the_subcommand(tmp_path, arguments, code, said):

@@ -82,7 +82,7 @@ def test_a_student_of_queries_that_teachers_agree_on(teachers):
     }
     assert 0 < report["answered"] <= report["queries"] == 20
     page = (teachers / "run/released/privacy_statement.md").read_text()
-    assert "reaches 9 votes; it is paid for either way" in page
+    assert "reaches 9 votes; it is charged either way" in page
     assert f"20 / {report['answered']}" in page
 
 
@@ -95,7 +95,7 @@ def test_a_toy_labels_and_is_stated(teachers):
     assert 0.0 < report["epsilon_data_independent"] <= 40.0
     # No bound is known for it: nothing smaller than the worst case is known.
     assert report["epsilon_data_dependent"] is None
-    assert "none: nobody derived any for a toy" in ended.out
+    assert "none: none was derived for a toy" in ended.out
     page = (teachers / "run/released/privacy_statement.md").read_text()
     assert "Toy noise of epsilon 2 is added" in page
     # The ledger knows it where the program does.

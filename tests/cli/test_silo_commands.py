@@ -144,7 +144,7 @@ def test_what_is_missing_is_said_in_one_line(flags, expected):
 
 
 def test_commands_that_are_none_and_help():
-    assert "expected one of init, serve, certificates" in said("silo", "start", code=2)
+    assert "expected one of init, keys, serve, certificates" in said("silo", "start", code=2)
     assert "policy.toml" in said("silo", "--help")
     assert (
         "pate party"

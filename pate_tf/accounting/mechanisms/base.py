@@ -325,8 +325,6 @@ class Mechanism(Charge):
         words: what it does, in sentences with its fields in braces.
         bounds: data-dependent bounds that it has, of `pate_tf.accounting.moments.BOUNDS`.
         withholds: whether a query may get no label.
-        draws_are_independent: whether the answer to a query does not depend on what else it is
-            drawn with; where a batch is charged once, it does.
         uses_student_predictions: whether answers depend on a student: `draw_with`.
         query_strategy: how queries are best chosen for it, by default; a public rule.
         unanswered_advice: what to say where every label was withheld.
@@ -338,7 +336,6 @@ class Mechanism(Charge):
     words: ClassVar[str] = ""
     bounds: ClassVar[tuple[str, ...]] = ()
     withholds: ClassVar[bool] = False
-    draws_are_independent: ClassVar[bool] = True
     uses_student_predictions: ClassVar[bool] = False
     query_strategy: ClassVar[str] = "first"
     unanswered_advice: ClassVar[str] = "every query was withheld"
@@ -347,8 +344,6 @@ class Mechanism(Charge):
         super().__init_subclass__()
         if "counted" not in vars(cls):
             cls.counted = ("batch", "batches") if cls.charged_per_batch else ("query", "queries")
-        if "draws_are_independent" not in vars(cls):
-            cls.draws_are_independent = not cls.charged_per_batch
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of the range of its flag."""

@@ -222,8 +222,6 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     student_confidence: float = 0.9
     label_share: float = 1.0
     name: ClassVar[str] = "interactive_gaussian_noisy_max"
-    # Which queries go to the teachers depends on all queries of a round.
-    draws_are_independent: ClassVar[bool] = False
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *(THRESHOLD, SIGMA_THRESHOLD, SIGMA),
         *(STUDENT_CONFIDENCE, LABEL_SHARE),
