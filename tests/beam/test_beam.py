@@ -375,7 +375,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path):
     )
     assert ended.code == 0, ended.err
     stated = json.loads((tmp_path / "run/released/privacy_statement.json").read_text())
-    assert stated["mechanism"]["name"] == "class_sums" and 7.9 < stated["epsilon"] <= 8.0
+    assert stated["mechanism"]["name"] == "gaussian_feature_sums" and 7.9 < stated["epsilon"] <= 8.0
     student = "run/released/student/1"
     ended = command(tmp_path, "predict", "--dataset=digits", f"--student={student}", "--output=out")
     assert ended.code == 0 and "inputs  597" in ended.out, ended.err
