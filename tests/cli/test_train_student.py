@@ -280,7 +280,7 @@ def test_a_budget_too_small_is_one_line_and_nothing_is_released(teachers):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--dataset=nosuch"], "dataset: expected one of"),
+        (["--dataset=nosuch"], "dataset: expected digits, as the run folder says"),
         (
             ["--teachers_dir=nowhere"],
             "first, or say which run folder has one",
