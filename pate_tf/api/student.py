@@ -258,6 +258,11 @@ def publish(
         ValueError: if student, labels and ledger do not belong together, or the student can't be
             exported.
     """
+    if not isinstance(student, Student):
+        raise ValueError(
+            f"student: expected pate_tf.Student, got {type(student).__name__}; of a Keras model "
+            f"that learned from labels take pate_tf.Student.from_model(model, labels)"
+        )
     target = pathlib.Path(folder)
     if artifacts.is_within(target / "student", artifacts.SENSITIVE):
         raise ValueError(f"folder: expected one outside of sensitive/, got {target}")

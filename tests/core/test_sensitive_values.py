@@ -39,7 +39,7 @@ SENSITIVE = {
     "LocalState": ("*",),
     "RoundStatistics": ("loss",),
     "Upload": ("indices", "values"),
-    "Table": ("rows", "lines"),
+    "Table": ("fields", "places"),
     "TablesReport": ("*",),
     "StudentReport": ("epsilon_data_dependent",),
     "Accuracies": ("*",),

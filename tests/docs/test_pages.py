@@ -24,14 +24,14 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "party", "coordinator"),
-        *("sums", "beam_teachers", "predict"),
+        *("sums", "beam_teachers", "predict", "audit", "report"),
     )
 ]
 OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
-    *("only", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
+    *("only", "parts", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
     # of benchmarks.instead
     *(
         "epsilons",
