@@ -340,13 +340,13 @@ def test_what_failed_after_charging_is_free_the_next_time(trained, tmp_path):
 
 
 def _fail_to_export():
-    from pate_tf.serving import export
+    from pate_tf.api import publishing
 
     def export_student(*arguments, **options):
         raise OSError("no space left")
 
-    assert callable(export.export_student)
-    export.export_student = export_student
+    assert callable(publishing.export_student)
+    publishing.export_student = export_student
 
 
 def test_a_second_student_in_one_folder_is_told_of_the_first(trained, tmp_path):
