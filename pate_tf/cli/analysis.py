@@ -98,8 +98,9 @@ def check_flags() -> None:
         if FLAGS.epsilon is None:
             raise command_line.FlagValueError("epsilon: expected it with --calibrate, got none")
         return
+    own = own_flags.names_of_kind(own_flags.chosen_kind(in_analysis=True), in_analysis=True)
     for name in OF_PLAN:
-        is_of_mechanism = name in SHARED or name == "epsilon"
+        is_of_mechanism = name in (*SHARED, *own)
         if FLAGS[name].present and not is_of_mechanism:
             raise command_line.FlagValueError(f"{name}: expected with --calibrate, got it without")
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
+from pate_tf.accounting.planning import DEFAULT_DELTA
 from pate_tf.api.data import FileSource
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type
@@ -242,8 +243,10 @@ def chosen_kind(*, in_analysis: bool = False) -> type[Mechanism]:
     kinds = [offered[name] for name in ("laplace_noisy_max", "gaussian_noisy_max")]
     kind = offered[FLAGS.mechanism] if FLAGS.mechanism else kinds[0]
     if not FLAGS.mechanism:
-        kind = next((one for one in kinds if said <= set(_own(one, in_analysis))), kind)
-    own = _own(kind, in_analysis)
+        kind = next(
+            (one for one in kinds if said <= set(names_of_kind(one, in_analysis=in_analysis))), kind
+        )
+    own = names_of_kind(kind, in_analysis=in_analysis)
     for name in sorted(said - set(own)):
         expected = " and ".join(f"--{one}" for one in own) or "no parameter"
         raise ValueError(f"{name}: expected {expected} for {kind.name}, got --{name}")
@@ -262,7 +265,9 @@ def chosen(*, in_analysis: bool = False) -> Mechanism:
         flag = _flag(parameter, in_analysis)
         said = FLAGS[flag.name].value
         if said is None:
-            others = {flag.same_as: FLAGS[flag.same_as].value} if flag.same_as else {}
+            others = {"delta": DEFAULT_DELTA}  # of an analysis that was given none
+            if flag.same_as and FLAGS[flag.same_as].value is not None:
+                others[flag.same_as] = FLAGS[flag.same_as].value
             said = flag.by_default(others)
         values[parameter.field] = flag.to_field(said)
     return kind(**values)
@@ -287,7 +292,8 @@ def _flag(parameter: Parameter, in_analysis: bool) -> Flag:
     return (parameter.analysis_flag or parameter.flag) if in_analysis else parameter.flag
 
 
-def _own(kind: type[Mechanism], in_analysis: bool) -> list[str]:
+def names_of_kind(kind: type[Mechanism], *, in_analysis: bool = False) -> list[str]:
+    """Returns the names of the flags that a mechanism's parameters have."""
     return [_flag(parameter, in_analysis).name for parameter in kind.parameters]
 
 

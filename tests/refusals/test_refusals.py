@@ -68,7 +68,7 @@ OF_DATA = [
         told="can't import 'leaving:f': it ends the program",
     ),
     teach("--dataset=", told="dataset: expected one of"),
-    ask("--dataset=", told="dataset: expected one of"),
+    ask("--dataset=", told="dataset: expected digits, as the run folder says"),
     teach(f"--dataset={LONG}", told="(6002 characters)"),
 ]
 OF_MODELS = [
@@ -128,9 +128,9 @@ OF_NUMBERS = [
     analyse("--noise_eps=1e300", told="noise_eps", code=2),
     analyse("--noise_eps=1e-300", told="noise_eps", code=2),
     analyse("--moments=100000", told="moments: expected from 1 to 4096"),
-    analyse("--nb_labels=1000000", told="nb_labels: expected up to 100000"),
-    analyse("--queries=10", told="queries: expected with --calibrate alone"),
-    analyse("--target_epsilon=10", told="target_epsilon: expected with --calibrate alone"),
+    analyse("--nb_labels=1000000", told="nb_labels: expected a whole number from 1 to 100000"),
+    analyse("--queries=10", told="queries: expected with --calibrate, got"),
+    analyse("--target_epsilon=10", told="epsilon: expected with --calibrate, got"),
     analyse("--bound=", told="bound: expected some of"),
     analyse("--release=", told="release: expected what is to be released"),
 ]
