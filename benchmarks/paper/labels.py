@@ -125,7 +125,7 @@ def draw(bench: Bench, asking: Asking) -> Drawn:
             queried = release_labels(
                 plan, public.pool, teachers=teachers, ledger=ledger, noise=noise
             )
-        learnt, truth = queried.labels, public.pool_labels
+        learnt, truth = queried.training_labels, public.pool_labels
         if truth is None:
             raise ValueError("labels: expected a data set with labels of its public side")
 
