@@ -73,8 +73,16 @@ def with_short_arrays(
     return tuple(part and ARRAY.sub(r"ndarray[\1]", part) for part in signature)
 
 
+def is_scikit_learns(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leaves out the methods that scikit-learn adds to an estimator, with docstrings of its own."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app: Sphinx) -> None:
     """Adds what the pages need beyond Sphinx."""
     app.add_directive("package", Package)
     app.connect("autodoc-process-docstring", from_markdown, priority=100)
     app.connect("autodoc-process-signature", with_short_arrays)
+    app.connect("autodoc-skip-member", is_scikit_learns)
