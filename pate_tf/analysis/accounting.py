@@ -55,8 +55,6 @@ class AnalysisConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bounds == ():
-            raise ValueError(f"bound: expected some of {', '.join(moments.BOUNDS)}, got none")
         for bound in self.bounds or ():
             if bound not in moments.BOUNDS:
                 raise ValueError(f"bounds: expected some of {list(moments.BOUNDS)}, got {bound!r}")

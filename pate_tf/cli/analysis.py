@@ -98,11 +98,21 @@ def check_flags() -> None:
         if FLAGS.epsilon is None:
             raise command_line.FlagValueError("epsilon: expected it with --calibrate, got none")
         return
-    own = own_flags.names_of_kind(own_flags.chosen_kind(in_analysis=True), in_analysis=True)
+    if FLAGS.bound == []:
+        raise command_line.FlagValueError("bound: expected some of them, got none")
     for name in OF_PLAN:
-        is_of_mechanism = name in (*SHARED, *own)
-        if FLAGS[name].present and not is_of_mechanism:
+        if FLAGS[name].present and not (
+            name in SHARED or (name == "epsilon" and _is_of_mechanism())
+        ):
             raise command_line.FlagValueError(f"{name}: expected with --calibrate, got it without")
+
+
+def _is_of_mechanism() -> bool:
+    """Whether --epsilon is a parameter of the mechanism; of a ledger it may be."""
+    if not FLAGS.counts_file:
+        return True
+    kind = own_flags.chosen_kind(in_analysis=True)
+    return "epsilon" in own_flags.names_of_kind(kind, in_analysis=True)
 
 
 def calibration() -> dict[str, object]:
