@@ -470,8 +470,8 @@ def source_of(
         return NamedRecords(data, is_private=is_private, rows=rows)
     if data.owners_file is not None:
         raise ValueError(
-            "owners_file: expected with --dataset alone; of files the schema names the owner's "
-            "column"
+            "owners_file: expected with the name of a data set alone; of files the schema names "
+            "the owner's column"
         )
     if files.schema is None:
         raise ValueError("schema: expected a schema of the files, got none")
