@@ -1,7 +1,7 @@
 """Audits of all mechanisms at the README's settings, power, canaries, membership inference.
 
 `python -m benchmarks.audit --seconds=40` takes about ten minutes of processor time. `--publish`
-puts what `--parts` measured into docs/audit_results.md. Data are the embedded digits.
+puts what `--parts` measured into docs/notes/audit_results.md. Data are the embedded digits.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from pate_tf.models.encoder import record_vectors
 from pate_tf.selective_sgd.settings import Privacy, Settings
 
 DELTA = 1e-5
-DOCS = pathlib.Path(__file__).parents[1] / "docs"
+DOCS = pathlib.Path(__file__).parents[1] / "docs" / "notes"
 PAGE, PICTURE = DOCS / "audit_results.md", DOCS / "pictures" / "audit.png"
 RESULTS = DOCS / "audit_results.json"
 ERRORS = (0.5, 0.35, 0.25, 0.15, 0.1, 0.05)  # by which the noise is too small
@@ -225,7 +225,7 @@ def page(found: Mapping[str, Any]) -> str:
     lines = [
         "# What audits found",
         "",
-        "Lower bounds have confidence 99.9 %; [audits](audit.md) says what they mean.",
+        "Lower bounds have confidence 99.9 %; [audits](../how-to/audit.md) says what they mean.",
         "",
     ]
     for name, part in found.items():

@@ -1,6 +1,6 @@
 """Draws cost against number of queries.
 
-`python -m benchmarks.costs docs/pictures/costs.png` makes the picture of the guide:
+`python -m benchmarks.costs docs/notes/pictures/costs.png` makes the picture of the guide:
 worst-case epsilon at the scales that `--help` names, or near them. No votes are read. Prints the
 numbers of the picture too.
 """

@@ -31,7 +31,7 @@ Images = npt.NDArray[np.uint8]
 
 
 def grey(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, npt.NDArray[np.int64]]:
-    """Returns one side's images `[num_images, 28, 28, 1]`, as `docs/data.md` describes it."""
+    """Returns one side's images `[num_images, 28, 28, 1]`, as a data set of your own does."""
     del data_dir  # nothing is read
     return _drawn("letters", side, (28, 28, 1))
 

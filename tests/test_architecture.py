@@ -1,4 +1,4 @@
-"""The package stands as docs/architecture.md draws it; new packages are entered here."""
+"""The package stands as docs/reference/architecture.md draws it; new packages are entered here."""
 
 import ast
 import pathlib

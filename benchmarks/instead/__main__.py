@@ -3,8 +3,8 @@
 The same private records, public pool and test samples for all methods, each held to the same
 epsilons at delta 1e-5 against replacement of one record. A table and a picture in `--output_dir`;
 what is finished is kept, and a run that was stopped goes on. `--publish` puts its cells into
-docs/instead.md, in the place of earlier ones of the same kind. `--quick` shows in seconds that
-everything runs, on the embedded digits.
+docs/notes/instead.md, in the place of earlier ones of the same kind. `--quick` shows in seconds
+that everything runs, on the embedded digits.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--reference", type=pathlib.Path, help="research/pate_2017 of a checkout")
     parser.add_argument("--reference_python", default=sys.executable)
     parser.add_argument("--publish", action="store_true", help="into the docs")
-    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs")
+    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs/notes")
     return parser.parse_args()
 
 

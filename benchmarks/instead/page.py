@@ -1,4 +1,4 @@
-"""What docs/instead.md shows: cells from as many runs as it took, kept in docs/instead.json.
+"""What docs/notes/instead.md shows: cells from several runs, stored in docs/notes/instead.json.
 
 All cells of a data set take hours. A run that measured a few of them puts these in the place of the
 earlier ones and leaves the others as they are, each with its command and date.

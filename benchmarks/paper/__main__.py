@@ -2,8 +2,9 @@
 
 Without flags: everything, at the paper's sizes, which takes hours on two cores and can be stopped
 and started again. `--quick` shows in a minute or so that everything runs, on the embedded digits.
-`--publish` also writes docs/results.json, the page docs/results.md that is generated from it, and
-its pictures; the JSON files of the other benchmarks in `--benchmarks_dir` go onto the page too.
+`--publish` also writes docs/notes/results.json, the page docs/notes/results.md that is generated
+from it, and its pictures; the JSON files of the other benchmarks in `--benchmarks_dir` go onto the
+page too.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--insecure_seed", type=int, help="of the noise; for tests")
     parser.add_argument("--publish", action="store_true", help="write the results page, too")
     parser.add_argument("--benchmarks_dir", type=pathlib.Path, default="runs/benchmarks")
-    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs")
+    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs/notes")
     return parser.parse_args()
 
 

@@ -34,7 +34,7 @@ from pate_tf.core import validation
 # An (epsilon, delta)-private mechanism tells no more than this: with probability delta everything,
 # else randomised response at epsilon (Kairouz, Oh and Viswanath 2015). The privacy loss of several
 # such mechanisms is a discrete distribution; the moments of everything else are laid over it
-# (docs/theory_stability_gate.md, Theorems G4 and G5). Every result errs upward.
+# (docs/proofs/stability_gate.md, Theorems G4 and G5). Every result errs upward.
 
 
 # Privacy losses beyond this number are merged into the largest of their neighbourhood.
@@ -64,7 +64,7 @@ class ApproximateGuarantee:
         """Returns what holds if that many teachers differ at once, rounded up.
 
         (k epsilon, delta (1 + e^epsilon + ... + e^((k-1) epsilon))), delta at most 1
-        (docs/theory_stability_gate.md, Theorem G6).
+        (docs/proofs/stability_gate.md, Theorem G6).
 
         Args:
             num_teachers: k, at least 1.
@@ -376,7 +376,7 @@ def delta_of_chosen_kinds(charges: Charges, delta: float) -> float:
     """Returns the delta at which a budget holds whose kinds of charge earlier answers chose.
 
     One kind keeps delta. Of several, any of the moments may decide, and before them the first
-    kind's own theorem (docs/theory.md, Proposition S4 c).
+    kind's own theorem (docs/proofs/theory.md, Proposition S4 c).
     """
     kinds = sum(1 for number in charges.values() if number)
     return delta if kinds <= 1 else min(1.0, (len(DEFAULT_MOMENTS) + 1) * delta)
@@ -386,8 +386,8 @@ def dp_event(charge: Charge) -> Any:
     """Returns a `dp_accounting` event that costs no less than one charge.
 
     Gaussian mechanisms of `noise_multipliers`; or zCDP with rho = epsilon^2 / 8 of a bounded
-    range (docs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and Steinke
-    2016, Proposition 1.4). That library has none for `approximate`.
+    range (docs/proofs/theory.md, Proposition D3), or epsilon^2 / 2 of a pure epsilon (Bun and
+    Steinke 2016, Proposition 1.4). That library has none for `approximate`.
 
     Raises:
         ImportError: if the optional package dp-accounting is missing.

@@ -68,8 +68,8 @@ def excess(log_ratio: FloatArray, moments: FloatArray) -> FloatArray:
     """Returns phi(r) = x^(l+1) - 1 - (l+1)(x - 1) >= 0 at x = e^r, broadcast over both arguments.
 
     For distributions P and Q, E_P[(P/Q)^l] - 1 = sum_o Q(o) phi(ln P(o)/Q(o)): a sum of terms that
-    are never negative, so nothing cancels where the loss is small (docs/theory.md, Proposition C1).
-    Infinite on overflow.
+    are never negative, so nothing cancels where the loss is small (docs/proofs/theory.md,
+    Proposition C1). Infinite on overflow.
     """
     order = moments + 1.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -81,7 +81,7 @@ def pure_alpha(epsilon: float, moments: FloatArray) -> FloatArray:
     """Returns D*(l), the largest alpha of any epsilon-differentially private mechanism.
 
     D*(l) = ln[(e^{epsilon (l+1)} + e^{-epsilon l}) / (e^epsilon + 1)], reached by randomised
-    response (docs/theory.md, Proposition C2). Shape [num_moments].
+    response (docs/proofs/theory.md, Proposition C2). Shape [num_moments].
     """
     losing = np.exp(-epsilon) / (1.0 + np.exp(-epsilon))
     winning = 1.0 / (1.0 + np.exp(-epsilon))
@@ -101,7 +101,7 @@ def bounded_range_alpha(width: float, moments: FloatArray) -> FloatArray:
 
     With e^{-w/2} and e^{w/2} the two ratios there and p = Pr[the first], ln of the moment is
     l ln(p e^{-w/2} + (1-p) e^{w/2}) + ln(p e^{lw/2} + (1-p) e^{-lw/2}): concave in p, and largest
-    where its derivative vanishes (docs/theory_worst_case.md, Theorem W9). Shape [num_moments].
+    where its derivative vanishes (docs/proofs/worst_case.md, Theorem W9). Shape [num_moments].
     Infinite on overflow, and for a width below 0.01, where digits would be lost; rounded up by
     1e-9.
     """
@@ -173,7 +173,7 @@ def epsilon_from_alphas(
 
     classic: epsilon = (alpha + ln(1/delta)) / l (Abadi et al. 2016, Theorem 2.2).
     improved: epsilon = alpha/l + ln(l/(l+1)) + (ln(1/delta) - ln(l+1))/l, not below zero
-    (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/theory.md, Proposition C3).
+    (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/proofs/theory.md, Proposition C3).
 
     An alpha that is infinite or not a number rules its moment out; without any other moment
     epsilon is infinite. An alpha of exactly zero says that nothing was released: epsilon is zero.
@@ -212,7 +212,7 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
     """Returns the epsilon of mu-Gaussian differential privacy at delta.
 
     Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
-    (Dong, Roth and Su 2019, Corollary 2.13; docs/theory.md, Proposition C4) from above.
+    (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4) from above.
     """
     validation.between(0, 1, delta=delta)
     if mu == 0.0:
@@ -231,8 +231,8 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
 def gaussian_dp_delta(mu: float, epsilon: float) -> float:
     """Returns the delta of mu-Gaussian differential privacy at epsilon, rounded up.
 
-    delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (docs/theory.md, Proposition
-    C4).
+    delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (docs/proofs/theory.md,
+    Proposition C4).
     """
     if mu == 0.0:
         return 0.0
@@ -249,7 +249,7 @@ def gaussian_dp_delta(mu: float, epsilon: float) -> float:
 def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> float:
     """Returns the epsilon at delta of num_queries adaptive epsilon-private mechanisms.
 
-    Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/theory.md,
+    Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
     Proposition C5): the worst case is randomised response, whose log ratio is
     epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
     the least j with a log ratio above the total.

@@ -16,12 +16,12 @@ whatever the counts and whichever votes move, here for k = 2:
 - Gaussian: the counts are furthest apart, by the squared distance 8, where both votes move between
   the same two classes; then alpha = 8 l (l+1) / (2 sigma^2).
 - A part that is merely (epsilon, delta): (2 epsilon, delta (1 + e^epsilon))
-  (docs/theory_stability_gate.md, Theorem G6).
+  (docs/proofs/stability_gate.md, Theorem G6).
 - Threshold: two moved votes change the largest count by at most 2; alpha = 4 l (l+1) / (2 sigma^2).
 
 Beside them stands group privacy of whatever is released, by any composition: k steps that are
 each (epsilon, delta) are together (k epsilon, (1 + e^epsilon + ... + e^((k-1) epsilon)) delta). The
-smallest is taken (docs/theory.md, Proposition S2).
+smallest is taken (docs/proofs/theory.md, Proposition S2).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every cost is a bound on alpha(l), natural logarithm, for replacing one teacher's vote. "Forward"
 bounds E under the true counts only; "two-sided" bounds both directions, and alone may feed the
 gate (Theorem B3). All are data-dependent and therefore sensitive. What is cited here is stated and
-proved in docs/theory.md.
+proved in docs/proofs/theory.md.
 
 | bound | mechanisms | direction | source |
 |---|---|---|---|
@@ -36,7 +36,7 @@ from pate_tf.accounting.outcomes import IntArray, NeighbourOutcomes
 
 # Exact two-sided moments: outcome probabilities at the counts and at every neighbour.
 #
-# docs/theory.md, Proposition X1, says what is exact, and what a margin covers.
+# docs/proofs/theory.md, Proposition X1, says what is exact, and what a margin covers.
 
 
 def exact_costs(row: IntArray, mechanism: DataDependent, moments: FloatArray) -> FloatArray:

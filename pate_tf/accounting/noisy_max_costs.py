@@ -15,9 +15,9 @@ from pate_tf.accounting.conversions import FloatArray, excess, exp_remainder, nd
 
 # Cost formulas of one query: alpha(l) from the probability that the label is not the plurality.
 #
-# docs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and Proposition
-# D5, the Gaussian formula of arXiv 1802.08908. Mechanisms name them; `pate_tf.accounting.moments`
-# applies them to counts.
+# docs/proofs/theory.md, Theorems T0 to T3, of which T0 is that of Papernot et al. 2017, and
+# Proposition D5, the Gaussian formula of arXiv 1802.08908. Mechanisms name them;
+# `pate_tf.accounting.moments` applies them to counts.
 
 
 def paper_alpha(gamma: float, moments: FloatArray) -> FloatArray:
@@ -171,7 +171,7 @@ def gaussian_costs(sigma: float, q: FloatArray, moments: FloatArray) -> FloatArr
 #
 # One vote moves from class a to class b. Given the noise of all other classes, what the label tells
 # is which of a, b and "another class" won. So no moment of the label exceeds the largest moment of
-# that experiment over all positions of a and b (docs/theory_worst_case.md, Theorem W1).
+# that experiment over all positions of a and b (docs/proofs/worst_case.md, Theorem W1).
 
 
 _EVERY = 4
@@ -291,7 +291,7 @@ def excesses(pairs: Experiments, moments: FloatArray) -> FloatArray:
 
 # The tight worst case of the noisy maximum with Gaussian noise.
 #
-# docs/theory_worst_case.md, Theorem W6. A Gaussian variable is, up to a factor of 1e-13, a
+# docs/proofs/worst_case.md, Theorem W6. A Gaussian variable is, up to a factor of 1e-13, a
 # mixture of
 # slightly narrower ones that are centred on a grid. So the worst position (x, y) of two classes
 # against a fixed third count is bounded by the worst position on the grid, with 1 % less variance.
@@ -422,7 +422,7 @@ def _two_classes(shift: float, slack: float, gaps: FloatArray) -> Experiments:
 
 # The tight worst case of the noisy maximum with discrete Laplace noise.
 #
-# docs/theory_worst_case.md, Theorem W4. Given which other class is largest, and all others, its
+# docs/proofs/worst_case.md, Theorem W4. Given which other class is largest, and all others, its
 # lead
 # is a mixture of geometric variables. So the label costs no more than the worst position (x, y) of
 # two classes in a race against one geometric variable. Moments are convex and the laws are affine
@@ -504,7 +504,7 @@ def _inside(gamma: float, moments: FloatArray) -> list[Evaluated]:
 def _beyond(gamma: float, moments: FloatArray) -> FloatArray:
     """Returns a bound on the excess of all positions outside of the window, [num_moments].
 
-    There one outcome lacks at most q, and Theorem T2 of privacy.md applies to that q.
+    There one outcome lacks at most q, and Theorem T2 applies to that q.
     """
     race = _Race(gamma, True)
     gap = float(_window(gamma))

@@ -2,7 +2,7 @@
 
 Everything here is against *replacement* of a record (or of a participant's records), as in the rest
 of the library. What is drawn is a discrete Gaussian on a lattice, which costs no more than what is
-computed here (docs/theory_selective_sgd.md, Theorem F3).
+computed here (docs/proofs/selective_sgd.md, Theorem F3).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class NoisyTraining(Training):
     adds has length at most C, and each coordinate of the sum gets Gaussian noise of standard
     deviation sigma C. Against replacement of a record a round costs no more than telling
     (1 - q) N(0, sigma^2) + q N(1, sigma^2) from (1 - q) N(0, sigma^2) + q N(-1, sigma^2), whatever
-    the model, the other records, and the rounds before (docs/theory_selective_sgd.md, Theorems F1
+    the model, the other records, and the rounds before (docs/proofs/selective_sgd.md, Theorems F1
     and F2). With q = 1 the same holds for a participant whose whole upload has length at most C.
 
     Attributes:
@@ -197,7 +197,7 @@ class SparseVectorTraining(Training):
     For each uploaded number a threshold with new noise is compared with noisy changes (8/9 of
     `epsilon_each`), and the change that passed is uploaded with new noise (1/9 of it; half of what
     the paper sets aside). Pure differential privacy for all records of a participant
-    (docs/theory_selective_sgd.md, Proposition F4). The paper reports the epsilon of one number;
+    (docs/proofs/selective_sgd.md, Proposition F4). The paper reports the epsilon of one number;
     here all numbers of all rounds are charged.
 
     Attributes:

@@ -310,7 +310,7 @@ def laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
     """Returns Pr[a class `gaps` votes behind overtakes] under continuous Laplace noise.
 
     (2 + gamma D) / (4 e^{gamma D}) for D >= 0: Lemma 4 of Papernot et al. 2017. At
-    least what the discrete law has if ties go by random priority (docs/theory.md, Proposition D1).
+    least what the discrete law has if ties go by random priority (Proposition D1).
     """
     scaled = gamma * np.abs(gaps)
     ahead = (2.0 + scaled) * np.exp(-scaled) / 4.0
@@ -321,7 +321,7 @@ def discrete_laplace_tail(gaps: FloatArray, gamma: float) -> FloatArray:
     """Returns Pr[a class `gaps` votes behind reaches or overtakes] under discrete Laplace noise.
 
     Ties count for the class behind, so that every rule of breaking ties is covered
-    (docs/theory.md, Proposition D1).
+    (docs/proofs/theory.md, Proposition D1).
     """
 
     def reach(distance: FloatArray) -> FloatArray:
@@ -353,7 +353,7 @@ def additive_outcomes(counts: IntArray, noise: AdditiveNoise) -> FloatArray:
 def permute_and_flip_outcomes(counts: IntArray, gamma: float) -> FloatArray:
     """Returns w_j int_0^1 prod_{k != j} (1 - w_k t) dt, w = e^{-gamma (max - count)}.
 
-    Gauss-Legendre, exact for a polynomial of that degree (docs/theory.md, Proposition D2).
+    Gauss-Legendre, exact for a polynomial of that degree (docs/proofs/theory.md, Proposition D2).
     """
     behind = counts - np.max(counts, axis=1, keepdims=True)
     accepted = np.exp(gamma * behind)

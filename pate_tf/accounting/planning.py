@@ -783,8 +783,8 @@ def gaussian_smooth_sensitivity_rdp(
 ) -> float:
     """Returns the Renyi divergence of order `order` of R + sigma U (Z + b), Z normal.
 
-    U is e^beta-smooth and at least the local sensitivity of R (docs/theory.md, Theorem B1; exact
-    for b = 0). Infinite where the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
+    U is e^beta-smooth and at least the local sensitivity of R (docs/proofs/theory.md, Theorem B1;
+    exact for b = 0). Infinite where the theorem does not apply: (order - 1)(e^{2 beta} - 1) >= 1.
 
     Raises:
         ValueError: unless order > 1, beta > 0, sigma > 0 and b >= 0.

@@ -214,7 +214,7 @@ def data_independent_guarantees(
     """Returns what queries cost whatever the votes, both directions, by kind of accounting.
 
     `moments_theorem_2`: Theorem 2 of Papernot et al. 2017, for mechanisms with a gamma.
-    `tight_moments`: the mechanism's own moments (D* of docs/theory.md, Proposition C2).
+    `tight_moments`: the mechanism's own moments (D* of docs/proofs/theory.md, Proposition C2).
     `composition`: the tightest known composition of one mechanism, or of a mixture of some with
     and some without moments; left out for other mixtures.
     `strong_composition`: what the paper compares itself with, for mechanisms of one gamma.
@@ -320,7 +320,7 @@ def analyse(
 
 
 def with_smooth_sensitivity(analysis: Analysis, source: VoteSource, *, beta: float) -> Analysis:
-    """Adds the smooth sensitivity of the cost (docs/theory.md, Theorem A), at a few moments.
+    """Adds the smooth sensitivity of the cost (docs/proofs/theory.md, Theorem A), at a few moments.
 
     At all moments asked for with `num_moments`, else at `NUM_SMOOTH_MOMENTS` of the grid from 1 to
     32; for the first bound of the analysis that has one.

@@ -6,7 +6,7 @@
 | `gate` | the same, and whether it is within a public budget | worst case |
 | `smooth_sensitivity` | the cost with noise scaled to its smooth sensitivity | instance |
 
-They rest, in this order, on docs/theory.md, Theorem B2, Theorem B3 and Theorem B1.
+They rest, in this order, on docs/proofs/theory.md, Theorem B2, Theorem B3 and Theorem B1.
 
 Instance: with probability at least `confidence` over the noise of the one release, the true data
 and each of its neighbours, and no other pairs, satisfy the (epsilon, delta) inequalities for

@@ -28,7 +28,7 @@ from pate_tf.core.validation import IntArray
 # Plans for votes that have not been looked at: chosen for a stated hypothetical profile.
 #
 # A profile that the true votes do not resemble makes the released epsilon larger, never invalid:
-# no theorem on releases asks how a plan was chosen, but that no vote was read (docs/theory.md).
+# no theorem on releases asks how a plan was chosen, but that no vote was read.
 
 
 PASS_PROBABILITY = 0.99

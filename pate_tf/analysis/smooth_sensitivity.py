@@ -1,4 +1,4 @@
-"""Smooth sensitivity of the data-dependent cost, and noise for it (docs/theory.md, Theorem A)."""
+"""Smooth sensitivity of the data-dependent cost, and noise for it (Theorem A)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pate_tf.accounting.planning import check_smooth_sensitivity
 from pate_tf.core import validation
 from pate_tf.core.validation import IntArray
 
-# Smooth sensitivity of the data-dependent cost (docs/theory.md, Theorem A).
+# Smooth sensitivity of the data-dependent cost (docs/proofs/theory.md, Theorem A).
 #
 # How much the total cost C_l(V) = sum_i psi_l(q(n_i)) can change when one record is replaced, at
 # the votes at hand and, discounted by e^{-beta d}, at all votes d teachers away. All results are
@@ -25,8 +25,8 @@ from pate_tf.core.validation import IntArray
 # Histograms within some changes of vote: the largest and the smallest union bound.
 #
 # One replaced record, or one owner added or removed, changes one teacher and so moves at most one
-# vote in every query at once (docs/theory.md, Propositions S1 and S2); what can be reached is
-# Lemma 2
+# vote in every query at once (docs/proofs/theory.md, Propositions S1 and S2); what can be reached
+# is Lemma 2
 # of that page. Everything here works on distinct sorted histograms, so that equal queries are
 # computed once, and reads F from a table, since gaps are whole numbers.
 
@@ -263,7 +263,7 @@ def smooth_sensitivity(
     return best
 
 
-# The eta-smooth cost, whose logarithm has a global sensitivity (docs/theory.md, Theorem B2).
+# The eta-smooth cost, whose logarithm has a global sensitivity (docs/proofs/theory.md, Theorem B2).
 
 
 def log_smooth_cost(

@@ -525,8 +525,8 @@ class FeatureSums:
 
     Each record adds a vector of L2 norm at most 1 to the sum of its class; with owners, all records
     of an owner together do. What one adds depends on no other record or owner, but on the public
-    pool and settings (docs/theory.md, Proposition D8). Nothing is charged before a `Labeller`
-    releases the sums with noise.
+    pool and settings (docs/proofs/theory.md, Proposition D8). Nothing is charged before a
+    `Labeller` releases the sums with noise.
 
     Attributes:
         directory: the run folder; sums and ledger lie below its `sensitive/`.

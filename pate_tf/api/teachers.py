@@ -123,9 +123,9 @@ class Teachers:
     (4, 3)
 
     What a teacher computes depends on its own share, on public settings and on the seed alone. That
-    is what makes one record (or one owner) change at most one vote (docs/theory.md, Propositions S1
-    and S2). For code that a user brings along it is an assumption: `net` and `callbacks` must make
-    everything anew at each call, and keep nothing outside.
+    is what makes one record (or one owner) change at most one vote (docs/proofs/theory.md,
+    Propositions S1 and S2). For code that a user brings along it is an assumption: `net` and
+    `callbacks` must make everything anew at each call, and keep nothing outside.
 
     A stopped `fit` goes on where it stopped, in the same directory: teachers that are done stay.
     Other records, settings or another model in that directory are refused.

@@ -122,7 +122,7 @@ def audit_run(
     num_teachers: int = DEFAULT_NUM_TEACHERS,
     reporting: Reporting = QUIET,
 ) -> RunAudit:
-    """Recomputes and compares what a run folder holds; see docs/audit.md for the list.
+    """Recomputes and compares what a run folder holds; see docs/how-to/audit.md for the list.
 
     >>> import pate_tf
     >>> data = pate_tf.datasets.load("digits")

@@ -32,7 +32,7 @@ def hint(error: Exception) -> str:
     """Returns what to add to an error about an unknown flag, if it is one of those."""
     if getattr(error, "flagname", "") not in GONE:
         return ""
-    return "; docs/first_release.md says what became of the first release's flags"
+    return "; docs/how-to/first_release.md says what became of the first release's flags"
 
 
 # The help of a command: its flags by groups, in the order of use.

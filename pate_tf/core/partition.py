@@ -2,7 +2,7 @@
 
 A record (or an owner) must reach one teacher only, and its teacher must not depend on the other
 records, nor on how many there are: that is what makes one record (or owner) change at most one vote
-a query (docs/theory.md, Propositions S1 and S2).
+a query (docs/proofs/theory.md, Propositions S1 and S2).
 """
 
 import dataclasses

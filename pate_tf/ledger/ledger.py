@@ -74,7 +74,7 @@ class Ledger(Store):
     Assumptions. Those of `Store`. Mechanisms and numbers of queries are chosen without looking at
     earlier noisy answers. If answers choose them, the budget holds all the same where all debits
     name one mechanism, else at a larger delta; what was spent at a time that answers chose does not
-    (docs/theory.md, Proposition S4).
+    (docs/proofs/theory.md, Proposition S4).
 
     Attributes:
         ensemble_digest: digest of the ensemble that this ledger was opened for.

@@ -21,7 +21,7 @@ from pate_tf.core.record_set import record_digests
 from pate_tf.core.validation import IntArray
 
 # The least variance that a feature counts with, as a share of its view's mean one. Chosen on the
-# pools of Fashion-MNIST and MNIST (docs/many_teachers.md).
+# pools of Fashion-MNIST and MNIST (docs/notes/small_teachers.md).
 LEAST_VARIANCE = 0.3
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
 

@@ -243,7 +243,7 @@ def uploaded(
 
     Parameters are visited in a random order that does not look at their changes. A threshold with
     new noise after each number that passed is compared with noisy absolute values; what passed is
-    clipped, gets noise of its own, and is clipped again (docs/theory_selective_sgd.md, Proposition
+    clipped, gets noise of its own, and is clipped again (docs/proofs/selective_sgd.md, Proposition
     F4).
 
     Args:
@@ -346,7 +346,7 @@ class GaussianTraining(ChargedTraining):
 
     Guarantee. What participant i uploads in all rounds is differentially private as its ledger
     says, against replacement of one of its records ("record") or of all of them ("participant"),
-    towards all others, the server included (docs/theory_selective_sgd.md, Theorems F1 to F3). Which
+    towards all others, the server included (docs/proofs/selective_sgd.md, Theorems F1 to F3). Which
     parameters are uploaded is chosen without private data. Which records are drawn stays secret.
 
     Arguments as `ChargedTraining`: the protocol is "synchronous", the privacy of a Gaussian kind.

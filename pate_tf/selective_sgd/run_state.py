@@ -67,7 +67,7 @@ class ChargedRun:
     round leaves once: of copies and processes that go on from the same state, one at most gets past
     `note`, and `begin` refuses a state that is older than the one noted last, or another of the
     same round. Where rows of the ledger are gone and its user acknowledged that, the run is charged
-    again (docs/theory_selective_sgd.md, Proposition F5).
+    again (docs/proofs/selective_sgd.md, Proposition F5).
 
     Assumptions. Those of `Ledger`: copies are told apart by the registry of this user; nothing
     notices one on another machine. Use it in one thread.

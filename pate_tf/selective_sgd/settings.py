@@ -275,7 +275,7 @@ def noise_scale(training: NoisyTraining) -> float:
     """Returns the scale of the discrete Gaussian, in lattice steps.
 
     A little more than sigma times the lattice: with the difference it costs no more than continuous
-    noise of sigma (docs/theory_selective_sgd.md, Theorem F3).
+    noise of sigma (docs/proofs/selective_sgd.md, Theorem F3).
 
     Raises:
       ValueError: if it is too large to be drawn exactly.

@@ -324,7 +324,7 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     (exp(epsilon) + delta) / (1 + exp(epsilon)): for any test between them, false alarms plus
     exp(epsilon) times misses are at least 1 - delta, and the other way round, so that half of what
     goes wrong is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and Viswanath 2015,
-    Theorem 2.1; docs/theory.md, Proposition C6).
+    Theorem 2.1; docs/proofs/theory.md, Proposition C6).
 
     Args:
       epsilon: at least 0.

@@ -1,4 +1,4 @@
-"""Slow twins of the accounting, written from docs/theory.md and the papers, one query at a time.
+"""Slow twins of the accounting, written from docs/proofs and the papers, one query at a time.
 
 The plain twins use floats and loops (they are also what the benchmark compares with); the others
 use 50 digits. `ContinuousLaplaceNoise` is the law of the paper's Equation 1, which the golden
@@ -50,7 +50,7 @@ def mp_laplace_tail(gap: int, gamma: float) -> mp.mpf:
 
 
 def mp_discrete_laplace_tail(gap: int, gamma: float) -> mp.mpf:
-    """By summation of the difference law (docs/theory.md, Proposition D1) left of 400 / gamma."""
+    """By summation of the difference law (Proposition D1) left of 400 / gamma."""
     p = mp.exp(-mp.mpf(gamma))
     scale = ((1 - p) / (1 + p)) ** 2
     total = mp.mpf(0)
@@ -68,7 +68,7 @@ def mp_cap(gamma: float, moment: float) -> mp.mpf:
 
 
 def mp_cost(bound: str, gamma: float, q: float, u: float, moment: float) -> mp.mpf:
-    """docs/theory.md, Theorems T0 to T3, formula by formula, without any rearrangement."""
+    """docs/proofs/theory.md, Theorems T0 to T3, formula by formula, without any rearrangement."""
     g, power, q, u = mp.mpf(gamma), mp.mpf(moment), mp.mpf(q), mp.mpf(u)
     growth = mp.exp(2 * g)
     applies = q <= 1 / (growth + 1)

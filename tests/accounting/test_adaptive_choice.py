@@ -1,4 +1,4 @@
-"""Payments that earlier answers chose: what a limit still promises (docs/theory.md, Prop. S4)."""
+"""Charges that earlier answers chose: what a limit still promises (Proposition S4)."""
 
 import math
 

@@ -79,7 +79,7 @@ def test_exact_gaussian_costs_agree_with_high_precision(histogram, sigma):
 
 
 def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
-    """The counterexample of docs/theory.md, Proposition D5, and its repair."""
+    """The counterexample of docs/proofs/theory.md, Proposition D5, and its repair."""
     mechanism, one = GaussianNoisyMax(0.87277), np.array([1.0])
     histogram = [13, 4, 0, 0]
     exact = exact_costs(np.array(histogram), mechanism, one)[0]

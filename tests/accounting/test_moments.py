@@ -209,7 +209,7 @@ def test_q_and_costs_agree_with_fifty_digits(counts, gamma, bound, moment):
 @pytest.mark.parametrize("q", [1e-290, 5e-29, 1e-9, 1e-3, 0.2])
 @pytest.mark.parametrize("gamma", [1e-6, 0.00128, 0.3])
 def test_costs_near_zero_are_within_the_margin(bound, q, gamma):
-    """The case in which subtraction comes out too low (docs/theory.md, Proposition C1)."""
+    """The case in which subtraction comes out too low (docs/proofs/theory.md, Proposition C1)."""
     moments = np.array([0.05, 0.14, 3.0])
     values = query_costs(
         bound, LaplaceNoisyMax(gamma), np.full(1, q), np.full(1, 0.6 * q), moments

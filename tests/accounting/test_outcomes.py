@@ -54,7 +54,7 @@ def test_random_priority_is_the_mixture_of_all_fixed_orders(counts, gamma):
 
 @pytest.mark.parametrize("gamma", [0.01, 0.05, 0.3, 1.0, 4.0])
 def test_the_continuous_tail_holds_for_discrete_noise_with_random_priority(gamma):
-    """docs/theory.md, Proposition D1 (c) and (d): what the bound `paper` rests on."""
+    """docs/proofs/theory.md, Proposition D1 (c) and (d): what the bound `paper` rests on."""
     gaps = np.arange(41)
     counts = np.stack([gaps + 2, np.full_like(gaps, 2)], axis=1)
     behind = LaplaceNoisyMax(gamma).outcome_probabilities(counts)[:, 1]

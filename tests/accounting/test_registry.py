@@ -101,7 +101,7 @@ def test_each_has_its_help_and_its_place_in_the_docs(kind):
     for parameter in kind.parameters:
         for flag in parameter.flags:
             assert flag.help.endswith(".") and math.isfinite(flag.default)
-    docs = (LIBRARY.parent / "docs" / "noise.md").read_text()
+    docs = (LIBRARY.parent / "docs" / "reference" / "mechanisms.md").read_text()
     assert f"`{kind.name}`" in docs
 
 

@@ -1,6 +1,6 @@
 """The certified worst case of a noisy maximum against slow searches and exact laws.
 
-docs/theory_worst_case.md has the proofs. Here every claim is searched for a counterexample, and
+docs/proofs/worst_case.md has the proofs. Here every claim is searched for a counterexample, and
 must not be much above the worst that the search found.
 """
 

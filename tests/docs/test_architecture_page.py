@@ -4,7 +4,7 @@ import re
 
 from script_processes import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
+PAGE = (REPOSITORY / "docs" / "reference" / "architecture.md").read_text()
 
 
 def test_every_file_that_the_page_names_exists():

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from script_processes import REPOSITORY
 
-NOTEBOOKS = REPOSITORY / "docs" / "notebooks"
+NOTEBOOKS = REPOSITORY / "docs" / "tutorials" / "notebooks"
 # Fewer training steps than the notebooks take by themselves.
 FEW = {"PATE_TF_NOTEBOOK_STEPS": "40", "PATE_TF_NOTEBOOK_EPOCHS": "4"}
 

@@ -9,7 +9,7 @@ import pytest
 from code_blocks import blocks
 from script_processes import learn_little, run_script
 
-PAGE = "python.md"
+PAGE = "tutorials/python.md"
 
 
 def programs() -> dict[str, str]:

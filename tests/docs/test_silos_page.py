@@ -14,7 +14,7 @@ from pate_tf.accounting.local.estimates import survival
 from pate_tf.silos import Roster
 from pate_tf.statement.check import check_statement, opened_stores
 
-PAGE = (DOCS / "silos.md").read_text()
+PAGE = (DOCS / "tutorials/silos.md").read_text()
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 
@@ -26,7 +26,7 @@ def rows(heading: str) -> list[list[str]]:
 
 FILES = {
     block.marker.removeprefix("file: "): block.text
-    for block in blocks("silos.md")
+    for block in blocks("tutorials/silos.md")
     if block.marker.startswith("file: ")
 }
 

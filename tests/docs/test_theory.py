@@ -2,8 +2,8 @@
 
 A statement is a heading or a bold beginning of a line, `### Theorem T1 (...)` or `**Lemma 2.**`;
 its proof begins with `Proof` before the next statement. Docstrings and comments cite it by its
-name, with the page (`docs/theory.md, Theorem T1`) or without. A plain number may be literature's
-(`Papernot et al. 2017, Theorem 3`), then the source stands in the same sentence.
+name, with the page (`docs/proofs/theory.md, Theorem T1`) or without. A plain number may be
+literature's (`Papernot et al. 2017, Theorem 3`), then the source stands in the same sentence.
 """
 
 import ast
@@ -21,6 +21,7 @@ from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, PermuteAndF
 from pate_tf.accounting.moments import exact_costs
 
 DOCS = REPOSITORY / "docs"
+PROOFS = DOCS / "proofs"
 
 KIND = "Theorem|Lemma|Proposition|Corollary"
 PLURAL = {"Theorems": "Theorem", "Lemmas": "Lemma", "Propositions": "Proposition"}
@@ -31,7 +32,7 @@ PROOF = re.compile(r"^[ *_]*Proof\b", re.MULTILINE)
 CITATION = re.compile(
     rf"\b({KIND}|Theorems|Lemmas|Propositions) ({NAME}(?:(?:, | and | or | to ){NAME})*)"
 )
-PAGE = re.compile(r"(?<![\w/.-])((?:docs/)?(\w+)\.md)\b(, [^.;:)]*)?")
+PAGE = re.compile(r"(?<![\w/.-])((?:docs/)?((?:[\w-]+/)*[\w-]+)\.md)\b(, [^.;:)]*)?")
 LITERATURE = re.compile(r"\b(19|20)\d\d\b|\b[Aa]rXiv \d|\bof the (?:PATE )?paper\b")
 SECTION = re.compile(r"\b(?:section|part|Part) [A-Z0-9]")
 
@@ -104,7 +105,10 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
 @pytest.fixture(scope="module")
 def pages() -> dict[str, set[str]]:
     """Every page of the guide with what it proves."""
-    return {page.stem: statements(page.read_text()) for page in DOCS.glob("*.md")}
+    return {
+        str(page.relative_to(DOCS).with_suffix("")): statements(page.read_text())
+        for page in DOCS.rglob("*.md")
+    }
 
 
 def test_every_citation_is_proved(pages):
@@ -132,13 +136,13 @@ def test_the_library_cites_what_it_rests_on():
 
 
 def test_every_statement_of_the_theory_has_a_proof():
-    for page in DOCS.glob("theory*.md"):
+    for page in PROOFS.glob("*.md"):
         text = page.read_text()
         assert {found[1] for found in STATEMENT.finditer(text)} == statements(text), page.name
 
 
 def test_the_pages_cite_what_is_proved(pages):
-    for page in DOCS.glob("theory*.md"):
+    for page in PROOFS.glob("*.md"):
         for paragraph in page.read_text().split("\n\n"):
             if not paragraph.startswith("|"):  # the table of the literature
                 assert unproved(paragraph, pages) == [], page.name
@@ -146,7 +150,7 @@ def test_the_pages_cite_what_is_proved(pages):
 
 def test_the_counterexamples_of_the_theory_are_what_it_says():
     """Of Propositions X1 and D6."""
-    theory = " ".join((DOCS / "theory.md").read_text().split())
+    theory = " ".join((PROOFS / "theory.md").read_text().split())
     split, leading = (
         exact_costs(np.array(counts), PermuteAndFlip(0.3), np.array([0.5]))[0]
         for counts in ([4, 4, 2], [5, 4, 1])
@@ -199,8 +203,8 @@ def test_a_statement_counts_only_with_a_proof_of_its_own():
     ("text", "expected"),
     [
         ("By Theorem T1, and (Lemma 2).", []),
-        ("docs/theory.md, Theorem T1", []),
-        ("See docs/theory.md, Lemma 2 and Theorem T1: both.", []),
+        ("docs/proofs/theory.md, Theorem T1", []),
+        ("See docs/proofs/theory.md, Lemma 2 and Theorem T1: both.", []),
         ("Theorem\n    T9 of ours", ["Theorem T9"]),
         ("Theorems T1 to T3", ["Theorem T2", "Theorem T3"]),
         ("Lemmas 2, 3 and 4", ["Lemma 3"]),
@@ -219,7 +223,7 @@ def test_a_statement_counts_only_with_a_proof_of_its_own():
     ],
 )
 def test_an_invented_citation_is_found(text, expected):
-    made_up = {"theory": statements(MADE_UP_PAGE), "other": set()}
+    made_up = {"proofs/theory": statements(MADE_UP_PAGE), "other": set()}
     assert unproved(text, made_up) == expected
 
 

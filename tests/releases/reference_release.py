@@ -1,4 +1,4 @@
-"""Slow twins of smooth_sensitivity.py and release.py, straight from docs/theory.md.
+"""Slow twins of smooth_sensitivity.py and release.py, straight from docs/proofs/theory.md.
 
 Plain loops over plain tuples, in mpmath or by enumerating whole universes of vote tables; they
 share no code with the library.
@@ -16,7 +16,7 @@ Tail = Callable[[int], mp.mpf]
 DIGITS = 50
 
 
-# ---- tails F(D), docs/theory.md, Lemma 0 -----------------------------------------------------
+# ---- tails F(D), docs/proofs/theory.md, Lemma 0 --------------------------------------------------
 
 
 def continuous_laplace_tail(gamma: float) -> Tail:
@@ -53,7 +53,7 @@ def gaussian_tail(sigma: float) -> Tail:
     return lambda gap: mp.erfc(mp.mpf(gap) / (2 * mp.mpf(sigma))) / 2
 
 
-# ---- costs of one query, docs/theory.md, Theorems T0 to T3 -----------------------------------
+# ---- costs of one query, docs/proofs/theory.md, Theorems T0 to T3 --------------------------------
 
 
 def union_bound(counts: Histogram, tail: Tail) -> tuple[mp.mpf, mp.mpf]:
@@ -136,7 +136,7 @@ def gaussian_forward_cost(q: mp.mpf, moment: float, sigma: float) -> mp.mpf:
     return min(cap, mp.log((1 - q) * big_a ** (order - 1) + q * big_b ** (order - 1)))
 
 
-# ---- balls of vote changes, docs/theory.md, Lemma 2 ------------------------------------------
+# ---- balls of vote changes, docs/proofs/theory.md, Lemma 2 ---------------------------------------
 
 
 def histograms(num_teachers: int, num_classes: int) -> Iterator[Histogram]:
@@ -231,7 +231,7 @@ def log_smooth_cost(
     return best, where
 
 
-# ---- Gaussian noise of two scales, docs/theory.md, Theorem B1 ----------------------------------
+# ---- Gaussian noise of two scales, docs/proofs/theory.md, Theorem B1 -----------------------------
 
 
 def gaussian_divergence(order: float, mean: float, scale: float, mean_2: float, scale_2: float):

@@ -29,7 +29,7 @@ class SecureHistogram(Charge):
 
     Each party's noise has variance sigma^2 / (num_parties - threshold), in votes: those that keep
     to the protocol reach sigma. Holds against anyone who sees the histogram and all that up to
-    `threshold` parties know (docs/theory_local.md, Theorem L5).
+    `threshold` parties know (docs/proofs/local.md, Theorem L5).
 
     Attributes:
         sigma: standard deviation of the noise that is counted on, in votes.
@@ -75,7 +75,7 @@ class SecureHistogram(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy, and the lattice's share.
 
-        (docs/theory_secure.md, Theorem V6.) Infinite where a party's scale is below a lattice step.
+        (docs/proofs/secure.md, Theorem V6.) Infinite where a party's scale is below a lattice step.
         """
         if self.sigma * LATTICE < sqrt(self.num_honest) * (1.0 + SAFETY_MARGIN):
             return inf
@@ -125,7 +125,7 @@ LOST = 1e-290
 def composed_epsilon(
     step: float, multiples: IntArray, here: FloatArray, *, number: int, delta: float
 ) -> float:
-    """Returns the epsilon at delta of so many adaptive answers (docs/theory_local.md, Theorem L3).
+    """Returns the epsilon at delta of so many adaptive answers (docs/proofs/local.md, Theorem L3).
 
     delta(epsilon) is the sum over losses above epsilon of Pr[loss] (1 - e^(epsilon - loss)), where
     the loss is a sum of independent ones.
@@ -196,7 +196,7 @@ class WorstPair(NamedTuple):
     """The answers' laws at the two votes that are easiest to tell apart, by privacy loss.
 
     No other two votes are easier to tell apart, in either direction and however many answers there
-    are (docs/theory_local.md, Theorems L1, L2 and L3).
+    are (docs/proofs/local.md, Theorems L1, L2 and L3).
 
     Attributes:
         step: losses are whole multiples of it, in natural logarithms.

@@ -25,7 +25,7 @@ def debiased_counts(answers: IntArray, randomisers: Sequence[RandomisedResponse]
     """Returns unbiased numbers of votes, `[num_queries, num_classes]`; some are negative.
 
     Each answer counts (1 - q) / (p - q) for its class and -q / (p - q) for every other one, with
-    its silo's own p and q (docs/theory_local.md, Theorem L4).
+    its silo's own p and q (docs/proofs/local.md, Theorem L4).
 
     Args:
         answers: int64 `[num_silos, num_queries]`.
@@ -173,7 +173,7 @@ def survival_bounds(
 
     Pr[class j gets at least as many answers as the plurality] is exact for each j, as a sum of
     independent steps of -1, 0 and 1. Their sum bounds the failure from above; the largest one,
-    without ties, from below (docs/theory_local.md, Theorem L6).
+    without ties, from below (docs/proofs/local.md, Theorem L6).
 
     Raises:
         ValueError: if counts are not of the randomiser's classes.

@@ -32,7 +32,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
     The law of a sum of `number` independent discrete Gaussians of one scale, and the discrete
     Gaussian of scale `scale * sqrt(number)`, differ nowhere by more than a factor of e to what is
     returned: 5 sum_k e^(-2 pi^2 scale^2 k / (k + 1)), k from 1 to number - 1 (Kairouz, Liu and
-    Steinke 2021, arXiv 2102.06387, Theorem 6; docs/theory_secure.md, Lemma V7).
+    Steinke 2021, arXiv 2102.06387, Theorem 6; docs/proofs/secure.md, Lemma V7).
 
     >>> log_ratio_of_sum(1.0, 10) < 0.003
     True
@@ -63,7 +63,7 @@ class SecureFeatureSums(Charge):
     it, which reach sigma. A record's vector has an L2 norm of at most 1, so a record replaced moves
     the total by at most 2, as does an owner added, removed or replaced whose records have a norm of
     at most 1 together. Holds against anyone who sees the total, all that `threshold` parties and
-    `colluding` silos know, and where silos drop out (docs/theory_secure.md, Theorems V8 and V9).
+    `colluding` silos know, and where silos drop out (docs/proofs/secure.md, Theorems V8 and V9).
 
     Attributes:
         sigma: standard deviation of the noise that is counted on, in L2 norms of a record.

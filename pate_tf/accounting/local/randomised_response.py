@@ -24,7 +24,7 @@ class RandomisedResponse(LocalRandomiser):
 
     Else the answer is one of the other classes, each as likely. The sampler compares a uniform
     64-bit word with a whole threshold, rounded down, so that what it really does costs at most
-    epsilon (docs/theory_local.md, Theorem L1).
+    epsilon (docs/proofs/local.md, Theorem L1).
     """
 
     name: ClassVar[str] = "randomised_response"

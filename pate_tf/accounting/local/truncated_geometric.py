@@ -22,7 +22,7 @@ from pate_tf.accounting.outcomes import IntArray
 class TruncatedGeometric(LocalRandomiser):
     """Answers min(max(vote + Z, 0), num_classes - 1), Z discrete Laplace.
 
-    The scale of Z is (num_classes - 1) / epsilon, and epsilon is exact (docs/theory_local.md,
+    The scale of Z is (num_classes - 1) / epsilon, and epsilon is exact (docs/proofs/local.md,
     Theorem L2). It takes classes as ordered: with ten of them, a class in the middle is its own
     likeliest answer only above epsilon 6.24. It is here for comparison with the paper.
     """

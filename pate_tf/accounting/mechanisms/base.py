@@ -10,8 +10,8 @@ In integers: score = counts * LATTICE + noise, where the noise of `LaplaceNoisyM
 (discrete Laplace) * LATTICE + (random permutation of 0 .. num_classes - 1), and the noise of
 `GaussianNoisyMax` is a discrete Gaussian of scale sigma * LATTICE. Exact outcome probabilities
 follow that rule and so do not depend on the order of the classes, and the bound `paper` of
-`LaplaceNoisyMax` needs it (docs/theory.md, Proposition D1); every other bound counts a tie against
-the plurality and holds for any rule that does not look at the counts.
+`LaplaceNoisyMax` needs it (docs/proofs/theory.md, Proposition D1); every other bound counts a tie
+against the plurality and holds for any rule that does not look at the counts.
 """
 
 from __future__ import annotations
@@ -312,8 +312,8 @@ class Mechanism(Charge):
 
     Adjacency: one training record is replaced, or all records of one owner are added or removed;
     so at most one teacher changes, and at most one vote of every query moves from one class to
-    another (docs/theory.md, Propositions S1 and S2). An owner replaced by another can change two
-    teachers (`pate_tf.accounting.group_privacy`).
+    another (docs/proofs/theory.md, Propositions S1 and S2). An owner replaced by another can change
+    two teachers (`pate_tf.accounting.group_privacy`).
 
     A family member gives `name`, `alphas`, `draw`, `words`, `parameters` and `of_scale`, or says in
     `lacks` why not ("draw", "words", "flags", "calibration"); and whatever else it can: the bounds

@@ -205,7 +205,7 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the same for
     all classes. Of n queries drawn together at most floor(label_share n) get a label of their
     teachers, the first that pass; the test of every query is charged, and label_share of a label.
-    What that costs holds whatever p is (docs/theory.md, Proposition D7). Noises are discrete
+    What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7). Noises are discrete
     Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that passed.
 
     Attributes:

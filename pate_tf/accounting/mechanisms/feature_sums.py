@@ -41,8 +41,9 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     from the record and public values alone; what an owner's records add together has length at most
     1 too. So the sums move by at most 2 if a record is replaced, and by 1 if an owner is added or
     removed, which is charged like the other: a Gaussian mechanism of sensitivity 2, on multiples of
-    1 / LATTICE (docs/theory.md, Proposition D8). Nothing is assumed of how records are shared out
-    to teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al. 2016.
+    1 / LATTICE (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are
+    shared out to teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al.
+    2016.
 
     Attributes:
         sigma: standard deviation of the noise on each number, in lengths of a record's vector.
@@ -104,7 +105,7 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
 
     A record adds 1 in the cell of its cluster and its class; an owner's records add at most 1
     together. Replacing a record, or an owner, moves the table by at most 2 in the L1 norm, so that
-    noise of scale b costs a pure epsilon of 2 / b at delta 0 (docs/theory.md, Proposition D9).
+    noise of scale b costs a pure epsilon of 2 / b at delta 0 (Proposition D9).
 
     Attributes:
         scale: b of the discrete Laplace noise, in records.

@@ -86,7 +86,7 @@ class PureNoisyMax(OneScale, DataDependent):
     """A mechanism whose label is 2 gamma differentially private, whatever the counts.
 
     Its pairwise tail F satisfies F(D - s) <= e^{gamma s} F(D) for s >= 0, which Lemma 1 rests on,
-    and its noise is as Theorem T3 demands (docs/theory.md).
+    and its noise is as Theorem T3 demands (docs/proofs/theory.md).
 
     Attributes:
         gamma: inverse scale of the noise, per vote.
@@ -108,7 +108,7 @@ class PureNoisyMax(OneScale, DataDependent):
         return 2.0 * self.gamma
 
     def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns D*(l) of 2 gamma (docs/theory.md, Proposition C2), [num_moments]."""
+        """Returns D*(l) of 2 gamma (docs/proofs/theory.md, Proposition C2), [num_moments]."""
         return pure_alpha(self.pure_epsilon, moments)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -173,7 +173,7 @@ class Plurality(OutcomeLaw):
 class ExponentialMechanism(PureNoisyMax):
     """Draws a class with probability proportional to e^{gamma count}.
 
-    docs/theory.md, Proposition D3.
+    docs/proofs/theory.md, Proposition D3.
     """
 
     name: ClassVar[str] = "exponential_mechanism"
@@ -217,7 +217,7 @@ class ExponentialMechanism(PureNoisyMax):
         return np.minimum(super().cost_cap(moments), spread)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W9)."""
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W9)."""
         return np.minimum(self.cost_cap(moments), bounded_range_alpha(self.bounded_range, moments))
 
     def outcome_probabilities(self, counts: IntArray) -> FloatArray:
@@ -233,7 +233,7 @@ class ExponentialMechanism(PureNoisyMax):
 class PermuteAndFlip(PureNoisyMax):
     """Visits classes in random order and accepts one with probability e^{-gamma (max - count)}.
 
-    The same law as adding exponential noise of rate gamma (docs/theory.md, Proposition D2).
+    The same law as adding exponential noise of rate gamma (docs/proofs/theory.md, Proposition D2).
     """
 
     name: ClassVar[str] = "permute_and_flip"
@@ -281,7 +281,7 @@ class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
     """The class with most votes after discrete Laplace noise is added to every count.
 
     Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
-    Papernot et al. 2017; docs/theory.md, Proposition D1.
+    Papernot et al. 2017; docs/proofs/theory.md, Proposition D1.
     """
 
     name: ClassVar[str] = "laplace_noisy_max"
@@ -311,7 +311,7 @@ class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
         return drawn.reshape(num_queries, num_classes) * LATTICE + priorities
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W4)."""
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W4)."""
         certified = laplace_noisy_max_alphas(self.gamma, tuple(DEFAULT_MOMENTS.tolist()))
         return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
 
@@ -358,9 +358,9 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
 
     The noise is a discrete Gaussian on multiples of 1 / LATTICE votes. Its Renyi divergence
     between shifts by whole votes is at most the continuous one's, l (l+1) / sigma^2 per label
-    (docs/theory.md, Proposition D4). It lies between the continuous variable minus and plus one
-    step in stochastic order, so that a difference of two is below the continuous difference plus
-    two steps: `pairwise_tail` lowers gaps by two steps.
+    (docs/proofs/theory.md, Proposition D4). It lies between the continuous variable minus and plus
+    one step in stochastic order, so that a difference of two is below the continuous difference
+    plus two steps: `pairwise_tail` lowers gaps by two steps.
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
@@ -382,8 +382,8 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
     def noise_multipliers(self) -> tuple[float, ...]:
         """A label is read off counts of sensitivity sqrt(2) with noise on a lattice.
 
-        There the Renyi divergence is at most the continuous one's (docs/theory.md, Proposition D4,
-        a).
+        There the Renyi divergence is at most the continuous one's (docs/proofs/theory.md,
+        Proposition D4, a).
         """
         return (self.sigma / sqrt(2.0),)
 
@@ -397,7 +397,7 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
         return moments * (moments + 1.0) / self.sigma**2
 
     def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost of the worst counts (docs/theory_worst_case.md, Theorem W6)."""
+        """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W6)."""
         grid = tuple(DEFAULT_MOMENTS.tolist())
         certified = gaussian_noisy_max_alphas(self.sigma, grid, 1.0 / LATTICE)
         return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
@@ -444,7 +444,7 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
     """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
 
     One vote of a query moves two counts by one: a Gaussian mechanism of sensitivity sqrt(2), on
-    multiples of 1 / LATTICE votes (docs/theory.md, Proposition D4). Several queries are
+    multiples of 1 / LATTICE votes (docs/proofs/theory.md, Proposition D4). Several queries are
     sqrt(2 num_queries) / sigma Gaussian differentially private. A label says which class is ahead;
     the counts also say by how much, which a mean over nearest neighbours uses.
 

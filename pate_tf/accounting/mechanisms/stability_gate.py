@@ -41,7 +41,7 @@ from pate_tf.core.validation import IntArray, between, positive, whole, whole_nu
 # How often a batch may leave that some number of changed teachers could change.
 #
 # The largest pass function of (epsilon, delta)-privacy over a distance that one teacher changes
-# by at most 1 (docs/theory_stability_gate.md, Theorems G1 and G2). Probabilities are integers
+# by at most 1 (docs/proofs/stability_gate.md, Theorems G1 and G2). Probabilities are integers
 # over 2**128, made by a recursion that rounds to the safe side at every step: what is drawn
 # satisfies the guarantee exactly, not up to rounding.
 
@@ -175,7 +175,7 @@ def stability_distances(counts: IntArray) -> IntArray:
 
     ceil((largest count - second largest) / 2). Replacing one teacher moves at most one vote of
     every query and so changes each distance by at most 1. If two neighbours differ in the plurality
-    of a query, its distance is at most 1 on both (docs/theory_stability_gate.md, Lemma G0).
+    of a query, its distance is at most 1 on both (docs/proofs/stability_gate.md, Lemma G0).
 
     Args:
         counts: one vote of every teacher on every query, [num_queries, num_classes].
@@ -300,7 +300,7 @@ class StabilityGate(Planned, Expected):
     2. With probability `pass_numerator(distance)` / 2**128 the labels of the other queries are
        released, else the fact alone that the gate stayed shut.
 
-    Step 2 is (epsilon, delta)-private on every table of votes (docs/theory_stability_gate.md,
+    Step 2 is (epsilon, delta)-private on every table of votes (docs/proofs/stability_gate.md,
     Theorem G1), step 1 (selection_epsilon, 0)-private (Theorem G3), both together
     (selection_epsilon + epsilon, delta)-private.
 
@@ -444,7 +444,7 @@ class StabilityGate(Planned, Expected):
         position k uniformly, and give both to `withheld_queries`.
 
         The integers are exactly proportional to (number of sets) * g^(distance left) with one
-        rational g of at most e^(selection_epsilon / 2) (docs/theory_stability_gate.md, Theorem
+        rational g of at most e^(selection_epsilon / 2) (docs/proofs/stability_gate.md, Theorem
         G3).
 
         Args:
@@ -513,7 +513,7 @@ class StabilityGate(Planned, Expected):
         """Returns t in [0, 2**128]: the gate opens if a uniform integer below 2**128 is below t.
 
         The probability is exactly t / 2**128. The integers of all distances together satisfy the
-        (epsilon, delta) inequalities exactly (docs/theory_stability_gate.md, Theorem G2).
+        (epsilon, delta) inequalities exactly (docs/proofs/stability_gate.md, Theorem G2).
 
         Args:
             distance: of the batch, from `distance`.
@@ -601,7 +601,7 @@ class StabilityGateOrHistogram(Planned, Expected):
     labels, all of them leave, each the class with most votes. Else the counts of all queries leave
     with Gaussian noise, as of `GaussianHistogram`. Which of both is seen by everybody. The batch
     and all fields are fixed before any vote on it is seen. (epsilon, delta)-private on every table
-    of votes (docs/theory_stability_gate.md, Theorem G7). Drawn and charged once for a batch.
+    of votes (docs/proofs/stability_gate.md, Theorem G7). Drawn and charged once for a batch.
 
     Attributes:
         epsilon: of all that leaves together, above what the counts alone cost.
@@ -650,7 +650,7 @@ class StabilityGateOrHistogram(Planned, Expected):
     def gate_delta(self) -> float:
         """How often labels leave at most that a single teacher could change; 0 if never.
 
-        What the counts leave of delta at all of epsilon (docs/theory_stability_gate.md, Theorem
+        What the counts leave of delta at all of epsilon (docs/proofs/stability_gate.md, Theorem
         G7).
         """
         return max(self.delta * BELOW - self._delta_of_counts(self.epsilon), 0.0)

@@ -2,7 +2,7 @@
 
 A party sends its share of a sum once for a batch, for one set of silos, with noise that was drawn
 before. It is safe against a coordinator and up to `threshold` other parties that lie together at
-every step, with any silos (docs/theory_secure.md, Theorem V4).
+every step, with any silos (docs/proofs/secure.md, Theorem V4).
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _signed_bytes(terms_digest: bytes, step: Step, party: int, content: bytes) -
 # With z = sum_k rho v the bracket of tau is z^2 - sum_k rho^2 v + (b - a^2), which is 0 for
 # one-hot votes alone (Boneh et al. 2021, "Lightweight techniques for private heavy hitters").
 # Every opened value is determined by the shares of honest parties, so that others can spoil an
-# opening but not change it (docs/theory_secure.md, Theorems V2 and V3).
+# opening but not change it (docs/proofs/secure.md, Theorems V2 and V3).
 #
 # All else here holds for sums of any vectors of whole numbers. Feature sums are such: a silo that
 # lies may add what it likes, to the labels' cost alone, so of these only y is opened, which shows
