@@ -3,7 +3,8 @@
 250 silos share MNIST's private records, and every answer goes through a silo's own door. Whatever
 was measured is kept in `--folder`: the same command goes on where it was stopped. `--quick` shows
 in a few seconds that everything runs, on the embedded digits. `--only sums` compares feature sums
-of silos with those of one holder. `--picture=FILE` draws the students.
+of silos with those of one holder; `--networks=N` follows N draws of noise to a student, and
+`--json=FILE` writes the table for the page of results. `--picture=FILE` draws the students.
 `--teachers ridge` takes least squares on features of the public pool instead of forests.
 """
 
@@ -18,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks.silos import central, skew, survival, tables
 from benchmarks.silos.kept import Bench
 from benchmarks.silos.setting import FOREST, FULL, QUICK, TEACHERS
+from pate_tf.core import artifacts
 
 PARTS = ("survival", "secure", "skew", "students", "sums")
 
@@ -31,6 +33,8 @@ def main() -> int:
     parser.add_argument("--data_dir", type=pathlib.Path, default="../shared/tfds")
     parser.add_argument("--folder", type=pathlib.Path, default="runs/silos_benchmark")
     parser.add_argument("--picture", type=pathlib.Path)
+    parser.add_argument("--networks", type=int, default=0)
+    parser.add_argument("--json", type=pathlib.Path)
     flags = parser.parse_args()
     bench = Bench(
         setting=dataclasses.replace(QUICK if flags.quick else FULL, teachers=tuple(flags.teachers)),
@@ -55,8 +59,13 @@ def main() -> int:
     if "sums" in flags.only:
         from benchmarks.silos import sums
 
-        print(f"\n{sums.round_in_words()}", flush=True)
-        print(f"\nsums\n\n{tables.sums(list(sums.rows(bench)))}", flush=True)
+        compared = tables.sums(list(sums.rows(bench, flags.networks)))
+        head = ["silos", *next(iter(compared.values()))]
+        shown = tables.table(head, ([name, *row.values()] for name, row in compared.items()))
+        print(f"\nsums\n\n{shown}\n\n{sums.round_in_words()}", flush=True)
+        if flags.json is not None:
+            flags.json.parent.mkdir(parents=True, exist_ok=True)
+            artifacts.write_json(flags.json, compared)
     return 0
 
 

@@ -1,10 +1,13 @@
-"""Labels of the pool from feature sums of silos, against those of one holder at the same epsilon.
+"""What silos' feature sums give, beside those of one holder at the same epsilon.
 
 All silos take part. Each adds a share of the noise such that four fifths of them, of which a tenth
 of all may collude, suffice. What opens is simulated, in the same whole numbers as over the network.
-Labels are those of the first pass, of regression alone: the second one trains a network.
+Labels of the first pass are those of regression alone, the mean over `DRAWS` draws of noise. With
+`--networks` the first `--networks` draws of each total go on as `Coordinator.label_from_sums` does:
+a second pass, which trains a network, and a student with the default configuration.
 """
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -27,12 +30,19 @@ from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
 from pate_tf.models.encoder import record_vectors
+from pate_tf.queries.propagation import infer_from_sums
 from pate_tf.representations.catalogue import (
     default_of_teachers,
     encoder_of,
     pool_features_by_name,
 )
-from pate_tf.representations.regression import labels_of, neighbourhood_averages, regress_sums
+from pate_tf.representations.regression import (
+    Averages,
+    NoisySums,
+    labels_of,
+    neighbourhood_averages,
+    regress_sums,
+)
 from pate_tf.silos import (
     Asking,
     Coordinator,
@@ -46,58 +56,134 @@ from pate_tf.silos import (
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import simulated_parties
 from pate_tf.silos.wire import reply_to_wire
+from pate_tf.students.batches import outputs
+from pate_tf.students.config import StudentSettings, complete, find_student
+from pate_tf.students.evaluation import accuracy, true_labels
 
 DELTA = 1e-5
-ONE_HOLDER, EVEN, TWO_CLASSES, USERS = "one holder", "even", "two classes", "users"
+DRAWS = 10  # of the noise; the same for each number of silos, whoever holds which records
+ONE_HOLDER, EVEN, TWO_CLASSES, TENTH = "one holder", "even", "two classes", "half a tenth"
+USERS = "users"
 
 
-def rows(bench: Bench) -> Iterator[Row]:
-    """Yields a row for each way to share the records out."""
-    quick = bench.setting.name == "quick"
+def rows(bench: Bench, networks: int = 0) -> Iterator[Row]:
+    """Yields a row for each way to share the records out.
+
+    Args:
+        bench: where it is measured.
+        networks: how many draws of the noise are followed to a student.
+    """
+    quick, problem = bench.setting.name == "quick", _Problem(bench)
     epsilon = 2.0 if quick else 0.1
-    ways = [(ONE_HOLDER, 1), (EVEN, 5), (TWO_CLASSES, 5), (EVEN, 50), (TWO_CLASSES, 50)]
-    ways += [(USERS, 120)] if quick else [(EVEN, 1_000), (USERS, 6_000)]
-    for kind, number in ways:
-        config = {"silos": kind, "number": number, "epsilon": epsilon}
-        yield bench.unit("sums", config, functools.partial(_row, bench, kind, number, epsilon))
+    ways = [(ONE_HOLDER, 1, epsilon)]
+    for number in (5, 50) if quick else (5, 50, 1_000):
+        ways += [(kind, number, epsilon) for kind in (EVEN, TWO_CLASSES, TENTH)]
+    ways.append((USERS, 120, epsilon) if quick else (USERS, 6_000, 1.0))
+    for way in ways:
+        config = dict(zip(("silos", "number", "epsilon"), way, strict=True))
+        row = bench.unit("sums", config, functools.partial(problem.first_pass, *way))
+        found = []
+        for seed in range(0 if way[0] == USERS else networks):
+            # By the total alone: who holds which records shows nowhere else.
+            config = {"total": row["totals"][seed]}
+            student = functools.partial(problem.student, *way, seed=seed)
+            found.append(bench.unit("network", config, student))
+        yield {**row, **{name: [each[name] for each in found] for name in ("learnt", "student")}}
 
 
-def _row(bench: Bench, kind: str, number: int, epsilon: float) -> Row:
-    pool, truth, noise = bench.split.pool, bench.truth, SeededNoise(1)
-    name = "raw" if bench.setting.name == "quick" else default_of_teachers(pool.dataset)
-    encoder = encoder_of(pool, name, 0)
-    vectors, labels = _vectors(bench, name)
-    least = max(2, math.ceil(0.8 * number))
-    release = SecureFeatureSums.for_epsilon(
-        epsilon,
-        delta=DELTA,
-        num_features=encoder.num_features,
-        least_silos=least,
-        colluding=max(1, number // 10),
-        num_parties=4,
-        threshold=1,
-    )
-    if kind == ONE_HOLDER:
-        sums = sums_by_class(vectors, labels, num_classes=pool.dataset.num_classes)
-        total, deviation = GaussianFeatureSums(release.sigma).draw_sums(sums, noise), release.sigma
-    else:
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """SENSITIVE: records that silos share, and the pool that gets labels."""
+
+    bench: Bench
+
+    def first_pass(self, kind: str, number: int, epsilon: float) -> Row:
+        """Returns the noise on a number, digests of totals, and the share of right labels each."""
+        truth, digests, right = self.bench.truth, [], []
+        for seed in range(DRAWS):
+            total, deviation = self.total(kind, number, epsilon, seed)
+            labels = labels_of(regress_sums(self.averages, self.noisy(total, deviation)))
+            right.append(float((labels.labels == truth[labels.query_indices]).mean()))
+            digests.append(artifacts.digest_array(total))
+        return {"noise": deviation, "totals": digests, "right": right}
+
+    def student(self, kind: str, number: int, epsilon: float, *, seed: int) -> Row:
+        """Returns the share of right labels after the second pass, and of a student's."""
+        split, noisy = self.bench.split, self.noisy(*self.total(kind, number, epsilon, seed))
+        learnt = infer_from_sums(split.pool, noisy, 0, representation=self.name).learnt
+        config = complete(StudentSettings(), split.dataset, labels_whole_pool=True)
+        model = find_student(config, split.dataset).train(config, learnt, split.pool)
+        given = outputs(model, split.held_out.inputs).argmax(axis=1)
+        of_pool = np.full(len(split.pool), -1)  # an input without a label counts as wrong
+        of_pool[learnt.query_indices] = learnt.labels
+        return {
+            "learnt": float((of_pool == self.bench.truth).mean()),
+            "student": accuracy(given, true_labels(split.held_out)).value,
+        }
+
+    def total(self, kind: str, number: int, epsilon: float, seed: int) -> tuple[IntArray, float]:
+        """Returns what opens, int64 `[num_features + 1, num_classes]`, and the noise on each."""
+        vectors, labels = self.vectors
+        num_classes, noise = self.bench.split.dataset.num_classes, SeededNoise(seed)
+        release = SecureFeatureSums.for_epsilon(
+            epsilon,
+            delta=DELTA,
+            num_features=vectors.shape[1] - 1,
+            least_silos=max(2, math.ceil(0.8 * number)),
+            colluding=max(1, number // 10),
+            num_parties=4,
+            threshold=1,
+        )
+        if kind == ONE_HOLDER:
+            sums = sums_by_class(vectors, labels, num_classes=num_classes)
+            return GaussianFeatureSums(release.sigma).draw_sums(sums, noise), release.sigma
         found = simulated_total(
             vectors,
             labels,
             silos_of(kind, labels, number),
             release,
-            num_classes=pool.dataset.num_classes,
+            num_classes=num_classes,
             noise=noise,
             unit="owner" if kind == USERS else "record",
         )
         if found is None:
             raise ValueError("silos: expected enough of them, got fewer")
-        total, deviation = found, release.total_sigma(number)
-    of_pool = record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
-    views = neighbourhood_averages(pool_features_by_name(pool, name, 0))
-    labels_of_pool = labels_of(regress_sums(views, of_pool, total / LATTICE, deviation))
-    right = labels_of_pool.labels == truth[labels_of_pool.query_indices]
-    return {"noise": deviation, "right": float(right.mean())}
+        return found, release.total_sigma(number)
+
+    def noisy(self, total: IntArray, deviation: float) -> NoisySums:
+        return NoisySums.of_features(self.of_pool, total / LATTICE, deviation)
+
+    @property
+    def name(self) -> str:
+        """Of the representation."""
+        split = self.bench.split
+        return "raw" if self.bench.setting.name == "quick" else default_of_teachers(split.dataset)
+
+    @functools.cached_property
+    def averages(self) -> list[Averages]:
+        views = pool_features_by_name(self.bench.split.pool, self.name, 0)
+        return list(neighbourhood_averages(views))
+
+    @functools.cached_property
+    def of_pool(self) -> npt.NDArray[np.float32]:
+        pool = self.bench.split.pool
+        encoder = encoder_of(pool, self.name, 0)
+        return record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32)
+
+    @functools.cached_property
+    def vectors(self) -> tuple[npt.NDArray[np.float64], IntArray]:
+        """SENSITIVE: vectors and labels of the private records; worked out once."""
+        bench = self.bench
+        path = bench.folder / artifacts.SENSITIVE / f"vectors-{bench.setting.name}.npz"
+        if not path.exists():
+            bench.report("features of the private records")
+            private = catalogue.load_private(bench.setting.dataset, data_dir=bench.data_dir)
+            encoder = encoder_of(bench.split.pool, self.name, 0)
+            found = record_vectors(encoder.features(private.inputs), encoder.scale)
+            artifacts.make_sensitive_folder(path.parent)
+            artifacts.write_arrays(path, {"vectors": found, "labels": private.labels}, private=True)
+        arrays = artifacts.read_arrays(path)
+        return arrays["vectors"], arrays["labels"]
 
 
 def round_in_words(num_silos: int = 5, num_features: int = 1_152, num_classes: int = 10) -> str:
@@ -151,25 +237,19 @@ def round_in_words(num_silos: int = 5, num_features: int = 1_152, num_classes: i
 
 
 def silos_of(kind: str, labels: IntArray, number: int) -> IntArray:
-    """Returns whose each record is, `[num_records]`: at random, or of two classes or so each."""
+    """Returns whose each record is, `[num_records]`.
+
+    At random in equal parts; of two classes or so each; or at random where every other silo holds a
+    tenth of what the others do.
+    """
     found = np.empty(len(labels), np.int64)
-    if kind != TWO_CLASSES:
-        found[np.random.default_rng(0).permutation(len(labels))] = np.arange(len(labels)) % number
+    if kind == TWO_CLASSES:
+        blocks = np.array_split(np.argsort(labels, kind="stable"), 2 * number)
+        for place, block in enumerate(blocks):
+            found[block] = place % number
         return found
-    for place, block in enumerate(np.array_split(np.argsort(labels, kind="stable"), 2 * number)):
-        found[block] = place % number
+    order = np.random.default_rng(0).permutation(len(labels))
+    shares = np.where(np.arange(number) % 2, 0.1, 1.0) if kind == TENTH else np.ones(number)
+    ends = np.round(np.cumsum(shares) / shares.sum() * len(labels)).astype(np.int64)
+    found[order] = np.searchsorted(ends, np.arange(len(labels)), side="right")
     return found
-
-
-def _vectors(bench: Bench, name: str) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """SENSITIVE: returns vectors and labels of the private records; worked out once."""
-    path = bench.folder / artifacts.SENSITIVE / f"vectors-{bench.setting.name}.npz"
-    if not path.exists():
-        bench.report("features of the private records")
-        private = catalogue.load_private(bench.setting.dataset, data_dir=bench.data_dir)
-        encoder = encoder_of(bench.split.pool, name, 0)
-        found = record_vectors(encoder.features(private.inputs), encoder.scale)
-        artifacts.make_sensitive_folder(path.parent)
-        artifacts.write_arrays(path, {"vectors": found, "labels": private.labels}, private=True)
-    arrays = artifacts.read_arrays(path)
-    return arrays["vectors"], arrays["labels"]

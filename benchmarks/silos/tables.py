@@ -1,6 +1,7 @@
 """Tables in Markdown, and the picture."""
 
 import pathlib
+import statistics
 from collections.abc import Iterable, Sequence
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -92,15 +93,28 @@ def skew(rows: Sequence[Row]) -> str:
     return table(head, map(cells, rows))
 
 
-def sums(rows: Sequence[Row]) -> str:
-    """Labels from feature sums of silos and of one holder."""
-    head = ("records", "silos", "epsilon", "noise on a number", "labels right")
-    cells = [
-        (row["silos"], f"{row['number']:,}", f"{row['epsilon']:g}", f"{row['noise']:.1f}")
+def sums(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    """Labels and students from feature sums of silos and of one holder, by who holds what."""
+
+    def share(values: Sequence[float]) -> str:
+        if not values:
+            return ""
+        mean = f"{100 * statistics.mean(values):.2f} %"
+        if len(values) == 1:
+            return mean
+        error = 100 * statistics.stdev(values) / len(values) ** 0.5
+        return f"{mean} ± {error:.2f}"
+
+    return {
+        f"{row['silos']}, {row['number']:,}" if row["number"] > 1 else row["silos"]: {
+            "epsilon": f"{row['epsilon']:g}",
+            "noise on a number": f"{row['noise']:.1f}",
+            "labels, first pass": share(row["right"]),
+            "labels": share(row["learnt"]),
+            "student": share(row["student"]),
+        }
         for row in rows
-    ]
-    rights = [f"{100 * row['right']:.2f} %" for row in rows]
-    return table(head, [(*cell, right) for cell, right in zip(cells, rights, strict=True)])
+    }
 
 
 def students(rows: Sequence[Row]) -> str:
