@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate_tf.accounting.local import SecureFeatureSums
+from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicSplit
 from pate_tf.core.settings import Settings, setting
@@ -246,7 +247,14 @@ def coordinate(
                 f"{run.folder / artifacts.RELEASED / ENCODER}"
             )
             width = representation.encoder_.num_features
-            mechanism = _release(run, roster, width, len(listed)).to_dict()
+            release = _release(run, roster, width, len(listed))
+            mechanism = release.to_dict()
+            noise = release.total_sigma(len(roster.members))
+            on_event(
+                f"noise of standard deviation {noise:.3g} on each number: enough for some "
+                f"{GaussianFeatureSums(noise).fewest_of_class:,.0f} records of a class or more, of "
+                "all silos together"
+            )
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(
         roster,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge, Cost, ReleasedLabels
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
@@ -42,6 +43,8 @@ UNIT = "silo"
 # Silos of the same process answer one after another, however long they take.
 IN_PROCESS_SECONDS = 7.0 * 24 * 60 * 60
 
+# A class's noise is above so many standard deviations with a probability below 1e-10.
+MOST_DEVIATIONS = 7.0
 # From the replies of silos to labels: post-processing of what they were charged for.
 
 
@@ -135,6 +138,35 @@ def spending(
     return tuple(found)
 
 
+def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
+    """Checks that an opened total can be one of records' vectors. Public.
+
+    All vectors have the same constant as their last number, so the length of a class's sum is at
+    most that of its number of records. A silo that lies by less is not noticed.
+
+    Args:
+      total: `[num_features + 1, num_classes]`, in L2 norms of a record.
+      noise: standard deviation on each number.
+
+    Raises ValueError if it can't.
+    """
+    from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+
+    ratio = (1.0 - CONSTANT_SHARE) ** 0.5 / CONSTANT
+    lengths = np.linalg.norm(total[:-1], axis=0)
+    of_noise = noise * (len(total) ** 0.5 + (1.0 + ratio) * MOST_DEVIATIONS)
+    # Vectors were cut off to whole steps, by less than a thousandth.
+    excess = lengths - (1.001 * ratio * total[-1] + of_noise)
+    if (excess > 0.0).any():
+        of_class = int(excess.argmax())
+        raise ValueError(
+            f"silos: expected a total of records' features, got one that no records have (class "
+            f"{of_class}: length {lengths[of_class]:.3g} of about "
+            f"{total[-1, of_class] / CONSTANT:.3g} records): a silo shared something else, and the "
+            "labels would be useless; ask other silos in a new run"
+        )
+
+
 class Coordinator:
     """Chooses queries from public values, asks silos, and turns what they reply into labels.
 
@@ -183,10 +215,11 @@ class Coordinator:
             raise ValueError(
                 f"secure: expected parties for {self.asking.mechanism['name']}, got none"
             )
-        if len(self.roster.members) < self._least_silos:
+        most = self.asking.subset or len(self.roster.members)
+        if min(most, len(self.roster.members)) < self._least_silos:
             raise ValueError(
-                f"least_silos: expected at most the roster's {len(self.roster.members)}, got "
-                f"{self._least_silos}"
+                f"least_silos: expected at most the {min(most, len(self.roster.members))} silos "
+                f"that are asked, got {self._least_silos}"
             )
         if silos is not None and {one.name for one in silos} != set(self.roster.names):
             raise ValueError("silos: expected those of the roster, got others")
@@ -285,7 +318,8 @@ class Coordinator:
 
         Raises:
           ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
-            sums: then nothing opened, and those that did stay charged.
+            sums: then nothing opened, and those that did stay charged; or if no records have such
+            a total, because a silo shared something else.
           ConnectionError: if a party is missing; nothing opened, and it can be asked again.
         """
         from pate_tf.models.encoder import record_vectors
@@ -303,12 +337,14 @@ class Coordinator:
                 f"silos: expected sums of {self._least_silos} or more, got those of {num_silos}: "
                 "nothing opened; call again to ask for new ones, which silos are charged for again"
             )
+        noise = charge.total_sigma(num_silos)
+        check_total(values / LATTICE, noise)
         inferred = infer_from_sums(
             pool,
             NoisySums.of_features(
                 record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
                 values / LATTICE,
-                charge.total_sigma(num_silos),
+                noise,
             ),
             representation.seed,
             representation=representation.source,

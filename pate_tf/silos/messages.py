@@ -76,7 +76,9 @@ def checked_mechanism(mechanism: Mapping[str, Any]) -> Mapping[str, Any]:
     values = dict(mechanism)
     name = values.pop("name", None)
     if not isinstance(name, str) or name not in SILO_CHARGES:
-        raise ValueError(f"mechanism: expected one of {sorted(SILO_CHARGES)}, got another")
+        raise ValueError(
+            f"mechanism: expected one of {', '.join(sorted(SILO_CHARGES))}, got {str(name)[:40]}"
+        )
     fields = dataclasses.fields(SILO_CHARGES[name])  # type: ignore[arg-type]
     types = {field.name: field.type for field in fields if field.name != "num_classes"}
     if set(values) != set(types):

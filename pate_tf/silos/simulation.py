@@ -28,7 +28,7 @@ def simulated_total(
     """Returns the total that silos would open, int64 `[num_features + 1, num_classes]`.
 
     The same whole numbers as over the network: each silo's sums, each with its own share of the
-    noise. Whoever calls this sees all records, so that nothing is private: it is for planning, on
+    noise. The caller sees all records, so that nothing is private: it is for planning, on
     public or made-up records.
 
     >>> import numpy as np

@@ -170,8 +170,8 @@ def test_killed_at_every_step(tmp_path, point):
 @pytest.mark.parametrize(
     "seed", [*range(10), *(pytest.param(each, marks=pytest.mark.long) for each in range(10, 110))]
 )
-def test_whoever_shared_before_the_parties_began_is_in_the_total(tmp_path, seed):
-    """Two of five silos are killed at random steps; some come back, some are late."""
+def test_silos_that_shared_before_the_parties_began_are_in_the_total(tmp_path, seed):
+    """Two of five silos are killed at random steps; some come back, one is put back from a copy."""
     dice, points = random.Random(seed), ("silo_debited", "silo_drawn", "silo_stored", "sent", "")
     sealers, sums = sums_child.parties(tmp_path)
     asking = Asking(mechanism=RELEASE.to_dict(), seconds=3600.0)
@@ -183,9 +183,12 @@ def test_whoever_shared_before_the_parties_began_is_in_the_total(tmp_path, seed)
     ) as running:
         one_round = running._open(sums_query(ENCODER.digest, "record"), 5)
         shared = set()
+        restored = dice.choice(names)
         for name in dice.sample(names, len(names)):
             line = LocalConnection(running.queue, name)
             silo = open_silo(tmp_path / name, name, sealers[name])
+            if name == restored:
+                shutil.copytree(tmp_path / name, tmp_path / "copy")
             if name in killed:
                 kill(silo, line, dice.choice(points))
                 silo.close()
@@ -196,7 +199,12 @@ def test_whoever_shared_before_the_parties_began_is_in_the_total(tmp_path, seed)
                 assert silo.step(line) in (Answer.OK, None)
                 assert silo.account.charges == {RELEASE: 1}
             shared.add(name)
-        running._silos = ()  # whoever has not replied now is late
+            if name == restored:  # it would draw its noise anew
+                (tmp_path / name).rename(tmp_path / "newest")
+                (tmp_path / "copy").rename(tmp_path / name)
+                with pytest.raises(LedgerError):
+                    open_silo(tmp_path / name, name, sealers[name])
+        running._silos = ()  # those that have not replied now are late
         running._finish(one_round)
         found = running.result_of_sums(one_round)
         if len(shared) < RELEASE.least_silos:

@@ -1,0 +1,238 @@
+"""Those who lie where silos add up feature sums: coordinator, parties, and a silo.
+
+What random liars can read is `secure/test_lying.py`'s subject; here are the lies that have a name.
+"""
+
+import dataclasses
+import itertools
+import types
+
+import numpy as np
+import pytest
+import sums_child
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from secure_helpers import asked, open_parties, run_until, some_keys, tasks
+from sums_child import ENCODER, NAMES, POOL, RELEASE, batch, open_silo, sums_of
+
+from pate_tf.accounting.conversions import LATTICE
+from pate_tf.aggregation.feature_sums import sums_by_class
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.core.sensitive import FeatureSums
+from pate_tf.models.encoder import record_vectors
+from pate_tf.silos import Asking, Coordinator
+from pate_tf.silos.coordinator import check_total
+from pate_tf.silos.secure import shamir
+from pate_tf.silos.secure.keys import PartyKeys
+from pate_tf.silos.secure.opening import open_histogram
+from pate_tf.silos.secure.party import AnsweredOtherwiseError
+from pate_tf.silos.secure.protocol import ProtocolError, Step
+from pate_tf.silos.secure.shares import seal_shares, seal_sums, vote_shares
+from pate_tf.silos.secure.terms import BatchTerms
+from pate_tf.silos.teachers import SiloSums
+
+
+class Silent(SystemNoise):
+    """Without noise a total shows exactly whose sums are in it."""
+
+    def gaussian_integers(self, scale, size):
+        return np.zeros(size, np.int64)
+
+
+@pytest.fixture
+def setting(tmp_path):
+    """Parties, silos' keys, terms, and what each silo shared."""
+    keys, silos = some_keys(), {name: PartyKeys.generate(name) for name in NAMES}
+    terms = BatchTerms(
+        run_id="r",
+        batch_id="b",
+        queries_digest=bytes(32),
+        num_queries=1,
+        num_classes=20,
+        mechanism=RELEASE,
+        parties=tuple(one.identity for one in keys),
+        silos=tuple(one.identity for one in silos.values()),
+    )
+    sealed = {
+        name: seal_sums(sums_of(name), terms, keys=own, noise=Silent())
+        for name, own in silos.items()
+    }
+    parties = open_parties(keys, tmp_path)
+    yield parties, silos, terms, sealed
+    for party in parties.values():
+        party.close()
+
+
+def without(sealed, *names):
+    return {name: each for name, each in sealed.items() if name not in names}
+
+
+def total_of(names):
+    return sum(sums_of(name).reshape(-1) for name in names).tolist()
+
+
+def test_a_second_total_of_fewer_silos_does_not_open(setting):
+    """The difference of both would be the table of one silo."""
+    parties, _, terms, sealed = setting
+    opened = open_histogram(terms, sealed, asked(parties))
+    assert opened.noisy_counts.reshape(-1).tolist() == total_of(NAMES)
+    with pytest.raises(AnsweredOtherwiseError):
+        open_histogram(terms, without(sealed, "c"), asked(parties))
+
+
+@pytest.mark.parametrize("last", list(Step)[:-1])
+def test_a_silo_is_not_dropped_after_parties_spoke(setting, last):
+    """The coordinator has heard a step, and begins again without one silo."""
+    parties, _, terms, sealed = setting
+    run_until(parties, terms, sealed, last)
+    with pytest.raises(AnsweredOtherwiseError):
+        open_histogram(terms, without(sealed, "c"), asked(parties))
+    opened = open_histogram(terms, sealed, asked(parties))
+    assert opened.noisy_counts.reshape(-1).tolist() == total_of(NAMES)
+
+
+def test_parties_that_are_told_of_different_silos_open_those_that_all_know(setting):
+    """One party is not told of silo c, another one not of d: of the others there are too few."""
+    parties, _, terms, sealed = setting
+    told = {1: without(sealed, "c"), 2: without(sealed, "d"), 3: sealed, 4: sealed}
+    commitments = tuple(
+        parties[number].answer(tasks(terms, told[number], Step.COMMIT)[number])
+        for number in terms.numbers
+    )
+    messages = commitments
+    with pytest.raises(ProtocolError, match="enough silos"):
+        for step in (Step.REVEAL, Step.MASK, Step.CHECK, Step.AGREE):
+            asking = tasks(terms, {}, step, messages)
+            messages = tuple(parties[number].answer(asking[number]) for number in terms.numbers)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_id": "another"},
+        {"run_id": "another"},
+        {"queries_digest": bytes([1]) * 32},  # of another representation or unit
+        {"mechanism": dataclasses.replace(RELEASE, sigma=RELEASE.sigma / 2)},
+        {"mechanism": dataclasses.replace(RELEASE, least_silos=3)},
+        {"mechanism": dataclasses.replace(RELEASE, colluding=2)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_shares_open_under_no_other_terms(setting, changes):
+    """The coordinator tells parties something else than silos, or replays shares."""
+    parties, _, terms, sealed = setting
+    other = dataclasses.replace(terms, **changes)
+    with pytest.raises(ProtocolError, match="at least one silo that open"):
+        open_histogram(other, sealed, asked(parties))
+
+
+def test_parties_that_swap_open_nothing(setting):
+    parties, _, terms, sealed = setting
+    swapped = {name: (each[1], each[0], *each[2:]) for name, each in sealed.items()}
+    with pytest.raises(ProtocolError, match="at least one silo that open"):
+        open_histogram(terms, swapped, asked(parties))
+    others = dataclasses.replace(
+        terms, batch_id="c", parties=(terms.parties[1], terms.parties[0], *terms.parties[2:])
+    )
+    in_place = {1: parties[2].answer, 2: parties[1].answer, 3: parties[3].answer}
+    in_place[4] = parties[4].answer
+    with pytest.raises(ProtocolError, match="at least one silo that open"):
+        open_histogram(others, sealed, in_place)
+
+
+def test_a_share_that_is_replaced_leaves_its_silo_out(setting):
+    """The attack that read a silo's votes: one party gets a share of the adversary's making.
+
+    Party 4 and the coordinator know that share; were it added up with the others' true ones, the
+    other parties' sums would tell the silo's table.
+    """
+    parties, silos, terms, sealed = setting
+    made = vote_shares(shamir.from_integers(np.zeros(terms.shape, np.int64)), terms, SystemNoise())
+    for keys in (None, PartyKeys.generate("c"), silos["d"]):
+        forged = seal_shares(made, terms, silo="c", keys=keys)
+        changed = {**sealed, "c": (forged[0], *sealed["c"][1:])}
+        opened = open_histogram(terms, changed, asked(parties))
+        assert set(opened.left_out) == {"c"}
+        assert opened.noisy_counts.reshape(-1).tolist() == total_of("abde")
+        terms = dataclasses.replace(terms, batch_id=terms.batch_id + "b")
+        sealed = {
+            name: seal_sums(sums_of(name), terms, keys=own, noise=Silent())
+            for name, own in silos.items()
+        }
+
+
+def test_a_total_that_no_records_have_is_refused(tmp_path):
+    """A silo that shares huge numbers spoils the total, and is noticed before anyone trusts it."""
+    sealers, sums = sums_child.parties(tmp_path)
+    tables = {name: np.full((4, 5), 10**6) for name in NAMES}
+    tables["c"] = np.full((4, 5), -(2**62))
+    silos = [
+        open_silo(
+            tmp_path / name,
+            name,
+            sealers[name],
+            sums=SiloSums(sums=FeatureSums(tables[name]), representation=ENCODER.digest),
+        )
+        for name in NAMES
+    ]
+    arguments = {"folder": tmp_path / "c", "silos": silos, "secure": sums}
+    asking = Asking(mechanism=RELEASE.to_dict())
+    representation = types.SimpleNamespace(encoder_=ENCODER)
+    with Coordinator(sums_child.roster(), asking=asking, **arguments) as running:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="silos: expected a total of records' features"):
+                running.label_from_sums(POOL, representation)
+        assert len(running.queue.rounds()) == 1
+    for silo in silos:
+        silo.close()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.sampled_from([0, 1, 40]), st.sampled_from([1e-3, 3.0, 300.0]))
+def test_a_total_of_records_is_never_refused(seed, number, noise):
+    """Records that are all the same, and far from each other, with and without an owner."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(number, 30)).astype(np.float32) + random.choice([0.0, 50.0])
+    features[random.random(number) < 0.1] = np.nan
+    vectors, labels = record_vectors(features, None), random.integers(0, 3, number)
+    owners = random.integers(0, 5, number) if random.random() < 0.5 else None
+    total = sums_by_class(vectors, labels, num_classes=3, owners=owners) / LATTICE
+    check_total(total + random.normal(scale=noise, size=total.shape), noise)
+
+
+def test_what_silos_do_not_offer_is_refused_by_name(tmp_path):
+    """Counts of clusters, which one holder of few records releases, have no shares of noise."""
+    counts = {"name": "laplace_cluster_counts", "scale": 400.0, "num_clusters": 10}
+    refused = r"mechanism: expected one of .*secure_feature_sums.*, got laplace_cluster_counts$"
+    _, sums = sums_child.parties(tmp_path)
+    with pytest.raises(ValueError, match=refused):
+        Coordinator(sums_child.roster(), folder=None, asking=Asking(mechanism=counts), secure=sums)
+    with pytest.raises(ValueError, match=refused):
+        batch(mechanism=counts)
+
+
+def test_fewer_silos_than_can_open_are_not_asked(tmp_path):
+    _, sums = sums_child.parties(tmp_path)
+    asking = Asking(mechanism=RELEASE.to_dict(), subset=3)
+    with pytest.raises(ValueError, match="least_silos: expected at most the 3 silos"):
+        Coordinator(sums_child.roster(), folder=None, asking=asking, secure=sums)
+
+
+def test_one_record_moves_a_silo_s_table_by_at_most_2():
+    """Features that are huge, infinite, or none make no longer vector than others."""
+    strange = [np.zeros(30), np.full(30, 1e30), np.full(30, np.inf), np.full(30, np.nan)]
+    features = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
+    labels = np.arange(20) % 3
+    tables = []
+    for each in strange:
+        features[7] = each
+        tables += [
+            sums_by_class(
+                record_vectors(features, None),
+                np.where(np.arange(20) == 7, label, labels),
+                num_classes=3,
+            )
+            for label in range(3)
+        ]
+    for one, other in itertools.combinations(tables, 2):
+        assert np.square((one - other) / LATTICE).sum() <= 4.0
