@@ -2,8 +2,8 @@
 
 An (epsilon, delta) guarantee says that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every event
 E and all neighbours D, D'. Counts of one event on both sides therefore bound epsilon from below.
-The event is chosen on one half of the draws and counted on the other, so that no choice is paid
-for; the probabilities are bounded by Clopper and Pearson (1934).
+The event is chosen on one half of the draws and counted on the other, so that the choice
+costs no confidence; the probabilities are bounded by Clopper and Pearson (1934).
 """
 
 import dataclasses

@@ -175,7 +175,11 @@ def parse_flags(parse: Callable[[list[str]], list[str]], error: type[Exception])
     def parser(arguments: list[str]) -> list[str]:
         asked = {argument.lstrip("-") for argument in arguments[1:] if argument.startswith("-")}
         if asked & {"help", "h", "helpfull", "helpshort"}:
-            print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in asked)
+            try:
+                print_help(sys.modules["__main__"].__doc__ or "", full="helpfull" in asked)
+                sys.stdout.flush()
+            except BrokenPipeError:  # a pager or `head` has read enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         try:
             rest = parse(arguments)

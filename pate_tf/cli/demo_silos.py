@@ -10,7 +10,7 @@ no two parties pool what they know. Everything lands in FOLDER, by default `runs
 `report.json` there says what came of it.
 
 With --method=pate each silo trains a teacher instead, and votes are added up. Five votes are few:
-what they are charged protects nobody.
+an epsilon of such a size protects no record.
 """
 
 import contextlib

@@ -7,6 +7,8 @@ import pathlib
 import re
 import shutil
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -459,6 +461,13 @@ def test_help_is_complete_and_needs_no_tensorflow(script, repository, tmp_path):
         assert len(words.split()) >= 3, f"--{name} says too little: {text!r}"
     for name, unit in UNITS[script].items():
         assert unit in described[name].lower()
+
+
+def test_help_ends_in_silence_where_its_reader_stops(repository):
+    command = [sys.executable, str(repository / SCRIPT), "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(300)) == (b"", 0)
 
 
 def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
