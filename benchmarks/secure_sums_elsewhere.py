@@ -1,7 +1,7 @@
 """One secure sum of five silos' tables by other libraries, in one process.
 
-    python benchmarks/secure_sums_elsewhere.py flower --json=runs/benchmarks/elsewhere_flower.json
-    python benchmarks/secure_sums_elsewhere.py nvflare --json=runs/benchmarks/elsewhere_nvflare.json
+    python benchmarks/secure_sums_elsewhere.py flower --json=runs/benchmarks/round.json
+    python benchmarks/secure_sums_elsewhere.py nvflare --json=runs/benchmarks/round.json
 
 Needs `flwr`, or `nvflare` and `tenseal`, each in an environment of its own, and nothing of pate_tf.
 Made-up tables of 11,530 numbers are masked or encrypted, added up and read. Messages are written
@@ -133,7 +133,8 @@ def main() -> None:
     print(row)
     if flags.json is not None:
         flags.json.parent.mkdir(parents=True, exist_ok=True)
-        flags.json.write_text(json.dumps({flags.library: row}))
+        others = json.loads(flags.json.read_text()) if flags.json.exists() else {}
+        flags.json.write_text(json.dumps({**others, flags.library: row}))
 
 
 if __name__ == "__main__":

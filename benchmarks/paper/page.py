@@ -25,6 +25,15 @@ OTHERS = {
         "python benchmarks/accounting.py",
     ),
     "ledger": ("Ledger", "python benchmarks/ledger.py"),
+    "silos": (
+        "Feature sums of silos",
+        "python -m benchmarks.silos --only sums --networks=1 --json=runs/benchmarks/silos.json",
+    ),
+    "round": (
+        "A secure sum of five silos' 11,530 numbers, here and elsewhere",
+        "python -m benchmarks.silo_rounds --json=runs/benchmarks/round.json; "
+        "benchmarks/secure_sums_elsewhere.py",
+    ),
 }
 
 HEAD = """# Results

@@ -62,7 +62,7 @@ def main() -> int:
         compared = tables.sums(list(sums.rows(bench, flags.networks)))
         head = ["silos", *next(iter(compared.values()))]
         shown = tables.table(head, ([name, *row.values()] for name, row in compared.items()))
-        print(f"\nsums\n\n{shown}\n\n{sums.round_in_words()}", flush=True)
+        print(f"\nsums\n\n{shown}", flush=True)
         if flags.json is not None:
             flags.json.parent.mkdir(parents=True, exist_ok=True)
             artifacts.write_json(flags.json, compared)

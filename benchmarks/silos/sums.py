@@ -10,10 +10,6 @@ a second pass, which trains a network, and a student with the default configurat
 import dataclasses
 import functools
 import math
-import pathlib
-import tempfile
-import time
-import types
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,7 +22,6 @@ from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.core import artifacts
-from pate_tf.core.sensitive import FeatureSums
 from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
 from pate_tf.models.encoder import record_vectors
@@ -44,18 +39,8 @@ from pate_tf.representations.regression import (
     regress_sums,
 )
 from pate_tf.silos import (
-    Asking,
-    Coordinator,
-    Member,
-    Policy,
-    Roster,
-    Silo,
-    SiloSums,
     simulated_total,
 )
-from pate_tf.silos.secure.keys import PartyKeys
-from pate_tf.silos.secure.opening import simulated_parties
-from pate_tf.silos.wire import reply_to_wire
 from pate_tf.students.batches import outputs
 from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.evaluation import accuracy, true_labels
@@ -184,56 +169,6 @@ class _Problem:
             artifacts.write_arrays(path, {"vectors": found, "labels": private.labels}, private=True)
         arrays = artifacts.read_arrays(path)
         return arrays["vectors"], arrays["labels"]
-
-
-def round_in_words(num_silos: int = 5, num_features: int = 1_152, num_classes: int = 10) -> str:
-    """Returns what one round takes in one process, with four parties and their journals.
-
-    Features and sums of records are known; made-up sums are shared, checked and opened.
-    """
-    names = [f"silo-{number}" for number in range(num_silos)]
-    keys = {name: PartyKeys.generate(name) for name in names}
-    release = SecureFeatureSums.for_epsilon(
-        0.1,
-        delta=DELTA,
-        num_features=num_features,
-        least_silos=num_silos - 1,
-        colluding=1,
-        num_parties=4,
-        threshold=1,
-    )
-    made_up = np.full((num_features + 1, num_classes), 10**9)
-    own = SiloSums(sums=FeatureSums(made_up), representation="made up")
-    encoder = types.SimpleNamespace(digest="made up", num_features=num_features)
-    pool = types.SimpleNamespace(dataset=types.SimpleNamespace(num_classes=num_classes))
-    members = tuple(Member(name=name, epsilon=1.0, queries=1) for name in names)
-    with tempfile.TemporaryDirectory() as root:
-        folder = pathlib.Path(root)
-        listed = [one.identity for one in keys.values()]
-        sealer, parties = simulated_parties(folder / "parties", silos=listed)
-        silos = [
-            Silo(
-                Policy(silo=name, epsilon_budget=1.0, delta=DELTA, allowed=(release.name,)),
-                own,
-                folder=None,  # an account on disk would be the silo's only one for ever
-                sealer=sealer.with_keys(keys[name]),
-            )
-            for name in names
-        ]
-        roster = Roster(run_id="benchmark", delta=DELTA, members=members)
-        asking = Asking(mechanism=release.to_dict())
-        with Coordinator(
-            roster, silos=silos, folder=folder / "c", asking=asking, secure=parties
-        ) as coordinator:
-            began, processor = time.monotonic(), time.process_time()
-            one = coordinator.open_total(pool, encoder)
-            seconds, processor = time.monotonic() - began, time.process_time() - processor
-            reply = coordinator.queue.replies(one)[names[0]]
-    size = reply_to_wire(reply).ByteSize()
-    return (
-        f"a round of {num_silos} silos and 4 parties, {made_up.size:,} numbers: {seconds:.1f} s, "
-        f"{processor:.1f} s of processor time of all together; {size:,} bytes from each silo"
-    )
 
 
 def silos_of(kind: str, labels: IntArray, number: int) -> IntArray:
