@@ -6,6 +6,7 @@ TensorFlow nor scikit-learn while it serves. Every other model brings what it ne
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -283,25 +284,32 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
       folder: sensitive; the sums are stored there.
 
     Raises:
-      ValueError: if there are no records, they do not fit the data set, or the encoder is another
-        than the one named.
+      ValueError: if there are no records, they do not fit the data set, the encoder is another
+        than the one named, or the stored sums are of something else.
       OSError: if a file can't be read.
     """
     from pate_tf.teachers.processes import in_order
 
     if run.records is None or run.teacher is not None:
         raise ValueError("data: expected records for feature_sums and no teacher, got others")
-    path = folder / SUMS
+    path, source = folder / SUMS, _source(run)
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
         values, representation, records = made
         facts = {"representation": representation, "unit": _unit(run), "records": records}
+        facts["source"] = source
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
     facts = json.loads(stored["facts"].tobytes())
     if facts["unit"] != _unit(run):
         raise ValueError(f"owners: expected sums of each {_unit(run)}, got other ones in {path}")
+    stored_source = facts.get("source", {})
+    if other := [name for name in source if stored_source.get(name, "") != source[name]]:
+        raise ValueError(
+            f"{other[0]}: expected what {path} was summed from, got something else; delete that "
+            "file to sum anew"
+        )
     digest = str(facts["representation"])
     if not digest.startswith(run.encoder_digest or ""):
         raise ValueError(f"encoder_digest: expected {run.encoder_digest}, got {digest[:DIGITS]}")
@@ -311,6 +319,16 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
         unit=facts["unit"],
         records=RecordSet.from_dict(facts["records"]),
     )
+
+
+def _source(run: TeacherRun) -> dict[str, Any]:
+    """SENSITIVE: returns what sums follow from, files by their digests."""
+    files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
+    digests = {
+        name: None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files.items()
+    }
+    return {"dataset": run.dataset, "representation": run.representation, **digests}
 
 
 def _unit(run: TeacherRun) -> str:

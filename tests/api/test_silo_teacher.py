@@ -1,11 +1,13 @@
 """A silo's teacher: brought along by name, or trained by the same `--model` as everybody's."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import silo_teachers_for_tests as given
 from script_processes import REPOSITORY
 
-from pate_tf.api.silo import TeacherRun, make_teacher, share_out
+from pate_tf.api.silo import TeacherRun, make_sums, make_teacher, share_out
 from pate_tf.data import catalogue
 from pate_tf.models.forest import Forest
 
@@ -81,3 +83,29 @@ def test_any_model_of_everybody_s_is_trained(records, queries, tmp_path, model, 
     assert np.array_equal(make_teacher(run, tmp_path).votes(queries), first)
     for path in (tmp_path / "teacher" / "sensitive", tmp_path / "teacher.npz"):
         assert not path.exists() or path.stat().st_mode & 0o077 == 0
+
+
+def test_sums_are_stored_and_taken_up_for_the_same_records_alone(records, tmp_path):
+    run = TeacherRun(dataset="digits", records=records, representation="raw")
+    made = make_sums(run, tmp_path)
+    kept = tmp_path / "sums.npz"
+    assert kept.stat().st_mode & 0o077 == 0
+    own = np.load(records)
+    # Vectors end with the same constant, so that last sums count records.
+    counts = made.sums.values[-1] / made.sums.values[-1].sum()
+    assert counts == pytest.approx(np.bincount(own["labels"], minlength=10) / len(own["labels"]))
+    before = kept.read_bytes()
+    again = make_sums(run, tmp_path)
+    assert np.array_equal(again.sums.values, made.sums.values) and kept.read_bytes() == before
+    fewer = tmp_path / "fewer.npz"
+    np.savez(fewer, inputs=own["inputs"][1:], labels=own["labels"][1:])
+    np.save(tmp_path / "owners.npy", np.arange(len(own["labels"])))
+    for changes, expected in (
+        ({"records": fewer}, "data: expected what .*sums.npz was summed from"),
+        ({"representation": "patches"}, "representation: expected what"),
+        ({"owners": tmp_path / "owners.npy"}, "owners: expected sums of each owner"),
+        ({"encoder_digest": "0" * 16}, "encoder_digest: expected 0000"),
+        ({"records": None}, "data: expected records"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            make_sums(dataclasses.replace(run, **changes), tmp_path)
