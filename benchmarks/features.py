@@ -1,6 +1,6 @@
 """Teachers on public features: `python -m benchmarks.features --data_dir=DIR`.
 
-Trains teachers on features of the public pool, buys labels for a worst-case epsilon, trains a
+Trains teachers on features of the public pool, releases labels for a worst-case epsilon, trains a
 student on them and prints a row for each: what was asked of which mechanism, how many labels are
 right, how good the student is on held-out samples, and how long each step took. Noise comes from
 the operating system. `--rows=mnist` runs those whose name begins so; `--repetitions=3` prints

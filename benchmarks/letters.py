@@ -101,5 +101,5 @@ def _two_values(
         return random.uniform(120.0, 255.0, 1), np.zeros(1)
     while True:
         letter, ground = random.uniform(0.0, 255.0, (2, channels))
-        if abs(letter.mean() - ground.mean()) > 50.0:  # else nobody could read it
+        if abs(letter.mean() - ground.mean()) > 50.0:  # else it is not readable
             return letter, ground

@@ -2,7 +2,7 @@
 
 A semi-supervised teacher joins its few records to the inputs of the pool that look most like them,
 and spreads their labels over the pool's graph of neighbours (Zhou et al. 2004). It is compared with
-ridge teachers of the same records, asked about a query alone and together with its look-alikes. It
+ridge teachers of the same records, asked about a query alone and together with its neighbours. It
 reads votes without noise: SENSITIVE, for data sets that are public anyway.
 """
 
@@ -128,14 +128,14 @@ def rows(problem: Problem, *, num_teachers: int, num_queries: int, num_seeds: in
     ]
     asked = np.unique(np.concatenate(batches))
     number = propagation.default_number(pool, num_queries)
-    alike = propagation.nearest(pool, asked, number, problem.seed)
+    neighbours = propagation.nearest(pool, asked, number, problem.seed)
     views = encoder.views(encoder.features(pool.inputs))
     joined = joined_to_pool(encoder.views(encoder.features(problem.private.inputs)), views)
     reach = joined @ influence(neighbour_graph(views), asked)
     kinds = {
         "ridge": ridge_votes(problem, shares, asked[:, None]),
-        f"ridge, {number} look-alikes": ridge_votes(
-            problem, shares, np.column_stack([asked, alike])
+        f"ridge, {number} neighbours": ridge_votes(
+            problem, shares, np.column_stack([asked, neighbours])
         ),
         "label spreading": votes_by_spreading(
             reach, problem.private.labels, shares, problem.dataset.num_classes

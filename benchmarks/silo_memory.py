@@ -48,8 +48,8 @@ ALONE = {
 
 def nearly_spent(num_queries: int) -> float:
     """A budget that a round fits into by the exact theorem of its noise, and not by moments."""
-    paid = {SecureHistogram(40.0, 4, 1): num_queries}
-    return (moments_epsilon(paid, DELTA)[0] + closed_form_epsilon(paid, DELTA)) / 2.0
+    charged = {SecureHistogram(40.0, 4, 1): num_queries}
+    return (moments_epsilon(charged, DELTA)[0] + closed_form_epsilon(charged, DELTA)) / 2.0
 
 
 def in_megabytes(status: str) -> tuple[float, float]:

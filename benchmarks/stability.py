@@ -1,4 +1,4 @@
-"""How stable the least stable query is, with its look-alikes and alone.
+"""How stable the least stable query is, with its neighbours and alone.
 
     python -m benchmarks.stability --teachers_dir=runs/mnist --dataset=mnist
 
@@ -38,9 +38,9 @@ def fewest_to_change(
     representation: Named | None = None,
 ) -> int:
     """SENSITIVE: returns how many teachers the label of the least stable query takes to change."""
-    likeness = {"representation": representation}
-    queries = CHOOSE[strategy](pool, num_queries, seed, **likeness)
-    nearest = propagation.nearest(pool, queries, num_neighbours, seed, **likeness)
+    options = {"representation": representation}
+    queries = CHOOSE[strategy](pool, num_queries, seed, **options)
+    nearest = propagation.nearest(pool, queries, num_neighbours, seed, **options)
     counts = teachers.group_counts(asked_inputs(pool, queries, nearest))
     return int(stability_distances(counts.values).min())
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     named = ensemble.config.representation
     teachers = StoredVotes(ensemble.votes(pool.inputs), pool)
     print(f"SENSITIVE: {ensemble.num_teachers} teachers of {asked.dataset}")
-    print("| queries | look-alikes | fewest teachers to change, a seed each |")
+    print("| queries | neighbours | fewest teachers to change, a seed each |")
     print("|---|---|---|")
     for strategy in asked.strategies:
         for num_queries in asked.queries:

@@ -4,7 +4,7 @@ Nothing is chosen on Adult's own labels: labels are made up for its public input
 columns and of some pairs, with as many records and about as uneven classes. Ridge teachers learn
 from the raw representation, and from leaves of trees that were grown on the pool without labels
 (scikit-learn's RandomTreesEmbedding). Printed are the teachers' mean accuracy on the pool, that of
-their plurality, and the share of right labels that a worst-case epsilon of 1 at delta 1e-5 buys by
+their plurality, and the share of right labels that a worst-case epsilon of 1 at delta 1e-5 gives by
 Gaussian noise.
 """
 

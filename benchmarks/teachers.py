@@ -208,7 +208,7 @@ def scaling(data_dir: pathlib.Path, plot: pathlib.Path) -> dict[str, float]:
         config = config_of(some, num_teachers, max_steps=30)
         data = TeacherData(config, some, Partition(assignment, num_teachers))
         trainer = EnsembleParallelTrainer(data, cluster.choose_strategy())
-        trainer.advance([0], [data.initial_state(0)], 30)  # tracing is paid once a run
+        trainer.advance([0], [data.initial_state(0)], 30)  # traced once a run
         began = time.monotonic()
         for teacher in range(num_teachers):
             trainer.advance([teacher], [data.initial_state(teacher)], 30)

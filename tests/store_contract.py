@@ -43,7 +43,7 @@ class StoreContract:
     def open(self, folder, **settings):
         return STORES[self.kind].open(folder, **settings)
 
-    def paid(self, store):
+    def charged(self, store):
         return STORES[self.kind].num_paid(store)
 
     def spent(self, folder, numbers):
@@ -69,7 +69,7 @@ class StoreContract:
         again = spend(self.kind, other, range(5))
         assert first.items() <= again.items()
         assert spend(self.kind, one, range(5)) == again
-        assert self.paid(other) == self.paid(one) == 5
+        assert self.charged(other) == self.charged(one) == 5
         one.close()
         other.close()
 
@@ -92,12 +92,12 @@ class StoreContract:
         self.put_back(tmp_path / "copy", folder)
         store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert self.paid(store) == 5
+        assert self.charged(store) == 5
         spend(self.kind, store, range(5))
         store.close()
         store = self.open(folder)
         assert store.was_reset
-        assert self.paid(store) == 8
+        assert self.charged(store) == 8
         store.close()
 
     def test_a_deleted_store_is_never_a_fresh_one(self, folder):
@@ -111,7 +111,7 @@ class StoreContract:
                 assert "put it back" in str(error) and "\n" not in str(error)
                 store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert self.paid(store) == 5
+        assert self.charged(store) == 5
         store.close()
 
     def test_another_store_of_the_same_is_never_a_fresh_one(self, folder, tmp_path):
@@ -124,7 +124,7 @@ class StoreContract:
             except LedgerError as error:
                 assert str(folder) in str(error) and "\n" not in str(error)
                 other = self.open(elsewhere, acknowledge_reset=True)
-        assert self.paid(other) == 5
+        assert self.charged(other) == 5
         spend(self.kind, other, range(20, 21))
         if self.is_single:
             assert "another ledger of the same subject went on" in self.refusal(folder)
@@ -132,7 +132,7 @@ class StoreContract:
             one = self.open(folder)
             spend(self.kind, one, range(10, 13))
             with other.exclusive():
-                assert self.paid(one) == self.paid(other) == 9
+                assert self.charged(one) == self.charged(other) == 9
             one.close()
         other.close()
 
@@ -151,7 +151,7 @@ class StoreContract:
         # The one that went on is gone: what it spent counts, wherever it lay.
         shutil.rmtree(folder)
         store = self.open(copy, acknowledge_reset=True)
-        assert self.paid(store) == 4
+        assert self.charged(store) == 4
         store.close()
 
     def test_a_removed_row_is_refused(self, folder):
@@ -217,7 +217,7 @@ class StoreContract:
         """Everything that left was charged, is still the answer, and nothing is refused."""
         store = self.open(folder)
         numbers = list(given)
-        assert self.paid(store) >= len(given)
+        assert self.charged(store) >= len(given)
         assert STORES[self.kind].answers(store, numbers) == given
         store.close()
 

@@ -31,7 +31,7 @@ class LedgerStore:
     def num_paid(self, store):
         return store.num_queries
 
-    def paid(self, store):
+    def charged(self, store):
         return store.charges
 
     def witnessed(self, store):
@@ -57,7 +57,7 @@ class AccountStore:
     def num_paid(self, store):
         return store.num_queries
 
-    def paid(self, store):
+    def charged(self, store):
         return store.charges
 
     def witnessed(self, store):

@@ -1,6 +1,6 @@
-"""This library: teachers vote, labels are bought for an epsilon, a student learns from them.
+"""This library: teachers vote, labels are released for an epsilon, a student learns from them.
 
-By the front doors that the two scripts use, with their defaults, so that a better recipe is
+By the functions that the two scripts call, with their defaults, so that a better recipe is
 measured by running this again (`--again=library`).
 """
 
@@ -48,7 +48,7 @@ def train(problem: Problem, folder: pathlib.Path, model: str | None) -> dict[str
 
 @contextlib.contextmanager
 def copied(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A copy of the teachers, with a ledger of its own that nobody else pays from."""
+    """A copy of the teachers, with a separate ledger."""
     with tempfile.TemporaryDirectory() as place:
         copy = pathlib.Path(place) / "run"
         shutil.copytree(folder, copy)
@@ -104,7 +104,7 @@ def run(
         "seconds_without_copying": seconds,
     }
     if report.failure is not None:
-        return {**found, "accuracy": None, "why": "all was paid, and no label left"}
+        return {**found, "accuracy": None, "why": "all was charged, and no label was released"}
     return {
         **found,
         "accuracy": values["student_accuracy"],

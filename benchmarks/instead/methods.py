@@ -27,7 +27,7 @@ class Method:
         images fixed wavelets; None for none.
       teachers: which it needs, "weak" or "strong"; None for none.
       is_private: whether it keeps to an epsilon.
-      by_default: whether it is run where nobody names methods.
+      by_default: whether it is run where no methods are named.
     """
 
     title: str

@@ -49,7 +49,7 @@ def means_head(
       public: features of the pool.
       epsilon: at `DELTA`, against replacement of a record.
       noise: where it comes from.
-      penalty: of the ridge, in what the noise would need if all directions were alike.
+      penalty: of the ridge, in what the noise would need if all directions were equal.
       noise_share: of the noise that is needed; below 1 for tuning on fewer public records alone.
     """
     sigma = noise_for(epsilon, delta=DELTA, sampling_rate=1.0, rounds=1).noise_multiplier

@@ -1,4 +1,4 @@
-"""No privacy: what the private records could teach if nobody minded."""
+"""No privacy: what the private records could teach without protection."""
 
 import dataclasses
 

@@ -11,7 +11,7 @@ counts are n. With it they are n + u: u is zero where it is none of the nearest,
 its own vote in the place of the k-th neighbour's. Replaced by another record it is v, with the same
 z: v = e_b - e_z or zero. Released is N(n, sigma^2) with probability 1 - q, else N(n + u, sigma^2),
 against N(n + v, sigma^2). Either u and v are equal, or one is zero and the other sqrt(2) long, or
-both are, 60 degrees apart. (Where fewer than k are drawn nobody gives up a place: u = e_a and
+both are, 60 degrees apart. (Where fewer than k are drawn no record is replaced: u = e_a and
 v = e_b, which is what is left of the former if a coordinate is not looked at.) As E[(P/Q)^l] is
 jointly convex in P and Q, its mean over the others' draws is at most the largest of these cases:
 that is what replacing a record costs. Published epsilons are against removal, the case of a zero;

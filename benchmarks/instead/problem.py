@@ -119,7 +119,7 @@ class Problem:
             scattering(inputs) for inputs in (self.pool.inputs, self.private.inputs, self.test[0])
         ]
         mean, deviations = found[0].mean(axis=0), found[0].std(axis=0)
-        tiny = np.finfo(np.float32).tiny  # where inputs are all alike
+        tiny = np.finfo(np.float32).tiny  # where inputs are all equal
         deviations += max(LEAST_DEVIATION * deviations.max(), tiny)
         for one in found:
             one -= mean
@@ -141,7 +141,7 @@ class Problem:
         return float((labels == self.test[1]).mean())
 
     def student_settings(self, repetition: int) -> StudentSettings:
-        """How students learn, whoever's labels they learn from: the library's own defaults."""
+        """How students learn, from any method's labels: the library's own defaults."""
         return StudentSettings(
             student="consistency" if self.dataset.kind == "image" else "supervised",
             max_steps=20 if self.quick else None,

@@ -134,7 +134,7 @@ class Comparison:
             except ValueError as error:
                 if "epsilon: expected" not in str(error):
                     raise
-                found = {"accuracy": None, "why": str(error)}  # it buys nothing
+                found = {"accuracy": None, "why": str(error)}  # no label at this epsilon
             cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
             return {**found, "seconds_taking_up": taken, "cores": cores}
 

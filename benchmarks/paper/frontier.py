@@ -183,7 +183,8 @@ def _student_row(bench: Bench, dataset: str, point: Point) -> Row:
 
 
 def counted(accuracies: Sequence[float], *, of: int) -> list[float]:
-    """Returns what goals are compared with: where all was paid and no label left, nothing is right.
+    """Returns what goals are compared with: where no label was released, nothing is
+    right.
 
     Args:
       accuracies: of the students that there are.
@@ -224,9 +225,7 @@ def _goal_row(
     return Row(
         what=f"{what}: {'reached' if is_reached else 'not reached'}",
         cells=best.cells,
-        why=(
-            "So small an epsilon pays for few labels, and no student here learns enough from them."
-        )
+        why=("So small an epsilon gives few labels, and no student here learns enough from them.")
         * (not is_reached),
     )
 
@@ -352,7 +351,7 @@ EXPERIMENT = Experiment(
         "if it alone were published; a sanitised one covers the data as they are, against each of "
         "their neighbours, with confidence 0.99, and the worst case of labels and itself stands "
         "beside it. Median and range over repetitions, each with queries, noise and training of "
-        "its own; a goal is compared with the best median that it pays for, in which a gate that "
+        "its own; a goal is compared with the best median that it allows, in which a gate that "
         "stayed shut counts as no right answer. Mechanisms and scales "
         "come of the plan (`analysis.py --calibrate --target_epsilon --queries --nb_teachers`), "
         "which reads no votes, but for the paper's Laplace noise of scale 20. A stability gate "

@@ -100,7 +100,7 @@ class Drawn:
 
 
 def draw(bench: Bench, asking: Asking) -> Drawn:
-    """Buys labels, of a ledger of its own, unless that was done before."""
+    """Releases labels, of a ledger of its own, unless that was done before."""
     public = bench.workshop.split(asking.ensemble.dataset)
     num_classes = public.dataset.num_classes
     strategy, delta = find_strategy(asking.strategy), delta_of(asking.ensemble.dataset)

@@ -1,4 +1,4 @@
-"""The page of results, generated from the JSON file; nobody types a number into it."""
+"""The page of results, generated from the JSON file; no number is typed into it."""
 
 import json
 import pathlib

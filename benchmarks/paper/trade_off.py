@@ -1,4 +1,4 @@
-"""What noise buys: expected accuracy of labels against their publishable epsilon. No training."""
+"""Expected accuracy of labels against their publishable epsilon. No training."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -38,7 +38,7 @@ def synthetic(number: int, seed: int, path: pathlib.Path | None = None) -> tuple
 
 
 def teachers(number: int, folder: pathlib.Path) -> dict[str, float]:
-    """Trains so many, and buys labels of `QUERIES` queries: all of it by the library."""
+    """Trains so many, and releases labels of `QUERIES` queries: all of it by the library."""
     from pate_tf.accounting.mechanisms import GaussianHistogram
     from pate_tf.aggregation.noise import SystemNoise
     from pate_tf.api.labelling import open_ledger, plan_release, release_labels

@@ -1,6 +1,6 @@
 """Measures simulated silos: `python -m benchmarks.silos [--only survival skew]`.
 
-250 silos share MNIST's private records, and every answer goes through a silo's own door. Whatever
+250 silos share MNIST's private records, and every answer goes through a silo's account. Whatever
 was measured is kept in `--folder`: the same command goes on where it was stopped. `--quick` shows
 in a few seconds that everything runs, on the embedded digits. `--only sums` compares feature sums
 of silos with those of one holder; `--networks=N` follows N draws of noise to a student, and

@@ -1,4 +1,4 @@
-"""A round of queries through the silos' own doors, in one process."""
+"""A round of queries through the silos' own accounts, in one process."""
 
 import dataclasses
 import pathlib

@@ -15,7 +15,7 @@ def shares(kind: str, labels: IntArray, num_silos: int, num_classes: int) -> lis
     """Returns each silo's positions among the records.
 
     Args:
-      kind: "even": the default partition, all alike. "skewed": sizes fall as 1 / rank, and nine of
+      kind: "even": the default partition. "skewed": sizes fall as 1 / rank, and nine of
         ten records are of two classes that are drawn for the silo.
       labels: of all records.
       num_silos: how many silos share them.

@@ -22,7 +22,7 @@ def by_likeness(histograms: FloatArray) -> IntArray:
     """Returns a class for each histogram of votes by which others it is like, `[num_queries]`.
 
     Histograms of one class lie around a mean of their own: silos that never saw a class answer in
-    ways of their own, all alike. Lloyd's algorithm, begun at the pluralities. It reads what
+    ways of their own, all equal. Lloyd's algorithm, begun at the pluralities. It reads what
     was released, at no cost.
     """
     num_classes = histograms.shape[1]

@@ -1,4 +1,4 @@
-"""What a student learns from labels of silos, against what each silo paid."""
+"""What a student learns from labels of silos, against what each silo was charged."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -88,7 +88,11 @@ def skew(rows: Sequence[Row]) -> str:
 
     head = (
         *("records", "teachers", "a teacher is right (worst to best)", "votes for the plurality"),
-        *("labels without noise / by likeness", "local / by likeness", "secure / by likeness"),
+        *(
+            "labels without noise / by similarity",
+            "local / by similarity",
+            "secure / by similarity",
+        ),
     )
     return table(head, map(cells, rows))
 
@@ -118,7 +122,7 @@ def sums(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
 
 
 def students(rows: Sequence[Row]) -> str:
-    """Students by what silos paid."""
+    """Students by what silos were charged."""
 
     def cells(row: Row) -> list[str]:
         what = "epsilon of one answer" if row["mode"] == LOCAL else "sigma"

@@ -499,7 +499,7 @@ def _written(path: pathlib.Path, parts: Iterable[Digests]) -> Iterator[Digests]:
     with open(path, "wb") as file:
         for write_header in (False, True):
             file.seek(0)
-            # Version 1.0 has room for a longer shape: both headers have one length.
+            # Version 1.0 leaves space for a longer shape: both headers have one length.
             np.lib.format.write_array_header_1_0(
                 file, {"descr": "|u1", "fortran_order": False, "shape": (number, DIGEST_BYTES)}
             )

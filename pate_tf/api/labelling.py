@@ -214,7 +214,7 @@ LEAST_RELATIVE_NOISE: Final = 1 / 10
 LEAST_SHARE: Final = 0.5  # of right labels that a plan must expect
 MEDOIDS, DIVERSE = "medoids", "diverse"
 TOGETHER: Final = (
-    "What a student learns is worked out from all counts together. So single labels need not be "
+    "What a student learns is computed from all counts together. So single labels need not be "
     "right: of teachers that are linear on features of the pool, more inputs with more noise say "
     "more than few with little."
 )
@@ -394,7 +394,7 @@ def _plan_of_sums(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
             f"every {target.unit}: {mechanism.released_in_words}, with noise of "
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
-            f"that are worked out from them."
+            f"that are computed from them."
         ),
         values={
             "target_epsilon": target.epsilon,

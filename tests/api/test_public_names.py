@@ -11,7 +11,7 @@ from script_processes import REPOSITORY
 import pate_tf
 
 HEAVY = ("tensorflow", "keras", "sklearn", "tensorflow_datasets", "matplotlib", "scipy", "numpy")
-PAGE = REPOSITORY / "docs" / "tutorials" / "python.md"
+PAGE = REPOSITORY / "docs" / "reference" / "public_api.md"
 
 
 def modules_after(program: str) -> set[str]:

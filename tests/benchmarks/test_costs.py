@@ -1,4 +1,4 @@
-"""What labels cost, by kind of accounting, and what noise buys."""
+"""What labels cost, by kind of accounting, and accuracy for noise."""
 
 import numpy as np
 import pytest

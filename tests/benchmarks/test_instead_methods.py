@@ -94,10 +94,10 @@ def test_noise_keeps_to_epsilon_against_replacement():
     training = dp_sgd.Training(batch=500, steps=20, learning_rate=1.0)
     sigma = dp_sgd.noise_multiplier(1.0, training, 5_000)
 
-    def paid(noise):
+    def charged(noise):
         return NoisyTraining(sampling_rate=0.1, noise_multiplier=noise, rounds=20).epsilon(DELTA)
 
-    assert paid(sigma) <= 1.0 < paid(0.98 * sigma)
+    assert charged(sigma) <= 1.0 < charged(0.98 * sigma)
     assert 0.4 < dp_sgd.removal_epsilon(sigma, training, 5_000) < 0.7, "the laxer custom"
 
 
@@ -234,6 +234,6 @@ def test_a_heads_noise_pays_for_all_of_its_steps(steps):
             mean += weights / (steps - steps // 2)
     each = found.std() * 50 / np.linalg.norm(mean)  # in clipping lengths
     one = each / np.sqrt(steps)  # the single mechanism that all of them are together
-    paid = NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1).epsilon(DELTA)
+    charged = NoisyTraining(sampling_rate=1.0, noise_multiplier=one, rounds=1).epsilon(DELTA)
     # 20,000 numbers: five standard deviations of theirs are 2.5 %.
-    assert paid == pytest.approx(0.7, rel=0.03)
+    assert charged == pytest.approx(0.7, rel=0.03)

@@ -25,7 +25,7 @@ def votes(labels):
 def test_a_label_reaches_what_looks_alike_and_no_other_teacher():
     found = votes(LABELS)
     assert (found[:2] == TRUTH).all()  # one record of a class names all of its twenty
-    assert (found[2][20:] == TRUTH[20:]).all()  # and nobody told the third of class 0
+    assert (found[2][20:] == TRUTH[20:]).all()  # and the third was not told of class 0
     changed = votes(np.where(np.arange(8) == 5, 0, LABELS))
     assert (changed[:2] == found[:2]).all()
     assert (changed[2] != found[2]).any()
@@ -37,7 +37,7 @@ def test_it_prints_a_row_for_each_kind(capsys, monkeypatch):
     rows = capsys.readouterr().out.splitlines()[3:]
     kinds = [row.split("|")[1].strip() for row in rows]
     assert kinds[0] == "ridge"
-    assert kinds[1].endswith("look-alikes")
+    assert kinds[1].endswith("neighbours")
     assert kinds[2] == "label spreading"
     for row in rows:
         one, most = (float(cell.strip(" %")) for cell in row.split("|")[2:4])

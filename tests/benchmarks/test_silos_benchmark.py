@@ -51,7 +51,7 @@ def test_skewed_shares_are_disjoint_of_mostly_two_classes_and_of_unequal_size():
 
 
 def test_histograms_are_read_by_likeness_where_one_class_seldom_leads():
-    """Nobody knows class 2: its inputs get votes for 0 and 1 alike, unlike those of 0 and of 1."""
+    """No silo knows class 2: its inputs get as many votes for 0 as for 1, unlike those of 0 and of 1."""
     means = np.array([[90.0, 5.0, 5.0], [5.0, 90.0, 5.0], [35.0, 34.0, 36.0]])
     truth = np.repeat(np.arange(3), 100)
     histograms = means[truth] + np.random.default_rng(0).normal(0.0, 3.0, (300, 3))

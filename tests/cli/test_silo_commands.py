@@ -70,10 +70,10 @@ def test_a_run_of_two_silos_from_their_folders_to_a_published_student(tmp_path):
     )
     try:
         printed = said("coordinator", *flags)
-        # Killed or not: the same command again asks nobody anything new.
-        paid = accounts(tmp_path)
+        # Killed or not: the same command again asks no silo anything new.
+        charged = accounts(tmp_path)
         assert "30 of 30 answered" in said("coordinator", *flags)
-        assert accounts(tmp_path) == paid == {name: 30 for name in NAMES}
+        assert accounts(tmp_path) == charged == {name: 30 for name in NAMES}
     finally:
         for silo in silos:
             silo.kill()

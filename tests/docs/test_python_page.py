@@ -1,4 +1,4 @@
-"""The blocks of the page on Python are whole programs, and run as they are printed.
+"""The programs in Python of the first pages are whole, and run as they are printed.
 
 Where they leave the number of a student's steps to the library, it is a small one here.
 """
@@ -9,16 +9,18 @@ import pytest
 from code_blocks import blocks
 from script_processes import learn_little, run_script
 
-PAGE = "tutorials/python.md"
+PAGES = ("index.md", "tutorials/first_student.md", "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:
-    files = (
-        (block.marker.removeprefix("file: "), block.text)
-        for block in blocks(PAGE)
+    found = {
+        block.marker.removeprefix("file: "): block.text
+        for page in PAGES
+        for block in blocks(page)
         if block.language == "python"
-    )
-    return {name: text for name, text in files if name}
+    }
+    (of_readme,) = (one.text for one in blocks("../README.md") if one.language == "python")
+    return {**found, "readme.py": of_readme}
 
 
 def few_steps() -> None:

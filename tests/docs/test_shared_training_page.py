@@ -12,7 +12,7 @@ from script_processes import Running, run_script, start_script
 from pate_tf.core import artifacts
 from pate_tf.selective_sgd.roster import Roster
 
-BLOCKS = blocks("how-to/shared_training.md")
+BLOCKS = blocks("how-to/shared_training_network.md")
 PATE = "pate_tf/cli/main.py"
 (ROSTER,) = (block.text for block in BLOCKS if block.marker == "file: roster.toml")
 

@@ -14,7 +14,8 @@ from pate_tf.accounting.local.estimates import survival
 from pate_tf.silos import Roster
 from pate_tf.statement.check import check_statement, opened_stores
 
-PAGE = (DOCS / "tutorials/silos.md").read_text()
+PAGES = ("explanation/silos.md", "notes/silos.md")
+PAGE = "\n".join((DOCS / page).read_text() for page in PAGES)
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 

@@ -114,7 +114,7 @@ def test_silos_that_refuse_are_counted_and_the_others_suffice():
     with ten_lines(*group(4), asking=Asking(least_answers=5)) as coordinator:
         none = coordinator.ask(POOL, np.arange(10))
         assert (none.num_answered, none.num_queries) == (0, 10)
-        assert none.cost.number == 10  # paid, whether there was a label or not
+        assert none.cost.number == 10  # charged, whether there was a label or not
 
 
 def test_silos_choose_their_own_epsilon():

@@ -128,7 +128,7 @@ class Interleavings(RuleBasedStateMachine):
             answer = self.silos[name].answer(batch)
         except KilledError:
             self.restart_silo(name)
-            # What became durable binds, although nobody has heard it.
+            # What became durable binds, although no one has heard it.
             for query, label in self.silos[name].account.labels(batch.digests).items():
                 assert self.left[name].setdefault(query, label) == label
             assert all(

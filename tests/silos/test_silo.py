@@ -1,4 +1,4 @@
-"""A silo: pays before it answers, answers a query once, refuses without a word about its data."""
+"""A silo: charges before it answers, answers a query once, refuses without a word about its data."""
 
 import math
 import warnings
@@ -36,7 +36,7 @@ def test_the_same_query_is_one_answer_and_one_payment_whatever_the_batch(folder)
         first = one.answer(batch(0, 40, batch_id="b1"))
         assert isinstance(first, RandomisedVotes)
         assert (one.account.num_queries, len(first.labels)) == (40, 40)
-        paid = one.account.epsilon()
+        charged = one.account.epsilon()
         again = one.answer(batch(0, 40, batch_id="b1"))
         mixed = one.answer(batch(20, 60, batch_id="b2", run_id="another"))
         doubled = one.answer(
@@ -46,7 +46,7 @@ def test_the_same_query_is_one_answer_and_one_payment_whatever_the_batch(folder)
         assert np.array_equal(mixed.labels[:20], first.labels[20:])
         assert np.array_equal(doubled.labels, np.tile(first.labels[5:9], 2))
         assert one.account.num_queries == 60
-        assert one.account.epsilon() > paid
+        assert one.account.epsilon() > charged
 
 
 def test_answers_are_noisy_by_the_randomiser_and_stay_over_restarts(tmp_path):

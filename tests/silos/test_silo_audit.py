@@ -1,4 +1,4 @@
-"""Audits the local epsilon from outside: what leaves a silo's own door, against what it charges."""
+"""Audits the local epsilon from outside: what a silo releases, against what it charges."""
 
 import math
 
@@ -17,7 +17,7 @@ NUM_CLASSES, EPSILON, AT_ONCE = 10, 1.0, 10_000
 
 
 def histogram(vote, number):
-    """How often each class is answered, asked through the door of a silo that always votes so."""
+    """How often each class is answered, asked of a silo that always votes so."""
     one = silo(
         None,
         model=lambda queries: np.full(len(queries), vote),

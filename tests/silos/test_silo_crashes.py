@@ -75,7 +75,7 @@ def test_killed_at_every_step(tmp_path, point):
     with running:
         labels = running.ask(silos_child.pool(), np.arange(40))
     assert labels.num_answered == 40
-    # Two silos for each of 40 queries, each paid once although one of them was killed.
+    # Two silos for each of 40 queries, each charged once although one of them was killed.
     assert sum(silo.account.num_queries for silo in silos) == 80
     after = sent(folder)
     for name, answers in before.items():

@@ -85,7 +85,7 @@ class SecureFeatureSums(Charge):
     answers: ClassVar[bool] = True
     releases_feature_sums: ClassVar[bool] = True
     counted: ClassVar[tuple[str, str]] = ("release", "releases")
-    labels_in_words: ClassVar[str] = "labels worked out from noisy sums of records"
+    labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
 
     def __post_init__(self) -> None:
         """Raises ValueError if a parameter is out of its range."""
@@ -203,7 +203,7 @@ class SecureFeatureSums(Charge):
             f"shares for {self.num_parties} parties, of which any {self.threshold} together learn "
             f"nothing from theirs. The parties opened the total of {self.least_silos} silos or "
             f"more, nothing else. The noise of {self.num_honest} of these silos together has "
-            f"standard deviation {self.sigma:.4g}. Labels of the public pool were worked out from "
+            f"standard deviation {self.sigma:.4g}. Labels of the public pool were computed from "
             "this total."
         )
 

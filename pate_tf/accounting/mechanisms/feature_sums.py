@@ -57,16 +57,15 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         "outcome law": "what leaves are sums, from which labels of the whole pool are worked out",
     }
     words: ClassVar[str] = (
-        "Of every record a list of numbers was worked out that describes it, by public values "
-        "alone, with a length of at most 1. The lists of all records of a class were added up, and "
-        "to every number of these sums Gaussian noise of standard deviation {sigma} was added. The "
-        "labels that the student learnt from were worked out from these noisy sums and the public "
-        "pool."
+        "Each record was mapped to a feature vector of L2 norm at most 1 by public values alone. "
+        "The vectors of all records of a class were added up, and Gaussian noise of standard "
+        "deviation {sigma} was added to every number of these sums. The labels that the student "
+        "learned from were computed from these noisy sums and the public pool."
     )
     released_in_words: ClassVar[str] = (
         "the sum of the private records' feature vectors of each class"
     )
-    labels_in_words: ClassVar[str] = "labels worked out from noisy sums of records"
+    labels_in_words: ClassVar[str] = "labels computed from noisy feature sums"
 
     @property
     def standard_deviation(self) -> float:

@@ -122,7 +122,7 @@ class Game:
 
 
 class Adversary:
-    """Moves of whoever is not honest. Hears every honest party before its own parties speak."""
+    """Moves of those who are not honest. Hears every honest party before its own parties speak."""
 
     def __init__(self, game, *, coordinator_lies=True):
         self.game, self.dice, self.terms = game, game.dice, game.terms

@@ -229,7 +229,7 @@ def test_forged_messages_are_refused(tmp_path, batch, step, lie):
     task = PartyTask(step=STEPS[STEPS.index(step) + 1], terms=terms, messages=messages)
     with pytest.raises(ProtocolError, match="expected"):
         parties[2].answer(task)
-    honest = open_histogram(terms, sealed, asked(parties))  # a lie harms nobody
+    honest = open_histogram(terms, sealed, asked(parties))  # a lie harms no one
     assert len(honest.silos) == 3
 
 
