@@ -183,8 +183,7 @@ def _student_row(bench: Bench, dataset: str, point: Point) -> Row:
 
 
 def counted(accuracies: Sequence[float], *, of: int) -> list[float]:
-    """Returns what goals are compared with: where no label was released, nothing is
-    right.
+    """Returns what goals are compared with: without a released label, nothing is right.
 
     Args:
       accuracies: of the students that there are.

@@ -18,7 +18,7 @@ from pate_tf.data import catalogue
 MOST_STEPS = 50
 
 
-def by_likeness(histograms: FloatArray) -> IntArray:
+def by_similarity(histograms: FloatArray) -> IntArray:
     """Returns a class for each histogram of votes by which others it is like, `[num_queries]`.
 
     Histograms of one class lie around a mean of their own: silos that never saw a class answer in
@@ -90,9 +90,9 @@ def _measured(bench: Bench, kind: str, teacher: str, epsilon: float, sigma: floa
         "plurality": right(counts.argmax(axis=1)),
         "local": right(local.labels),
         "secure": right(central.labels),
-        "plurality_by_likeness": right(by_likeness(counts.astype(np.float64))),
-        "local_by_likeness": right(by_likeness(debiased)),
-        "secure_by_likeness": right(by_likeness(histograms.astype(np.float64))),
+        "plurality_by_similarity": right(by_similarity(counts.astype(np.float64))),
+        "local_by_similarity": right(by_similarity(debiased)),
+        "secure_by_similarity": right(by_similarity(histograms.astype(np.float64))),
         "local_epsilon": local.epsilon,
         "secure_epsilon": central.epsilon,
     }

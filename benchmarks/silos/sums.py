@@ -46,7 +46,7 @@ from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.evaluation import accuracy, true_labels
 
 DELTA = 1e-5
-DRAWS = 10  # of the noise; the same for each number of silos, whoever holds which records
+DRAWS = 10  # of the noise; the same for each number of silos, whichever holds which records
 ONE_HOLDER, EVEN, TWO_CLASSES, TENTH = "one holder", "even", "two classes", "half a tenth"
 USERS = "users"
 

@@ -83,7 +83,7 @@ def skew(rows: Sequence[Row]) -> str:
             f"{percent(row['teacher_accuracy'])} "
             f"({percent(row['worst_teacher'])} to {percent(row['best_teacher'])})",
             percent(row["top_share"]),
-            *(f"{percent(row[one])} / {percent(row[one + '_by_likeness'])}" for one in names),
+            *(f"{percent(row[one])} / {percent(row[one + '_by_similarity'])}" for one in names),
         ]
 
     head = (

@@ -5,7 +5,7 @@ import pytest
 from script_processes import run_script
 
 from benchmarks.silos.shares import shares
-from benchmarks.silos.skew import by_likeness
+from benchmarks.silos.skew import by_similarity
 
 SCRIPT = "benchmarks/silos/__main__.py"
 
@@ -50,10 +50,10 @@ def test_skewed_shares_are_disjoint_of_mostly_two_classes_and_of_unequal_size():
     assert np.median(of_two) > 0.8
 
 
-def test_histograms_are_read_by_likeness_where_one_class_seldom_leads():
-    """No silo knows class 2: its inputs get as many votes for 0 as for 1, unlike those of 0 and of 1."""
+def test_histograms_are_read_by_similarity_where_one_class_seldom_leads():
+    """No silo knows class 2: its inputs get as many votes for 0 as for 1."""
     means = np.array([[90.0, 5.0, 5.0], [5.0, 90.0, 5.0], [35.0, 34.0, 36.0]])
     truth = np.repeat(np.arange(3), 100)
     histograms = means[truth] + np.random.default_rng(0).normal(0.0, 3.0, (300, 3))
     assert (histograms.argmax(axis=1) == truth).mean() < 0.9
-    assert (by_likeness(histograms) == truth).all()
+    assert (by_similarity(histograms) == truth).all()

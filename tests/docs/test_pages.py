@@ -50,7 +50,18 @@ OF_OTHERS = {
     *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
     "direct_runner_bundle_repeat",
     # of absl, TensorBoard and saved_model_cli
-    *("help", "verbosity", "logdir", "dir", "all", "tag_set", "signature_def", "inputs", "outdir"),
+    *(
+        "help",
+        "helpfull",
+        "verbosity",
+        "logdir",
+        "dir",
+        "all",
+        "tag_set",
+        "signature_def",
+        "inputs",
+        "outdir",
+    ),
 }
 
 

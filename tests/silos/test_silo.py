@@ -1,4 +1,4 @@
-"""A silo: charges before it answers, answers a query once, refuses without a word about its data."""
+"""A silo charges before it answers, answers a query once, and refuses without its data."""
 
 import math
 import warnings
