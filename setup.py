@@ -33,6 +33,7 @@ setuptools.setup(
         "matplotlib>=3.9",
         "numpy>=2.0",
         "opendp>=0.16,<0.17",
+        "pillow>=10",
         "scikit-learn>=1.6",
         "scipy>=1.14",
         "skops>=0.16",

@@ -10,6 +10,7 @@ PYPI = [
     "@pypi//matplotlib",
     "@pypi//numpy",
     "@pypi//opendp",
+    "@pypi//pillow",
     "@pypi//protobuf",
     "@pypi//scikit_learn",
     "@pypi//scipy",

@@ -32,7 +32,7 @@ KINDS = {
     "tight_moments": "moments (tight)",
     "composition": "tightest composition",
     "strong_composition": "strong composition (approximate)",
-    "dp_accounting": "checked with dp-accounting",
+    "dp_accounting": "an upper bound by dp-accounting, which knows less of a mechanism",
     "with_releases": "with the releases charged so far",
 }
 NOT_CHARGED = (

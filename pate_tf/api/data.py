@@ -54,7 +54,9 @@ def draft_schema(
     if target.exists():
         raise ValueError(f"schema: expected a file that is not there yet, got {target}")
     artifacts.check_can_hold_files(target.parent)
-    text = schema.draft(tables.read_table(public).fields, label=label, owner=owner)
+    form = tables.text_form(public)
+    fields = tables.read_table(public, form).fields
+    text = schema.draft(fields, label=label, owner=owner, form=form.unusual)
     artifacts.write_text(target, text)
     return text
 
@@ -102,6 +104,16 @@ class FileSource(Settings):
         advanced=True,
         help="Of files: the label's column. Default: the schema's.",
     )
+    image_size: str | None = setting(
+        None,
+        help="Of images: the side, or HEIGHTxWIDTH, that each is scaled to, by a bilinear filter "
+        "that averages where it becomes smaller. Default: all have one size, the public images'.",
+    )
+    name: str | None = setting(
+        None,
+        help="What the data set is called in the statement and in the run's folder. Default: what "
+        "the schema says, else the name of the public file or folder.",
+    )
 
     def load_public(self) -> PublicExamples:
         """Returns the public samples.
@@ -111,9 +123,14 @@ class FileSource(Settings):
         """
         if self.public.is_dir():
             self._check_images()
-            return image_folders.load_public(self.public)
-        table = tables.read_table(self.public)
-        return table.public(self._schema(), name=self.public.stem, label=self.label)
+            size = image_folders.size_of(self.image_size)
+            return image_folders.load_public(self.public, name=self.name, size=size)
+        if self.image_size is not None:
+            raise ValueError("image_size: expected with folders of images alone, got it with files")
+        by = self._schema()
+        name = self.name or by.name or self.public.stem
+        table = tables.read_table(self.public, tables.text_form(self.public, by))
+        return table.public(by, name=name, label=self.label)
 
     def load_private(self, public: PublicExamples | None = None) -> PrivateExamples:
         """SENSITIVE: returns the private records.
@@ -131,8 +148,9 @@ class FileSource(Settings):
             raise ValueError("private: expected two folders of images or two files, got one")
         if self.public.is_dir():
             return image_folders.load_private(self.private, public)
-        table = tables.read_table(self.private)
-        return table.private(self._schema(), public, label=self.label, owner=self.owner)
+        by = self._schema()
+        table = tables.read_table(self.private, tables.text_form(self.public, by))
+        return table.private(by, public, label=self.label, owner=self.owner)
 
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -230,8 +248,8 @@ def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np
     """Returns features `[num_rows, num_features]` of an array's rows, by `schema_of_array`.
 
     Raises:
-        ValueError: if a number is out of its range, or a category is none of the list. The message
-            names the row and the column, no value.
+        ValueError: if a number is not finite, or a category is none of the list. The message names
+            the row and the column, no value.
     """
     fields: dict[str, Any] = {}
     for column, values in zip(by.columns, rows.T, strict=True):
@@ -239,11 +257,9 @@ def encode_rows(rows: npt.NDArray[Any], by: Schema, what: str) -> npt.NDArray[np
             fields[column.name] = [_text(value) for value in values.tolist()]
             continue
         fields[column.name] = numbers = values.astype(np.float64)
-        if not ((numbers >= column.low) & (numbers <= column.high)).all():
-            raise ValueError(
-                f"{what}: {column.name}: expected numbers in value_range {column.value_range}, got "
-                f"others: clip each record by itself, or give the range that is meant"
-            )
+        is_outside = (numbers < column.low) | (numbers > column.high)
+        if what == "x_public" and is_outside.any():
+            tables.warn_of_range(f"{what}: {column.name}", is_outside)
     return by.encode_columns(fields, what, [f"row {place}" for place in range(len(rows))])
 
 
@@ -288,18 +304,22 @@ def size_of_pool(num_public: int, held_out: float | None, *, has_labels: bool) -
 
 
 def checked(inputs: npt.NDArray[Any], dataset: Dataset, what: str) -> npt.NDArray[Any]:
-    """Returns inputs in the data set's type, none of them out of its range."""
+    """Returns inputs in the data set's type, clipped to its range.
+
+    Of public ones that were outside there is a warning; of private ones it would tell something.
+    """
     try:
         check_inputs(inputs, dataset)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
     low, high = (np.asarray(side) for side in dataset.value_range)
-    if not ((inputs >= low) & (inputs <= high)).all():
-        raise ValueError(
-            f"{what}: expected numbers in value_range {dataset.value_range}, got others: clip "
-            f"each record by itself, or give the range that is meant"
-        )
-    return to_input_type(inputs, dataset, what)
+    is_outside = (inputs < low) | (inputs > high)
+    if not is_outside.any():
+        return to_input_type(inputs, dataset, what)
+    if what == "x_public":
+        tables.warn_of_range(what, is_outside)
+    clipped = np.clip(inputs.astype(np.float64), low, high)
+    return to_input_type(clipped, dataset, what)
 
 
 def reordered(samples: PublicExamples, pool_size: int, seed: int) -> PublicExamples:
@@ -318,13 +338,10 @@ class Data:
         private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
             alone.
         public: public samples, split in two: those that may be put to the teachers, and the rest.
-        schema: how a row of a table becomes features, which students take; None where inputs are
-            the rows themselves. `schema.encode(record)` returns those of one record.
     """
 
     private: PrivateExamples
     public: PublicSplit
-    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if difference := self.public.dataset.difference(self.private.dataset):
@@ -337,6 +354,14 @@ class Data:
     def dataset(self) -> Dataset:
         """What is publicly known of both sides."""
         return self.private.dataset
+
+    @property
+    def schema(self) -> Schema | None:
+        """How a row of a table becomes features; None where inputs are the rows themselves.
+
+        `schema.encode(record)` returns the features of one record.
+        """
+        return self.dataset.schema
 
     @property
     def pool(self) -> Pool:
@@ -389,7 +414,8 @@ class Data:
                 none, and nothing is evaluated.
             num_classes: number of classes, at least 2.
             value_range: lowest and highest value of an input, from public knowledge; of tables also
-                one of each for every feature. Default: 0 to 255 for uint8 images; none for others.
+                one of each for every feature. Values outside are clipped, with a warning for public
+                ones. Default: 0 to 255 for uint8 images; none for others.
             owners: whose each private record is, whole numbers or strings. All records of one owner
                 go to one teacher, and the guarantee is for owners instead of records.
             held_out: share of the public samples that stays out of the pool. Default: 0.3 if there
@@ -412,7 +438,7 @@ class Data:
 
         Raises:
             ValueError: if the arrays do not fit each other or the other arguments, or an input is
-                not finite or out of `value_range`. The message carries no private value.
+                not finite. The message carries no private value.
         """
         if kind == "text":
             if value_range is not None:
@@ -471,6 +497,7 @@ class Data:
             augmentation=augmentation or "",  # the kind's own
             pool_size=pool_size,
             input_type="uint8" if is_uint8 else "float32",
+            schema=by,
         )
         samples = PublicExamples(
             dataset,
@@ -485,7 +512,7 @@ class Data:
         )
         if held_out_seed is not None:
             samples = reordered(samples, pool_size, held_out_seed)
-        return cls(private=records, public=samples.split(pool_size), schema=by)
+        return cls(private=records, public=samples.split(pool_size))
 
     @classmethod
     def from_dataframe(
@@ -532,12 +559,12 @@ class Data:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
         places = [f"row {place}" for place in range(max(len(public), len(private)))]
         samples = tables.Table(fields=fields, places=places[: len(public)], what="public").public(
-            by, name=name, label=label
+            by, name=by.name or name, label=label
         )
         records = tables.Table(
             fields=frame_fields(private), places=places[: len(private)], what="private"
         ).private(by, samples, label=label, owner=owner)
-        return cls(private=records, public=samples.split(samples.dataset.pool_size), schema=by)
+        return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
     @classmethod
     def from_csv(
@@ -580,7 +607,6 @@ class Data:
         return cls(
             private=files.load_private(samples),
             public=samples.split(samples.dataset.pool_size),
-            schema=None if files.schema is None else read_schema(files.schema),
         )
 
     @classmethod
@@ -591,8 +617,12 @@ class Data:
         *,
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
+        image_size: tuple[int, int] | None = None,
     ) -> Data:
-        """Takes two folders of images (PNG, JPEG or BMP) of one shape.
+        """Takes two folders of images: PNG, JPEG or BMP.
+
+        They are turned as their EXIF entries say, lose transparency, and are gray if all public
+        ones are.
 
         Args:
             private: with a folder for each class. SENSITIVE. An image's teacher follows from its
@@ -601,13 +631,16 @@ class Data:
             classes: names of the classes in the order of their numbers. Default: the names of the
                 folders in `public`, sorted.
             augmentation: what leaves an image's label as it is; see `Dataset`.
+            image_size: height and width that each image is scaled to, by a bilinear filter that
+                averages where it becomes smaller. Default: that of the public images, which must
+                all have one.
 
         Raises:
-            ValueError: if there are no images, they differ in shape, or classes are not known. The
-                message names no private file.
+            ValueError: if there are no images, public ones differ in size, or classes are not
+                known. The message names no private file.
         """
         samples = image_folders.load_public(
-            pathlib.Path(public), classes=classes, augmentation=augmentation
+            pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
         return cls(private=records, public=samples.split(samples.dataset.pool_size))

@@ -20,6 +20,7 @@ from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue, pretrained
 from pate_tf.serving.export import export_student
+from pate_tf.serving.served import SCHEMA
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.check import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
@@ -125,7 +126,7 @@ def export_with(
         statement: of its labels.
         model: from raw inputs to logits.
         labels: that it learnt from.
-        folder: `student/` and the statement go there.
+        folder: `student/`, the statement and, of a table, its schema go there.
         export_formats: as `publish_model` takes them.
 
     Raises:
@@ -135,6 +136,8 @@ def export_with(
     student_folder = export_student(
         model, dataset, folder / "student", values, formats=export_formats
     )
+    if dataset.schema is not None:
+        artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())
     artifacts.write_json(folder / JSON_FILE, values)
     artifacts.write_text(folder / PAGE_FILE, statement.to_markdown())
     return Published(statement=statement, student_folder=student_folder)

@@ -206,8 +206,8 @@ class TeacherSource:
     """Which teachers.
 
     Attributes:
-        num_teachers: checked if given; without a folder it names the run,
-            `DEFAULT_NUM_TEACHERS` where it is None.
+        num_teachers: checked if given, as it must be with a file of labels; without a folder it
+            names the run, `DEFAULT_NUM_TEACHERS` where it is None.
         folder: run folder of the teachers, which holds their ledger; None for
             `runs/DATASET-NUM_TEACHERS`.
         elsewhere: a folder of models or a `.npy` file of labels instead of the folder's ensemble
@@ -245,6 +245,11 @@ class TeacherSource:
         else:
             from pate_tf.teachers.foreign import load_voter  # which imports TensorFlow
 
+            if self.elsewhere.suffix == ".npy" and self.num_teachers is None:
+                raise ValueError(
+                    "num_teachers: expected it with a file of labels, whose rows are the teachers, "
+                    "got none; without it a file that is transposed would go unnoticed"
+                )
             teachers = load_voter(self.elsewhere, public.pool)
         if self.num_teachers not in (None, teachers.num_teachers):
             raise ValueError(

@@ -23,8 +23,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
-from pate_tf.data.schema import Schema, TableColumn, field_text, numbers_or_nan, read_schema
-from pate_tf.data.tables import PARQUET, checked_names
+from pate_tf.data.schema import Schema, TableColumn, field_text, numbers_or_nan
+from pate_tf.data.tables import PARQUET, TextForm, checked_names, text_form
 
 ROWS: Final = 2**15  # of a block
 RECORDS: Final = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
@@ -185,6 +185,7 @@ class TableRecords(Source):
         owner: str | None = None,
         is_private: bool = True,
         rows: int = ROWS,
+        form: TextForm = TextForm(),  # noqa: B008 (frozen)
     ) -> None:
         """Names them; nothing is read before `spans`.
 
@@ -196,10 +197,12 @@ class TableRecords(Source):
             owner: the owner's column; None for the schema's.
             is_private: whether each record needs a label.
             rows: of a block.
+            form: how text is written.
 
         Raises:
             ValueError: if private records have no label.
         """
+        self._form = form
         self._pattern, self._schema, self.dataset = pattern, schema, dataset
         self._label = label or schema.label
         self._owner = (owner or schema.owner) if is_private else None
@@ -307,10 +310,12 @@ class TableRecords(Source):
                 raise ValueError(f"{span.path}: expected Parquet, got a broken file") from error
 
     def _of_text(self, path: str) -> Iterator[tuple[Mapping[str, Column], IntArray]]:
+        form = self._form
+        encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
         with filesystems().open(path) as raw:
-            text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            text = io.TextIOWrapper(raw, encoding=encoding, newline="")
             try:
-                reader = csv.reader(text, strict=True)
+                reader = form.lines(text)
                 names = [name.strip() for name in next(reader, [])]
                 checked_names(names, path)
                 none = [""] * len(names)
@@ -321,7 +326,7 @@ class TableRecords(Source):
                     if not record:
                         continue
                     fits = len(record) == len(names)
-                    rows.append([field.strip() for field in record] if fits else none)
+                    rows.append(form.fields(record) if fits else none)
                     places.append(number if fits else -1)
                     number += 1
                     if len(rows) == self._rows:
@@ -332,9 +337,10 @@ class TableRecords(Source):
                         rows, places = [], []
                 if rows:
                     yield dict(zip(names, zip(*rows, strict=True), strict=True)), np.array(places)
-            except (csv.Error, UnicodeDecodeError):
+            except (csv.Error, UnicodeError):
                 raise ValueError(
-                    f"{path}: expected comma-separated text, got something else"
+                    f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, "
+                    f"got something else"
                 ) from None
 
     def _of_examples(self, path: str) -> Iterator[tuple[Mapping[str, Column], IntArray]]:
@@ -424,7 +430,7 @@ def _encoded(
 
     As `TableColumn.encode`, record by record.
     """
-    if column.categories or column.text:
+    if not column.is_number:
         distinct, inverse = _distinct(values)
         found = np.zeros((len(distinct), column.width), np.float32)
         fits = np.ones(len(distinct), bool)
@@ -480,8 +486,9 @@ def source_of(
         raise ValueError("private: expected the files of the private records, got none")
     return TableRecords(
         pattern,
-        read_schema(files.schema),
+        public.dataset.schema,
         public.dataset,
+        form=text_form(files.public, public.dataset.schema),
         label=files.label,
         owner=files.owner,
         is_private=is_private,

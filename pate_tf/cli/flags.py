@@ -133,7 +133,7 @@ def names_of(kind: type) -> list[str]:
 # The flags that name a user's own data: two tables with a schema, or two folders of images.
 
 
-NAMES = ("public", "schema", "label")
+NAMES = ("public", "schema", "label", "name", "image_size")
 
 
 def define_data_flags(*, with_private: bool) -> None:

@@ -64,6 +64,8 @@ class Dataset:
             and is no part of what makes two data sets the same.
         input_type: the type of raw inputs, which a served model takes: "uint8" (default) or
             "float32" for images, "float32" for tabular features.
+        schema: how a row of raw columns becomes these features, a `data.schema.Schema`; None where
+            inputs are brought as they are. Not compared: it makes no other data set of them.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Dataset:
     pool_size: int
     input_type: str = ""
     num_categories: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    schema: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -146,8 +149,11 @@ class Dataset:
 
         A type that the kind of inputs has by default is left out, as before there was a choice.
         """
-        fields = dataclasses.asdict(self)
-        del fields["num_categories"]
+        fields = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.compare
+        }
         if self.input_type == INPUT_TYPES[self.kind][0]:
             del fields["input_type"]
         return fields

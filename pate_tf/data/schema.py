@@ -6,10 +6,15 @@ schema and by itself alone, and a teacher's inputs can't change with another tea
 """
 
 import dataclasses
+import datetime
 import json
+import keyword
 import math
+import os
 import pathlib
+import re
 import tomllib
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -25,17 +30,20 @@ MOST_TEXT_FEATURES = 2**16
 class TableColumn:
     """One column of a table, and how it becomes features.
 
-    A number is one feature, clipped to the range. A category is a feature for each in the list, 1
-    for the one that it is. A text is many, as `data.text` makes them.
+    A number is one feature, clipped to the range, and so is a date, as its number of days
+    (`date.toordinal`). A category is a feature for each in the list, 1 for the one that it is. A
+    text is many, as `data.text` makes them.
 
     Attributes:
         name: of the column.
-        low: lowest value of a number, from public knowledge.
+        low: lowest value of a number, from public knowledge; of a date, in days.
         high: highest value.
         categories: what else it can be; empty for a number.
         other: whether there is one more feature for values that are not in the list.
         missing: what stands for an empty field; None if that is an error.
         text: how many features a text becomes, hashed n-grams of its words; 0 if it is none.
+        date: how a date is written, of %d, %m and %Y, each once; empty if it is none. ISO dates
+            are understood too, and what follows a date and a space or a T counts for nothing.
 
     Raises:
         ValueError: if range and categories don't stand together.
@@ -48,6 +56,7 @@ class TableColumn:
     other: bool = False
     missing: str | None = None
     text: int = 0
+    date: str = ""
 
     def __post_init__(self) -> None:
         expected = ""
@@ -59,6 +68,8 @@ class TableColumn:
                 expected = "each category once, got one twice"
         elif self.other:
             expected = "other with categories alone"
+        elif self.date and sorted(re.findall("%.", self.date)) != ["%Y", "%d", "%m"]:
+            expected = f"a date of %d, %m and %Y, each once, got {self.date!r}"
         elif not -math.inf < self.low < self.high < math.inf:
             expected = f"finite low < high, got {self.low} and {self.high}"
         if expected:
@@ -70,6 +81,18 @@ class TableColumn:
         if self.text:
             return self.text
         return len(self.categories) + self.other if self.categories else 1
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its fields are numbers."""
+        return not (self.categories or self.text or self.date)
+
+    @property
+    def example(self) -> str | float:
+        """A value that fits, of what the schema says: the lowest number, the first category."""
+        if self.date:
+            return datetime.date.fromordinal(int(self.low)).strftime(self.date)
+        return self.low if self.is_number else next(iter(self.categories), "")
 
     @property
     def value_range(self) -> tuple[float, float]:
@@ -101,9 +124,16 @@ class TableColumn:
         self._check(found >= 0, "a category of the schema", what, places)
         return np.eye(self.width, dtype=np.float32)[found]
 
+    def numbers(self, values: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns the number, or the days, that each field says, `[num_records]`; else NaN."""
+        if not self.date:
+            return numbers_or_nan(values)
+        return np.array([_days(value, self.date) for value in values], np.float64)
+
     def _numbers(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        numbers = numbers_or_nan(values)
-        self._check(np.isfinite(numbers), "a finite number", what, places)
+        numbers = self.numbers(values)
+        expected = f"a date {self.date}" if self.date else "a finite number"
+        self._check(np.isfinite(numbers), expected, what, places)
         return np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
 
     def _check(
@@ -115,6 +145,27 @@ class TableColumn:
                 f"{what}, {place}: {self.name}: expected {expected}, got something else; the "
                 f"schema may say `missing` for empty fields and `other` for further categories"
             )
+
+
+ISO_DATE = "%Y-%m-%d"
+_PARTS = {"%d": r"(\d{1,2})", "%m": r"(\d{1,2})", "%Y": r"(\d{4})"}
+
+
+def date_pattern(form: str) -> str:
+    """Returns a regular expression of a date and what may follow, a group for each part."""
+    parts = re.split("(%[dmY])", form)
+    return "".join(_PARTS.get(part, re.escape(part)) for part in parts) + "(?:[T ].*)?"
+
+
+def _days(text: str, form: str) -> float:
+    for each in dict.fromkeys((form, ISO_DATE)):
+        if found := re.fullmatch(date_pattern(each), text):
+            part = dict(zip(re.findall("%[dmY]", each), map(int, found.groups()), strict=True))
+            try:
+                return float(datetime.date(part["%Y"], part["%m"], part["%d"]).toordinal())
+            except ValueError:  # no day of the calendar
+                return math.nan
+    return math.nan
 
 
 def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -139,6 +190,9 @@ class Schema:
         name: of the data set; None for the public file's.
         pool_size: how many public samples form the student's pool by default; None for 70 % of
             those of the public file if some have labels, else all.
+        delimiter: what stands between the fields of a file; None as the public file has it.
+        encoding: of a file's text; None as the public file has it.
+        decimal: "." or ",", in numbers; None as the public file has it.
 
     Raises:
         ValueError: if they don't stand together.
@@ -150,6 +204,9 @@ class Schema:
     owner: str | None = None
     name: str | None = None
     pool_size: int | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -159,6 +216,10 @@ class Schema:
             raise ValueError(
                 f"classes: expected at least 2 different ones, got {list(self.classes)}"
             )
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"decimal: expected '.' or ',', got {self.decimal!r}")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise ValueError(f"delimiter: expected one character, got {self.delimiter!r}")
         for role in ("label", "owner"):
             if getattr(self, role) in names:
                 raise ValueError(f"columns.{getattr(self, role)}: expected no {role} among them")
@@ -175,14 +236,43 @@ class Schema:
             strict=True,
         )
         return Dataset(
-            name=self.name or name,
+            name=name,
             kind="text" if len(self.columns) == 1 and self.columns[0].text else "tabular",
             input_shape=(self.num_features,),
             value_range=(tuple(map(float, lows)), tuple(map(float, highs))),
             num_classes=len(self.classes),
             class_names=self.classes,
             pool_size=self.pool_size or pool_size,
+            schema=self,
         )
+
+    def input_names(self) -> dict[str, str]:
+        """Returns what a served student calls each column, by column: letters, digits and `_`.
+
+        A name of its own stays; other characters become `_`, and a name that is taken then, or
+        begins with a digit or is a word of Python, gets `column_` in front.
+        """
+        found: dict[str, str] = {}
+        for column in self.columns:
+            name = re.sub(r"[^A-Za-z0-9_]", "_", column.name)
+            while not name.isidentifier() or keyword.iskeyword(name) or name in found.values():
+                name = f"column_{name}"
+            found[column.name] = name
+        return found
+
+    def to_toml(self) -> str:
+        """Returns the schema as `read_schema` reads it, without owner and size of the pool."""
+        lines = [
+            *(
+                f"{name} = {_quoted(getattr(self, name))}"
+                for name in ("name", "label", "delimiter", "encoding", "decimal")
+                if getattr(self, name) is not None
+            ),
+            f"classes = {_quoted(self.classes)}",
+        ]
+        for column in self.columns:
+            lines += ["", f"[columns.{_key(column.name)}]", *_column_lines(column)]
+        return "\n".join(lines) + "\n"
 
     def encode_columns(
         self, fields: Mapping[str, Sequence[str]], what: str, places: Sequence[str]
@@ -234,11 +324,13 @@ def field_text(value: Any) -> str:
 
 
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is left out
-_KEYS = {"label", "classes", "owner", "name", "pool_size", "columns"}
-_COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text"}
+DATES = (ISO_DATE, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")  # that a draft knows
+_FORM = ("delimiter", "encoding", "decimal")
+_KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
+_COLUMN_KEYS = {"low", "high", "categories", "other", "missing", "text", "date"}
 
 
-def read_schema(path: pathlib.Path) -> Schema:
+def read_schema(path: str | os.PathLike[str]) -> Schema:
     """Reads a schema in TOML.
 
     Raises:
@@ -246,7 +338,7 @@ def read_schema(path: pathlib.Path) -> Schema:
         OSError: if it can't be read.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected a schema in TOML, got something else ({error})"
@@ -266,7 +358,9 @@ def schema_of(values: Mapping[str, Any]) -> Schema:
     return Schema(
         columns=tuple(_column(name, given) for name, given in columns.items()),
         classes=_texts(values.get("classes"), "classes"),
-        **{name: _typed(values.get(name), str, name) for name in ("label", "owner", "name")},
+        **{
+            name: _typed(values.get(name), str, name) for name in ("label", "owner", "name", *_FORM)
+        },
         pool_size=_typed(values.get("pool_size"), int, "pool_size"),
     )
 
@@ -280,10 +374,13 @@ def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
         raise ValueError(f"{what}: expected either low and high, or categories, or text, got {got}")
     if is_range and not ("low" in given and "high" in given):
         raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
-    types = {"low": (int, float), "high": (int, float), "text": int, "other": bool}
+    date = given.get("date", ISO_DATE if isinstance(given.get("low"), datetime.date) else None)
+    if date is not None:
+        given = {**given, "date": date, **_in_days(given, what)}
+    kinds = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "date": str}
     values: dict[str, Any] = {
         key: _typed(given[key], kind, f"{what}.{key}")
-        for key, kind in types.items()
+        for key, kind in kinds.items()
         if key in given
     }
     if "categories" in given:
@@ -291,6 +388,37 @@ def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
     if given.get("missing") is not None:
         values["missing"] = field_text(given["missing"])
     return TableColumn(name=name, **values)
+
+
+def _in_days(given: Mapping[str, Any], what: str) -> dict[str, int]:
+    """Returns low and high of a column of dates as days."""
+    for key in ("low", "high"):
+        if not isinstance(given.get(key), datetime.date):
+            raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
+    return {key: given[key].toordinal() for key in ("low", "high")}
+
+
+def _quoted(value: Any) -> str:
+    """Returns a text or texts as TOML, which reads JSON's."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _column_lines(column: TableColumn) -> list[str]:
+    """Returns a column's entries in TOML."""
+    if column.text:
+        lines = [f"text = {column.text}"]
+    elif column.categories:
+        lines = [f"categories = {_quoted(column.categories)}"]
+        lines += ["other = true  # one more, for what is not listed"] if column.other else []
+    elif column.date:
+        low, high = (datetime.date.fromordinal(int(one)) for one in (column.low, column.high))
+        lines = [f"low = {low}", f"high = {high}", f"date = {_quoted(column.date)}"]
+    else:
+        lines = [f"low = {column.low!r}", f"high = {column.high!r}"]
+    if column.missing is not None:
+        missing = column.missing if column.is_number else _quoted(column.missing)
+        lines.append(f"missing = {missing}  # stands for an empty field")
+    return lines
 
 
 def _check_keys(given: Mapping[str, Any], known: set[str], what: str) -> None:
@@ -318,6 +446,7 @@ def draft(
     label: str | None = None,
     owner: str | None = None,
     categories: Collection[str] = (),
+    form: Mapping[str, str] = types.MappingProxyType({}),
 ) -> str:
     """Returns a draft of a schema in TOML, from PUBLIC records alone; to be looked through.
 
@@ -326,6 +455,8 @@ def draft(
         label: name of the label's column, which public records need not have.
         owner: name of the owner's column.
         categories: names of columns that are categories, though they hold numbers.
+        form: how the file is written where that is not the usual: `delimiter`, `encoding` and
+            `decimal`.
 
     Raises:
         ValueError: if no column can be used.
@@ -337,6 +468,7 @@ def draft(
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
         *([f"owner = {json.dumps(owner)}"] if owner else []),
+        *(f"{name} = {_quoted(value)}" for name, value in form.items()),
     ]
     bodies = {
         name: _draft_column(values, may_be_numbers=name not in categories)
@@ -358,14 +490,20 @@ def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
     if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
-        missing = [f"missing = {low!r}  # stands for an empty field"] if has_gaps else []
+        column = TableColumn(name="", low=low, high=high, missing=repr(low) if has_gaps else None)
         is_code = 2 < len(found) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
         codes = [f"# if these are codes: categories = {json.dumps(found)}"] if is_code else []
-        return [f"low = {low!r}", f"high = {high!r}", *missing, *codes]
+        return [*_column_lines(column), *codes]
+    for form in DATES if found else ():
+        days = np.array([_days(value, form) for value in found])
+        if np.isfinite(days).all():
+            low, high = float(days.min()), float(max(days.max(), days.min() + 1.0))
+            first = datetime.date.fromordinal(int(low)).strftime(form) if has_gaps else None
+            return _column_lines(TableColumn(name="", low=low, high=high, missing=first, date=form))
     if not found or len(found) > MOST_CATEGORIES:
         return []
-    listed = json.dumps([*found, *([""] if has_gaps else [])], ensure_ascii=False)
-    return [f"categories = {listed}", "other = true  # one more, for what is not listed"]
+    listed = (*found, *([""] if has_gaps else []))
+    return _column_lines(TableColumn(name="", categories=listed, other=True))
 
 
 def _key(name: str) -> str:

@@ -1,11 +1,16 @@
 """Tables in files, comma-separated or Parquet: private on one side and public on the other."""
 
+import codecs
 import csv
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
@@ -54,6 +59,11 @@ class Table:
         for name in filter(None, (label, owner)):
             if name not in self.fields:
                 raise ValueError(f"{self.what}: expected a column {name}, got none")
+        if owner and "" in self.fields[owner]:
+            place = self.places[self.fields[owner].index("")]
+            raise ValueError(
+                f"{self.what}, {place}: {owner}: expected the owner of each record, got none"
+            )
         inputs = self._inputs(schema)
         labels = schema.encode_labels(
             self.fields[label], self.what, self.places, may_be_empty=False
@@ -67,6 +77,12 @@ class Table:
         `name` is the data set's unless the schema says it; otherwise as `private`.
         """
         inputs, labels, column = self._inputs(schema), None, label or schema.label
+        for each in schema.columns:
+            if not each.categories and not each.text:
+                numbers = each.numbers(self.fields[each.name])
+                is_outside = (numbers < each.low) | (numbers > each.high)
+                if is_outside.any():
+                    warn_of_range(f"{self.what}: {each.name}", is_outside)
         if column is not None and column in self.fields:
             labels = schema.encode_labels(
                 self.fields[column], self.what, self.places, may_be_empty=True
@@ -81,6 +97,15 @@ class Table:
         return schema.encode_columns(self.fields, self.what, self.places)
 
 
+def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
+    """Warns of public values outside of their range."""
+    warnings.warn(
+        f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are clipped "
+        f"to it; state the range that is meant",
+        stacklevel=4,
+    )
+
+
 def pool_size(num_public: int, *, has_labels: bool) -> int:
     """Returns how many public samples, from the first, form the pool by default."""
     if not has_labels:
@@ -88,17 +113,135 @@ def pool_size(num_public: int, *, has_labels: bool) -> int:
     return min(max(1, round(POOL_SHARE * num_public)), max(1, num_public - 1))
 
 
-def read_table(path: pathlib.Path) -> Table:
-    """Reads comma-separated values whose first line names the columns, or Parquet (with pyarrow).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextForm:
+    """How the text of a file of separated values is written.
+
+    Attributes:
+        delimiter: between the fields of a line.
+        encoding: as Python names it; a byte order mark of UTF-8 is skipped.
+        decimal: "." or ",", in numbers.
+    """
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    decimal: str = "."
+
+    @property
+    def unusual(self) -> dict[str, str]:
+        """What differs from the usual form, by name."""
+        usual = dataclasses.asdict(TextForm())
+        return {name: one for name, one in dataclasses.asdict(self).items() if one != usual[name]}
+
+    def lines(self, file: Iterable[str]) -> Any:
+        """Returns a `csv.reader` of a file's lines."""
+        return csv.reader(file, strict=True, delimiter=self.delimiter)
+
+    def fields(self, record: Sequence[str]) -> list[str]:
+        """Returns the fields of a line without spaces around them, numbers with a point."""
+        fields = [field.strip() for field in record]
+        if self.decimal == ".":
+            return fields
+        return [
+            field.replace(",", ".") if COMMA_NUMBER.fullmatch(field) else field for field in fields
+        ]
+
+
+COMMA_NUMBER = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+POINT_NUMBER = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
+DELIMITERS = (",", ";", "\t", "|")
+LOOKED_AT = 200  # lines of a file whose form is to be found
+
+
+def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
+    """Returns how files are written: as a schema says, else as a PUBLIC file is.
+
+    The text is UTF-8 or UTF-16 if the file is, else Windows-1252. The delimiter is that of a comma,
+    a semicolon, a tabulator and a bar with which the first lines have most fields, all as many.
+    Numbers have a decimal comma if another delimiter stands there, and some number has one and none
+    a point.
+
+    Args:
+        public: the file; Parquet is not looked at.
+        by: what it says counts more.
+
+    Raises:
+        ValueError: if the file can't be read.
+    """
+    given = {
+        name: getattr(by, name)
+        for name in ("delimiter", "encoding", "decimal")
+        if getattr(by, name, None) is not None
+    }
+    if public.suffix.lower() in PARQUET or len(given) == 3:
+        return TextForm(**given)
+    content = _bytes(public)
+    if "encoding" not in given:
+        given["encoding"] = _encoding(content)
+    try:
+        text = content.decode(given["encoding"])
+    except (UnicodeError, LookupError):
+        raise ValueError(f"{public}: expected text in {given['encoding']}, got others") from None
+    lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
+    if "delimiter" not in given:
+        given["delimiter"] = max(DELIMITERS, key=lambda one: _num_fields(lines, one))
+    if "decimal" not in given:
+        records = _records(lines, given["delimiter"])
+        fields = [field.strip() for record in records for field in record]
+        has_comma, has_point = (
+            any(pattern.fullmatch(field) for field in fields)
+            for pattern in (COMMA_NUMBER, POINT_NUMBER)
+        )
+        is_comma = given["delimiter"] != "," and has_comma and not has_point
+        given["decimal"] = "," if is_comma else "."
+    return TextForm(**given)
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{path}: expected a file that can be read, got {error.strerror}"
+        ) from None
+
+
+def _encoding(content: bytes) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        # Where both zero bytes and letters beyond ASCII are, it is no text.
+        return "utf-8" if b"\0" in content else "cp1252"
+    return "utf-8"
+
+
+def _records(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    try:
+        return [record for record in csv.reader(lines, delimiter=delimiter) if record]
+    except csv.Error:
+        return []
+
+
+def _num_fields(lines: Sequence[str], delimiter: str) -> int:
+    """Returns how many fields the first line and most lines have; 0 if these numbers differ."""
+    numbers = [len(record) for record in _records(lines, delimiter)]
+    return numbers[0] if numbers and max(set(numbers), key=numbers.count) == numbers[0] else 0
+
+
+def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
+    """Reads separated values whose first line names the columns, or Parquet (with pyarrow).
 
     Raises:
         ValueError: if the file is neither, or can't be read. The message carries no field.
     """
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path)
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+        with open(path, encoding=encoding, newline="") as file:
+            reader = form.lines(file)
             names = checked_names([name.strip() for name in next(reader, [])], path)
             records, places = [], []
             for record in filter(None, reader):
@@ -107,10 +250,13 @@ def read_table(path: pathlib.Path) -> Table:
                         f"{path}, line {reader.line_num}: expected {len(names)} fields, got "
                         f"{len(record)}"
                     )
-                records.append([field.strip() for field in record])
+                records.append(form.fields(record))
                 places.append(f"line {reader.line_num}")
-    except (csv.Error, UnicodeDecodeError):
-        raise ValueError(f"{path}: expected comma-separated text, got something else") from None
+    except (csv.Error, UnicodeError, LookupError):
+        raise ValueError(
+            f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, got "
+            f"something else"
+        ) from None
     except OSError as error:
         raise ValueError(
             f"{path}: expected a file that can be read, got {error.strerror}"

@@ -2,9 +2,10 @@
 
 Forests become plain arrays (`forest.py`). Any other estimator becomes an archive of skops: names of
 types, and their values. An archive is opened only if skops trusts every type that it names, or the
-type is a class that one of `TRUSTED_MODULES` defines; so reading it imports and calls nothing but
-NumPy, SciPy and scikit-learn. The values inside are not checked, and scikit-learn's compiled code
-relies on them: write access to `sensitive/` suffices to make a run crash.
+type is in `TRUSTED` or a class that one of `TRUSTED_MODULES` defines; so reading it imports and
+calls nothing but NumPy, SciPy and scikit-learn. The values inside are not checked, and
+scikit-learn's compiled code relies on them: write access to `sensitive/` suffices to make a run
+crash.
 """
 
 import dataclasses
@@ -44,6 +45,11 @@ TRUSTED_MODULES = (
     "sklearn.neural_network._stochastic_optimizers",
     "sklearn.tree._tree",
     "sklearn.utils._bunch",
+)
+# Beyond classes of these: what estimators hold that treat columns of categories on their own.
+TRUSTED = (
+    *("numpy.dtype", "builtins.range", "functools.partial"),
+    "sklearn.utils.validation.check_array",
 )
 
 MADE_UP = 10  # records of each class that a classifier is tried on
@@ -164,6 +170,9 @@ def check_learns(model: Named, dataset: Dataset) -> None:
     labels = np.arange(MADE_UP * dataset.num_classes) % dataset.num_classes
     low, high = (np.asarray(side, np.float64) for side in dataset.value_range)
     inputs = random.uniform(low, high, (len(labels), *dataset.input_shape))
+    # Columns that may be codes get whole numbers, which encoders of categories need.
+    is_whole = (low == np.floor(low)) & (high == np.floor(high)) & (high - low > 1)
+    inputs = np.where(is_whole, np.round(inputs), inputs)
     try:
         _fitted(model, dataset, forest.flat_rows(inputs), labels, 0)
     except Exception as error:  # of any kind
@@ -252,7 +261,7 @@ def _untrusted(archive: bytes) -> list[str]:
 def _is_trusted(name: str) -> bool:
     module, _, kind = name.rpartition(".")
     if module not in TRUSTED_MODULES:
-        return name == "numpy.dtype"
+        return name in TRUSTED
     found = getattr(importlib.import_module(module), kind, None)
     # Defined there: a module's imports are its attributes too.
     return isinstance(found, type) and found.__module__ == module

@@ -18,8 +18,9 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
+from pate_tf.data.schema import Schema
 from pate_tf.serving import signatures
-from pate_tf.serving.served import DIGESTS, EXTRA, STATEMENT, file_digests
+from pate_tf.serving.served import DIGESTS, EXTRA, KERAS, SCHEMA, STATEMENT, file_digests
 from pate_tf.serving.signatures import StudentGraph, input_spec
 
 # Requests that TensorFlow Serving puts to a student before it takes those of users.
@@ -35,29 +36,42 @@ BATCH_SIZES = (1, 16)
 def write_warm_up(path: pathlib.Path, dataset: Dataset) -> None:
     """Writes a request for each signature and batch size, as a TFRecord of `PredictionLog`s.
 
-    The inputs are zeros, or empty texts, so that nothing about data is in them.
+    The inputs are zeros, empty texts, or what a schema says first of each column, so that nothing
+    about data is in them.
     """
     with tf.io.TFRecordWriter(str(path)) as records:
         for size in BATCH_SIZES:
-            is_text = dataset.kind == "text"
-            inputs = (
-                np.full(size, b"", object)
-                if is_text
-                else np.zeros([size, *dataset.input_shape], dataset.input_type)
-            )
-            name_of_input = signatures.TEXT if is_text else dataset.input_name
-            examples = [signatures.serialized_example(raw, dataset) for raw in inputs]
-            for signature, name, values in (
-                (signatures.SERVING_DEFAULT, name_of_input, inputs),
-                (signatures.SERIALIZED_EXAMPLES, signatures.EXAMPLES, examples),
+            inputs, raw = _warm_up_inputs(dataset, size)
+            examples = [signatures.serialized_example(one, dataset) for one in raw]
+            for signature, tensors in (
+                (signatures.SERVING_DEFAULT, inputs),
+                (signatures.SERIALIZED_EXAMPLES, {signatures.EXAMPLES: examples}),
             ):
                 request = predict_pb2.PredictRequest()
                 request.model_spec.name = "student"
                 request.model_spec.signature_name = signature
-                request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
+                for name, values in tensors.items():
+                    request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
                 log = prediction_log_pb2.PredictLog(request=request)
                 record = prediction_log_pb2.PredictionLog(predict_log=log)
                 records.write(record.SerializeToString())
+
+
+def _warm_up_inputs(dataset: Dataset, size: int) -> tuple[dict[str, Any], Any]:
+    """Returns the tensors of a request by name, and the same inputs one by one."""
+    if dataset.kind == "text":
+        texts = np.full(size, b"", object)
+        return {signatures.TEXT: texts}, texts
+    schema: Schema | None = dataset.schema
+    if schema is None:
+        zeros = np.zeros([size, *dataset.input_shape], dataset.input_type)
+        return {dataset.input_name: zeros}, zeros
+    row = {column.name: column.example for column in schema.columns}
+    tensors = {
+        name: np.full(size, row[column], None if isinstance(row[column], str) else np.float32)
+        for column, name in schema.input_names().items()
+    }
+    return tensors, [row] * size
 
 
 def export_student(
@@ -71,8 +85,9 @@ def export_student(
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
-    `assets.extra` the warm-up requests, the privacy statement, what `formats` asks for, and digests
-    of files for `matches_statement`.
+    `assets.extra` the warm-up requests, the privacy statement, `student.keras` where the student is
+    a Keras model, `schema.toml` where a table has a schema, what `formats` asks for, and digests of
+    files for `matches_statement`.
 
     Args:
         model: from raw inputs to logits.
@@ -101,6 +116,10 @@ def export_student(
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
                 write_warm_up(extra / WARM_UP, dataset)
+                if dataset.schema is not None:
+                    artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
+                if isinstance(model, keras.Model):
+                    model.save(extra / KERAS)
                 write_formats(graph, extra, formats)
                 artifacts.write_json(extra / DIGESTS, file_digests(temporary))
             return target

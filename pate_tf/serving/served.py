@@ -16,6 +16,8 @@ EXTRA = "assets.extra"
 STATEMENT = "privacy_statement.json"
 DIGESTS = "digests.json"
 GRAPH = "saved_model.pb"
+KERAS = "student.keras"
+SCHEMA = "schema.toml"
 
 
 def load_student(folder: pathlib.Path) -> Any:
@@ -81,15 +83,16 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
         folder: a SavedModel, with other formats of it in `assets.extra`.
 
     Returns:
-        Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `student.onnx` and
-        `student.tflite` where they are.
+        Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `schema.toml`,
+        `student.keras`, `student.onnx` and `student.tflite` where they are.
 
     Raises:
         ValueError: if there is no SavedModel.
     """
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: expected a SavedModel in {folder}, got none")
-    paths = [folder / GRAPH, *sorted((folder / EXTRA).glob("student.*"))]
+    extra = folder / EXTRA
+    paths = [folder / GRAPH, *sorted([*extra.glob("student.*"), *extra.glob(SCHEMA)])]
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths

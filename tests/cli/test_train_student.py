@@ -475,6 +475,7 @@ def test_teachers_from_elsewhere_have_one_ledger(tmp_path):
     votes = np.tile(public.labels[:40], (60, 1))
     np.save(tmp_path / "votes.npy", votes)
     flags = ("--teachers=votes.npy", "--queries=40", "--max_steps=20", "--lap_scale=5")
+    flags = (*flags, "--nb_teachers=60")
     refused = run_script(SCRIPT, *flags, folder=tmp_path)
     assert_one_line(refused)
     assert "teachers: expected --teachers_dir as well" in refused.err
@@ -498,7 +499,8 @@ def test_labels_of_a_part_of_the_pool_do_not_go_with_later_queries(tmp_path):
     public = catalogue.load_public("digits")
     np.save(tmp_path / "votes.npy", np.tile(public.labels[:390], (60, 1)))
     flags = ("--teachers=votes.npy", "--teachers_dir=their", "--query_strategy=uncertain")
-    ended = run_script(SCRIPT, *flags, "--queries=60", "--query_rounds=3", folder=tmp_path)
+    asked = ("--queries=60", "--query_rounds=3", "--nb_teachers=60")
+    ended = run_script(SCRIPT, *flags, *asked, folder=tmp_path)
     assert_one_line(ended)
     assert "query_strategy: expected labels of the whole pool for uncertain" in ended.err
     assert not list(tmp_path.rglob("ledger.sqlite3"))
@@ -575,6 +577,7 @@ def test_distillation_of_teachers_who_answer_with_labels_alone_is_one_line(tmp_p
         SCRIPT,
         "--teachers=votes.npy",
         "--teachers_dir=their",
+        "--nb_teachers=60",
         "--queries=40",
         "--student=distillation",
         "--non_private_comparison",

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from pate_tf.data import image_folders
 
@@ -64,13 +65,11 @@ def test_what_does_not_fit_is_refused_without_a_private_name(tmp_path):
         draw(tmp_path / "public", name, number=2)
     public = image_folders.load_public(tmp_path / "public")
     draw(tmp_path / "other_class", "hidden", number=1)
-    draw(tmp_path / "other_shape", "cat", number=1, shape=(9, 8))
     draw(tmp_path / "broken", "cat", number=1)
     (tmp_path / "broken" / "cat" / "hidden.png").write_bytes(b"something else")
     (tmp_path / "empty").mkdir()
     for name, told in (
         ("other_class", "expected folders of the classes cat, dog alone"),
-        ("other_shape", "got another shape"),
         ("broken", "got a broken one"),
         ("empty", "expected images"),
         ("nosuch", "expected a folder of images"),
@@ -88,3 +87,48 @@ def test_a_public_folder_without_classes_or_images_is_refused(tmp_path):
         image_folders.load_public(tmp_path / "loose")
     with pytest.raises(ValueError, match="expected images"):
         image_folders.load_public(tmp_path / "empty")
+
+
+def test_images_as_people_have_them(tmp_path):
+    """Unequal sizes, gray and coloured, transparent, 16 bits, turned by EXIF, PNG and JPEG."""
+    public, private = tmp_path / "public", tmp_path / "private"
+    for folder in (public / "cat", public / "dog", private / "cat", private / "dog"):
+        folder.mkdir(parents=True)
+    half = np.zeros((40, 60, 3), np.uint8)
+    half[:20] = 250, 20, 20  # red above
+    Image.fromarray(half).save(public / "cat" / "a.jpg", quality=95)
+    Image.fromarray(half[:, :40]).convert("RGBA").save(public / "cat" / "b.png")
+    Image.fromarray(half[..., 0]).save(public / "dog" / "c.png")
+    with pytest.raises(ValueError, match="got 2 different ones; `image_size` scales"):
+        image_folders.load_public(public)
+    found = image_folders.load_public(public, size=image_folders.size_of("8x12"))
+    assert found.dataset.input_shape == (8, 12, 3)  # one has colours
+    for image in found.inputs:
+        assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
+    turned, exif = Image.fromarray(half), Image.Exif()
+    exif[0x0112] = 6  # it lies on its left side: to be turned by 90 degrees
+    turned.transpose(Image.Transpose.ROTATE_90).save(
+        private / "cat" / "d.jpg", exif=exif, quality=95
+    )
+    Image.fromarray(half[..., 0].astype(np.uint16) << 8).save(private / "dog" / "e.png")
+    Image.fromarray(half).quantize(4).save(private / "dog" / "f.png")
+    records = image_folders.load_private(private, found)
+    for image in records.inputs:
+        assert (image[:3, :, 0] > 200).all() and (image[5:, :, 0] < 50).all()
+
+
+def test_images_are_gray_if_all_public_ones_are(tmp_path):
+    for name in ("cat", "dog"):
+        draw(tmp_path / "public", name, number=2)
+        (tmp_path / "private" / name).mkdir(parents=True)
+    Image.new("RGB", (8, 8), (0, 200, 0)).save(tmp_path / "private" / "cat" / "green.png")
+    public = image_folders.load_public(tmp_path / "public")
+    records = image_folders.load_private(tmp_path / "private", public)
+    assert records.inputs.shape == (1, 8, 8, 1)
+    assert (records.inputs == 117).all()  # 0.587 of green
+
+
+@pytest.mark.parametrize("text", ["", "0", "8x", "x8", "8x8x3", "5000", "-3", "8.5"])
+def test_image_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match="image_size: expected a side or HEIGHTxWIDTH"):
+        image_folders.size_of(text)

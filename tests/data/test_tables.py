@@ -1,13 +1,16 @@
 """Tables of a user's own: comma-separated values and Parquet."""
 
+import datetime
+import tomllib
+
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from pate_tf.api.data import Data
+from pate_tf.api.data import Data, draft_schema
 from pate_tf.data import tables
-from pate_tf.data.schema import schema_of
+from pate_tf.data.schema import draft, read_schema, schema_of
 
 SCHEMA = schema_of(
     {
@@ -82,7 +85,7 @@ def test_parquet_is_read_as_the_same_table(tmp_path):
         ("patient,age,sex,diagnosis\na,39,F,\n", "line 2: label: expected one of well, ill"),
         ("patient,age,sex,diagnosis\na,39,hidden,ill\n", "line 2: sex: expected a category"),
         ("patient,age,sex,diagnosis\na,hidden,F,ill\n", "line 2: age: expected a finite number"),
-        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "expected comma-separated text"),
+        ('patient,age,sex,diagnosis\na,39,"F,ill\n', "expected text in utf-8, separated by ','"),
     ],
     ids=str,
 )
@@ -100,7 +103,7 @@ def test_what_is_no_table_is_one_line(tmp_path):
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"something else")
     for path, told in (
-        (binary, "expected comma-separated text"),
+        (binary, "expected text in utf-8, separated by ','"),
         (broken, "expected Parquet"),
         (tmp_path / "nosuch.csv", "can be read"),
         (tmp_path, "can be read"),
@@ -203,7 +206,6 @@ def test_small_whole_numbers_are_warned_of_unless_they_are_said_to_be_numbers(re
     [
         ({"categories": {7: 3}}, "categories: expected columns from 0 to 1, got 7"),
         ({"categories": {0: 2}}, r"x_public, row 1: column 0: expected a category of the schema"),
-        ({"categories": {0: 3}, "value_range": (0, 1)}, "x_public: column 1: expected numbers in"),
         ({"categories": {0: 3}, "value_range": None}, "value_range: expected the lowest"),
         ({"categories": {0: 3}, "kind": "image"}, "categories: expected with tables"),
     ],
@@ -212,3 +214,96 @@ def test_small_whole_numbers_are_warned_of_unless_they_are_said_to_be_numbers(re
 def test_categories_that_do_not_fit_are_one_line(options, told):
     with pytest.raises(ValueError, match=told):
         from_arrays(ROWS, **{"value_range": (0, 2), **options})
+
+
+# Files as people have them.
+
+GERMAN = "Größe;Stand;Urteil\n1,82;ledig;ja\n-0,5;verheiratet;nein\n1e3;ledig;\n"
+OF_GERMAN = {
+    "label": "Urteil",
+    "classes": ["ja", "nein"],
+    "columns": {
+        "Größe": {"low": -1, "high": 2},
+        "Stand": {"categories": ["ledig", "verheiratet"]},
+    },
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_how_a_file_is_written_is_found_from_the_public_one(tmp_path, encoding, delimiter):
+    text = GERMAN.replace(";", delimiter)
+    (tmp_path / "public.csv").write_text(text, encoding=encoding)
+    (tmp_path / "private.csv").write_text(text[:-1] + "ja\n", encoding=encoding)
+    form = tables.text_form(tmp_path / "public.csv")
+    assert (form.delimiter, form.decimal) == (delimiter, ",")
+    draft_schema(tmp_path / "public.csv", tmp_path / "drafted.toml", label="Urteil")
+    drafted = read_schema(str(tmp_path / "drafted.toml"))
+    assert (drafted.delimiter, drafted.decimal) == (delimiter, ",")
+    schema = schema_of(OF_GERMAN)
+    (tmp_path / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+    with pytest.warns(UserWarning, match="Größe: 33.33% of the values are outside"):
+        data = Data.from_csv(
+            tmp_path / "private.csv", tmp_path / "public.csv", schema=tmp_path / "schema.toml"
+        )
+    expected = np.array([[1.82, 1, 0], [-0.5, 0, 1], [2, 1, 0]], np.float32)
+    np.testing.assert_array_equal(data.private.inputs, expected)
+    assert data.private.labels.tolist() == [0, 1, 0]
+    assert len(data.pool) + len(data.held_out) == 3
+
+
+def test_what_a_schema_says_of_files_counts_more(tmp_path):
+    path = write(tmp_path, "public.csv", "a;b\n1,5;x\n")
+    said = schema_of({**OF_GERMAN, "delimiter": ",", "decimal": "."})
+    form = tables.text_form(path, said)
+    assert (form.delimiter, form.encoding, form.decimal) == (",", "utf-8", ".")
+    for wrong in ({"decimal": "x"}, {"delimiter": ";;"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected"):
+            schema_of({**OF_GERMAN, **wrong})
+    (tmp_path / "bad.csv").write_bytes(b"a;b\n\xff\xfe;1\n")
+    with pytest.raises(ValueError, match="expected text in utf-8"):
+        tables.text_form(tmp_path / "bad.csv", schema_of({**OF_GERMAN, "encoding": "utf-8"}))
+
+
+def test_an_empty_owner_is_refused_with_its_line(tmp_path):
+    public = read_public(tmp_path, PUBLIC)
+    with pytest.raises(ValueError, match="line 3: patient: expected the owner of each record"):
+        read_private(tmp_path, "patient,age,sex,diagnosis\na,39,F,ill\n,20,M,well\n", public)
+
+
+def test_dates_are_days(tmp_path):
+    columns = {
+        "since": {"low": datetime.date(2020, 1, 1), "high": datetime.date(2021, 1, 1)},
+        "born": {
+            "low": datetime.date(1900, 1, 1),
+            "high": datetime.date(2000, 1, 1),
+            "date": "%d.%m.%Y",
+            "missing": datetime.date(1950, 1, 1),
+        },
+    }
+    schema = schema_of({"classes": ["0", "1"], "columns": columns})
+    days = schema.encode({"since": "2020-02-29T10:00", "born": ""})
+    expected = [datetime.date(2020, 2, 29), datetime.date(1950, 1, 1)]
+    assert days.tolist() == [one.toordinal() for one in expected]
+    days = schema.encode({"since": datetime.date(2024, 1, 1), "born": "1.2.1903"})
+    expected = [datetime.date(2021, 1, 1), datetime.date(1903, 2, 1)]  # clipped
+    assert days.tolist() == [one.toordinal() for one in expected]
+    with pytest.raises(ValueError, match=r"born: expected a date %d.%m.%Y, got something else"):
+        schema.encode({"since": "2020-02-29", "born": "30.2.1903"})
+    for wrong in ({"date": "%d.%m"}, {"date": "%Y-%m-%d", "low": 3}):
+        with pytest.raises(ValueError, match=r"born.*: expected"):
+            schema_of({"classes": ["0", "1"], "columns": {"born": {**columns["born"], **wrong}}})
+    drafted = schema_of(
+        tomllib.loads(draft({"born": ["1.2.1903", "", "13.12.1950"], "y": ["1", "0", "1"]}))
+        | {"classes": ["0", "1"]}
+    )
+    born = drafted.columns[0]
+    assert (born.date, born.missing) == ("%d.%m.%Y", "01.02.1903")
+
+
+def test_values_out_of_range_are_clipped_in_arrays_as_in_files():
+    rows = np.array([[0.0, -5.0], [1.0, 7.0], [0.0, 1.0], [1.0, 2.0]])
+    for categories in ({}, {0: 2}):
+        with pytest.warns(UserWarning, match="are outside of their range and are clipped"):
+            data = from_arrays(rows, value_range=(0, 2), categories=categories)
+        assert data.private.inputs[:, -1].tolist() == [0, 2, 1, 2]

@@ -1,6 +1,7 @@
 """Classifiers of scikit-learn as teachers: against twins, in processes, and no code in files."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import pickle
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 import skops.io
 from script_processes import REPOSITORY, run_script, start_script
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
+import pate_tf
 from pate_tf.api import teacher_training
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -148,10 +150,35 @@ def test_no_record_stops_a_run_or_makes_it_warn(tmp_path):
         np.testing.assert_array_equal(labels[teacher], expected)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: HistGradientBoostingClassifier(categorical_features=[0, 1], max_iter=5),
+        lambda: make_pipeline(OneHotEncoder(categories=[range(5)] * 3), LogisticRegression()),
+    ],
+)
+def test_classifiers_of_categories_are_stored_and_vote(tmp_path, build):
+    random = np.random.default_rng(0)
+    rows = random.integers(0, 5, (400, 3)).astype(np.float32)
+    labels = (rows[:, 0] == 3).astype(int)
+    data = pate_tf.Data.from_arrays(
+        *(rows[:300], labels[:300], rows[300:], labels[300:]),
+        num_classes=2,
+        value_range=(0, 4),
+        categories={},
+    )
+    teachers = pate_tf.Teachers(lambda dataset: build(), num_teachers=3, directory=tmp_path)
+    teachers.fit(data.private)
+    stored = pate_tf.Teachers.load(tmp_path)
+    votes = stored.votes(data.pool)
+    assert (votes == labels[300 : 300 + len(data.pool)]).mean() > 0.9
+
+
 def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     arrays = artifacts.read_arrays(trained / scikit_learn.FILE)
     description = artifacts.read_json(trained / kinds.DESCRIPTION)
     untrusted = skops.io.dumps(FunctionTransformer(print))
+    partly = skops.io.dumps(FunctionTransformer(functools.partial(print, 1)))
     artifacts.write_json(tmp_path / kinds.DESCRIPTION, description)
 
     def load_with(changes: dict[str, np.ndarray]) -> None:
@@ -178,7 +205,7 @@ def test_objects_and_wrong_arrays_are_refused(trained, tmp_path):
     ):
         with pytest.raises(ValueError, match="teachers: expected a complete ensemble"):
             load_with(changes)
-    for content in (pickle.dumps(Payload()), untrusted):
+    for content in (pickle.dumps(Payload()), untrusted, partly):
         broken = {f"{teacher}/0": np.frombuffer(content, np.uint8) for teacher in range(6)}
         artifacts.write_arrays(tmp_path / scikit_learn.FILE, broken)
         with pytest.raises(ValueError, match="teachers: expected a complete ensemble") as caught:
