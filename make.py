@@ -20,7 +20,7 @@ PYTHON = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
 # Each line is a step: commands that run side by side.
 DEMO = [("-m pate_tf.cli.demo",)]
 DEMO_SILOS = [("-m pate_tf.cli.demo_silos",)]
-RUFF = ("-m ruff check .", "-m ruff format --check .")
+LINT = ("-m ruff check .", "-m ruff format --check .", "-m codespell_lib")
 MYPY = "-m mypy"
 SPHINX = "-m sphinx --quiet --fail-on-warning --keep-going docs build/docs"
 # By file and in order, so that what a file prepares is prepared once, and small files come last.
@@ -35,9 +35,9 @@ JOBS = {
         DEMO_SILOS,
     ),
     "docs": ("the guide, in build/docs", "[docs]", [(SPHINX,)]),
-    "test": ("linters, types, the guide and tests", "[docs,test]", [RUFF, (MYPY, SPHINX, *TEST)]),
+    "test": ("linters, types, the guide and tests", "[docs,test]", [LINT, (MYPY, SPHINX, *TEST)]),
     "long": ("the tests that take too long for every day", "[test]", [LONG]),
-    "lint": ("linters and types alone", "[test]", [RUFF, (MYPY,)]),
+    "lint": ("linters and types alone", "[test]", [LINT, (MYPY,)]),
 }
 
 

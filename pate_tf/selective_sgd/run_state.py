@@ -150,7 +150,7 @@ class ChargedRun:
                 ledger.replace_budget(target, delta)
             if noted.debit is None:
                 if ledger.was_reset:
-                    self._make_room(ledger, charge)
+                    self._raise_budget(ledger, charge)
                 noted = _Noted(debit=ledger.debit(charge, secure_noise=secure_noise))
         self._noted = noted
         if round_number > noted.round:
@@ -158,7 +158,7 @@ class ChargedRun:
             self.note(round_number, token)
         return self.facts()
 
-    def _make_room(self, ledger: Ledger, charge: Training) -> None:
+    def _raise_budget(self, ledger: Ledger, charge: Training) -> None:
         """Raises the budget for what is charged again, if that was acknowledged."""
         charges, delta = ledger.charges + Counter({charge: 1}), ledger.delta
         if ledger.epsilon_budget is None or fits(charges, delta, ledger.epsilon_budget):
