@@ -1,18 +1,13 @@
 """How Sphinx builds the guide: `python3 make.py docs` writes it to build/docs."""
 
 import pathlib
-import pkgutil
 import re
 import sys
 from typing import Any
 
-from docutils import nodes
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 HERE = pathlib.Path(__file__).resolve().parent
-PACKAGE = HERE.parent / "pate_tf"
 ARRAY = re.compile(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[(\w+)\]\]")
 sys.path.insert(0, str(HERE.parent))
 
@@ -30,29 +25,6 @@ autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"
 napoleon_use_ivar = True  # `Attributes:` of a dataclass describes its fields
 napoleon_attr_annotations = False
-
-
-GENERATED = ("_pb2", "_pb2_grpc")
-
-
-class Package(SphinxDirective):
-    """Documents all files of a package: `{package} ledger`."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Puts a section for each file where the directive stands."""
-        name = self.arguments[0]
-        folder = PACKAGE / name
-        found = (one.name for one in pkgutil.iter_modules([str(folder)]))
-        files = sorted(one for one in found if not one.endswith(GENERATED))
-        lines = [f".. automodule:: pate_tf.{name}", "   :no-members:" if files else "", ""]
-        for file in files:
-            full = f"pate_tf.{name}.{file}"
-            lines += [full, "-" * len(full), "", f".. automodule:: {full}", ""]
-        return self.parse_text_to_nodes(
-            StringList(lines, source="package"), allow_section_headings=True
-        )
 
 
 def from_markdown(
@@ -82,7 +54,6 @@ def is_scikit_learns(
 
 def setup(app: Sphinx) -> None:
     """Adds what the pages need beyond Sphinx."""
-    app.add_directive("package", Package)
     app.connect("autodoc-process-docstring", from_markdown, priority=100)
     app.connect("autodoc-process-signature", with_short_arrays)
     app.connect("autodoc-skip-member", is_scikit_learns)

@@ -150,6 +150,12 @@ def from_fields(kind: Callable[..., Kind], values: Mapping[str, Any]) -> Kind:
 class Cost:
     """What a charge costs, whatever the data. Publishable.
 
+    >>> import pate_tf
+    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(20.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> print(pate_tf.Cost(charge=mechanism, number=100, epsilon=epsilon, delta=1e-5).in_words())
+    epsilon 2.138 at delta 1e-05 for every record, whatever the data: 100 ...
+
     Attributes:
         charge: what was charged.
         number: how often.

@@ -88,6 +88,10 @@ class PlannedRelease:
     The ledger keeps it from when it is opened. With mechanism, number of labels, classes and
     teachers, all public, it decides the `ReleasePlan`.
 
+    >>> import pate_tf
+    >>> pate_tf.PlannedRelease(profile=0.9).release
+    'log_cost'
+
     Attributes:
         release: "log_cost" (a sanitised epsilon) or "smooth_sensitivity".
         profile: lead of the first class over the second, as a share of the teachers, in the
@@ -403,6 +407,11 @@ class Candidate:
 class Recommendation:
     """Mechanisms compared within one budget, the recommended one first. Public.
 
+    >>> import pate_tf
+    >>> found = pate_tf.recommend(target_epsilon=2.0, num_teachers=250, num_classes=10)
+    >>> found.candidates[0].mechanism == found.mechanism
+    True
+
     Attributes:
         target: what the labels may cost.
         assumed: the votes that are assumed.
@@ -625,6 +634,8 @@ def recommend(
     >>> plan.mechanism.name, plan.num_queries
     ('gaussian_noisy_max', 50)
     >>> print(plan)  # the comparison, and what to type
+    Plan for epsilon 2 at delta 1e-05, for every record, and 50 queries
+    ...
 
     Args:
         target_epsilon: the most that the labels may cost together.

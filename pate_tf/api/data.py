@@ -334,6 +334,12 @@ def reordered(samples: PublicExamples, pool_size: int, seed: int) -> PublicExamp
 class Data:
     """Private records, and the public samples that a student learns from.
 
+    >>> import numpy as np, pate_tf
+    >>> x, y = np.random.default_rng(0).uniform(size=(90, 3)), np.arange(90) % 2
+    >>> data = pate_tf.Data.from_arrays(x, y, x, num_classes=2, value_range=(0, 1))
+    >>> len(data.private), data.dataset.kind
+    (90, 'tabular')
+
     Attributes:
         private: SENSITIVE; the labelled records that teachers share out. Its `repr` shows shapes
             alone.

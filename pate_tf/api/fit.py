@@ -25,6 +25,15 @@ from pate_tf.queries.labels import Labels
 class Fitted:
     """What `fit` returns.
 
+    >>> import pate_tf
+    >>> data = pate_tf.datasets.load("digits")
+    >>> sums = pate_tf.FeatureSums(directory=folder / "fitted", representation="raw")
+    >>> fitted = pate_tf.fit(
+    ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums,
+    ...     student=pate_tf.Student("supervised", steps=20))
+    >>> fitted.student.predict(data.held_out).shape, fitted.cost.unit
+    ((197,), 'record')
+
     Attributes:
         student: public: a classifier that learnt from the labels and the public pool alone.
         labels: public: the noisy labels, with what they cost.

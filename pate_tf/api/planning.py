@@ -49,7 +49,12 @@ _SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sum
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanSettings(Settings):
-    """What a comparison of methods is made from. Public, all of it stated by the user."""
+    """What a comparison of methods is made from. Public, all of it stated by the user.
+
+    >>> import pate_tf
+    >>> pate_tf.PlanSettings(epsilon=0.25, num_teachers=250, num_records=60_000).unit
+    'record'
+    """
 
     epsilon: float = setting(
         group="privacy", above=0.0, help="What the release may cost at --delta, whatever the data."
@@ -138,6 +143,12 @@ class PlanSettings(Settings):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodComparison:
     """Both methods within one epsilon, and all mechanisms of the first. Public.
+
+    >>> import pate_tf
+    >>> found = pate_tf.compare_methods(pate_tf.PlanSettings(
+    ...     epsilon=0.25, num_teachers=250, num_records=60_000))
+    >>> found.method
+    'feature_sums'
 
     Attributes:
         asked: what the comparison was made from.

@@ -37,6 +37,11 @@ Stated = TypeVar("Stated", bound=PrivacyStatement)
 class Published(Generic[Stated]):
     """A student with the statement that goes with it. Public.
 
+    >>> import pate_tf
+    >>> published = pate_tf.publish(student, folder / "released")
+    >>> published.student_folder.name.isdigit(), published.statement.unit
+    (True, 'record')
+
     Attributes:
         statement: what the student's labels cost.
         student_folder: the exported version.

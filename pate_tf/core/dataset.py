@@ -45,6 +45,12 @@ def check_num_classes(num_classes: int) -> None:
 class Dataset:
     """What is publicly known of a data set; nothing else knows a shape or a number of classes.
 
+    >>> import pate_tf
+    >>> pate_tf.Dataset(
+    ...     name="visits", kind="tabular", input_shape=(2,), num_classes=2, pool_size=400,
+    ...     value_range=((18.0, 80.0), (90.0, 200.0))).input_type
+    'float32'
+
     Attributes:
         name: the name in the catalogue.
         kind: "image", "tabular" or "text": strings, as the features that `data.text` makes of them;

@@ -38,7 +38,12 @@ def fault_point(name: str) -> None:
 
 
 class LedgerError(Exception):
-    """The ledger can't be used as asked: damaged, not writable, or of another version."""
+    """The ledger can't be used as asked: damaged, not writable, or of another version.
+
+    >>> import pate_tf
+    >>> issubclass(pate_tf.BudgetExceeded, pate_tf.LedgerError)
+    True
+    """
 
 
 class EnsembleMismatch(LedgerError):  # noqa: N818
@@ -64,6 +69,17 @@ class BudgetExceeded(LedgerError):  # noqa: N818
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerRow:
     """One row of a store. Rows are ordered by sequence; clocks may go backwards.
+
+    >>> import numpy as np, pate_tf
+    >>> data = pate_tf.datasets.load("digits")
+    >>> teachers = pate_tf.Teachers.from_votes(np.zeros((9, 20), int), directory=folder / "few")
+    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(1.0)
+    >>> with pate_tf.Labeller(teachers, mechanism, epsilon_budget=2.5, delta=1e-5) as labeller:
+    ...     try:
+    ...         labels = labeller.label(data.pool, num_queries=20)
+    ...     except pate_tf.BudgetExceeded as error:
+    ...         print(error.num_affordable)
+    1
 
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.

@@ -40,6 +40,11 @@ DEFAULT_PLAN = PlannedRelease()
 class Spending:
     """What all debits of one or several ledgers cost together, releases included.
 
+    >>> import pate_tf
+    >>> with pate_tf.Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+    ...     labeller.spent().epsilon <= 8.0
+    True
+
     Attributes:
         epsilon: data-independent epsilon at `delta`, both directions, worst case over all data.
         delta: the delta it holds at.

@@ -239,6 +239,11 @@ class Labels:
 def load_labels(folder: str | os.PathLike[str], pool: Pool, *, labeller: Any = None) -> Labels:
     """Reads labels that `Labels.save` wrote.
 
+    >>> import pate_tf
+    >>> stored = pate_tf.load_labels(folder / "labels", data.pool)
+    >>> stored.cost.delta
+    1e-05
+
     Args:
         folder: where they lie.
         pool: the pool that they are of.

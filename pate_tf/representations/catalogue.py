@@ -300,6 +300,12 @@ class Representation:
     and on public values alone, never on private records: of a model of your own you vouch for that,
     and the privacy statement says so.
 
+    >>> import pate_tf
+    >>> data = pate_tf.datasets.load("digits")
+    >>> features = pate_tf.Representation("raw").fit(data.pool).transform(data.pool.inputs[:5])
+    >>> len(features)
+    5
+
     Attributes:
         source: what settings, flags and run folders call it: a name, or a function.
         encoder_: after `fit`, what maps raw inputs to features.

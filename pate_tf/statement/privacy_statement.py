@@ -79,6 +79,11 @@ class PrivacyStatement(ABC):
     adds fields, and by its methods what the page says; its numbers are fields, and all sentences
     follow from them.
 
+    >>> import pate_tf
+    >>> statement = pate_tf.publish(student, folder / "released").statement
+    >>> statement.to_markdown().startswith("# Privacy statement")
+    True
+
     Attributes:
       system: kind of statement: "labels", "silos" or "shared training".
       dataset: name of the data set.

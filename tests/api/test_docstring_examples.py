@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 import pate_tf
 from pate_tf.representations import contrastive
 
+MECHANISMS = ("noisy_max", "confident_gaussian_noisy_max", "feature_sums", "stability_gate")
 MODULES = (
     *("api.data", "api.datasets", "api.teachers", "api.labeller", "queries.labels"),
-    *("api.student", "api.feature_sums", "api.fit", "api.planning"),
+    *("api.student", "api.publishing", "statement.privacy_statement", "api.feature_sums"),
+    *("ledger.ledger", "ledger.chain", "api.fit", "api.planning", "api.classifier"),
+    *("representations.catalogue", "core.dataset", "accounting.charge", "accounting.planning"),
+    *(f"accounting.mechanisms.{name}" for name in MECHANISMS),
 )
 
 
@@ -48,9 +53,9 @@ def test_examples_give_what_they_say(module, names):
 
 
 def test_every_class_and_function_of_the_public_api_has_an_example():
-    shown = ("Data", "Teachers", "Labeller", "Labels", "Student", "publish", "recommend")
-    for name in shown:
-        value = getattr(pate_tf, name)
-        methods = [getattr(value, each, None) for each in ("from_arrays", "from_votes")]
-        texts = [each.__doc__ or "" for each in (value, *filter(None, methods))]
-        assert any(">>>" in text for text in texts), name
+    public = {name: getattr(pate_tf, name) for name in pate_tf.__all__}
+    texts = {name: one.__doc__ for name, one in public.items() if not inspect.ismodule(one)}
+    assert [name for name, text in texts.items() if ">>>" not in text] == []
+    assert {one.__module__.removeprefix("pate_tf.") for one in map(public.get, texts)} <= set(
+        MODULES
+    )

@@ -59,6 +59,13 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
     discrete Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that
     passed the test.
 
+    >>> import pate_tf
+    >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
+    ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    1.2
+
     Attributes:
         threshold: in votes.
         sigma_threshold: standard deviation of the noise of the test, in votes.
@@ -207,6 +214,13 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     teachers, the first that pass; the test of every query is charged, and label_share of a label.
     What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7). Noises are discrete
     Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that passed.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.InteractiveGaussianNoisyMax(
+    ...     threshold=200.0, sigma_threshold=150.0, sigma=40.0, label_share=0.2)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    0.56
 
     Attributes:
         threshold: in votes.

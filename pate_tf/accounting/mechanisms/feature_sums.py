@@ -45,6 +45,10 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     shared out to teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al.
     2016.
 
+    >>> import pate_tf
+    >>> round(pate_tf.GaussianFeatureSums(61.5).composed_epsilon(1, delta=1e-5), 3)
+    0.1
+
     Attributes:
         sigma: standard deviation of the noise on each number, in lengths of a record's vector.
     """
@@ -105,6 +109,10 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     A record adds 1 in the cell of its cluster and its class; an owner's records add at most 1
     together. Replacing a record, or an owner, moves the table by at most 2 in the L1 norm, so that
     noise of scale b costs a pure epsilon of 2 / b at delta 0 (Proposition D9).
+
+    >>> import pate_tf
+    >>> round(pate_tf.LaplaceClusterCounts(scale=20.0, num_clusters=50).pure_epsilon, 3)
+    0.1
 
     Attributes:
         scale: b of the discrete Laplace noise, in records.

@@ -174,6 +174,12 @@ class ExponentialMechanism(PureNoisyMax):
     """Draws a class with probability proportional to e^{gamma count}.
 
     docs/proofs/theory.md, Proposition D3.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.ExponentialMechanism.of_scale(20.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    2.15
     """
 
     name: ClassVar[str] = "exponential_mechanism"
@@ -234,6 +240,12 @@ class PermuteAndFlip(PureNoisyMax):
     """Visits classes in random order and accepts one with probability e^{-gamma (max - count)}.
 
     The same law as adding exponential noise of rate gamma (docs/proofs/theory.md, Proposition D2).
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.PermuteAndFlip.of_scale(20.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    4.31
     """
 
     name: ClassVar[str] = "permute_and_flip"
@@ -282,6 +294,12 @@ class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
 
     Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
     Papernot et al. 2017; docs/proofs/theory.md, Proposition D1.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(20.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    2.14
     """
 
     name: ClassVar[str] = "laplace_noisy_max"
@@ -361,6 +379,12 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
     (docs/proofs/theory.md, Proposition D4). It lies between the continuous variable minus and plus
     one step in stochastic order, so that a difference of two is below the continuous difference
     plus two steps: `pairwise_tail` lowers gaps by two steps.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.GaussianNoisyMax(40.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    1.17
 
     Attributes:
         sigma: standard deviation of the noise, in votes.
@@ -447,6 +471,12 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
     multiples of 1 / LATTICE votes (docs/proofs/theory.md, Proposition D4). Several queries are
     sqrt(2 num_queries) / sigma Gaussian differentially private. A label says which class is ahead;
     the counts also say by how much, which a mean over nearest neighbours uses.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.GaussianHistogram(40.0)
+    >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
+    >>> round(epsilon, 2)
+    1.36
 
     Attributes:
         sigma: standard deviation of the noise on each count, in votes.

@@ -304,6 +304,11 @@ class StabilityGate(Planned, Expected):
     Theorem G1), step 1 (selection_epsilon, 0)-private (Theorem G3), both together
     (selection_epsilon + epsilon, delta)-private.
 
+    >>> import pate_tf
+    >>> gate = pate_tf.StabilityGate(epsilon=0.25, delta=3e-6)
+    >>> [round(gate.pass_probability(distance), 2) for distance in (30, 80)]
+    [0.02, 1.0]
+
     Attributes:
         epsilon: of step 2, at least 0, finite, in natural logarithms.
         delta: in (0, 1); the gate uses up so much of the ledger's delta.
@@ -602,6 +607,12 @@ class StabilityGateOrHistogram(Planned, Expected):
     with Gaussian noise, as of `GaussianHistogram`. Which of both is seen by everybody. The batch
     and all fields are fixed before any vote on it is seen. (epsilon, delta)-private on every table
     of votes (docs/proofs/stability_gate.md, Theorem G7). Drawn and charged once for a batch.
+
+    >>> import pate_tf
+    >>> mechanism = pate_tf.StabilityGateOrHistogram(
+    ...     epsilon=0.1, delta=3e-6, sigma=1000.0, most_queries=100)
+    >>> round(mechanism.pass_numerator(120) / 2**128, 2)
+    0.86
 
     Attributes:
         epsilon: of all that leaves together, above what the counts alone cost.
