@@ -170,4 +170,4 @@ def test_a_student_of_a_histogram_is_stated(tmp_path):
     report = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
     due, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
     assert report.published.statement.epsilon == due
-    assert "All these sums leave" in report.published.statement.mechanism.in_words()
+    assert "All these sums are released" in report.published.statement.mechanism.in_words()

@@ -24,7 +24,7 @@ from pate_tf.accounting.mechanisms.base import (
 from pate_tf.accounting.outcomes import IntArray
 from pate_tf.core import validation
 
-CHANGED = 2.0  # lengths: by how much one record replaced moves the sums at most
+CHANGED = 2.0  # L2 sensitivity of the sums to the replacement of one record
 # Records over classes, over the noise on a number of a sum: n over the number of classes, as class
 # counts are private. On the pool of Fashion-MNIST, by 3,000
 # records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
@@ -37,9 +37,9 @@ ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover t
 class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     """Releases the sum of the records' vectors of each class, with Gaussian noise.
 
-    What a record adds is a vector in the column of its class, of length at most 1, which follows
-    from the record and public values alone; what an owner's records add together has length at most
-    1 too. So the sums move by at most 2 if a record is replaced, and by 1 if an owner is added or
+    A record adds a vector of L2 norm at most 1 to the column of its class, which follows from the
+    record and public values alone; the records of an owner together add L2 norm at most 1, too. So
+    the L2 sensitivity of the sums is 2 if a record is replaced, and 1 if an owner is added or
     removed, which is charged like the other: a Gaussian mechanism of sensitivity 2, on multiples of
     1 / LATTICE (docs/proofs/theory.md, Proposition D8). Nothing is assumed of how records are
     shared out to teachers. Perturbed sufficient statistics: Vu and Slavkovic 2009, Foulds et al.
@@ -50,7 +50,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     0.1
 
     Attributes:
-        sigma: standard deviation of the noise on each number, in lengths of a record's vector.
+        sigma: standard deviation of the noise on each number; a record's vector has L2 norm 1.
     """
 
     name: ClassVar[str] = "gaussian_feature_sums"
@@ -58,7 +58,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     lacks: ClassVar[Mapping[str, str]] = {
         "draw": "it adds up records' features and asks no teacher; name a `target_epsilon`",
         "bounds": "it costs the same for all records",
-        "outcome law": "what leaves are sums, from which labels of the whole pool are worked out",
+        "outcome law": "sums are released, from which labels of the whole pool are computed",
     }
     words: ClassVar[str] = (
         "Each record was mapped to a feature vector of L2 norm at most 1 by public values alone. "

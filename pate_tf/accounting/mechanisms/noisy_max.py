@@ -75,7 +75,9 @@ class AdditiveNoisyMax(Mechanism):
         return Answers(winners.tolist())
 
 
-LARGEST_SUM = "The class with the largest sum is the label, and nothing else of the votes leaves."
+LARGEST_SUM = (
+    "The class with the largest sum is the label, and nothing else of the votes is released."
+)
 
 
 # What mechanisms with a pure epsilon have in common.
@@ -185,7 +187,7 @@ class ExponentialMechanism(PureNoisyMax):
     name: ClassVar[str] = "exponential_mechanism"
     words: ClassVar[str] = (
         "The label is drawn at random, and a class is e times as likely for every {scale} votes "
-        "more that it has. Nothing else of the votes leaves."
+        "more that it has. Nothing else of the votes is released."
     )
 
     def draw(
@@ -252,7 +254,7 @@ class PermuteAndFlip(PureNoisyMax):
     words: ClassVar[str] = (
         "Classes are visited in random order, and the first one accepted is the label: the leader "
         "always, another with a probability that falls by a factor of e for every {scale} votes "
-        "that it is behind. Nothing else of the votes leaves."
+        "that it is behind. Nothing else of the votes is released."
     )
 
     def draw(
@@ -485,11 +487,11 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
     name: ClassVar[str] = "gaussian_histogram"
     releases_counts: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
-        "bounds": "the noisy counts leave too, which costs the same for all votes"
+        "bounds": "the noisy counts are released, too, which costs the same for all votes"
     }
     words: ClassVar[str] = (
         "To every class's number of votes Gaussian noise of standard deviation {sigma} votes is "
-        "added. All these sums leave, and the class with the largest one is the label."
+        "added. All these sums are released, and the class with the largest one is the label."
     )
 
     @property

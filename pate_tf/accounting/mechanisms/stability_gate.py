@@ -329,8 +329,7 @@ class StabilityGate(Planned, Expected):
         "that lets a batch out",
         "dp event": "that library has no event for an (epsilon, delta) guarantee",
         "bounds": "its cost is the same for all votes",
-        "outcome law": "labels of a batch leave together or not at all, so none has a law of its "
-        "own",
+        "outcome law": "labels are released together or not at all, so none has a law of its own",
     }
     words: ClassVar[str] = (
         "A batch of queries was fixed beforehand. All its labels, each the class with most votes, "
@@ -633,7 +632,7 @@ class StabilityGateOrHistogram(Planned, Expected):
         "calibration": "it has more than a scale of noise; `for_target` plans it",
         "dp event": "that library has no event for an (epsilon, delta) guarantee",
         "bounds": "its cost is the same for all votes",
-        "outcome law": "labels of a batch leave without noise together or not at all, so none has "
+        "outcome law": "labels are released without noise together or not at all, so none has "
         "a law of its own",
     }
     words: ClassVar[str] = (
