@@ -58,7 +58,7 @@ from pate_tf.representations.catalogue import (
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
-from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
+from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
@@ -122,7 +122,10 @@ class StoredSums:
             self.cluster_counts = {
                 one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
             }
-            if described["sums"] != _digest(arrays):
+            self.encoder_digest = self.encoder.digest
+            claimed = described.pop("digest")
+            self.digest = digest_of(described, arrays, self.encoder_digest)
+            if claimed != self.digest:
                 raise ValueError("sums: expected those of the description, got others")
         except FileNotFoundError as error:
             raise ValueError(
@@ -133,10 +136,6 @@ class StoredSums:
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
         self.description = described
-        self.encoder_digest = self.encoder.digest
-        text = json.dumps(described, sort_keys=True) + self.encoder_digest
-        text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def table(self) -> npt.NDArray[np.int64]:
@@ -165,8 +164,13 @@ class StoredSums:
         return vectors
 
 
-def _digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    return artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+def digest_of(
+    described: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
+) -> str:
+    """Returns the digest of stored sums: of all that lies in their folder but record digests."""
+    text = json.dumps(described, sort_keys=True) + encoder_digest
+    text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,6 +274,8 @@ def sums_of_records(
     encoder: Encoder,
     summands: Summands,
     reporting: Reporting = QUIET,
+    *,
+    digests: Digests | None = None,
 ) -> npt.NDArray[np.int64]:
     """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
 
@@ -281,6 +287,7 @@ def sums_of_records(
         encoder: of their features.
         summands: what they add.
         reporting: how progress is shown.
+        digests: `record_digests` of the inputs, where they are known.
     """
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
     total = summands.nothing()
@@ -288,7 +295,7 @@ def sums_of_records(
     steps = (len(examples), "record") if owners is None else (PARTS, "part")
     with reporting.progress_bar("summing features of records", *steps) as advance:
         if owners is None:
-            for rows, features in record_features(encoder, inputs):
+            for rows, features in record_features(encoder, inputs, digests=digests):
                 total += summands.of_records(features, labels[rows])
                 advance(len(rows))
             return total
@@ -299,7 +306,8 @@ def sums_of_records(
                 owner * summands.num_classes + labels[share], return_inverse=True
             )
             totals = np.zeros((len(pairs), summands.num_rows), np.int64)
-            for rows, features in record_features(encoder, inputs, share):
+            some = record_features(encoder, inputs, share, digests=digests)
+            for rows, features in some:
                 np.add.at(totals, place[np.searchsorted(share, rows)], summands.of_owned(features))
             total += summands.of_owners(totals, pairs)
             advance(1)
@@ -356,7 +364,7 @@ def fit(
         described,
         encoder,
         summands,
-        sums_of_records(examples, encoder, summands, reporting),
+        sums_of_records(examples, encoder, summands, reporting, digests=records),
         directory=directory,
         records=[sorted_digests(records)],
         owners=None if owners is None else [distinct_digests(owners)],
@@ -446,6 +454,7 @@ def store(
     owners: Iterable[Digests] | None,
     pool_size: int | None,
     source: Mapping[str, Any],
+    num_left_out: int = 0,
 ) -> StoredSums:
     """Writes feature sums below `sensitive/`, whole or not at all, and returns them.
 
@@ -459,6 +468,8 @@ def store(
         owners: digests of all owners, each once, ascending, in parts; None where there are none.
         pool_size: how many public samples form the pool.
         source: `DataSource.flags`.
+        num_left_out: records that do not fit the schema. They count as records that add nothing, so
+            that the number of records, which is public, does not tell whether one fits.
     """
     folder = sums_folder(directory)
     artifacts.make_sensitive_folder(directory.sensitive)
@@ -474,9 +485,15 @@ def store(
     with artifacts.atomic_folder(folder) as temporary:
         if isinstance(encoder, pathlib.Path):
             shutil.copytree(encoder, temporary / ENCODER)
+            dataset = Dataset.from_dict(described["dataset"])
+            encoder_digest = SavedEncoder(encoder, dataset).digest
         else:
             save_encoder(temporary / ENCODER, encoder)
+            encoder_digest = learnt_digest(encoder.learnt)
         record_set = RecordSet.of_sorted(_written(temporary / RECORDS, records))
+        record_set = dataclasses.replace(
+            record_set, num_records=record_set.num_records + num_left_out
+        )
         owner_set = None
         if owners is not None:
             owner_set = RecordSet.of_sorted(_written(temporary / OWNERS, owners)).digest
@@ -486,8 +503,9 @@ def store(
             **described,
             "record_set": record_set.to_dict(),
             "owner_set": owner_set,
-            "sums": _digest(arrays),
+            "left_out": num_left_out,
         }
+        full["digest"] = digest_of(full, arrays, encoder_digest)
         artifacts.write_json(temporary / DESCRIPTION, full, private=True)
         artifacts.make_private(temporary)
     return StoredSums(folder)

@@ -13,7 +13,7 @@ from pate_tf.api import feature_sums
 from pate_tf.api.feature_sums import ENCODER, OWNERS, RECORDS, StoredSums, sums_folder
 from pate_tf.api.run_folder import described_run
 from pate_tf.core import artifacts
-from pate_tf.core.record_set import Digests, RecordSet, sorted_digests
+from pate_tf.core.record_set import DIGEST_BYTES, Digests, RecordSet, digest_order
 
 # What partial sums must have in common, and must not be summed but copied.
 COMMON: Final = ("dataset", "unit", "representation", "encoder")
@@ -63,7 +63,8 @@ def merge(
                     f"merge: expected the digests that belong to the sums in {folder}, got others"
                 )
     what = "owners" if has_owners else "records"
-    for _ in _merged([folder / kinds[-1] for folder in folders], distinct=what):
+    names = [str(folder) for folder in folders]
+    for _ in merged([_digests(folder / kinds[-1]) for folder in folders], names, distinct=what):
         pass  # before anything is written
     lanes = np.array(
         [[int(lane, 16) for lane in one.description["records"]] for one in stored], np.uint64
@@ -84,8 +85,9 @@ def merge(
         summands,
         np.sum([one.table for one in stored], axis=0, dtype=np.int64),
         directory=target,
-        records=_merged([folder / RECORDS for folder in folders]),
-        owners=_merged([folder / OWNERS for folder in folders]) if has_owners else None,
+        records=merged([_digests(folder / RECORDS) for folder in folders]),
+        owners=merged([_digests(folder / OWNERS) for folder in folders]) if has_owners else None,
+        num_left_out=sum(one.description["left_out"] for one in stored),
         pool_size=sizes.pop() if len(sizes) == 1 else None,
         # Without the private files; those of parts differ.
         source=sources[0] if all(one == sources[0] for one in sources) else {},
@@ -111,27 +113,34 @@ def _digests(path: pathlib.Path) -> Digests:
     return found
 
 
-def _merged(paths: Sequence[pathlib.Path], distinct: str = "") -> Iterator[Digests]:
-    """Yields the digests of several files, ascending; those of one first byte are in memory.
+def merged(
+    files: Sequence[Digests], names: Sequence[str] = (), distinct: str = ""
+) -> Iterator[Digests]:
+    """Yields digests of several ascending files, ascending; those of one first byte are in memory.
+
+    Args:
+        files: digests, mapped.
+        names: of the files, for errors.
+        distinct: what may not be in two files; empty if anything may.
 
     Raises:
-        ValueError: if `distinct` names what may not be in two files, and something is.
+        ValueError: if something is in two files that may not.
     """
-    files = [_digests(path) for path in paths]
     ends = [np.searchsorted(one[:, 0], np.arange(257)) for one in files]
     for byte in range(256):
         parts = [
             np.asarray(one[end[byte] : end[byte + 1]]) for one, end in zip(files, ends, strict=True)
         ]
+        together = np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *parts])
+        order = digest_order(together)
+        found = together[order]
         if distinct:
-            seen: dict[bytes, int] = {}
-            for place, part in enumerate(parts):
-                for digest in part:
-                    other = seen.setdefault(digest.tobytes(), place)
-                    if other != place:
-                        raise ValueError(
-                            f"merge: expected {distinct} in one part each, got some in both "
-                            f"{paths[other].parent} and {paths[place].parent}"
-                        )
-        if found := [part for part in parts if len(part)]:
-            yield sorted_digests(np.concatenate(found))
+            number = np.repeat(np.arange(len(parts)), [len(one) for one in parts])[order]
+            is_twice = (found[1:] == found[:-1]).all(axis=1) & (number[1:] != number[:-1])
+            for place in np.flatnonzero(is_twice)[:1]:
+                raise ValueError(
+                    f"merge: expected {distinct} in one part each, got some in both "
+                    f"{names[number[place]]} and {names[number[place + 1]]}"
+                )
+        if len(found):
+            yield found

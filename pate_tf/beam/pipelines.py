@@ -18,9 +18,11 @@ import pathlib
 import secrets
 import shutil
 import subprocess
+import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +32,7 @@ from pate_tf.api import feature_sums, teacher_training
 from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, ensemble_folder
+from pate_tf.beam.merging import merged
 from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, source_of
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
@@ -59,7 +62,9 @@ REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256
 MOST_BUCKETS: Final = 2**16
 GROUP: Final = 64  # teachers that are solved for together
+MOST_DIGESTS: Final = 2**20  # in the memory of a worker
 LOCAL_RUNNER: Final = "FnApiRunner"
+PARTIAL: Final = "partial.npz"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,11 +74,12 @@ class Engine:
     Attributes:
         options: Beam's own, as flags: `["--runner=FlinkRunner", ...]`. Default: Beam's local
             runner in this process.
-        buckets: into how many parts owners and digests are shared out; each part is in the memory
-            of one worker.
+        buckets: into how many parts owners are shared out; each part is in the memory of one
+            worker.
         rows: of a block.
-        work_dir: a folder that all workers reach, for what they leave there until the end. Holds
-            private data. Default: below `sensitive/` of the run folder.
+        work_dir: a folder that all workers reach, also on a file system of Beam's such as gs://,
+            for what they leave there until the end. Holds private data. Default: below
+            `sensitive/` of the run folder.
 
     Raises:
         ValueError: if a number is out of range.
@@ -250,32 +256,80 @@ class _Work:
             content: bytes = file.read()
         return content
 
+    def write_arrays(self, name: str, **arrays: Any) -> None:
+        """Writes a file of arrays, as `write` does."""
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        self.write(name, content.getvalue())
+
+    def read_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """Returns what `write_arrays` wrote.
+
+        Raises:
+            ValueError: if there is nothing.
+        """
+        content = self.read(name)
+        if content is None:
+            raise ValueError(f"beam: expected {name} of a pipeline that is done, got none")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return {one: arrays[one] for one in arrays.files}
+
+    def digests(self, kind: str, folder: pathlib.Path) -> Iterator[Digests]:
+        """Yields the digests that workers wrote, ascending; `folder` holds copies meanwhile."""
+        if is_local(self.folder):
+            folder = pathlib.Path(self.folder)
+        else:
+            systems = filesystems()
+            for one in systems.match([self.path(f"{kind}-*")])[0].metadata_list:
+                with systems.open(one.path, "application/octet-stream") as file:
+                    (folder / one.path.rpartition("/")[2]).write_bytes(file.read())
+        return merged([_mapped(path) for path in sorted(folder.glob(f"{kind}-*"))])
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, and not of a file system of Beam's."""
+    return "://" not in path
+
+
+def _mapped(path: pathlib.Path) -> Digests:
+    return np.memmap(path, np.uint8, mode="r").reshape(-1, DIGEST_BYTES)
+
 
 @contextlib.contextmanager
-def _working(directory: artifacts.RunDirectory, engine: Engine) -> Iterator[_Work]:
-    """Makes the folder of a run, and removes it at the end."""
-    if engine.work_dir is None:
-        artifacts.remove_abandoned(directory.root)
-        place = artifacts.temporary_name(directory.sensitive / "beam")
-        place.mkdir(mode=0o700)
-        try:
-            yield _Work(str(place))
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-        return
-    systems = filesystems()
-    folder = systems.join(engine.work_dir, f"pate-{secrets.token_hex(8)}")
-    systems.mkdirs(folder)
+def _working(
+    directory: artifacts.RunDirectory, engine: Engine
+) -> Iterator[tuple[_Work, pathlib.Path]]:
+    """Makes the folder that workers share, and one of this process; removes both at the end."""
+    artifacts.remove_abandoned(directory.root)
+    own = artifacts.temporary_name(directory.sensitive / "beam")
+    own.mkdir(mode=0o700)
+    shared = str(own)
     try:
-        yield _Work(folder)
+        if engine.work_dir is not None:
+            shared = filesystems().join(engine.work_dir, f"pate-{secrets.token_hex(8)}")
+            if is_local(shared):
+                os.makedirs(shared, 0o700)
+            else:
+                filesystems().mkdirs(shared)
+        yield _Work(shared), own
     finally:
-        systems.delete([folder])
+        shutil.rmtree(own, ignore_errors=True)
+        if shared != str(own):
+            filesystems().delete([f"{shared}/"])  # "/": on object stores, all below it
+
+
+ENCODER: Final = "encoder.zip"
 
 
 @functools.lru_cache(maxsize=2)
-def _encoder(folder: str, dataset: str) -> SavedEncoder:
+def _encoder(shared: str, dataset: str) -> SavedEncoder:
     """Returns an encoder, loaded once a worker."""
-    return SavedEncoder(pathlib.Path(folder), Dataset.from_dict(json.loads(dataset)))
+    content = _Work(shared).read(ENCODER)
+    if content is None:
+        raise ValueError(f"work_dir: expected a folder that all workers reach, got {shared}")
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
+        return SavedEncoder(pathlib.Path(folder), Dataset.from_dict(json.loads(dataset)))
 
 
 def _bucket(digests: Digests, buckets: int) -> IntArray:
@@ -297,13 +351,13 @@ class _Job:
     """What workers need to turn a span into features; all of it is small."""
 
     source: Source
-    folder: str  # of the encoder
+    work: _Work
     dataset: str  # JSON
     buckets: int
 
     @property
     def encoder(self) -> SavedEncoder:
-        return _encoder(self.folder, self.dataset)
+        return _encoder(self.work.folder, self.dataset)
 
     @property
     def num_classes(self) -> int:
@@ -396,63 +450,65 @@ class _Partial:
 
 
 def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
-    """Yields what a span's records add, their digests by bucket, and of owners their totals."""
+    """Yields what a span's records add, and of owners their totals; writes digests."""
     summands = job.summands
     partial = _Partial(summands.nothing(), np.zeros(2, np.uint64), 0)
+    files = _DigestFiles(job.work, span)
     for block in job.source.blocks(span):
         lanes, records, owners = _totals(block)
         sums = summands.nothing()
         if owners is None:
-            for rows, features in record_features(job.encoder, block.inputs):
+            for rows, features in record_features(job.encoder, block.inputs, digests=records):
                 sums += summands.of_records(features, block.labels[rows])
         else:
             pairs = (
                 (owners[rows], block.labels[rows], summands.of_owned(features))
-                for rows, features in record_features(job.encoder, block.inputs)
+                for rows, features in record_features(job.encoder, block.inputs, digests=records)
             )
             digests, keys, totals = _merged_pairs(pairs, job.num_classes, summands.num_rows)
             of_pair = digests[keys // job.num_classes]
             for bucket, some in _by_bucket(of_pair, job.buckets):
                 pair = (of_pair[some], keys[some] % job.num_classes, totals[some])
                 yield "owners", (bucket, pair)
-        for bucket, some in _by_bucket(records, job.buckets):
-            yield "records", (bucket, records[some].tobytes())
+        files.add(records)
         partial += _Partial(sums, lanes, block.num_bad)
+    files.write()
     yield "partial", partial
 
 
-def _sum_owners(job: _SumsJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> _Partial:
+def _sum_owners(job: _SumsJob, keyed: tuple[int, Iterable[Any]]) -> _Partial:
     """Returns what the owners of a bucket add; writes their digests."""
     bucket, parts = keyed
     digests, keys, totals = _merged_pairs(parts, job.num_classes, job.summands.num_rows)
-    work.write(f"owners-{bucket:05d}", digests.tobytes())
+    job.work.write(f"owners-{bucket:05d}", digests.tobytes())
     return _Partial(job.summands.of_owners(totals, keys), np.zeros(2, np.uint64), 0)
 
 
-def _write_digests(work: _Work, keyed: tuple[int, Iterable[bytes]]) -> None:
-    """Writes the digests of a bucket in ascending order."""
-    bucket, parts = keyed
-    digests = np.frombuffer(b"".join(parts), np.uint8).reshape(-1, DIGEST_BYTES)
-    work.write(f"records-{bucket:05d}", sorted_digests(digests).tobytes())
+class _DigestFiles:
+    """Digests of a span's records, on their way to files that each ascend."""
+
+    def __init__(self, work: _Work, span: Span) -> None:
+        self._work, self._name = work, f"records-{span.number:06d}"
+        self._parts: list[Digests] = []
+        self._number = self._files = 0
+
+    def add(self, digests: Digests) -> None:
+        """Takes some; writes a file once there are many."""
+        self._parts.append(digests)
+        self._number += len(digests)
+        if self._number >= MOST_DIGESTS:
+            self.write()
+
+    def write(self) -> None:
+        """Writes what was not written yet."""
+        if self._number:
+            digests = sorted_digests(np.concatenate(self._parts))
+            self._work.write(f"{self._name}-{self._files:06d}", digests.tobytes())
+            self._parts, self._number = [], 0
+            self._files += 1
 
 
-def _write_partial(work: _Work, partial: _Partial) -> None:
-    content = io.BytesIO()
-    np.savez(
-        content, sums=partial.sums, lanes=partial.lanes, num_bad=np.array(partial.num_bad, np.int64)
-    )
-    work.write("partial.npz", content.getvalue())
-
-
-def _digests_in(work: _Work, kind: str, buckets: int) -> Iterator[Digests]:
-    """Yields the digests of each bucket, which ascend."""
-    for bucket in range(buckets):
-        content = work.read(f"{kind}-{bucket:05d}")
-        if content:
-            yield np.frombuffer(content, np.uint8).reshape(-1, DIGEST_BYTES)
-
-
-def _build_sums(job: _SumsJob, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
+def _build_sums(job: _SumsJob, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
     def tagged(span: Span) -> Iterator[Any]:
@@ -464,25 +520,26 @@ def _build_sums(job: _SumsJob, work: _Work, spans: Sequence[Span], pipeline: Any
         pipeline
         | "spans" >> beam.Create(list(spans))
         | "spread" >> beam.Reshuffle()
-        | "sum" >> beam.FlatMap(tagged).with_outputs("records", "owners", main="partial")
-    )
-    _ = (
-        summed.records
-        | "records by digest" >> beam.GroupByKey()
-        | "write digests" >> beam.Map(functools.partial(_write_digests, work))
+        | "sum" >> beam.FlatMap(tagged).with_outputs("owners", main="partial")
     )
     partials = [summed.partial]
     if job.source.has_owners:
         partials.append(
             summed.owners
             | "owners" >> beam.GroupByKey()
-            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, job, work))
+            | "clip and sum" >> beam.Map(functools.partial(_sum_owners, job))
         )
     _ = (
         partials
         | "all" >> beam.Flatten()
         | "add" >> beam.CombineGlobally(functools.partial(_added, nothing))
-        | "write" >> beam.Map(functools.partial(_write_partial, work))
+        | "write" >> beam.Map(functools.partial(_write_partial, job.work))
+    )
+
+
+def _write_partial(work: _Work, partial: _Partial) -> None:
+    work.write_arrays(
+        PARTIAL, sums=partial.sums, lanes=partial.lanes, num_bad=np.array(partial.num_bad, np.int64)
     )
 
 
@@ -491,19 +548,20 @@ def _added(nothing: _Partial, parts: Iterable[_Partial]) -> _Partial:
     return functools.reduce(_Partial.__add__, parts, nothing)
 
 
-def check_bad(number: int, bad_rows: str, reporting: Reporting) -> None:
-    """Raises ValueError if records that do not fit are to be refused; else says how many.
+def check_bad(number: int, bad_rows: str, reporting: Reporting, place: pathlib.Path) -> None:
+    """Raises ValueError if records that do not fit are to be refused; else says what becomes of it.
 
-    The rule for each depends on that record and the schema alone. The number is SENSITIVE.
+    The rule for each depends on that record and the schema alone. The number is SENSITIVE: it
+    stands in `place` alone.
     """
     if number and bad_rows == REFUSE:
         raise ValueError(
-            f"private: expected records that fit the schema, got {number} that do not (another "
-            f"number of fields, no finite number, an unknown category or label, no owner); "
-            f"bad_rows=drop leaves out each that does not"
+            "private: expected records that fit the schema, got some that do not (another number "
+            "of fields, no finite number, an unknown category or label, no owner); bad_rows=drop "
+            "leaves out each that does not"
         )
-    if number:
-        reporting.warn(f"{number} records do not fit the schema and were left out (sensitive)")
+    if bad_rows == DROP:  # whether there are any or not
+        reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
 
 
 def sums(
@@ -532,7 +590,8 @@ def sums(
             of Beam's such as gs://; None for those of `data`.
         pool_size: how many public samples form the pool; None for the data set's own number.
         bad_rows: what becomes of a record that does not fit the schema: "refuse", which refuses all
-            of them in the end, or "drop", which leaves out that one.
+            of them in the end, or "drop", by which it adds nothing; how many there are stands in
+            the description of the sums, `left_out`.
         engine: how the pipeline runs.
         reporting: how progress is shown.
 
@@ -552,13 +611,15 @@ def sums(
     expected = feature_sums.described_sums(settings, encoder, nothing, source.has_owners)
     del expected["records"]
     feature_sums.stored_before(run, expected)  # before hours are spent
-    with _working(run, engine) as work:
+    with _working(run, engine) as (work, own):
         summands = feature_sums.summands_of(pool, encoder)
         job = _SumsJob(**_job(source, work, encoder, engine), summands=summands)
         with reporting.clock("summing features of records"):
-            run_pipeline(functools.partial(_build_sums, job, work, spans), options)
-        found = _partial_in(work)
-        check_bad(int(found["num_bad"]), bad_rows, reporting)
+            run_pipeline(functools.partial(_build_sums, job, spans), options)
+        found = work.read_arrays(PARTIAL)
+        num_bad = int(found["num_bad"])
+        place = feature_sums.sums_folder(run) / feature_sums.DESCRIPTION
+        check_bad(num_bad, bad_rows, reporting, place)
         described = feature_sums.described_sums(
             settings, encoder, found["lanes"], source.has_owners
         )
@@ -570,10 +631,11 @@ def sums(
             summands,
             found["sums"],
             directory=run,
-            records=_digests_in(work, "records", engine.buckets),
-            owners=_digests_in(work, "owners", engine.buckets) if source.has_owners else None,
+            records=work.digests("records", own),
+            owners=work.digests("owners", own) if source.has_owners else None,
             pool_size=len(pool),
             source=_flags(data, private),
+            num_left_out=num_bad,
         )
 
 
@@ -584,22 +646,16 @@ def _flags(data: DataSource, private: str | None) -> dict[str, Any]:
 
 def _job(source: Source, work: _Work, encoder: Any, engine: Engine) -> dict[str, Any]:
     """Writes an encoder where workers load it; returns the fields of a `_Job`."""
-    folder = pathlib.Path(work.folder) / "encoder"
-    save_encoder(folder, encoder)
+    with tempfile.TemporaryDirectory() as folder:
+        save_encoder(pathlib.Path(folder) / "encoder", encoder)
+        archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
+        work.write(ENCODER, pathlib.Path(archive).read_bytes())
     return {
         "source": source,
-        "folder": str(folder),
+        "work": work,
         "dataset": json.dumps(source.dataset.to_dict()),
         "buckets": engine.buckets,
     }
-
-
-def _partial_in(work: _Work) -> Mapping[str, npt.NDArray[Any]]:
-    content = work.read("partial.npz")
-    if content is None:
-        raise ValueError("beam: expected the sums of a pipeline that is done, got none")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 # Teachers in closed form.
@@ -627,8 +683,8 @@ class _TeacherJob(_Job):
 
 
 def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
-    """Yields features and labels of a span's records by group of teachers, and digests."""
-    partial = NO_SUMS
+    """Yields features and labels of a span's records by group of teachers; writes digests."""
+    partial, files = NO_SUMS, _DigestFiles(job.work, span)
     for block in job.source.blocks(span):
         lanes, records, _ = _totals(block)
         if block.owners is None:
@@ -641,7 +697,7 @@ def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
             teachers = owner_partition(
                 block.owners, num_teachers=job.num_teachers, seed=job.seed
             ).assignment
-        for rows, features in record_features(job.encoder, block.inputs):
+        for rows, features in record_features(job.encoder, block.inputs, digests=records):
             groups = teachers[rows] // GROUP
             for group in np.unique(groups).tolist():
                 some = rows[groups == group]
@@ -649,13 +705,13 @@ def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
                     "shares",
                     (group, (teachers[some], features[groups == group], block.labels[some])),
                 )
-        for bucket, places in _by_bucket(records, job.buckets):
-            yield "records", (bucket, records[places].tobytes())
+        files.add(records)
         partial += _Partial(partial.sums, lanes, block.num_bad)
+    files.write()
     yield "partial", partial
 
 
-def _solve(job: _TeacherJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> None:
+def _solve(job: _TeacherJob, keyed: tuple[int, Iterable[Any]]) -> None:
     """Solves for the teachers of a group, those without a record too, and writes them."""
     group, parts = keyed
     own = range(group * GROUP, min((group + 1) * GROUP, job.num_teachers))
@@ -680,12 +736,10 @@ def _solve(job: _TeacherJob, work: _Work, keyed: tuple[int, Iterable[Any]]) -> N
             scale=job.scale,
         )
         arrays |= {f"{one}/{place}": array for place, array in enumerate(solved)}
-    content = io.BytesIO()
-    np.savez(content, **arrays)
-    work.write(f"teachers-{group:05d}.npz", content.getvalue())
+    job.work.write_arrays(f"teachers-{group:05d}.npz", **arrays)
 
 
-def _build_teachers(job: _TeacherJob, work: _Work, spans: Sequence[Span], pipeline: Any) -> None:
+def _build_teachers(job: _TeacherJob, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
     def tagged(span: Span) -> Iterator[Any]:
@@ -696,12 +750,7 @@ def _build_teachers(job: _TeacherJob, work: _Work, spans: Sequence[Span], pipeli
         pipeline
         | "spans" >> beam.Create(list(spans))
         | "spread" >> beam.Reshuffle()
-        | "features" >> beam.FlatMap(tagged).with_outputs("records", "shares", main="partial")
-    )
-    _ = (
-        shared.records
-        | "records by digest" >> beam.GroupByKey()
-        | "write digests" >> beam.Map(functools.partial(_write_digests, work))
+        | "features" >> beam.FlatMap(tagged).with_outputs("shares", main="partial")
     )
     groups = -(-job.num_teachers // GROUP)
     everyone = pipeline | "groups" >> beam.Create([(group, None) for group in range(groups)])
@@ -709,12 +758,12 @@ def _build_teachers(job: _TeacherJob, work: _Work, spans: Sequence[Span], pipeli
         [shared.shares, everyone]
         | "with empty ones" >> beam.Flatten()
         | "shares" >> beam.GroupByKey()
-        | "solve" >> beam.Map(functools.partial(_solve, job, work))
+        | "solve" >> beam.Map(functools.partial(_solve, job))
     )
     _ = (
         shared.partial
         | "add" >> beam.CombineGlobally(functools.partial(_added, NO_SUMS))
-        | "write" >> beam.Map(functools.partial(_write_partial, work))
+        | "write" >> beam.Map(functools.partial(_write_partial, job.work))
     )
 
 
@@ -771,7 +820,7 @@ def teachers(
         raise ValueError("representation: expected one, got none")
     run = artifacts.RunDirectory(pathlib.Path(directory))
     teacher_training.check_places(run)
-    with _working(run, engine) as work:
+    with _working(run, engine) as (work, own):
         job = _TeacherJob(
             **_job(source, work, encoder, engine),
             scale=encoder.scale,
@@ -781,9 +830,10 @@ def teachers(
             num_views=encoder.num_views,
         )
         with reporting.clock("solving for teachers"):
-            run_pipeline(functools.partial(_build_teachers, job, work, spans), options)
-        found = _partial_in(work)
-        check_bad(int(found["num_bad"]), bad_rows, reporting)
+            run_pipeline(functools.partial(_build_teachers, job, spans), options)
+        found = work.read_arrays(PARTIAL)
+        num_bad = int(found["num_bad"])
+        check_bad(num_bad, bad_rows, reporting, run.teachers / RECORDS)
         lanes = [f"{one:016x}" for one in found["lanes"].tolist()]
         identity = {
             **config.to_dict(),
@@ -802,8 +852,10 @@ def teachers(
             pool_size=pool_size,
             source=_flags(data, private),
         ).write(run)
-        record_set = RecordSet.of_sorted(_digests_in(work, "records", engine.buckets))
-        artifacts.write_json(run.teachers / RECORDS, record_set.to_dict(), private=True)
+        record_set = RecordSet.of_sorted(work.digests("records", own))
+        total = {"num_records": record_set.num_records + num_bad, "left_out": num_bad}
+        described = {**record_set.to_dict(), **total}
+        artifacts.write_json(run.teachers / RECORDS, described, private=True)
         if missing := set(range(num_teachers)) - store.finished():
             store.save_all(
                 ((one, state) for one, state in _solved(work, num_teachers) if one in missing),
@@ -818,13 +870,9 @@ def teachers(
 def _solved(work: _Work, num_teachers: int) -> Iterator[tuple[int, TeacherState]]:
     """Yields the teachers that workers wrote, in order."""
     for group in range(-(-num_teachers // GROUP)):
-        content = work.read(f"teachers-{group:05d}.npz")
-        if content is None:
-            raise ValueError("beam: expected all teachers of a pipeline that is done, got some")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            found: dict[int, list[npt.NDArray[Any]]] = {}
-            for name in arrays.files:
-                found.setdefault(int(name.partition("/")[0]), []).append(arrays[name])
+        found: dict[int, list[npt.NDArray[Any]]] = {}
+        for name, array in work.read_arrays(f"teachers-{group:05d}.npz").items():
+            found.setdefault(int(name.partition("/")[0]), []).append(array)
         for one in sorted(found):
             yield one, TeacherState(found[one])
 
@@ -861,9 +909,8 @@ def _predict_span(
     arrays: dict[str, Any] = {
         name: np.concatenate([one[name] for one in tables]) for name in (tables or [{}])[0]
     }
-    content = io.BytesIO()
-    np.savez(content, path=np.array(span.path), start=np.array(span.start), **arrays)
-    _Work(output).write(f"part-{span.number:06d}.npz", content.getvalue())
+    arrays |= {"path": np.array(span.path), "start": np.array(span.start)}
+    _Work(output).write_arrays(f"part-{span.number:06d}.npz", **arrays)
     yield number, num_bad
 
 

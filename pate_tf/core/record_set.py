@@ -45,10 +45,15 @@ def owner_name(owner: int | str | bytes) -> bytes:
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
+def digest_order(digests: Digests) -> npt.NDArray[np.int64]:
+    """Returns the places of digests in ascending order; equal ones stay in theirs."""
+    halves = np.ascontiguousarray(digests).view(">u8")
+    return np.lexsort((halves[:, 1], halves[:, 0]))
+
+
 def sorted_digests(digests: Digests) -> Digests:
     """Returns digests in ascending order."""
-    halves = np.ascontiguousarray(digests).view(">u8")
-    return digests[np.lexsort((halves[:, 1], halves[:, 0]))]
+    return digests[digest_order(digests)]
 
 
 def distinct_digests(digests: Digests) -> Digests:

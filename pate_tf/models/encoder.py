@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
-from pate_tf.core.record_set import record_digests
+from pate_tf.core.record_set import Digests, record_digests
 from pate_tf.core.validation import IntArray
 
 # The least variance that a feature counts with, as a share of its view's mean one. Chosen on the
@@ -213,6 +213,7 @@ def _tensorflows(variable: Any) -> tf.Variable:
 # Features of private records.
 
 PLACES = 256  # of records in a batch
+TOGETHER = 4_096  # records whose features are handed on together, at least
 BLOCK = 2**26  # bytes of raw inputs that are looked at together
 MOST_ROWS = 2**16
 
@@ -229,7 +230,11 @@ class BatchEncoder(Protocol):
 
 
 def record_features(
-    encoder: BatchEncoder, inputs: npt.NDArray[Any], rows: IntArray | None = None
+    encoder: BatchEncoder,
+    inputs: npt.NDArray[Any],
+    rows: IntArray | None = None,
+    *,
+    digests: Digests | None = None,
 ) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
     """Yields some records' positions with their features, each record once, in any order.
 
@@ -241,17 +246,43 @@ def record_features(
         encoder: of the features.
         inputs: raw, `[num_records, *input_shape]`, finite.
         rows: which records; None for all.
+        digests: `record_digests` of all inputs, where they are known.
 
     Yields:
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
     """
+    waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
+    number = 0
+    for found in _batches_of_features(encoder, inputs, rows, digests):
+        waiting.append(found)
+        number += len(found[0])
+        if number >= TOGETHER:
+            yield _joined(waiting)
+            waiting, number = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(
+    parts: Sequence[tuple[IntArray, npt.NDArray[np.float32]]],
+) -> tuple[IntArray, npt.NDArray[np.float32]]:
+    return np.concatenate([rows for rows, _ in parts]), np.concatenate([each for _, each in parts])
+
+
+def _batches_of_features(
+    encoder: BatchEncoder,
+    inputs: npt.NDArray[Any],
+    rows: IntArray | None,
+    digests: Digests | None,
+) -> Iterator[tuple[IntArray, npt.NDArray[np.float32]]]:
+    """Yields what `record_features` yields, at most `PLACES` records at a time."""
     rows = np.arange(len(inputs)) if rows is None else rows
     size = BLOCK // max(1, int(np.prod(inputs.shape[1:])) * inputs.dtype.itemsize)
     size = min(max(size, PLACES), MOST_ROWS)
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
         raw = inputs[block]
-        halves = record_digests(raw).view(">u8")
+        halves = (record_digests(raw) if digests is None else digests[block]).view(">u8")
         order = np.lexsort((halves[:, 1], halves[:, 0]))
         is_first = np.ones(len(order), bool)
         is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)

@@ -10,7 +10,7 @@ import functools
 import gc
 import hashlib
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,6 +274,12 @@ class SavedModelEnsemble(Ensemble):
 # An encoder with teachers that are no SavedModel, so that their votes take raw inputs.
 
 
+def learnt_digest(learnt: Iterable[tf.Variable]) -> str:
+    """Returns SHA-256 of what an encoder learnt, as hexadecimal digits."""
+    digest = artifacts.digest_arrays(variable.numpy() for variable in learnt)
+    return hashlib.sha256(digest.encode()).hexdigest()
+
+
 def save_encoder(folder: pathlib.Path, encoder: Encoder) -> None:
     """Writes an encoder as a SavedModel.
 
@@ -305,12 +311,11 @@ class SavedEncoder:
         self.dataset = dataset
         try:
             self._loaded = tf.saved_model.load(str(folder))
-            learnt = [variable.numpy() for variable in self._loaded.learnt]
+            self.digest = learnt_digest(self._loaded.learnt)
             shape = self._loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])
         except Exception as error:  # TensorFlow raises its own kinds
             raise ValueError(f"expected a representation in {folder}, got none") from error
-        self.digest = hashlib.sha256(artifacts.digest_arrays(learnt).encode()).hexdigest()
 
     def features(self, inputs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features `[num_inputs, num_features]` of raw inputs, worked out in parts."""
