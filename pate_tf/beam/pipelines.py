@@ -109,13 +109,15 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def checked_options(options: Sequence[str]) -> Any:
+def checked_options(engine: Engine) -> Any:
     """Returns Beam's options.
 
     Raises:
         ModuleNotFoundError: if the extra is missing.
-        ValueError: if Beam has no such option, or the value is none of it.
+        ValueError: if Beam has no such option, the value is none of it, or nothing can be written
+            below `work_dir`.
     """
+    options = engine.options
     with _quiet():  # Beam logs which of its extras are missing
         import apache_beam  # noqa: F401
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -141,6 +143,9 @@ def checked_options(options: Sequence[str]) -> Any:
             f"options: expected a flag of this command or an option of Apache Beam, got "
             f"{unknown[0]!r}"
         )
+    if engine.work_dir is not None:
+        folder = _shared_folder(engine.work_dir)
+        _remove(folder)
     return found
 
 
@@ -295,6 +300,35 @@ def _mapped(path: pathlib.Path) -> Digests:
     return np.memmap(path, np.uint8, mode="r").reshape(-1, DIGEST_BYTES)
 
 
+def _shared_folder(work_dir: str) -> str:
+    """Makes a folder below `work_dir`, which may not be there.
+
+    Raises:
+        ValueError: if it can't, or nothing can be written there.
+    """
+    try:
+        folder = str(filesystems().join(work_dir, f"pate-{secrets.token_hex(8)}"))
+        if is_local(folder):
+            os.makedirs(folder, 0o700)
+        else:
+            filesystems().mkdirs(folder)
+        _Work(folder).write("begun", b"")
+    except Exception as error:  # each file system has its own
+        raise ValueError(
+            f"work_dir: expected a folder that can be written, got {work_dir} "
+            f"({' '.join(str(error).split())})"
+        ) from error
+    return folder
+
+
+def _remove(folder: str) -> None:
+    """Removes a folder that workers shared."""
+    if is_local(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        filesystems().delete([f"{folder}/"])  # "/": on object stores, all below it
+
+
 @contextlib.contextmanager
 def _working(
     directory: artifacts.RunDirectory, engine: Engine
@@ -306,16 +340,12 @@ def _working(
     shared = str(own)
     try:
         if engine.work_dir is not None:
-            shared = filesystems().join(engine.work_dir, f"pate-{secrets.token_hex(8)}")
-            if is_local(shared):
-                os.makedirs(shared, 0o700)
-            else:
-                filesystems().mkdirs(shared)
+            shared = _shared_folder(engine.work_dir)
         yield _Work(shared), own
     finally:
         shutil.rmtree(own, ignore_errors=True)
         if shared != str(own):
-            filesystems().delete([f"{shared}/"])  # "/": on object stores, all below it
+            _remove(shared)
 
 
 ENCODER: Final = "encoder.zip"
@@ -600,7 +630,7 @@ def sums(
         ValueError: if something does not fit, the pipeline fails, or the folder holds others.
     """
     one_of((REFUSE, DROP), bad_rows=bad_rows)
-    options = checked_options(engine.options)
+    options = checked_options(engine)
     public = data.load_public(reporting)
     source = source_of(data, private, public, rows=engine.rows)
     spans = source.spans()
@@ -803,7 +833,7 @@ def teachers(
     one_of((REFUSE, DROP), bad_rows=bad_rows)
     settings = dataclasses.replace(settings, model=settings.model or closed_form.RIDGE)
     one_of(closed_form.NAMES, model=settings.model)
-    options = checked_options(engine.options)
+    options = checked_options(engine)
     public = data.load_public(reporting)
     source = source_of(data, private, public, rows=engine.rows)
     spans = source.spans(positions=not source.has_owners)
@@ -949,7 +979,7 @@ def predict(
     """
     if (student is None) == (features_of is None):
         raise ValueError("student: expected a student or features_of, got none or both")
-    options = checked_options(engine.options)
+    options = checked_options(engine)
     if filesystems().exists(output) and filesystems().match([f"{output}/*"])[0].metadata_list:
         raise ValueError(f"output: expected a new or an empty folder, got {output}")
     public = data.load_public(reporting)

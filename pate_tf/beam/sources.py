@@ -213,7 +213,12 @@ class TableRecords(Source):
 
     def spans(self, *, positions: bool = False) -> list[Span]:
         """See `Source.spans`."""
-        found = filesystems().match([self._pattern])[0].metadata_list
+        try:
+            found = filesystems().match([self._pattern])[0].metadata_list
+        except Exception as error:  # each file system has its own
+            raise ValueError(
+                f"private: expected files {self._pattern}, got {' '.join(str(error).split())}"
+            ) from error
         paths = sorted(one.path for one in found)
         if not paths:
             raise ValueError(f"private: expected files {self._pattern}, got none")

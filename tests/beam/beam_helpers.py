@@ -3,8 +3,6 @@
 import csv
 import os
 import pathlib
-import sys
-import time
 
 import numpy as np
 
@@ -12,7 +10,6 @@ from pate_tf.api.data import FileSource
 from pate_tf.api.run_folder import DataSource
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import PrivateExamples
-from pate_tf.data import catalogue
 from pate_tf.data.schema import read_schema
 
 SCHEMA = """
@@ -101,12 +98,51 @@ def examples(data: DataSource, rows, *, owners: bool) -> PrivateExamples:
     )
 
 
-def sleepy_digits(side: str, data_dir):
-    """The digits; a worker process that the environment tells so sleeps before it has them."""
-    asleep = os.environ.get("SLEEPING_WORKERS")
-    if asleep and any("sdk_worker" in one for one in sys.orig_argv):
-        (pathlib.Path(asleep) / str(os.getpid())).touch()
-        time.sleep(3_600)
-    load = catalogue.load_private if side == "private" else catalogue.load_public
-    found = load("digits", data_dir=data_dir)
-    return found.dataset, found.inputs, found.labels
+def object_store(root: pathlib.Path):
+    """Makes `kept://` a file system of Beam's that has objects and no folders, below `root`."""
+    from apache_beam.io.filesystem import FileMetadata
+    from apache_beam.io.localfilesystem import LocalFileSystem
+
+    def local(path: str) -> str:
+        assert path.startswith("kept://"), path
+        return str(root / path.removeprefix("kept://").replace("/", "%"))
+
+    class ObjectStore(LocalFileSystem):
+        @classmethod
+        def scheme(cls):
+            return "kept"
+
+        def join(self, base, *paths):
+            return "/".join([base.rstrip("/"), *paths])
+
+        def mkdirs(self, path):
+            pass
+
+        def has_dirs(self):
+            return False
+
+        def _list(self, prefix):
+            for path in sorted(root.iterdir()):
+                name = "kept://" + path.name.replace("%", "/")
+                if name.startswith(prefix):
+                    yield FileMetadata(name, path.stat().st_size, 0.0)
+
+        def create(self, path, *given, **named):
+            return super().create(local(path), *given, **named)
+
+        def open(self, path, *given, **named):
+            return super().open(local(path), *given, **named)
+
+        def exists(self, path):
+            return os.path.exists(local(path))
+
+        def rename(self, sources, targets):
+            super().rename([*map(local, sources)], [*map(local, targets)])
+
+        def delete(self, paths):
+            for path in paths:
+                below = [one.path for one in self._list(path)] if path.endswith("/") else [path]
+                for one in below:
+                    os.remove(local(one))
+
+    return ObjectStore

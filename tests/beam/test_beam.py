@@ -20,8 +20,9 @@ import pate_tf
 pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
 
 from pate_tf.api import teacher_training
-from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
+from pate_tf.api.feature_sums import FeatureSums, StoredSums, digest_of, sums_folder
 from pate_tf.api.labeller import Labeller
+from pate_tf.api.reporting import Reporting
 from pate_tf.api.run_folder import DataSource, described_run
 from pate_tf.beam import merging, pipelines, sources
 from pate_tf.core import artifacts
@@ -141,20 +142,67 @@ BAD = (
 )
 
 
+class Notes:
+    """What a run tells of itself."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.reporting = Reporting(note=self.texts.append, warn=self.texts.append)
+
+
 def test_records_that_do_not_fit_are_refused_or_left_out(here, data, alone, tmp_path):
     rows = list(ROWS)
     for place, bad in enumerate(BAD):
         rows.insert(50 * place, bad)
     helpers.write_csv(tmp_path / "bad.csv", rows)
-    with pytest.raises(ValueError, match="expected records that fit the schema, got 8 that do not"):
+    with pytest.raises(ValueError, match="expected records that fit the schema, got some that do"):
         summed(data, tmp_path / "run", tmp_path / "bad.csv", rows=100)
     assert not (tmp_path / "run" / "sensitive" / "feature_sums").exists()
     found = summed(data, tmp_path / "run", tmp_path / "bad.csv", rows=100, bad_rows="drop")
-    assert found.digest == alone["record"].digest
+    np.testing.assert_array_equal(found.table, alone["record"].table)
+    assert found.records.digest == alone["record"].records.digest
     # An owner is needed, too.
     helpers.write_csv(tmp_path / "bad.csv", [*ROWS, [*ROWS[0][:4], ""]])
     found = summed(of_owners(data), tmp_path / "owners", tmp_path / "bad.csv", bad_rows="drop")
-    assert found.digest == alone["owner"].digest
+    np.testing.assert_array_equal(found.table, alone["owner"].table)
+
+
+def test_how_many_records_do_not_fit_is_told_in_sensitive_alone(here, data, tmp_path):
+    """Two tables that differ in one record: what is public or shown is the same."""
+    shown, stored = [], []
+    for name, first in (("fits", ROWS[0]), ("does not", ["old", *ROWS[0][1:]])):
+        helpers.write_csv(tmp_path / "rows.csv", [first, *ROWS[1:]])
+        notes = Notes()
+        found = pipelines.sums(
+            data,
+            directory=tmp_path / name,
+            private=str(tmp_path / "rows.csv"),
+            pool_size=40,
+            bad_rows="drop",
+            reporting=notes.reporting,
+        )
+        folder = pipelines.teachers(
+            data,
+            directory=tmp_path / name / "teachers",
+            num_teachers=4,
+            private=str(tmp_path / "rows.csv"),
+            pool_size=40,
+            bad_rows="drop",
+            reporting=notes.reporting,
+        )
+        stored.append(found.description["left_out"])
+        ensemble = load_ensemble(folder)
+        shown.append(
+            (
+                [text.replace(name, "") for text in notes.texts],
+                found.records.num_records,
+                ensemble.records.num_records,
+            )
+        )
+        described = artifacts.read_json(folder.parent / "records.json")
+        assert described["left_out"] == stored[-1]
+        assert "sensitive/feature_sums/description.json" in notes.texts[0]
+    assert stored == [0, 1] and shown[0] == shown[1] and shown[0][1:] == (len(ROWS),) * 2
 
 
 def test_each_bad_record_alone_decides(data):
@@ -173,16 +221,36 @@ def _read(source, rows) -> np.ndarray:
     return source._block(columns, np.arange(len(rows)), "path").places
 
 
+def test_workers_may_share_a_folder_of_a_remote_file_system(here, data, alone, tmp_path):
+    """Objects without folders, as on gs:// and s3://; nothing stays there."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    store = helpers.object_store(kept)
+    source = of_owners(data)
+    pattern = here / "records-*.parquet"
+    found = summed(source, tmp_path / "run", pattern, work_dir=f"{store.scheme()}://bucket/work")
+    assert found.digest == alone["owner"].digest
+    assert not list(kept.iterdir()) and not list(tmp_path.rglob("*beam*"))
+    own = tmp_path / "own"
+    found = summed(source, tmp_path / "other", pattern, work_dir=str(own))
+    assert found.digest == alone["owner"].digest and not list(own.iterdir())
+    for place in ("nowhere://bucket/work", "s3://bucket/work", str(here / "public.csv")):
+        with pytest.raises(ValueError, match="work_dir: expected a folder that can be") as said:
+            summed(source, tmp_path / "third", pattern, work_dir=place)
+        assert "\n" not in str(said.value) and not (tmp_path / "third").exists()
+
+
 def test_what_does_not_fit_is_one_line(here, data, tmp_path):
     for pattern, given, message in (
         (here / "none-*.csv", {}, "expected files .*none-.*, got none"),
+        ("s3://bucket/x-*.csv", {}, "expected files s3://bucket/x.*boto3"),
         (here / "records-0.csv", {"options": ["--runer=X"]}, "got '--runer=X'"),
         (here / "records-0.csv", {"options": ["--direct_num_workers=x"]}, "invalid int value"),
         (here / "schema.toml", {}, "expected a (column|name)"),
         (here / "broken.parquet", {}, "expected Parquet"),
         (here / "broken.tfrecord", {}, "expected TFRecord"),
     ):
-        if "broken" in pattern.name:
+        if "broken" in str(pattern):
             pattern.write_bytes(b"broken" * 40)
         with pytest.raises(ValueError, match=message) as caught:
             summed(data, tmp_path / "run", pattern, **given)
@@ -258,10 +326,90 @@ def test_what_may_not_be_merged_is_one_line(here, data, parts, tmp_path):
         artifacts.write_arrays(folder / "sums.npz", arrays)
 
     refused("expected complete ones", changed("edited", edited), parts[1])
+
+    def described(change):
+        def write(folder: pathlib.Path) -> None:
+            found = artifacts.read_json(folder / "description.json")
+            change(found)
+            artifacts.write_json(folder / "description.json", found)
+
+        return write
+
+    for name, change in (
+        ("unit", lambda found: found.update(unit="owner")),
+        ("encoder", lambda found: found.update(encoder="0" * 64)),
+        ("fewer", lambda found: found.update(left_out=-100)),
+        ("lanes", lambda found: found.update(records=["x", "y"])),
+        ("no lanes", lambda found: found.pop("records")),
+        ("other set", lambda found: found["record_set"].update(num_records=1)),
+    ):
+        folder = changed(f"description {name}", described(change))
+        refused("expected complete ones", folder, parts[1])
+
+    def truncated(name: str):
+        def cut(folder: pathlib.Path) -> None:
+            content = (folder / name).read_bytes()
+            (folder / name).write_bytes(content[: len(content) // 2])
+
+        return cut
+
+    for name in ("sums.npz", "description.json", "encoder/saved_model.pb"):
+        refused("expected complete ones", changed(f"cut {name[:4]}", truncated(name)), parts[1])
+    refused("expected (digests|the digests)", changed("cut", truncated("records.npy")), parts[1])
+    # The same records under another name, in another order, in another format.
+    helpers.write_parquet(tmp_path / "again.parquet", distinct_rows(data)[0::3][::-1])
+    summed(data, tmp_path / "again", tmp_path / "again.parquet")
+    refused("expected records in one part each", tmp_path / "again", parts[1], parts[0])
+    # Of other public settings.
+    pipelines.sums(
+        data, directory=tmp_path / "pool", private=str(here / "part-0.csv"), pool_size=20
+    )
+    refused("expected feature sums of one representation", parts[1], tmp_path / "pool")
     refused("expected some in", tmp_path / "nothing", parts[1])
     owners = of_owners(data)
     summed(owners, tmp_path / "owners 0", here / "part-0.csv")
     refused("feature sums of one unit", parts[1], tmp_path / "owners 0")
+
+
+def test_a_part_is_no_place_for_the_whole_and_none_is_merged_into_it_twice(parts, tmp_path):
+    shutil.copytree(parts[0], tmp_path / "a")
+    with pytest.raises(ValueError, match="holds other feature sums"):
+        merging.merge([tmp_path / "a", parts[1]], directory=tmp_path / "a")
+    merging.merge([tmp_path / "a", parts[1]], directory=tmp_path / "both")
+    with pytest.raises(ValueError, match="expected records in one part each"):
+        merging.merge([tmp_path / "both", parts[1]], directory=tmp_path / "twice")
+
+
+def test_a_ledger_knows_the_sums_that_it_is_of(data, parts, tmp_path):
+    """After a release other sums in the same folder are refused, with a digest that fits, too."""
+    pool = data.files.load_public().split(40).pool
+    shutil.copytree(parts[0], tmp_path / "run")
+    with Labeller(FeatureSums.load(tmp_path / "run"), epsilon=8.0, delta=1e-5) as labeller:
+        labeller.label(pool)
+        spent = labeller.spent()
+    own, other = (
+        sums_folder(artifacts.RunDirectory(folder)) for folder in (tmp_path / "run", parts[1])
+    )
+    shutil.copytree(own, tmp_path / "right")
+    arrays = artifacts.read_arrays(own / "sums.npz")
+    arrays["sums"][0, 0] += 1
+    described = artifacts.read_json(own / "description.json")
+    described.pop("digest")
+    described["digest"] = digest_of(described, arrays, StoredSums(own).encoder_digest)
+    for swap in ("edited", "swapped"):
+        shutil.rmtree(own)
+        shutil.copytree(other if swap == "swapped" else tmp_path / "right", own)
+        if swap == "edited":
+            artifacts.write_arrays(own / "sums.npz", arrays)
+            artifacts.write_json(own / "description.json", described)
+        with pytest.raises(ValueError, match="ledger") as said:
+            Labeller(FeatureSums.load(tmp_path / "run"), epsilon=16.0, delta=1e-5)
+        assert "\n" not in str(said.value)
+    shutil.rmtree(own)
+    shutil.copytree(tmp_path / "right", own)
+    with Labeller(FeatureSums.load(tmp_path / "run"), epsilon=8.0, delta=1e-5) as labeller:
+        labeller.label(pool)  # once more, of what was charged
+        assert labeller.spent() == spent
 
 
 def test_an_owner_is_in_one_part_only(here, data, tmp_path):
@@ -389,6 +537,7 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path):
 def test_commands_refuse_in_one_line(here, parts, tmp_path):
     for arguments, told in (
         (("sums", "--datset=digits"), "got '--datset=digits'"),
+        (("sums", "--dataset=digits", "--epsilon=.01"), "got '--epsilon=.01'"),
         (("sums", "--private=x.csv"), "public: expected it with --private"),
         (("sums", "merge", str(parts[0]), "--train_dir=x"), "at least two run folders"),
         (("sums", "merge", str(parts[0]), str(parts[0]), "--train_dir=x"), "in one part each"),
@@ -418,44 +567,56 @@ def wait_for(what, seconds: float = 240.0):
     end = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < end
-        time.sleep(0.1)
+        time.sleep(0.005)
     return found
 
 
+def workers_of(process: int) -> list[int]:
+    """The worker processes that Beam started, by number."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    found = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    known = {process}
+    for _ in range(3):  # a shell may stand between
+        known |= {int(pid) for pid, parent, _ in found if int(parent) in known}
+    return [int(pid) for pid, _, given in found if int(pid) in known and "sdk_worker" in given]
+
+
 @pytest.mark.long
-def test_a_killed_worker_is_one_line_and_the_next_run_gives_the_same(tmp_path):
-    """It is killed while it reads; both workers sleep there until then."""
-    flags = [
-        *("sums", "--dataset=beam_helpers:sleepy_digits", "--train_dir=run", "--rows=300"),
-        *("--representation=raw", *PROCESSES),
+@pytest.mark.parametrize("killed", ["worker", "command"])
+def test_a_process_is_killed_in_the_middle_and_the_next_run_gives_the_same(data, tmp_path, killed):
+    """A worker: the run ends in one line. The command itself: its workers end, too."""
+    number = 400
+    rows = helpers.table(50 * number)
+    rows = rows[: 50 * number]
+    helpers.write_parquet(tmp_path / "records.parquet", rows, group=50)
+    command_line = [
+        *(sys.executable, "-m", "pate_tf.cli.main", "sums", f"--public={data.files.public}"),
+        *("--private=records.parquet", f"--schema={data.files.schema}", "--stdnt_share=40"),
+        *("--owner=who", "--train_dir=run", *PROCESSES),
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    (tmp_path / "asleep").mkdir()
-    environment["SLEEPING_WORKERS"] = str(tmp_path / "asleep")
-    running = subprocess.Popen(
-        [sys.executable, "-m", "pate_tf.cli.main", *flags],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    worker = wait_for(lambda: [int(path.name) for path in (tmp_path / "asleep").iterdir()])[0]
-    os.kill(worker, signal.SIGKILL)
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == 1
-    assert told.splitlines()[-1].startswith("error: beam: expected workers that run to the end")
+    named = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    running = subprocess.Popen(command_line, stdout=subprocess.DEVNULL, **named)
+    left = tmp_path / "run" / "sensitive"
+    wait_for(lambda: len(list(left.rglob("records-*"))) > 5)
+    workers = workers_of(running.pid)
+    os.kill(workers[0] if killed == "worker" else running.pid, signal.SIGKILL)
+    done = len(list(left.rglob("records-*")))
+    assert len(workers) == 2 and done < number / 2  # in the middle
+    _, told = running.communicate(timeout=120)
+    if killed == "worker":
+        assert running.returncode == 1
+        assert told.splitlines()[-1].startswith("error: beam: expected workers that run to the end")
+        assert not list((tmp_path / "run").rglob(".writing-*"))
     assert not list((tmp_path / "run").rglob("sums.npz"))
-    del environment["SLEEPING_WORKERS"]
-    subprocess.run(
-        [sys.executable, "-m", "pate_tf.cli.main", *flags],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=600,
-    )
-    digits = pate_tf.datasets.load("digits")
-    alone = FeatureSums(directory=tmp_path / "one", representation="raw")
-    alone.fit(digits.private, digits.pool)
+    wait_for(lambda: not any(pathlib.Path(f"/proc/{one}/cmdline").exists() for one in workers))
+    subprocess.run(command_line, check=True, timeout=600, **named)
+    pool = data.files.load_public().split(40).pool
+    alone = FeatureSums(directory=tmp_path / "one")
+    alone.fit(helpers.examples(data, rows, owners=True), pool)
     assert FeatureSums.load(tmp_path / "run").stored.digest == alone.stored.digest
     assert not list((tmp_path / "run").rglob(".writing-*"))
