@@ -35,7 +35,7 @@ from pate_tf.core.record_set import (
     DIGEST_BYTES,
     Digests,
     RecordSet,
-    distinct_digests,
+    numbered_digests,
     owner_digests,
     record_digests,
     sorted_digests,
@@ -367,7 +367,7 @@ def fit(
         sums_of_records(examples, encoder, summands, reporting, digests=records),
         directory=directory,
         records=[sorted_digests(records)],
-        owners=None if owners is None else [distinct_digests(owners)],
+        owners=None if owners is None else [numbered_digests(owners)[0]],
         pool_size=len(pool),
         source={} if source is None else source.flags,
     )

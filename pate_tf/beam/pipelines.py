@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from pate_tf.api import feature_sums, teacher_training
 from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
@@ -41,8 +42,8 @@ from pate_tf.core.record_set import (
     DIGEST_BYTES,
     Digests,
     RecordSet,
-    distinct_digests,
     fingerprint,
+    numbered_digests,
     owner_digests,
     record_digests,
     sorted_digests,
@@ -426,11 +427,11 @@ def _merged_pairs(
         together = [(owners[keys // num_classes], keys % num_classes, totals), *waiting]
         waiting.clear()
         digests, classes, added = (np.concatenate(each) for each in zip(*together, strict=True))
-        owners = distinct_digests(digests)
-        numbers = _numbers(owners, digests)
-        keys, place = np.unique(numbers * num_classes + classes, return_inverse=True)
-        totals = np.zeros((len(keys), width), np.int64)
-        np.add.at(totals, place, added)
+        owners, numbers = numbered_digests(digests)
+        pairs = numbers * num_classes + classes
+        order = np.argsort(pairs, kind="stable")
+        keys, starts = np.unique(pairs[order], return_index=True)
+        totals = np.add.reduceat(added[order], starts, axis=0) if len(keys) else added
 
     for part in parts:
         waiting.append(part)
@@ -438,15 +439,6 @@ def _merged_pairs(
             merge()
     merge()
     return owners, keys, totals
-
-
-def _numbers(ascending: Digests, digests: Digests) -> IntArray:
-    """Returns the place of each digest among distinct ascending ones."""
-    known, wanted = (
-        np.ascontiguousarray(one).view(f"V{DIGEST_BYTES}").ravel() for one in (ascending, digests)
-    )
-    places = {one.tobytes(): place for place, one in enumerate(known)}
-    return np.array([places[one.tobytes()] for one in wanted], np.int64)
 
 
 # Feature sums.
@@ -496,10 +488,12 @@ def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
                 for rows, features in record_features(job.encoder, block.inputs, digests=records)
             )
             digests, keys, totals = _merged_pairs(pairs, job.num_classes, summands.num_rows)
-            of_pair = digests[keys // job.num_classes]
+            of_pair, first = digests[keys // job.num_classes], len(summands.scale) + 1
             for bucket, some in _by_bucket(of_pair, job.buckets):
-                pair = (of_pair[some], keys[some] % job.num_classes, totals[some])
-                yield "owners", (bucket, pair)
+                # Few clusters have records of a pair: nearly all counts are zeros.
+                counts = sparse.csr_array(totals[some, first:])
+                classes = keys[some] % job.num_classes
+                yield "owners", (bucket, (of_pair[some], classes, totals[some, :first], counts))
         files.add(records)
         partial += _Partial(sums, lanes, block.num_bad)
     files.write()
@@ -509,7 +503,11 @@ def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
 def _sum_owners(job: _SumsJob, keyed: tuple[int, Iterable[Any]]) -> _Partial:
     """Returns what the owners of a bucket add; writes their digests."""
     bucket, parts = keyed
-    digests, keys, totals = _merged_pairs(parts, job.num_classes, job.summands.num_rows)
+    whole = (
+        (digests, classes, np.concatenate([totals, counts.toarray()], axis=1))
+        for digests, classes, totals, counts in parts
+    )
+    digests, keys, totals = _merged_pairs(whole, job.num_classes, job.summands.num_rows)
     job.work.write(f"owners-{bucket:05d}", digests.tobytes())
     return _Partial(job.summands.of_owners(totals, keys), np.zeros(2, np.uint64), 0)
 

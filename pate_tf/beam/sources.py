@@ -274,8 +274,8 @@ class TableRecords(Source):
             is_good &= fits
         owners = None
         if self._owner is not None:
-            texts = _texts(columns[self._owner])
-            owners = np.array(texts, np.str_)
+            distinct, inverse = _distinct(columns[self._owner])
+            owners = np.array(distinct, np.str_)[inverse]
             is_good &= owners != ""
         inputs = np.concatenate(parts, axis=1) if parts else np.empty((number, 0), np.float32)
         return Block(
@@ -411,11 +411,6 @@ def _of_arrow(array: Any) -> Column:
     if pyarrow.types.is_dictionary(kind):
         array = array.dictionary_decode()
     return [field_text(value) for value in array.to_pylist()]
-
-
-def _texts(values: Column) -> list[str]:
-    each = values.tolist() if isinstance(values, np.ndarray) else values
-    return [field_text(one) for one in each]
 
 
 def _distinct(values: Column) -> tuple[list[str], IntArray]:

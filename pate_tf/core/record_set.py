@@ -56,12 +56,15 @@ def sorted_digests(digests: Digests) -> Digests:
     return digests[digest_order(digests)]
 
 
-def distinct_digests(digests: Digests) -> Digests:
-    """Returns digests in ascending order, each once."""
-    found = sorted_digests(digests)
+def numbered_digests(digests: Digests) -> tuple[Digests, npt.NDArray[np.int64]]:
+    """Returns digests in ascending order, each once, and the place there of each given one."""
+    order = digest_order(digests)
+    found = digests[order]
     is_first = np.ones(len(found), bool)
     is_first[1:] = (found[1:] != found[:-1]).any(axis=1)
-    return found[is_first]
+    numbers = np.empty(len(found), np.int64)
+    numbers[order] = np.cumsum(is_first) - 1
+    return found[is_first], numbers
 
 
 def fingerprint(
