@@ -27,6 +27,7 @@ from pate_tf.api.run_folder import DataSource, described_run
 from pate_tf.beam import merging, pipelines, sources
 from pate_tf.core import artifacts
 from pate_tf.core.partition import owner_partition, random_partition
+from pate_tf.ledger import EnsembleMismatch, LedgerWarning
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.kinds import Engine as OneProcess
 from pate_tf.teachers.kinds import load_ensemble
@@ -364,7 +365,7 @@ def test_what_may_not_be_merged_is_one_line(here, data, parts, tmp_path):
     pipelines.sums(
         data, directory=tmp_path / "pool", private=str(here / "part-0.csv"), pool_size=20
     )
-    refused("expected feature sums of one representation", parts[1], tmp_path / "pool")
+    refused("expected feature sums of one encoder", parts[1], tmp_path / "pool")
     refused("expected some in", tmp_path / "nothing", parts[1])
     owners = of_owners(data)
     summed(owners, tmp_path / "owners 0", here / "part-0.csv")
@@ -402,7 +403,7 @@ def test_a_ledger_knows_the_sums_that_it_is_of(data, parts, tmp_path):
         if swap == "edited":
             artifacts.write_arrays(own / "sums.npz", arrays)
             artifacts.write_json(own / "description.json", described)
-        with pytest.raises(ValueError, match="ledger") as said:
+        with pytest.raises(EnsembleMismatch) as said:
             Labeller(FeatureSums.load(tmp_path / "run"), epsilon=16.0, delta=1e-5)
         assert "\n" not in str(said.value)
     shutil.rmtree(own)
@@ -410,6 +411,18 @@ def test_a_ledger_knows_the_sums_that_it_is_of(data, parts, tmp_path):
     with Labeller(FeatureSums.load(tmp_path / "run"), epsilon=8.0, delta=1e-5) as labeller:
         labeller.label(pool)  # once more, of what was charged
         assert labeller.spent() == spent
+
+
+def test_the_registry_knows_records_of_a_part_among_those_of_all(data, parts, tmp_path):
+    pool = data.files.load_public().split(40).pool
+    shutil.copytree(parts[0], tmp_path / "part")
+    with Labeller(FeatureSums.load(tmp_path / "part"), epsilon=8.0, delta=1e-5) as labeller:
+        labeller.label(pool)
+    merging.merge(parts, directory=tmp_path / "whole")
+    with pytest.warns(
+        LedgerWarning, match="same private records are known; together they have spent epsilon 8 at"
+    ):
+        Labeller(FeatureSums.load(tmp_path / "whole"), epsilon=16.0, delta=1e-5).close()
 
 
 def test_an_owner_is_in_one_part_only(here, data, tmp_path):
