@@ -19,6 +19,7 @@ import pate_tf
 
 pytest.importorskip("apache_beam", reason="needs pip install 'pate_tf[beam]', as CI has it")
 
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.api import teacher_training
 from pate_tf.api.feature_sums import FeatureSums, StoredSums, digest_of, sums_folder
 from pate_tf.api.labeller import Labeller
@@ -528,6 +529,20 @@ def test_the_commands_from_sums_to_a_published_student(tmp_path):
     alone = FeatureSums(directory=tmp_path / "one", representation="raw")
     alone.fit(data.private, data.pool)
     assert FeatureSums.load(tmp_path / "run").stored.digest == alone.stored.digest
+    # At small epsilon, counts of records in clusters; where they say nothing, nothing is charged.
+    ended = run_script(
+        *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=.01"),
+        folder=tmp_path,
+    )
+    assert ended.code == 1 and "records say more than noise" in ended.err.splitlines()[-1]
+    assert not list((tmp_path / "run").rglob("ledger*"))
+    shutil.copytree(tmp_path / "run", tmp_path / "small")
+    with Labeller(FeatureSums.load(tmp_path / "small"), epsilon=0.5, delta=1e-5) as labeller:
+        labels = labeller.label(data.pool)
+        assert labeller.spent().epsilon <= 0.5
+    number = len(labels.released.noisy_sums)
+    noise = labels.released.noisy_sums - alone.stored.cluster_counts[number].values
+    assert 0.3 < np.abs(noise).mean() / (4.0 * LATTICE) < 3.0  # Laplace noise of scale 4
     ended = run_script(
         *("train_student.py", "--train_dir=run", "--method=feature_sums", "--epsilon=8"),
         *("--student=supervised", "--model=mlp", "--max_steps=50"),
