@@ -29,6 +29,7 @@ from pate_tf.beam import merging, pipelines, sources
 from pate_tf.core import artifacts
 from pate_tf.core.partition import owner_partition, random_partition
 from pate_tf.ledger import EnsembleMismatch, LedgerWarning
+from pate_tf.representations import contrastive
 from pate_tf.serving.served import ServedStudent
 from pate_tf.teachers.kinds import Engine as OneProcess
 from pate_tf.teachers.kinds import load_ensemble
@@ -517,8 +518,10 @@ def command(folder: pathlib.Path, *arguments: str) -> Ended:
     return run_fresh("-m", "pate_tf.cli.main", *arguments, folder=folder)
 
 
-def test_the_commands_from_sums_to_a_published_student(tmp_path):
+def test_the_commands_from_sums_to_a_published_student(tmp_path, monkeypatch):
     """Of the digits, with an option of Beam's; then predictions of the student."""
+    for name in ("STEPS", "STUDENT_STEPS"):
+        monkeypatch.setattr(contrastive, name, 30)
     ended = command(
         tmp_path,
         *("sums", "--dataset=digits", "--train_dir=run", "--representation=raw"),
