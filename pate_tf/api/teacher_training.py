@@ -726,7 +726,7 @@ def _rows(
         name, place = "stored in", trained.directory.teachers
     return [
         *rows,
-        ("a constant answer", NOT_MEASURED if majority is None else f"{majority:.2%}"),
+        ("majority-class baseline", NOT_MEASURED if majority is None else f"{majority:.2%}"),
         (name, f"{place} (sensitive)"),
         ("time", f"{values['seconds']:.1f} s"),
     ]

@@ -93,7 +93,7 @@ class PublicExamples(Examples):
 
     @property
     def majority_share(self) -> float | None:
-        """Share of the commonest class among those labelled: what a constant answer gets right.
+        """Share of the commonest class among those labelled: the majority-class baseline.
 
         None if none has a label.
         """

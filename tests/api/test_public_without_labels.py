@@ -142,7 +142,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
         assert found.values[f"teacher_accuracy_{name}"] is None
     assert found.values["constant_answer_accuracy"] is None
     rows = dict(found.rows)
-    assert rows["mean teacher accuracy"] == rows["a constant answer"] == NOT_MEASURED
+    assert rows["mean teacher accuracy"] == rows["majority-class baseline"] == NOT_MEASURED
     made = student_report.run(
         student_report.StudentRun(
             sources=student_report.Sources(
