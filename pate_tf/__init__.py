@@ -30,6 +30,7 @@ is quick, and the accounting never needs TensorFlow.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
     from pate_tf.statement.privacy_statement import PrivacyStatement as PrivacyStatement
 
 __version__ = "0.1.0"
+
+# TensorFlow's libraries then write no lines of their own to a script's output, as to a command's.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # The public names of each module; those that are modules themselves stand in `_MODULES`.
 _NAMES = {

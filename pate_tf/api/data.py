@@ -356,6 +356,21 @@ class Data:
                 f"{difference}"
             )
 
+    def __repr__(self) -> str:
+        dataset, held_out = self.dataset, len(self.held_out)
+        shape = " x ".join(map(str, dataset.input_shape))
+        classes = ", ".join(dataset.class_names[:6]) + ", ..." * (len(dataset.class_names) > 6)
+        labels = "with" if self.held_out.labels is not None else "without"
+        return "\n".join(
+            [
+                f"Data {dataset.name}: {dataset.kind}, inputs of {shape}",
+                f"  classes   {dataset.num_classes}{': ' * bool(classes)}{classes}",
+                f"  private   {self.private!r}",
+                f"  pool      {len(self.pool):,} public inputs",
+                f"  held out  {held_out:,} public samples, {labels} labels",
+            ]
+        )
+
     @property
     def dataset(self) -> Dataset:
         """What is publicly known of both sides."""

@@ -44,6 +44,8 @@ DEFAULT_NUM_TEACHERS: Final = 100
 # to the mean of its class than to another. With it the forecast says 79 % where 69 to 75 % of the
 # labels of Fashion-MNIST's pool were right, and 41 % where 41 to 54 % were.
 FEATURE_MARGIN: Final = 0.12
+# Lowest and highest accuracy of labels without noise, in the first five of benchmarks/own_data.py.
+WITHOUT_NOISE: Final = {PATE: (0.6, 0.95), FEATURE_SUMS: (0.6, 0.95)}
 _SCALE: Final = 1000.0  # votes that stand for one standard deviation of the sums' noise
 
 
@@ -141,6 +143,29 @@ class PlanSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Expected accuracy of the labels of a method, from public values. Public.
+
+    Attributes:
+        low: lower end of the range in which it is expected.
+        high: upper end.
+        num_labels: expected labels.
+    """
+
+    low: float
+    high: float
+    num_labels: float
+
+    def in_words(self) -> str:
+        """Returns the forecast as a sentence."""
+        middle = (self.low + self.high) / 2.0
+        return (
+            f"about {self.num_labels:,.0f} labels, about {middle:.0%} of them right "
+            f"({self.low:.0%} to {self.high:.0%} on the data sets of benchmarks/own_data.py)"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodComparison:
     """Both methods within one epsilon, and all mechanisms of the first. Public.
 
@@ -177,6 +202,24 @@ class MethodComparison:
         votes, sums = self.plan.candidates[0].outlooks[1], self.outlooks[1]
         share = votes.expected_right / max(votes.expected_labels, 1.0)
         return FEATURE_SUMS if sums.expected_right >= share * sums.expected_labels else PATE
+
+    def forecast(self, method: str) -> Forecast | None:
+        """Returns the expected accuracy of a method's labels; None if records are not counted.
+
+        What noise leaves right at the assumed margin and at a quarter of it, times the accuracy of
+        labels without noise, `WITHOUT_NOISE`. That was read off five data sets.
+        """
+        outlooks = self.outlooks if method == FEATURE_SUMS else self.plan.candidates[0].outlooks
+        if not outlooks:
+            return None
+        shares = [one.expected_right / max(one.expected_labels, 1.0) for one in outlooks]
+        low, high = WITHOUT_NOISE[method]
+        chance = 1.0 / self.asked.num_classes
+        return Forecast(
+            low=max(chance, low * min(shares)),
+            high=high * max(shares),
+            num_labels=outlooks[1].expected_labels,
+        )
 
     def commands(self, method: str) -> tuple[str, ...]:
         """Returns what to type for a method, a line for each command."""

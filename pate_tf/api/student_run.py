@@ -545,6 +545,9 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
         "queries_saved": saved,
         "inferred_label_accuracy": _value(inferred),
         "inferred_label_certainty": sure,
+        "found_label_accuracy": _value(
+            inferred if labels.released.noisy_sums is not None else measured.label_accuracy
+        ),
         "mechanism": statement.mechanism.to_dict(),
         "queries_answered": statement.num_answered,
         "epsilon_worst_case": statement.epsilon,

@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 import threading
+import time
 import traceback
 import types
 import warnings
@@ -90,22 +91,30 @@ def _with_default(flag: Any) -> str:
     return f"{help_text} Default: {default}."
 
 
-# What a terminal shows while a command works: bars and a clock.
+# What a command shows while it works: bars and a clock; without a terminal, lines.
+
+SECONDS_A_LINE = 30.0
 
 
 @contextmanager
 def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """Shows a progress bar on a terminal, nothing elsewhere.
+    """Shows a progress bar on a terminal, elsewhere a line now and then.
 
     Yields:
         A function to call with how many more are done.
     """
     from tqdm import tqdm
 
+    done, said = 0, time.monotonic()
     # disable=None: tqdm's word for "only on a terminal".
     with tqdm(total=total, desc=description, unit=unit, disable=None) as bar:
 
         def advance(count: int) -> None:
+            nonlocal done, said
+            done += count
+            if bar.disable and done < total and time.monotonic() - said >= SECONDS_A_LINE:
+                said = time.monotonic()
+                print(f"{description}: {done:,} of {total:,}", file=sys.stderr, flush=True)
             bar.update(count)
             if bar.n >= total:
                 bar.close()  # what comes next may have a bar of its own
@@ -115,14 +124,18 @@ def progress_bar(description: str, total: int, unit: str) -> Iterator[Callable[[
 
 @contextmanager
 def clock(description: str) -> Iterator[None]:
-    """Shows on a terminal how long something takes that can't say how far it is."""
+    """Shows how long something takes that can't say how far it is: without a terminal, in lines."""
     from tqdm import tqdm
 
     done = threading.Event()
 
     def tick(bar: Any) -> None:
-        while not done.wait(1.0):
+        began = said = time.monotonic()
+        while not done.wait(min(1.0, SECONDS_A_LINE)):
             bar.refresh()
+            if bar.disable and time.monotonic() - said >= SECONDS_A_LINE:
+                said = time.monotonic()
+                print(f"{description}: {said - began:.0f} s", file=sys.stderr, flush=True)
 
     with tqdm(desc=description, bar_format="{desc}: {elapsed}", disable=None, leave=False) as bar:
         thread = threading.Thread(target=tick, args=(bar,), daemon=True)

@@ -26,17 +26,19 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "One holder of private data": {
         "demo": ("demo", "runs teachers, student and analysis on embedded data, in a minute"),
         "plan": ("plan", "compares methods and mechanisms for an epsilon; reads no data"),
+        "run": ("whole_run", "does all of it: from two files to a published student"),
         "schema": ("schema", "drafts the schema of a table from its public file"),
         "teachers": ("teachers", "trains the teachers on the private data"),
         "student": ("student", "releases labels, trains a student on them, writes its statement"),
         "analysis": ("analysis", "says what a run or a ledger spent; checks a statement"),
+        "predict": ("predict", "applies a published student to a file, or to many by Apache Beam"),
+        "evaluate": ("evaluate", "measures a published student on a labelled public file"),
         "audit": ("audit", "tries to break what a mechanism or a run claims"),
         "report": ("report", "writes one page for the person who signs"),
     },
     "Records that outgrow one machine, by Apache Beam": {
         "sums": ("sums", "computes feature sums, or merges those of disjoint records"),
         "beam-teachers": ("beam_teachers", "trains teachers in closed form"),
-        "predict": ("predict", "applies a published student to many inputs"),
     },
     "Several holders, each with a teacher of its own": {
         "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),

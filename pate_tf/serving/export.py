@@ -20,7 +20,7 @@ from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.data.schema import Schema
 from pate_tf.serving import signatures
-from pate_tf.serving.served import DIGESTS, EXTRA, KERAS, SCHEMA, STATEMENT, file_digests
+from pate_tf.serving.served import DATASET, DIGESTS, EXTRA, KERAS, SCHEMA, STATEMENT, file_digests
 from pate_tf.serving.signatures import StudentGraph, input_spec
 
 # Requests that TensorFlow Serving puts to a student before it takes those of users.
@@ -86,8 +86,8 @@ def export_student(
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
     `assets.extra` the warm-up requests, the privacy statement, `student.keras` where the student is
-    a Keras model, `schema.toml` where a table has a schema, what `formats` asks for, and digests of
-    files for `matches_statement`.
+    a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
+    for, and digests of files for `matches_statement`.
 
     Args:
         model: from raw inputs to logits.
@@ -116,6 +116,7 @@ def export_student(
                 extra.mkdir()
                 artifacts.write_json(extra / STATEMENT, statement)
                 write_warm_up(extra / WARM_UP, dataset)
+                artifacts.write_json(extra / DATASET, dataset.to_dict())
                 if dataset.schema is not None:
                     artifacts.write_text(extra / SCHEMA, dataset.schema.to_toml())
                 if isinstance(model, keras.Model):

@@ -18,6 +18,7 @@ DIGESTS = "digests.json"
 GRAPH = "saved_model.pb"
 KERAS = "student.keras"
 SCHEMA = "schema.toml"
+DATASET = "dataset.json"
 
 
 def load_student(folder: pathlib.Path) -> Any:
@@ -84,7 +85,7 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
 
     Returns:
         Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `schema.toml`,
-        `student.keras`, `student.onnx` and `student.tflite` where they are.
+        `dataset.json`, `student.keras`, `student.onnx` and `student.tflite` where they are.
 
     Raises:
         ValueError: if there is no SavedModel.
@@ -92,7 +93,8 @@ def file_digests(folder: pathlib.Path) -> dict[str, str]:
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: expected a SavedModel in {folder}, got none")
     extra = folder / EXTRA
-    paths = [folder / GRAPH, *sorted([*extra.glob("student.*"), *extra.glob(SCHEMA)])]
+    named = [extra / name for name in (SCHEMA, DATASET) if (extra / name).is_file()]
+    paths = [folder / GRAPH, *sorted([*extra.glob("student.*"), *named])]
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths

@@ -171,6 +171,42 @@ def by_class(
     return ByClass(recall, auc, is_constant=bool((labels == labels[0]).all()))
 
 
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """How well probabilities tell how many answers are right.
+
+    Attributes:
+        confidence: mean probability of the class that was given.
+        error: expected calibration error: over bins of confidence a tenth wide, the mean difference
+            of confidence and accuracy by the number of samples
+            ([Guo et al. 2017](https://arxiv.org/abs/1706.04599)).
+        bins: of those with samples, `confidence`, `accuracy` and `number`, in rising order.
+    """
+
+    confidence: float
+    error: float
+    bins: tuple[Mapping[str, float], ...]
+
+
+def calibration(
+    labels: IntArray, truth: IntArray, probabilities: npt.NDArray[np.floating]
+) -> Calibration:
+    """Compares the probabilities `[num_samples, num_classes]` of labels with the truth."""
+    sure = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    right = (labels == truth).astype(np.float64)
+    places = np.minimum((sure * 10).astype(np.int64), 9)
+    bins = tuple(
+        {
+            "confidence": float(sure[places == one].mean()),
+            "accuracy": float(right[places == one].mean()),
+            "number": int((places == one).sum()),
+        }
+        for one in np.unique(places)
+    )
+    error = sum(one["number"] * abs(one["confidence"] - one["accuracy"]) for one in bins)
+    return Calibration(float(sure.mean()), float(error / len(labels)), bins)
+
+
 def _auc(is_positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.floating]) -> float:
     """Share of pairs of a positive and a negative whose scores are in that order; ties are half."""
     num_positive = int(is_positive.sum())

@@ -176,7 +176,15 @@ def test_floats_are_served_as_floats():
 
 
 def test_a_repr_shows_shapes_alone():
+    data = made(owners=[f"owner {i % 7}" for i in range(20)])
     assert repr(made().private) == "PrivateExamples(<20 records>)"
+    assert repr(data).splitlines() == [
+        "Data arrays: image, inputs of 6 x 5 x 3",
+        "  classes   4",
+        "  private   PrivateExamples(<records of owners>)",
+        "  pool      20 public inputs",
+        "  held out  0 public samples, without labels",
+    ]
 
 
 def test_data_sets_by_name_are_the_same():

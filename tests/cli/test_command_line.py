@@ -235,3 +235,19 @@ def test_verbosity_is_absls(tmp_path):
     info, debug = said(0), said(1)
     assert "I" in info
     assert len(debug) > len(info)
+
+
+def test_lines_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(command_line, "SECONDS_A_LINE", 0.01)
+    with command_line.progress_bar("training", 3, "teacher") as advance:
+        time.sleep(0.02)
+        advance(2)
+        advance(1)
+    assert capsys.readouterr().err == "training: 2 of 3\n"
+    with command_line.clock("reading"):
+        deadline = time.monotonic() + 30.0
+        found = ""
+        while "reading: 0 s" not in found and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found += capsys.readouterr().err
+    assert "reading: 0 s\n" in found

@@ -1,0 +1,98 @@
+"""From two files to a published student: the commands schema, run, predict and evaluate."""
+
+import csv
+import shlex
+
+import numpy as np
+import pytest
+from script_processes import run_script
+
+from pate_tf.core import artifacts
+
+PATE = "pate_tf/cli/main.py"
+
+
+def write(path, number, seed):
+    """Visits as a German spreadsheet writes them."""
+    random = np.random.default_rng(seed)
+    with open(path, "w", newline="", encoding="cp1252") as file:
+        table = csv.writer(file, delimiter=";")
+        table.writerow(["Größe", "Station", "krank"])
+        for _ in range(number):
+            size, ward = random.uniform(0, 2), random.choice(["a", "b", ""])
+            sick = size + 0.5 * (ward == "a") + random.normal(0, 0.1) > 1.2
+            table.writerow([f"{size:.2f}".replace(".", ","), ward, "ja" if sick else "nein"])
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clinic")
+    write(folder / "private.csv", 1500, 0)
+    write(folder / "public.csv", 600, 1)
+    ended = run_script(PATE, "schema", "--public=public.csv", "--label=krank", folder=folder)
+    assert ended.code == 0, ended.err
+    return folder
+
+
+FILES = ("--private=private.csv", "--public=public.csv", "--schema=schema.toml")
+
+
+@pytest.mark.parametrize("method", ["auto", "pate"])
+def test_two_commands_make_a_published_student(clinic, method):
+    flags = ("--epsilon=3", f"--train_dir={method}", f"--method={method}", "--nb_teachers=20")
+    report = f"--report_file={method}.json"
+    ended = run_script(PATE, "run", *FILES, *flags, "--name=visits", report, folder=clinic)
+    assert ended.code == 0, ended.err
+    assert ended.out.count("\nRun\n") == 1 and "\nTeachers\n" not in ended.out
+    values = artifacts.read_json(clinic / f"{method}.json")
+    assert values["student_accuracy"] > (0.85 if method == "auto" else 0.6)
+    released = clinic / method / "released"
+    assert artifacts.read_json(released / "privacy_statement.json")["dataset"] == "visits"
+    assert values["epsilon_ensemble"] <= 3.0
+    # What it stood for, typed, is the same release: nothing is charged again.
+    for line in values["commands"]:
+        command = shlex.split(line)
+        assert command[0] == "pate" and line in ended.out
+        typed = run_script(PATE, *command[1:], folder=clinic)
+        assert typed.code == 0, typed.err
+    again = artifacts.read_json(clinic / method / "sensitive" / "student_report.json")
+    assert again["epsilon_ensemble"] == values["epsilon_ensemble"]
+    assert (released / "student" / "2").is_dir()
+
+
+def test_its_student_predicts_and_is_measured_on_files(clinic):
+    if not (clinic / "auto").exists():
+        test_two_commands_make_a_published_student(clinic, "auto")
+    asked = ("--student=auto", "--inputs=public.csv")
+    ended = run_script(PATE, "predict", *asked, "--output=predictions.csv", folder=clinic)
+    assert ended.code == 0, ended.err
+    rows = list(csv.DictReader((clinic / "predictions.csv").open(encoding="utf-8")))
+    assert {row["predicted"] for row in rows} == {"ja", "nein"}
+    right = np.mean([row["predicted"] == row["krank"] for row in rows])
+    measured = run_script(PATE, "evaluate", *asked, "--report_file=measured.json", folder=clinic)
+    assert measured.code == 0, measured.err
+    assert artifacts.read_json(clinic / "measured.json")["accuracy"] == pytest.approx(right)
+    for line in ("recall of ja", "recall of nein", "calibration error", "mean confidence"):
+        assert line in measured.out
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("run", *FILES), "epsilon: expected what the labels may cost, got none"),
+        (("run", "--epsilon=1", *FILES[:2]), "schema: expected a file"),
+        (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
+        (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
+        (("predict", "--inputs=public.csv", "--output=new.csv"), "student: expected it"),
+        (("evaluate", "--student=nosuch", "--inputs=public.csv"), "student: expected a student"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(clinic, command, told):
+    def files():  # but for what the test's own processes write
+        return {one for one in clinic.iterdir() if not one.suffix.startswith(".std")}
+
+    before = files()
+    ended = run_script(PATE, *command, folder=clinic)
+    assert ended.code in (1, 2) and told in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert files() == before
