@@ -123,7 +123,7 @@ def warn_of_noise(labels: Labels, reporting: Reporting) -> None:
             f"labels: the noise is heavy for {'so few records' if by_sums else 'these teachers'}: "
             f"what all noisy {'sums' if by_sums else 'counts'} say of the pool is {found:.0%} sure "
             f"on average; next time take {'' if by_sums else 'more teachers or '}a larger epsilon, "
-            f"and see docs/notes/instead.md for what else bears such noise"
+            "and see docs/explanation/alternatives.md"
         )
 
 
@@ -349,7 +349,7 @@ def _measure(
         if found.is_constant and len(given) > 1:
             reporting.warn(
                 "student: it gives all samples the same answer: its labels may all be of the "
-                "commonest class; docs/how-to/data.md says what to do about it"
+                "commonest class; docs/how-to/rare_classes.md says what to do about it"
             )
         constant_answer = samples.majority_share
         evaluated_on = evaluate_on or HELD_OUT
