@@ -75,7 +75,7 @@ def test_the_picture_of_the_guide_has_every_mechanism_that_is_offered():
         assert sorted(found) == found and np.isfinite(found).all()
     gate = picture.epsilons(drawn["stability_gate"])
     assert max(gate) <= 0.25 and max(gate) - min(gate) < 1e-9
-    # Golden values of docs/theory_worst_case.md.
+    # Golden values of docs/proofs/worst_case.md.
     laplace = dict(
         zip(picture.NUM_QUERIES, picture.epsilons(drawn["laplace_noisy_max"]), strict=True)
     )
