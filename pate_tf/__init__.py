@@ -1,6 +1,6 @@
 """PATE for TensorFlow and Keras: learn a public classifier from private data.
 
-In one call, for epsilon 0.5 at delta 1e-6:
+In one call, for epsilon 0.5 at delta 1e-6::
 
     import pate_tf
 
@@ -12,7 +12,7 @@ In one call, for epsilon 0.5 at delta 1e-6:
     fitted.cost.epsilon
     fitted.publish("released")
 
-The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`:
+The same in parts; `Teachers(num_teachers=250, directory="runs/mine")` may stand for `FeatureSums`::
 
     sums = pate_tf.FeatureSums(directory="runs/mine").fit(data.private, data.pool)
     with pate_tf.Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
