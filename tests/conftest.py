@@ -11,6 +11,7 @@ import pytest
 
 # Before TensorFlow starts, here and in every process that inherits this environment.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `import pate_tf` does
 
 # Every process that a test starts would compile the library anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.paper import (
     active,
     data_independent,
+    feature_sums,
     figure2,
     figure3,
     figure4,
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         forests,
         data_independent,
         students,
+        feature_sums,
         frontier,
         selective_sgd,
         selective_sgd_attacks,

@@ -29,6 +29,8 @@ class Setting:
       compared_queries: how many.
       repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
         points.
+      sums_epsilons: of feature sums.
+      sums_repetitions: of these.
       frontier_teachers: of the ensembles whose labels alone are compared.
       frontier_queries: how many of these labels.
       student_steps: training steps of a student; None for each one's own.
@@ -64,6 +66,8 @@ class Setting:
     compared_students: tuple[str, ...]
     compared_queries: tuple[int, ...]
     repetitions: int
+    sums_epsilons: tuple[float, ...]
+    sums_repetitions: int
     frontier_teachers: tuple[int, ...]
     frontier_queries: tuple[int, ...]
     student_steps: int | None
@@ -105,6 +109,8 @@ FULL = Setting(
     compared_students=("supervised", "gan", "consistency"),
     compared_queries=(100, 500, 1000),
     repetitions=3,
+    sums_epsilons=(0.01, 0.1),
+    sums_repetitions=5,
     frontier_teachers=(250, 500),
     frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
     student_steps=None,
@@ -141,6 +147,8 @@ QUICK = Setting(
     compared_students=("supervised",),
     compared_queries=(60,),
     repetitions=2,
+    sums_epsilons=(0.5, 8.0),
+    sums_repetitions=1,
     frontier_teachers=(20,),
     frontier_queries=(20,),
     student_steps=60,

@@ -6,7 +6,7 @@ import dataclasses
 import html
 import textwrap
 from collections.abc import Mapping, Sequence
-from math import ceil, expm1, inf
+from math import ceil, expm1, inf, nextafter
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
@@ -16,14 +16,17 @@ from pate_tf.accounting.conversions import FloatArray, least, ndtri
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
+    GaussianFeatureSums,
     GaussianHistogram,
     GaussianNoisyMax,
+    LaplaceClusterCounts,
     Mechanism,
     Parameter,
     StabilityGate,
     base,
 )
-from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums, Target
+from pate_tf.accounting.mechanisms.feature_sums import CHANGED
 from pate_tf.accounting.moments import check_bound, is_two_sided
 from pate_tf.accounting.outcomes import IntArray
 from pate_tf.core import validation
@@ -755,6 +758,63 @@ def _ranked(
         return not is_best, -(one.outlooks[-1].expected_right if is_best else one.mean_right)
 
     return tuple(sorted(candidates, key=rank))
+
+
+# Feature sums, or counts of records in clusters of the pool, by public values alone.
+
+# More are never planned: where counts are, records of a class are fewer than 20 deviations of the
+# noise on feature sums, which leaves a mean cluster of 7 a class 6 of its own at a delta of 1e-5.
+CLUSTERS_OF_CLASS: Final = (1, 2, 3, 5, 10)
+FEWEST_OF_CLUSTER: Final = 20  # inputs of the pool
+
+
+def cluster_numbers(pool_size: int, num_classes: int) -> list[int]:
+    """Returns the numbers of clusters that a pool can have, ascending; at least one."""
+    most = max(pool_size // FEWEST_OF_CLUSTER, 1)
+    return sorted({min(each * num_classes, most) for each in CLUSTERS_OF_CLASS})
+
+
+CLUSTER_LEAD: Final = 6.0  # records of a mean cluster, over the noise on a count; at MNIST's pool
+LEAST_LEAD: Final = 3.0  # records of a class over the noise, below which labels would be noise
+
+
+def planned_sums(
+    target: Target, num_records: int | None, num_classes: int, resolutions: Sequence[int]
+) -> ReleasesFeatureSums:
+    """Returns what feature sums release within an epsilon, chosen from public values.
+
+    Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
+    counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
+    a cluster `CLUSTER_LEAD` times the noise.
+
+    Args:
+        target: what they may cost.
+        num_records: private records, as far as public; None if unknown.
+        num_classes: number of classes.
+        resolutions: numbers of clusters that can be had; none where clusters are no use.
+
+    Raises:
+        ValueError: if noise would exceed what the records say.
+    """
+    features = target.least_noise(GaussianFeatureSums.of_scale)
+    if num_records is None:
+        return features
+    if num_records / num_classes >= features.fewest_of_class:
+        return features
+    scale = nextafter(CHANGED / target.epsilon, inf)
+    while nextafter(CHANGED / scale, inf) > target.epsilon:
+        scale = nextafter(scale, inf)
+    counts = LaplaceClusterCounts(scale, 1)
+    most = num_records / (CLUSTER_LEAD * counts.standard_deviation)
+    fitting = [one for one in resolutions if num_classes <= one <= max(most, num_classes)]
+    least = LEAST_LEAD * counts.standard_deviation if fitting else features.standard_deviation
+    if num_records / num_classes < least:
+        raise ValueError(
+            f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
+            f"with about {num_records / num_classes:,.0f} private records of a class, labels would "
+            f"follow from noise of {least:,.0f}. Take a larger epsilon or more records"
+        )
+    return dataclasses.replace(counts, num_clusters=max(fitting)) if fitting else features
 
 
 RELEASES = ("log_cost", "gate", "smooth_sensitivity")

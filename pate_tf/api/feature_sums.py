@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.aggregation.feature_sums import (
     counts_by_cluster,
     owner_steps,
@@ -264,7 +265,8 @@ def summands_of(pool: Pool | None, encoder: Encoder) -> Summands:
     num_classes, centres = encoder.dataset.num_classes, dict[int, npt.NDArray[np.float64]]()
     if pool is not None:
         vectors = record_vectors(encoder.features(pool.inputs), encoder.scale)[:, :-1]
-        centres = {len(one): one for one in cluster_centres(vectors, num_classes)}
+        numbers = cluster_numbers(len(pool), num_classes)
+        centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
     scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
     return Summands(num_classes, scale, centres)
 

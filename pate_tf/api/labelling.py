@@ -10,7 +10,6 @@ import functools
 import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
-from math import inf, nextafter
 from typing import Any, Final, cast
 
 import numpy as np
@@ -19,15 +18,17 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms import (
-    GaussianFeatureSums,
     GaussianHistogram,
-    LaplaceClusterCounts,
     Mechanism,
     StabilityGateOrHistogram,
 )
 from pate_tf.accounting.mechanisms.base import Planned, ReleasesFeatureSums, Target
-from pate_tf.accounting.mechanisms.feature_sums import CHANGED
-from pate_tf.accounting.planning import DEFAULT_MARGIN, profile_counts, recommend
+from pate_tf.accounting.planning import (
+    DEFAULT_MARGIN,
+    planned_sums,
+    profile_counts,
+    recommend,
+)
 from pate_tf.aggregation.feature_sums import release_sums
 from pate_tf.aggregation.graph import VoteAggregation
 from pate_tf.aggregation.labeller import VOTES, Labeller
@@ -411,49 +412,6 @@ def _plan_of_sums(
     )
 
 
-CLUSTER_LEAD: Final = 6.0  # records of a mean cluster, over the noise on a count; at MNIST's pool
-LEAST_LEAD: Final = 3.0  # records of a class over the noise, below which labels would be noise
-
-
-def planned_sums(
-    target: Target, num_records: int | None, num_classes: int, resolutions: Sequence[int]
-) -> ReleasesFeatureSums:
-    """Returns what feature sums release within an epsilon, chosen from public values.
-
-    Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
-    counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
-    a cluster `CLUSTER_LEAD` times the noise.
-
-    Args:
-        target: what they may cost.
-        num_records: private records, as far as public; None if unknown.
-        num_classes: number of classes.
-        resolutions: numbers of clusters that can be had; none where clusters are no use.
-
-    Raises:
-        ValueError: if noise would exceed what the records say.
-    """
-    features = target.least_noise(GaussianFeatureSums.of_scale)
-    if num_records is None:
-        return features
-    if num_records / num_classes >= features.fewest_of_class:
-        return features
-    scale = nextafter(CHANGED / target.epsilon, inf)
-    while nextafter(CHANGED / scale, inf) > target.epsilon:
-        scale = nextafter(scale, inf)
-    counts = LaplaceClusterCounts(scale, 1)
-    most = num_records / (CLUSTER_LEAD * counts.standard_deviation)
-    fitting = [one for one in resolutions if num_classes <= one <= max(most, num_classes)]
-    least = LEAST_LEAD * counts.standard_deviation if fitting else features.standard_deviation
-    if num_records / num_classes < least:
-        raise ValueError(
-            f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
-            f"with about {num_records / num_classes:,.0f} private records of a class, labels would "
-            f"follow from noise of {least:,.0f}. Take a larger epsilon or more records"
-        )
-    return dataclasses.replace(counts, num_clusters=max(fitting)) if fitting else features
-
-
 def _has_classes(pool: Pool) -> bool:
     """Whether an input is taken to be of its neighbours' class: of images that may be changed."""
     return pool.dataset.augmentation != "none"
@@ -677,6 +635,7 @@ def _labels_of_sums(
         released=labels,
         training_labels=inferred.learnt,
         certainty=inferred.certainty,
+        network=inferred.network,
         strategy=plan.queries.strategy,
         choice=plan.reason,
     )

@@ -267,6 +267,7 @@ def make_student(
     if not labels.released.num_answered:
         raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
     warn_of_noise(labels, reporting)
+    config = config.going_on_from(labels.network)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     published = publish_model(
         model,
@@ -313,6 +314,7 @@ def learn(
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     labels.check_pool(public.pool)
+    config = config.going_on_from(labels.network)
     student = find_student(config, public.dataset)
     shown = public.held_out.labelled()
     logging = (

@@ -56,6 +56,9 @@ class Labels:
         seal: of `record`, by the ledger that was charged, so that stored labels can be verified;
             None without a ledger.
         labeller: whose ledger was charged, for `pate_tf.publish`; None if unknown.
+        network: a Keras model that learnt from the same released numbers and the pool, on the way
+            to `training_labels`; a student of its architecture goes on from it. None if there was
+            none, and of stored labels.
 
     Raises:
         ValueError: if queries or neighbours have another shape.
@@ -71,10 +74,11 @@ class Labels:
     choice: str | None = None
     seal: str | None = None
     labeller: Any = None
+    network: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle holds: public values alone, so not the labeller."""
-        return {**vars(self), "labeller": None}
+        """Returns what a pickle holds: no labeller, as its votes are private, and no network."""
+        return {**vars(self), "labeller": None, "network": None}
 
     def __post_init__(self) -> None:
         number = self.released.num_queries

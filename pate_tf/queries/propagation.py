@@ -7,6 +7,7 @@ passes is taken.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,7 @@ def infer_from_labels(
     if len(np.unique(first.labels)) < released.num_classes:
         return first if len(first.labels) else released
     try:
-        learnt = student_features(pool, first, seed)
+        _, learnt = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return first
     again = None if released.have_no_noise else _regression([[learnt]], released)
@@ -130,11 +131,13 @@ class Inferred:
         learnt: what a student learns from: of a table how probable each class is of every input, of
             images how probable each is to be the likeliest one, or labels of clear clusters.
         named: the labels by which `certainty` is told.
+        network: of the second pass, which a student can go on from; None if there was none.
     """
 
     first: PoolLabels
     learnt: PoolLabels
     named: PoolLabels
+    network: Any = None
 
     @property
     def certainty(self) -> float | None:
@@ -173,7 +176,7 @@ def infer_from_sums(
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
     try:
-        features = student_features(pool, first, seed)
+        network, features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, named=first)
     again = regress_sums(neighbourhood_averages([[features]]), sums)
@@ -197,7 +200,7 @@ def infer_from_sums(
         and worse <= MOST_MISFIT
     )
     learnt = by_cluster if are_classes else second
-    return Inferred(first, learnt, named=learnt)
+    return Inferred(first, learnt, named=learnt, network=network)
 
 
 # The nearest neighbours of a query, which teachers are asked about together with it.

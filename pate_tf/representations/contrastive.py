@@ -299,12 +299,14 @@ register(
 
 
 STUDENT = "consistency"
-STUDENT_STEPS = 1_500
+STUDENT_STEPS = 1_000
 PART = 5_000  # inputs whose features are in memory in double precision
 
 
-def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[np.float32]:
-    """Returns the last hidden layer of a consistency student, `[num_inputs, num_features]`.
+def student_features(
+    pool: Pool, labels: PoolLabels, seed: int
+) -> tuple[keras.Model, npt.NDArray[np.float32]]:
+    """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 
     It learns from labels of public images that may be partly wrong.
 
@@ -325,4 +327,6 @@ def student_features(pool: Pool, labels: PoolLabels, seed: int) -> npt.NDArray[n
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)
     features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)
-    return np.concatenate([with_norm_one(rows.reshape(len(rows), -1)) for rows in features])
+    return student, np.concatenate(
+        [with_norm_one(rows.reshape(len(rows), -1)) for rows in features]
+    )

@@ -154,29 +154,22 @@ def _shares(influences: FloatArray) -> FloatArray:
 
 # Clusters of a pool, at several resolutions.
 
-CLUSTERS_OF_CLASS = (1, 2, 3, 5, 10, 20, 40)
-FEWEST_OF_CLUSTER = 20  # inputs of the pool
+
+MOST_PASSES = 30  # of k-means; later ones move next to nothing
 
 
 def cluster_centres(
-    vectors: npt.NDArray[np.floating], num_classes: int
+    vectors: npt.NDArray[np.floating], numbers: Sequence[int]
 ) -> list[npt.NDArray[np.float64]]:
     """Returns k-means centres of a pool's vectors, `[num_clusters, width]` for each resolution.
 
-    There is at least one resolution; the finest has at least `FEWEST_OF_CLUSTER` inputs a cluster.
-
     Args:
-      vectors: of norm at most 1, `[num_inputs, width]`.
-      num_classes: that a resolution has whole multiples of.
+        vectors: of norm at most 1, `[num_inputs, width]`.
+        numbers: of clusters, one for each resolution; at most one for each input.
     """
-    most = max(len(vectors) // FEWEST_OF_CLUSTER, 1)
-    numbers = [min(each * num_classes, most) for each in CLUSTERS_OF_CLASS]
     known = np.asarray(vectors, np.float32)
-    return [
-        np.rint(
-            sklearn.cluster.KMeans(number, n_init=1, random_state=0).fit(known).cluster_centers_
-            / CENTRE_STEP
-        )
-        * CENTRE_STEP
-        for number in sorted(set(numbers))
-    ]
+    found = []
+    for number in numbers:
+        means = sklearn.cluster.KMeans(number, n_init=1, max_iter=MOST_PASSES, random_state=0)
+        found.append(np.rint(means.fit(known).cluster_centers_ / CENTRE_STEP) * CENTRE_STEP)
+    return found

@@ -364,6 +364,7 @@ class Coordinator:
             queries=released.query_indices,
             released=released,
             training_labels=inferred.learnt,
+            network=inferred.network,
             certainty=inferred.certainty,
             strategy="first",
             labeller=self,

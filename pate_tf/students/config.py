@@ -142,11 +142,13 @@ def complete(
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table
+    goes_on = kind.going_on_steps is not None and settings.model is None and initial is None
     config = StudentConfig(
         student=kind.name,
         model=kind.default_model(dataset) if model is None else model,
         seed=settings.seed,
         initial=initial,
+        going_on_steps=given.get("max_steps", kind.going_on_steps) if goes_on else None,
         **{**training, **given},
     )
     if is_auto and kind.name == "consistency" and (model or initial) is not None:

@@ -92,7 +92,7 @@ def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
 
 @pytest.mark.parametrize("epsilon", [0.003, 0.01, 0.1, 1.0, 7.0])
 def test_a_plan_is_affordable_and_takes_the_least_noise(epsilon):
-    from pate_tf.api.labelling import planned_sums
+    from pate_tf.accounting.planning import planned_sums
 
     target = Target(epsilon=epsilon, delta=1e-5, num_queries=1)
     found = planned_sums(target, 60_000, 10, [10, 20, 30, 50, 100, 200, 400])
@@ -106,7 +106,7 @@ def test_a_plan_is_affordable_and_takes_the_least_noise(epsilon):
 
 
 def test_a_plan_refuses_noise():
-    from pate_tf.api.labelling import planned_sums
+    from pate_tf.accounting.planning import planned_sums
 
     target = Target(epsilon=0.0005, delta=1e-5, num_queries=1)
     with pytest.raises(ValueError, match="epsilon: expected one at which records say more"):
@@ -116,14 +116,16 @@ def test_a_plan_refuses_noise():
 
 
 def test_the_cluster_of_a_record_does_not_depend_on_other_records():
+    from pate_tf.accounting.planning import cluster_numbers
     from pate_tf.models.encoder import nearest_centres
     from pate_tf.representations.label_propagation import cluster_centres
 
     random = np.random.default_rng(0)
     vectors = random.normal(size=(500, 40))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    centres = cluster_centres(vectors, 4)
-    assert [len(one) for one in centres] == [4, 8, 12, 20, 25]
+    numbers = cluster_numbers(len(vectors), 4)
+    centres = cluster_centres(vectors, numbers)
+    assert [len(one) for one in centres] == numbers == [4, 8, 12, 20, 25]
     for one in centres:
         found = nearest_centres(vectors, one)
         slow = np.square(vectors[:, None] - one[None]).sum(axis=2).argmin(axis=1)

@@ -15,7 +15,10 @@ from pate_tf.accounting.conversions import LATTICE
 from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
 from pate_tf.api.labeller import Labeller
+from pate_tf.api.labelling import plan_release
+from pate_tf.api.planning import PlanSettings, compare_methods
 from pate_tf.api.run_folder import described_run
+from pate_tf.api.settings import LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
@@ -26,6 +29,7 @@ from pate_tf.queries.labels import load_labels
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
 from pate_tf.statement.check import check_statement
+from pate_tf.students.config import StudentSettings, complete
 
 IMAGES = Dataset(
     name="images",
@@ -83,6 +87,34 @@ def steps_between(one: FeatureSums, other: FeatureSums) -> float:
 def plan_of(sums: FeatureSums) -> object:
     with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
         return labeller.plan(POOL).values
+
+
+@pytest.mark.parametrize("augmentation", ["none", "shift"])
+def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmentation):
+    dataset = dataclasses.replace(IMAGES, augmentation=augmentation)
+    pool = Pool(dataset, pictures(60, seed=1)[0])
+    images, labels = pictures(900, seed=3)
+    examples = PrivateExamples(dataset, images.astype(np.float32), labels)
+    sums = FeatureSums(directory=tmp_path, representation="raw").fit(examples, pool)
+    kinds = set()
+    for epsilon in (0.02, 0.05, 0.2, 1.0, 3.0):
+        asked = PlanSettings(
+            epsilon=epsilon,
+            num_records=900,
+            num_classes=3,
+            pool_size=60,
+            has_augmentation=augmentation != "none",
+        )
+        named = compare_methods(asked).sums
+        labelled_by = LabelSettings(method="feature_sums", epsilon=epsilon)
+        try:
+            released = plan_release(labelled_by, sums.stored, pool, delta=1e-5).mechanism
+        except ValueError as error:
+            assert "records say more than noise" in str(error)
+            released = None
+        assert named == released
+        kinds.add(type(named))
+    assert len(kinds) == (2 if augmentation == "none" else 3)
 
 
 def files_of(folder) -> set[str]:
@@ -349,3 +381,28 @@ def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(tmp_p
     assert published.statement.epsilon <= 0.5 and "at delta 0" in page, page
     assert "one of 20 clusters of the public pool" in page
     assert published.statement.num_queries == len(data.pool)
+
+
+def test_a_student_goes_on_from_the_network_of_the_second_pass(labels, data, tmp_path):
+    """One step at a rate of nearly nothing leaves the network that it began with."""
+    inputs = data.pool.inputs[:50].astype(np.float32)
+    expected = np.asarray(labels.network(inputs))
+    weights = labels.network.get_weights()
+
+    def goes_on(given=labels, **settings) -> bool:
+        student = pate_tf.Student(**{"steps": 1, "learning_rate": 1e-9, **settings})
+        answers = np.asarray(student.fit(data.pool, given).model(inputs))
+        return np.allclose(answers, expected, atol=1e-4)
+
+    assert goes_on() and goes_on(seed=5)
+    # What was asked for begins as it was asked to.
+    assert not goes_on(model="wide_cnn") and not goes_on(student="supervised")
+    assert not goes_on(initial=keras.models.clone_model(labels.network))
+    labels.save(tmp_path)
+    stored = load_labels(tmp_path, data.pool)
+    assert stored.network is None and not goes_on(stored)
+    for before, after in zip(weights, labels.network.get_weights(), strict=True):
+        assert (before == after).all()
+    assert complete(StudentSettings(), IMAGES).going_on_steps is None  # no augmentation, no pass
+    assert complete(StudentSettings(), data.pool.dataset).going_on_steps == 500
+    assert complete(StudentSettings(max_steps=7), data.pool.dataset).going_on_steps == 7

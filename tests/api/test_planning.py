@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from pate_tf.accounting.mechanisms import base
+from pate_tf.accounting.mechanisms import GaussianFeatureSums, base
 from pate_tf.accounting.mechanisms.base import Target
-from pate_tf.api.planning import FEATURE_MARGIN, PlanSettings, compare_methods
+from pate_tf.api.planning import CLUSTER_MARGIN, FEATURE_MARGIN, PlanSettings, compare_methods
 
 SMALL = {"num_teachers": 60, "num_classes": 4, "num_queries": 20, "mechanism": "gaussian_histogram"}
 WHOLE = {"num_teachers": 60, "num_classes": 4, "num_queries": 20}
@@ -40,9 +40,36 @@ def test_labels_of_sums_are_as_accurate_as_simulated_scores(found):
         assert one.expected_right / 500 == pytest.approx(right, abs=0.02)
 
 
+@pytest.mark.parametrize("epsilon", [0.02, 0.05])
+def test_labels_of_counts_are_as_accurate_as_simulated_counts(epsilon):
+    found = compare_methods(PlanSettings(epsilon=epsilon, num_records=4000, pool_size=500, **WHOLE))
+    number, scale = found.sums.num_clusters, found.sums.scale
+    assert found.sums_epsilon <= found.sums.pure_epsilon <= epsilon
+    random, num_inputs = np.random.default_rng(4), 20_000
+    for share, one in zip((1.0, 0.5, 0.25), found.outlooks, strict=True):
+        counts = random.laplace(0.0, scale, (num_inputs, 4))
+        counts[:, 0] += share * CLUSTER_MARGIN * 4000 / number
+        right = np.mean(counts.argmax(axis=1) == 0)
+        assert one.expected_right / 500 == pytest.approx(right, abs=0.02)
+    assert f"{number} clusters" in str(found)
+    assert "no delta" in str(found)
+
+
+def test_clusters_are_compared_of_images_alone_and_noise_is_refused():
+    asked = {"num_records": 4000, "pool_size": 500, **WHOLE}
+    table = compare_methods(PlanSettings(epsilon=0.05, has_augmentation=False, **asked))
+    assert isinstance(table.sums, GaussianFeatureSums)
+    refused = compare_methods(PlanSettings(epsilon=1e-4, **asked))
+    assert (refused.sums, refused.method, refused.outlooks) == (None, "pate", ())
+    assert "feature_sums is refused: expected one at which records say more" in str(refused)
+    assert "records say more" in json.dumps(refused.to_dict())
+
+
 def test_sums_are_recommended_where_their_labels_are_as_accurate(found):
     assert found.method == "feature_sums"
-    few = compare_methods(PlanSettings(epsilon=1.0, num_records=60, **WHOLE))
+    few = compare_methods(
+        PlanSettings(epsilon=1.0, num_records=60, has_augmentation=False, **WHOLE)
+    )
     unknown = compare_methods(PlanSettings(epsilon=1.0, **WHOLE))
     one = compare_methods(PlanSettings(epsilon=1.0, num_records=4000, **SMALL))
     assert (few.method, unknown.method, one.method) == ("pate", "pate", "pate")

@@ -39,7 +39,7 @@ def problem(monkeypatch):
             propagation, "pool_features_by_name", lambda *_args, **_more: ((pool[2],),)
         )
         seen = pool[2][:, :10]
-        monkeypatch.setattr(propagation, "student_features", lambda *_: seen)
+        monkeypatch.setattr(propagation, "student_features", lambda *_: (None, seen))
         medoids = dataclasses.replace(
             find_strategy("medoids"), choose=lambda *_args, **_more: np.arange(0, NUM_INPUTS, 3)
         )

@@ -28,6 +28,8 @@ class StudentConfig:
     Attributes:
         initial: a Keras model whose network and weights training begins with, in place of `model`;
             itself unchanged. It must have learnt from the same labels and public data alone.
+        going_on_steps: how many steps the network of `Labels` is trained on, if there is one; None
+            to begin with weights of the seed all the same.
     """
 
     student: str = "supervised"
@@ -37,6 +39,7 @@ class StudentConfig:
     learning_rate: float
     seed: int
     initial: Any = dataclasses.field(default=None, repr=False)
+    going_on_steps: int | None = None
 
     def __post_init__(self) -> None:
         validation.whole(1, validation.MOST_STEPS, max_steps=self.max_steps)
@@ -44,11 +47,24 @@ class StudentConfig:
         rate = self.learning_rate
         validation.between(0.0, validation.HIGHEST_RATE, ends="(]", learning_rate=rate)
         validation.whole(0, 2**31 - 1, seed=self.seed)
+        if self.going_on_steps is not None:
+            validation.whole(1, validation.MOST_STEPS, going_on_steps=self.going_on_steps)
+
+    def going_on_from(self, network: Any) -> "StudentConfig":
+        """Returns the configuration by which a network is trained on, if it may be.
+
+        Itself where `network` is None or `going_on_steps` is.
+        """
+        if network is None or self.going_on_steps is None:
+            return self
+        return dataclasses.replace(
+            self, initial=network, max_steps=self.going_on_steps, going_on_steps=None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON values; a function by its name."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        del values["initial"]
+        del values["initial"], values["going_on_steps"]
         return {**values, "model": name_of(self.model)}
 
 
@@ -85,6 +101,7 @@ class StudentKind:
             pool, which follow from feature sums: single ones are not noisy.
         has_steps: whether it is trained in steps; a forest is not.
         takes_initial: whether it can begin with a given network.
+        going_on_steps: as of `StudentConfig`, where no number of steps and no model is given.
         can_convert: whether it can be written in formats other than SavedModel.
     """
 
@@ -98,6 +115,7 @@ class StudentKind:
     of_whole_table: Mapping[str, float] = dataclasses.field(default_factory=dict)
     has_steps: bool = True
     takes_initial: bool = False
+    going_on_steps: int | None = None
     can_convert: bool = True
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:

@@ -182,4 +182,5 @@ KIND = StudentKind(
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
     takes_initial=True,
+    going_on_steps=500,
 )
