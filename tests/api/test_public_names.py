@@ -1,6 +1,7 @@
 """`import pate_tf`: quick, without TensorFlow, with these names and no others."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,21 @@ def test_the_import_loads_nothing_heavy_and_little_at_all():
     found = modules_after("import pate_tf; pate_tf.__all__; dir(pate_tf)")
     assert not found & set(HEAVY)
     assert {name for name in found if name.startswith("pate_tf")} == {"pate_tf"}
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
+def test_the_import_asks_tensorflow_for_onednn_unless_the_environment_says(given, found):
+    name = "TF_ENABLE_ONEDNN_OPTS"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import pate_tf, os; print(os.environ[{name!r}])"],
+        cwd=REPOSITORY,
+        env=environment if given is None else environment | {name: given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.split() == [found]
 
 
 @pytest.mark.parametrize(

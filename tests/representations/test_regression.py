@@ -147,6 +147,12 @@ def test_a_neighbourhood_average_is_a_mean():
     inverse = np.linalg.inv(np.eye(50) - regression.FROM_NEIGHBOURS * graph.toarray())
     slow = inverse @ features / inverse.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(regression.neighbourhood_average(graph, features), slow, atol=1e-4)
+    # Blocks of features are averaged as all of them are together, to the last bit.
+    many = random.normal(size=(50, 2 * regression.COLUMNS + 5)).astype(np.float32)
+    share = {"from_neighbours": regression.FROM_NEIGHBOURS}
+    weights = label_propagation.propagate(graph, np.ones((50, 1), np.float32), **share)
+    together = label_propagation.propagate(graph, many, **share) / weights
+    assert (regression.neighbourhood_average(graph, many) == together).all()
 
 
 @pytest.mark.parametrize("asked", [[0], [0, 0, 3]])
