@@ -98,6 +98,7 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             num_records=None if has_owners else len(private),
             pool_size=dataset.pool_size,
             num_teachers=number,
+            has_augmentation=dataset.augmentation != "none",
         )
     )
     method = chosen_method(dataset, plan.method) if asked.method == AUTO else asked.method
