@@ -182,5 +182,6 @@ KIND = StudentKind(
     default_model=lambda dataset: "wide_cnn" if dataset.kind == "image" else "mlp",
     max_steps=2_000,
     takes_initial=True,
+    # In one run right on 98.5 % of MNIST's pool, where 2,000 from the start were on 98.3 %.
     going_on_steps=500,
 )
