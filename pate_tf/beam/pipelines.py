@@ -64,6 +64,7 @@ BUCKETS: Final = 256
 MOST_BUCKETS: Final = 2**16
 GROUP: Final = 64  # teachers that are solved for together
 MOST_DIGESTS: Final = 2**20  # in the memory of a worker
+MOST_FILES: Final = 1_000  # of digests, that are open together
 LOCAL_RUNNER: Final = "FnApiRunner"
 PARTIAL: Final = "partial.npz"
 
@@ -283,13 +284,22 @@ class _Work:
     def digests(self, kind: str, folder: pathlib.Path) -> Iterator[Digests]:
         """Yields the digests that workers wrote, ascending; `folder` holds copies meanwhile."""
         if is_local(self.folder):
-            folder = pathlib.Path(self.folder)
+            paths = sorted(pathlib.Path(self.folder).glob(f"{kind}-*"))
         else:
-            systems = filesystems()
+            systems, paths = filesystems(), []
             for one in systems.match([self.path(f"{kind}-*")])[0].metadata_list:
+                paths.append(folder / one.path.rpartition("/")[2])
                 with systems.open(one.path, "application/octet-stream") as file:
-                    (folder / one.path.rpartition("/")[2]).write_bytes(file.read())
-        return merged([_mapped(path) for path in sorted(folder.glob(f"{kind}-*"))])
+                    paths[-1].write_bytes(file.read())
+        while len(paths) > MOST_FILES:
+            groups = [paths[at : at + MOST_FILES] for at in range(0, len(paths), MOST_FILES)]
+            paths = []
+            for group in groups:
+                paths.append(folder / secrets.token_hex(8))
+                with open(paths[-1], "wb") as whole:
+                    for part in _merged_files(group):
+                        whole.write(part.tobytes())
+        return _merged_files(paths)
 
 
 def is_local(path: str) -> bool:
@@ -297,8 +307,8 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-def _mapped(path: pathlib.Path) -> Digests:
-    return np.memmap(path, np.uint8, mode="r").reshape(-1, DIGEST_BYTES)
+def _merged_files(paths: Sequence[pathlib.Path]) -> Iterator[Digests]:
+    return merged([np.memmap(one, np.uint8, mode="r").reshape(-1, DIGEST_BYTES) for one in paths])
 
 
 def _shared_folder(work_dir: str) -> str:
