@@ -1,5 +1,6 @@
 """Pipelines of Apache Beam give to the last bit what one process gives."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -9,10 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 
 import beam_helpers as helpers
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from script_processes import Ended, learn_little, run_fresh, run_script
 
 import pate_tf
@@ -512,6 +516,29 @@ def test_features_of_many_inputs(here, data, alone, tmp_path):
         pipelines.predict(data, output=str(tmp_path / "x"))
     with pytest.raises(ValueError, match="student: expected a SavedModel"):
         pipelines.predict(data, output=str(tmp_path / "x"), student=tmp_path)
+
+
+# What is installed.
+
+
+def test_the_constraints_hold_for_beam_and_silos_together():
+    """Each pinned version fits what the extras, Beam and gRPC ask for."""
+    root = pathlib.Path(pate_tf.__file__).parents[1]
+    lines = (root / "constraints.txt").read_text().splitlines()
+    pins = {canonicalize_name(one.partition("==")[0]): one.partition("==")[2] for one in lines}
+    setup = ast.parse((root / "setup.py").read_text()).body[-1].value
+    given = {word.arg: word.value for word in setup.keywords}
+    extras = ast.literal_eval(given["extras_require"])
+    asked = [*ast.literal_eval(given["install_requires"]), *extras["beam"], *extras["silos"]]
+    for name in ("apache-beam", "grpcio-health-checking", "grpcio-tools", "tensorflow"):
+        asked += metadata.requires(name)
+    checked = 0
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            pin = pins[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(pin), (str(requirement), pin)
+            checked += 1
+    assert checked > 50
 
 
 # Commands.
