@@ -334,8 +334,9 @@ class Coordinator:
         charge = one.charge_of(self.roster.names[0])
         if values is None or not isinstance(charge, SecureFeatureSums):
             raise ValueError(
-                f"silos: expected sums of {self._least_silos} or more, got those of {num_silos}: "
-                "nothing opened; call again to ask for new ones, which silos are charged for again"
+                f"silos: expected sums of {self._least_silos} or more whose shares fit each other, "
+                f"got sums of {num_silos}: nothing opened; call again to ask for new ones, which "
+                "silos are charged for again"
             )
         noise = charge.total_sigma(num_silos)
         check_total(values / LATTICE, noise)
@@ -523,10 +524,16 @@ class Coordinator:
     def _open_histogram(self, one: Round, replies: Mapping[str, Any]) -> np.ndarray:
         shares = {name: reply for name, reply in replies.items() if isinstance(reply, SealedShares)}
         least = max(self.asking.least_answers, self._least_silos)
+        nothing = np.zeros((0, one.num_classes), np.int64)
         if self._secure is None or len(shares) < least:
-            return np.zeros((0, one.num_classes), np.int64)
+            return nothing
+        from pate_tf.silos.secure.protocol import TooFewSilosError  # needs cryptography
+
         batch = one.batch(self.roster.run_id, self.roster.names[0], one.queries)
-        return self._secure.histogram(batch, shares)
+        try:
+            return self._secure.histogram(batch, shares)
+        except TooFewSilosError:
+            return nothing  # and never more: the round ends
 
     def _results(self) -> dict[bytes, Any]:
         """Returns what came of every query of closed rounds: a label, a row of counts, or None."""

@@ -100,7 +100,7 @@ def test_parties_that_are_told_of_different_silos_open_those_that_all_know(setti
         for number in terms.numbers
     )
     messages = commitments
-    with pytest.raises(ProtocolError, match="enough silos"):
+    with pytest.raises(ProtocolError, match="or more whose shares open"):
         for step in (Step.REVEAL, Step.MASK, Step.CHECK, Step.AGREE):
             asking = tasks(terms, {}, step, messages)
             messages = tuple(parties[number].answer(asking[number]) for number in terms.numbers)
@@ -184,6 +184,33 @@ def test_a_total_that_no_records_have_is_refused(tmp_path):
                 running.label_from_sums(POOL, representation)
         assert len(running.queue.rounds()) == 1
     for silo in silos:
+        silo.close()
+
+
+def test_a_round_that_two_silos_spoil_ends_and_others_are_asked(tmp_path):
+    """Four of five suffice; two deal what fits no polynomial, in the first round alone."""
+    sealers, sums = sums_child.parties(tmp_path)
+    asking = Asking(mechanism=RELEASE.to_dict())
+    silos = [open_silo(tmp_path / name, name, sealers[name]) for name in NAMES]
+    sealed = {silo.name: silo._sealed for silo in silos}
+
+    def spoilt(batch, sealer):
+        made = shamir.uniform((4, 22), SystemNoise().words)
+        return seal_shares(
+            made, sealer._terms(batch), silo=sealer._keys.identity.name, keys=sealer._keys
+        )
+
+    for silo in silos[:2]:
+        silo._sealed = spoilt
+    arguments = {"folder": tmp_path / "c", "silos": silos, "secure": sums}
+    with Coordinator(sums_child.roster(), asking=asking, **arguments) as running:
+        assert sums_child.total(running) is None
+        for silo in silos:
+            silo._sealed = sealed[silo.name]
+        assert sums_child.total(running) is not None
+        assert [one.number for one in running.queue.rounds()] == [1, 2]
+    for silo in silos:
+        assert silo.account.charges == {RELEASE: 2}
         silo.close()
 
 

@@ -89,7 +89,8 @@ def open_histogram(
 
     Raises:
       PartyMissingError: if a party can't be reached; nothing has opened.
-      ProtocolError: if a party says what it can't say, or no silo passes the checks.
+      ProtocolError: if a party says what it can't say.
+      TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
       ValueError: as a party refuses.
     """
     for silo, shares in sealed.items():

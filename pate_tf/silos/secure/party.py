@@ -32,6 +32,7 @@ from pate_tf.silos.secure.protocol import (
     PartyTask,
     ProtocolError,
     Step,
+    TooFewSilosError,
     Transcript,
     seed_digest,
     signed,
@@ -268,7 +269,7 @@ class Party:
             except ValueError:
                 continue  # left out: it is missing among the silos of the commitment
         if not held:
-            raise ProtocolError("commit: expected shares of at least one silo that open, got none")
+            raise TooFewSilosError("commit: expected shares of at least one silo that open, got 0")
         seed = os.urandom(SEED_BYTES)
         noise = np.zeros((len(terms.parties), 0), np.uint64)  # silos added theirs to feature sums
         if isinstance(terms.mechanism, SecureHistogram):

@@ -49,6 +49,10 @@ class ProtocolError(ValueError):
     """A message is not what the protocol has in its place; nothing was released for it."""
 
 
+class TooFewSilosError(ProtocolError):
+    """So few silos' shares fit that nothing opens of this batch, however often it is asked."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartyMessage:
     """One party's message on one step. Public: all of them together tell the noisy sum.
@@ -365,13 +369,16 @@ class Transcript:
     def after(self, step: Step, messages: Sequence[PartyMessage]) -> Transcript:
         """Returns the transcript with the messages of the next step.
 
-        Raises ProtocolError if a message is missing or forged, or contradicts what was said before.
+        Raises:
+            ProtocolError: if a message is missing or forged, or contradicts what was said before.
+            TooFewSilosError: if too few silos are left.
         """
         check_messages(messages, step, self.terms)
         longer = copy.copy(self)
         if step is Step.COMMIT:
             longer.committed = [Commitment.of(message, self.terms) for message in messages]
             longer.silos = common_silos(longer.committed)
+            self._check_number(longer.silos)
         else:
             said = {}
             for message in messages:
@@ -407,10 +414,14 @@ class Transcript:
         values = self._values(said, (len(self.silos), 1), "check")
         checked = opened(values, threshold=self.terms.threshold)
         self.passing = passing_silos(self.silos, self.masked, checked)
-        if len(self.passing) < self.terms.least_silos:
-            raise ProtocolError(
-                f"expected the shares of enough silos to pass the checks, "
-                f"{self.terms.least_silos} or more, got {len(self.passing)}"
+        self._check_number(self.passing)
+
+    def _check_number(self, silos: Sequence[str]) -> None:
+        least = self.terms.least_silos
+        if len(silos) < least:
+            raise TooFewSilosError(
+                f"silos: expected {least} or more whose shares open and fit each other, got "
+                f"{len(silos)}"
             )
 
     def _agree(self, said: Mapping[int, list[bytes]]) -> None:

@@ -129,7 +129,7 @@ def test_bad_votes_alone_open_nothing(tmp_path):
     keys = some_keys()
     batch = some_terms(keys)
     sealed = {VICTIM: forged(batch, BAD["thousand"])}
-    with pytest.raises(ProtocolError, match="enough silos"):
+    with pytest.raises(ProtocolError, match="or more whose shares open"):
         open_histogram(batch, sealed, asked(open_parties(keys, tmp_path)))
 
 

@@ -96,7 +96,7 @@ def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
 def test_fewer_silos_open_nothing(setting):
     parties, silos, terms, sums = setting
     noises = dict.fromkeys(list(silos)[: RELEASE.least_silos - 1])
-    with pytest.raises(ProtocolError, match="enough silos"):
+    with pytest.raises(ProtocolError, match="or more whose shares open"):
         open_histogram(terms, sealed_by(silos, terms, sums, noises), asked(parties))
 
 
