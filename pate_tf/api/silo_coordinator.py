@@ -19,7 +19,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicSplit
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data import catalogue
-from pate_tf.net.credentials import COORDINATOR, TlsFiles
+from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.silos.messages import SECURE_HISTOGRAM
@@ -248,6 +248,12 @@ def coordinate(
             )
             width = representation.encoder_.num_features
             release = _release(run, roster, width, len(listed))
+            size = 8 * (width + 1) * split.dataset.num_classes * len(listed)
+            if size > Limits().message_bytes - 2**20:
+                raise ValueError(
+                    f"representation: expected fewer features than {width:,}: with "
+                    f"{split.dataset.num_classes:,} classes a silo would send {size:,} bytes"
+                )
             mechanism = release.to_dict()
             noise = release.total_sigma(len(roster.members))
             on_event(
