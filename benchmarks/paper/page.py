@@ -27,7 +27,7 @@ OTHERS = {
     "ledger": ("Ledger", "python benchmarks/ledger.py"),
     "silos": (
         "Feature sums of silos",
-        "python -m benchmarks.silos --only sums --networks=1 --json=runs/benchmarks/silos.json",
+        "python -m benchmarks.silos --only sums --networks 1 5 --json=runs/benchmarks/silos.json",
     ),
     "round": (
         "A secure sum of five silos' 11,530 numbers, here and elsewhere",

@@ -3,8 +3,8 @@
 250 silos share MNIST's private records, and every answer goes through a silo's account. Whatever
 was measured is kept in `--folder`: the same command goes on where it was stopped. `--quick` shows
 in a few seconds that everything runs, on the embedded digits. `--only sums` compares feature sums
-of silos with those of one holder; `--networks=N` follows N draws of noise to a student, and
-`--json=FILE` writes the table for the page of results. `--picture=FILE` draws the students.
+of silos with those of one holder; `--networks 1 5` follows one holder and five silos to a student,
+and `--json=FILE` writes the table for the page of results. `--picture=FILE` draws the students.
 `--teachers ridge` takes least squares on features of the public pool instead of forests.
 """
 
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--data_dir", type=pathlib.Path, default="../shared/tfds")
     parser.add_argument("--folder", type=pathlib.Path, default="runs/silos_benchmark")
     parser.add_argument("--picture", type=pathlib.Path)
-    parser.add_argument("--networks", type=int, default=0)
+    parser.add_argument("--networks", type=int, nargs="*", default=())
     parser.add_argument("--json", type=pathlib.Path)
     flags = parser.parse_args()
     bench = Bench(

@@ -2,15 +2,17 @@
 
 All silos take part. Each adds a share of the noise such that four fifths of them, of which a tenth
 of all may collude, suffice. What opens is simulated, in the same whole numbers as over the network.
-Labels of the first pass are those of regression alone, the mean over `DRAWS` draws of noise. With
-`--networks` the first `--networks` draws of each total go on as `Coordinator.label_from_sums` does:
-a second pass, which trains a network, and a student with the default configuration.
+Labels of the first pass are those of regression alone, the mean over several draws of noise. For
+the first draw it is verified that the total is the same whichever silo holds which records. With
+`--networks 1 5` the first draw of one holder and of five silos goes on as
+`Coordinator.label_from_sums` does: a second pass, which trains a network, and a student with the
+default configuration.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -46,34 +48,40 @@ from pate_tf.students.config import StudentSettings, complete, find_student
 from pate_tf.students.evaluation import accuracy, true_labels
 
 DELTA = 1e-5
-DRAWS = 10  # of the noise; the same for each number of silos, whichever holds which records
+DRAWS, DRAWS_QUICK = 3, 10  # of the noise
 ONE_HOLDER, EVEN, TWO_CLASSES, TENTH = "one holder", "even", "two classes", "half a tenth"
 USERS = "users"
 
 
-def rows(bench: Bench, networks: int = 0) -> Iterator[Row]:
+def rows(bench: Bench, networks: Collection[int] = ()) -> Iterator[Row]:
     """Yields a row for each way to share the records out.
 
     Args:
         bench: where it is measured.
-        networks: how many draws of the noise are followed to a student.
+        networks: numbers of silos whose first draw of noise is followed to a student.
     """
     quick, problem = bench.setting.name == "quick", _Problem(bench)
     epsilon = 2.0 if quick else 0.1
-    ways = [(ONE_HOLDER, 1, epsilon)]
-    for number in (5, 50) if quick else (5, 50, 1_000):
-        ways += [(kind, number, epsilon) for kind in (EVEN, TWO_CLASSES, TENTH)]
+    numbers = (5, 50) if quick else (5, 50, 1_000)
+    ways = [(ONE_HOLDER, 1, epsilon), *((EVEN, number, epsilon) for number in numbers)]
     ways.append((USERS, 120, epsilon) if quick else (USERS, 6_000, 1.0))
-    for way in ways:
-        config = dict(zip(("silos", "number", "epsilon"), way, strict=True))
-        row = bench.unit("sums", config, functools.partial(problem.first_pass, *way))
-        found = []
-        for seed in range(0 if way[0] == USERS else networks):
-            # By the total alone: who holds which records shows nowhere else.
-            config = {"total": row["totals"][seed]}
-            student = functools.partial(problem.student, *way, seed=seed)
-            found.append(bench.unit("network", config, student))
-        yield {**row, **{name: [each[name] for each in found] for name in ("learnt", "student")}}
+    for kind, number, its_epsilon in ways:
+        found, student, noise = [], {}, 0.0
+        for seed in range(DRAWS_QUICK if quick else DRAWS):
+            total, noise = problem.total(kind, number, its_epsilon, seed)
+            config = {"total": artifacts.digest_array(total)}
+            first_pass = functools.partial(problem.first_pass, total, noise)
+            found.append(bench.unit("sums", config, first_pass)["right"])
+            if seed:
+                continue
+            for other in (TWO_CLASSES, TENTH) if kind == EVEN else ():
+                if not np.array_equal(problem.total(other, number, its_epsilon, seed)[0], total):
+                    raise ValueError(f"total: expected that of {kind} silos, got another: {other}")
+            if number in networks:
+                follow = functools.partial(problem.student, total, noise)
+                student = dict(bench.unit("network", config, follow))
+        row = {"silos": kind, "number": number, "epsilon": its_epsilon, "noise": noise}
+        yield {**row, "right": found, **student}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +90,17 @@ class _Problem:
 
     bench: Bench
 
-    def first_pass(self, kind: str, number: int, epsilon: float) -> Row:
-        """Returns the noise on a number, digests of totals, and the share of right labels each."""
-        truth, digests, right = self.bench.truth, [], []
-        for seed in range(DRAWS):
-            total, deviation = self.total(kind, number, epsilon, seed)
-            labels = labels_of(regress_sums(self.averages, self.noisy(total, deviation)))
-            right.append(float((labels.labels == truth[labels.query_indices]).mean()))
-            digests.append(artifacts.digest_array(total))
-        return {"noise": deviation, "totals": digests, "right": right}
+    def first_pass(self, total: IntArray, noise: float) -> Row:
+        """Returns the share of right labels of the pool."""
+        labels = labels_of(regress_sums(self.averages, self.noisy(total, noise)))
+        return {"right": float((labels.labels == self.bench.truth[labels.query_indices]).mean())}
 
-    def student(self, kind: str, number: int, epsilon: float, *, seed: int) -> Row:
+    def student(self, total: IntArray, noise: float) -> Row:
         """Returns the share of right labels after the second pass, and of a student's."""
-        split, noisy = self.bench.split, self.noisy(*self.total(kind, number, epsilon, seed))
-        learnt = infer_from_sums(split.pool, noisy, 0, representation=self.name).learnt
+        split = self.bench.split
+        learnt = infer_from_sums(
+            split.pool, self.noisy(total, noise), 0, representation=self.name
+        ).learnt
         config = complete(StudentSettings(), split.dataset, labels_whole_pool=True)
         model = find_student(config, split.dataset).train(config, learnt, split.pool)
         given = outputs(model, split.held_out.inputs).argmax(axis=1)

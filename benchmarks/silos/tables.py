@@ -101,21 +101,19 @@ def sums(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
     """Labels and students from feature sums of silos and of one holder, by who holds what."""
 
     def share(values: Sequence[float]) -> str:
-        if not values:
-            return ""
-        mean = f"{100 * statistics.mean(values):.2f} %"
-        if len(values) == 1:
-            return mean
         error = 100 * statistics.stdev(values) / len(values) ** 0.5
-        return f"{mean} ± {error:.2f}"
+        return f"{100 * statistics.mean(values):.2f} % ± {error:.2f}"
+
+    def one(row: Row, name: str) -> str:
+        return f"{100 * row[name]:.2f} %" if name in row else ""
 
     return {
         f"{row['silos']}, {row['number']:,}" if row["number"] > 1 else row["silos"]: {
             "epsilon": f"{row['epsilon']:g}",
             "noise on a number": f"{row['noise']:.1f}",
             "labels, first pass": share(row["right"]),
-            "labels": share(row["learnt"]),
-            "student": share(row["student"]),
+            "labels": one(row, "learnt"),
+            "student": one(row, "student"),
         }
         for row in rows
     }
