@@ -316,7 +316,8 @@ class SilosStatement(PrivacyStatement):
             ),
             "A coordinator that chooses its queries badly: labels may be useless, epsilon still "
             "holds.",
-            "Records that several silos hold: their epsilons add up.",
+            "Records that k silos hold: epsilon is k times as large for them, at a delta k "
+            "exp((k - 1) epsilon) times as large (group privacy).",
             "What a silo answered in other runs: its own account has it, and its own budget ends "
             "it.",
             "The public queries themselves, which are not protected.",

@@ -238,6 +238,15 @@ def kill(silo, line, point):
         line.submit(reply)
 
 
+@pytest.mark.parametrize("copies", [2, 3])
+def test_records_of_several_silos_cost_what_the_statement_says(copies):
+    """A record in k silos moves the total by k times as much."""
+    moved = dataclasses.replace(RELEASE, sigma=RELEASE.sigma / copies)
+    delta = 1e-6 * copies * np.exp((copies - 1) * 0.5)
+    assert copies * 0.4 < moved.composed_epsilon(1, delta=delta) <= copies * 0.5
+    assert moved.composed_epsilon(1, delta=1e-6) > copies * 0.5  # epsilon alone does not suffice
+
+
 def test_fewer_silos_open_nothing_and_are_asked_anew_at_their_cost(tmp_path):
     sealers, sums = sums_child.parties(tmp_path)
     asking = Asking(mechanism=RELEASE.to_dict())
