@@ -24,6 +24,7 @@ from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.core import artifacts
+from pate_tf.core.public import PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data import catalogue
 from pate_tf.models.encoder import record_vectors
@@ -66,22 +67,28 @@ def rows(bench: Bench, networks: Collection[int] = ()) -> Iterator[Row]:
     ways = [(ONE_HOLDER, 1, epsilon), *((EVEN, number, epsilon) for number in numbers)]
     ways.append((USERS, 120, epsilon) if quick else (USERS, 6_000, 1.0))
     for kind, number, its_epsilon in ways:
-        found, student, noise = [], {}, 0.0
-        for seed in range(DRAWS_QUICK if quick else DRAWS):
-            total, noise = problem.total(kind, number, its_epsilon, seed)
-            config = {"total": artifacts.digest_array(total)}
-            first_pass = functools.partial(problem.first_pass, total, noise)
-            found.append(bench.unit("sums", config, first_pass)["right"])
-            if seed:
-                continue
-            for other in (TWO_CLASSES, TENTH) if kind == EVEN else ():
-                if not np.array_equal(problem.total(other, number, its_epsilon, seed)[0], total):
-                    raise ValueError(f"total: expected that of {kind} silos, got another: {other}")
-            if number in networks:
-                follow = functools.partial(problem.student, total, noise)
-                student = dict(bench.unit("network", config, follow))
-        row = {"silos": kind, "number": number, "epsilon": its_epsilon, "noise": noise}
-        yield {**row, "right": found, **student}
+        config = {"silos": kind, "number": number, "epsilon": its_epsilon}
+        draws = [
+            bench.unit(
+                "sums",
+                {**config, "seed": seed},
+                functools.partial(problem.draw, **config, seed=seed),
+            )
+            for seed in range(DRAWS_QUICK if quick else DRAWS)
+        ]
+        for other in (TWO_CLASSES, TENTH) if kind == EVEN else ():
+            changed = {**config, "silos": other}
+            same = bench.unit(
+                "total", changed, functools.partial(problem.digest, **changed, seed=0)
+            )
+            if same["total"] != draws[0]["total"]:
+                raise ValueError(f"total: expected that of {kind} silos, got another: {other}")
+        student: Row = {}
+        if number in networks:
+            follow = functools.partial(problem.student, **config, seed=0)
+            student = bench.unit("network", config, follow)
+        right = [one["right"] for one in draws]
+        yield {**config, "noise": draws[0]["noise"], **student, "right": right}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +97,21 @@ class _Problem:
 
     bench: Bench
 
-    def first_pass(self, total: IntArray, noise: float) -> Row:
-        """Returns the share of right labels of the pool."""
-        labels = labels_of(regress_sums(self.averages, self.noisy(total, noise)))
-        return {"right": float((labels.labels == self.bench.truth[labels.query_indices]).mean())}
+    def digest(self, silos: str, number: int, epsilon: float, *, seed: int) -> Row:
+        """Returns the digest of a total."""
+        return {"total": artifacts.digest_array(self.total(silos, number, epsilon, seed)[0])}
 
-    def student(self, total: IntArray, noise: float) -> Row:
+    def draw(self, silos: str, number: int, epsilon: float, *, seed: int) -> Row:
+        """Returns a total's digest, its noise, and the share of right labels of the pool."""
+        total, noise = self.total(silos, number, epsilon, seed)
+        labels = labels_of(regress_sums(self.averages, self.noisy(total, noise)))
+        right = float((labels.labels == self.bench.truth[labels.query_indices]).mean())
+        return {"total": artifacts.digest_array(total), "noise": noise, "right": right}
+
+    def student(self, silos: str, number: int, epsilon: float, *, seed: int) -> Row:
         """Returns the share of right labels after the second pass, and of a student's."""
         split = self.bench.split
-        learnt = infer_from_sums(
-            split.pool, self.noisy(total, noise), 0, representation=self.name
-        ).learnt
+        learnt = self.learnt(*self.total(silos, number, epsilon, seed))
         config = complete(StudentSettings(), split.dataset, labels_whole_pool=True)
         model = find_student(config, split.dataset).train(config, learnt, split.pool)
         given = outputs(model, split.held_out.inputs).argmax(axis=1)
@@ -110,6 +121,25 @@ class _Problem:
             "learnt": float((of_pool == self.bench.truth).mean()),
             "student": accuracy(given, true_labels(split.held_out)).value,
         }
+
+    def learnt(self, total: IntArray, noise: float) -> PoolLabels:
+        """Returns what a student learns from; worked out once."""
+        path = self.bench.folder / f"learnt-{artifacts.digest_array(total)[:16]}.npz"
+        if not path.exists():
+            self.bench.report("second pass")
+            noisy = self.noisy(total, noise)
+            found = infer_from_sums(self.bench.split.pool, noisy, 0, representation=self.name)
+            labels = dataclasses.asdict(found.learnt)
+            artifacts.write_arrays(
+                path, {k: np.asarray(v) for k, v in labels.items() if v is not None}
+            )
+        stored = artifacts.read_arrays(path)
+        return PoolLabels(
+            query_indices=stored["query_indices"],
+            labels=stored["labels"],
+            num_classes=int(stored["num_classes"]),
+            weights=stored.get("weights"),
+        )
 
     def total(self, kind: str, number: int, epsilon: float, seed: int) -> tuple[IntArray, float]:
         """Returns what opens, int64 `[num_features + 1, num_classes]`, and the noise on each."""
