@@ -4,10 +4,9 @@
 
 The digits that scikit-learn ships are dealt out among five silos, each of which keeps its own
 account. Each sums its records' features by class and adds a share of the noise; parties open the
-total, under secret sharing, and nothing else. Every record of every silo has epsilon 1. Each silo
-has to trust that three of the four others' and its own shares of noise are in the total, and that
-no two parties pool what they know. Everything lands in FOLDER, by default `runs/demo-silos`;
-`report.json` there says what came of it.
+total, under secret sharing, and nothing else. Every record of every silo has epsilon 1; what each
+silo had to trust for that is printed at the end. Everything lands in FOLDER, by default
+`runs/demo-silos`; `report.json` there says what came of it.
 
 With --method=pate each silo trains a teacher instead, and votes are added up. Five votes are few:
 an epsilon of such a size protects no record.
@@ -25,8 +24,10 @@ from collections.abc import Iterator, Sequence
 
 from pate_tf.api.silo import share_out
 from pate_tf.cli.demo import folder_argument
+from pate_tf.core import artifacts
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 from pate_tf.silos.roster import Member, Roster
+from pate_tf.statement.check import JSON_FILE
 
 NUM_SILOS, NUM_PARTIES = 5, 4
 EPSILON, LEAST_SILOS = 1.0, 4
@@ -159,8 +160,15 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
         code = subprocess.run(command("coordinator", *flags)).returncode
     if code == 0:
         report = json.loads((folder / "report.json").read_text())
+        statement = json.loads((folder / artifacts.RELEASED / JSON_FILE).read_text())
         epsilon = max(report["epsilon_per_silo"].values())
         print(f"\n{folder / 'report.json'}: epsilon {epsilon:.3f} for each {report['unit']}")
+        print(statement["coalitions"])
+        if not are_sums:
+            print(
+                "Votes protect a silo from some 250 silos on; with five use feature_sums "
+                "(docs/explanation/silos.md)."
+            )
     return code
 
 

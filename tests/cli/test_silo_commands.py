@@ -210,7 +210,10 @@ def test_the_tighter_of_flag_and_policy_is_the_budget_in_force(tmp_path):
 
 @pytest.mark.long
 def test_the_demonstration(tmp_path):
-    said("demo_silos", str(tmp_path / "demo"))
+    told = said("demo_silos", str(tmp_path / "demo"))
+    assert (
+        "Epsilon holds against the coordinator, up to 1 of the 4 parties and up to 1 silos" in told
+    )
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert (report["silos"], report["parties"]) == (5, 4)
     assert (report["method"], report["unit"]) == ("feature_sums", "record")
@@ -220,7 +223,8 @@ def test_the_demonstration(tmp_path):
 
 @pytest.mark.long
 def test_the_demonstration_of_votes(tmp_path):
-    said("demo_silos", str(tmp_path / "demo"), "--method=pate")
+    told = said("demo_silos", str(tmp_path / "demo"), "--method=pate")
+    assert "Votes protect a silo from some 250 silos on" in told
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert (report["method"], report["unit"], report["queries_answered"]) == ("pate", "silo", 120)
     assert report["student_accuracy"] > 0.7 and report["label_accuracy"] > 0.8
