@@ -77,8 +77,8 @@ SUMS: Final = (
 )
 COALITIONS_SUMS: Final = (
     "Epsilon holds against the coordinator, up to {threshold} of the {num_parties} parties and up "
-    "to {colluding} of the silos together. The total of at least {least_silos} silos opens, or nothing; "
-    "so {colluding} of them may leave out their noise, and that of the other {num_honest} "
+    "to {colluding} of the silos together. The total of at least {least_silos} silos opens, or "
+    "nothing; so {colluding} of them may leave out their noise, and that of the other {num_honest} "
     "suffices. Silos that drop out take none of it away. If all parties pooled what they know, "
     "each silo's own noise would remain, of 1 / {root:.3g} of that standard deviation."
 )
