@@ -378,7 +378,6 @@ class Transcript:
         if step is Step.COMMIT:
             longer.committed = [Commitment.of(message, self.terms) for message in messages]
             longer.silos = common_silos(longer.committed)
-            self._check_number(longer.silos)
         else:
             said = {}
             for message in messages:
@@ -414,14 +413,10 @@ class Transcript:
         values = self._values(said, (len(self.silos), 1), "check")
         checked = opened(values, threshold=self.terms.threshold)
         self.passing = passing_silos(self.silos, self.masked, checked)
-        self._check_number(self.passing)
-
-    def _check_number(self, silos: Sequence[str]) -> None:
-        least = self.terms.least_silos
-        if len(silos) < least:
+        if len(self.passing) < self.terms.least_silos:
             raise TooFewSilosError(
-                f"silos: expected {least} or more whose shares open and fit each other, got "
-                f"{len(silos)}"
+                f"silos: expected {self.terms.least_silos} or more whose shares open and fit each "
+                f"other, got {len(self.passing)}"
             )
 
     def _agree(self, said: Mapping[int, list[bytes]]) -> None:
