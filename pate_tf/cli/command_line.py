@@ -280,7 +280,7 @@ def guarded(
 
 @contextmanager
 def _warnings_of_ledgers(flag_of_argument: Mapping[str, str]) -> Iterator[None]:
-    """Prints what the user should know of a ledger in one line each, once."""
+    """Prints warnings in one line each, once, those of a ledger always."""
     shown: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", LedgerWarning)
@@ -288,7 +288,7 @@ def _warnings_of_ledgers(flag_of_argument: Mapping[str, str]) -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
             text = in_flags(" ".join(str(message).split()), flag_of_argument)
-            if not issubclass(category, LedgerWarning):
+            if not issubclass(category, UserWarning):
                 otherwise(message, category, *rest, **named)
             elif text not in shown:
                 shown.add(text)

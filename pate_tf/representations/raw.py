@@ -51,13 +51,20 @@ class RawPart(encoder.Part):
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
+        scaled = self.scaled(inputs)
+        number = self._numbers.shape[0]
+        parts = [scaled[:, :number], tf.ones_like(scaled[:, :1]), scaled[:, number:]]
+        return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+
+    def scaled(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns scaled numbers, then categories one-hot: float32 `[batch, width - 1]`."""
         flat = tf.reshape(inputs, [-1, self._middle.shape[0]])
-        scaled = tf.gather((flat - self._middle) / self._unit, self._numbers, axis=1)
+        numbers = tf.gather((flat - self._middle) / self._unit, self._numbers, axis=1)
         most = MOST_DEVIATIONS / 2.0
-        parts = [tf.clip_by_value(scaled, -most, most), tf.ones_like(flat[:, :1])]
+        parts = [tf.clip_by_value(numbers, -most, most)]
         for place, number in self._categories:
             parts.append(tf.one_hot(tf.cast(flat[:, place], tf.int32), number))
-        return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+        return tf.concat(parts, axis=1)
 
 
 def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -179,7 +179,7 @@ class Calibration:
         confidence: mean probability of the class that was given.
         error: expected calibration error: over bins of confidence a tenth wide, the mean difference
             of confidence and accuracy by the number of samples
-            ([Guo et al. 2017](https://arxiv.org/abs/1706.04599)).
+            (Guo et al. 2017, https://arxiv.org/abs/1706.04599).
         bins: of those with samples, `confidence`, `accuracy` and `number`, in rising order.
     """
 

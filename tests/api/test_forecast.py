@@ -1,0 +1,26 @@
+"""What is expected of labels before anything is charged."""
+
+import pytest
+
+import pate_tf
+
+
+def forecast(method, num_features=20, **changes):
+    values = {"epsilon": 1.0, "num_classes": 3, "num_records": 10_000, "num_teachers": 250}
+    settings = pate_tf.PlanSettings(**{**values, **changes})
+    return pate_tf.compare_methods(settings).forecast(method, num_features)
+
+
+@pytest.mark.parametrize("method", ["pate", "feature_sums"])
+def test_a_forecast_is_a_range_that_more_epsilon_raises(method):
+    less, more = forecast(method, epsilon=0.05), forecast(method, epsilon=3.0)
+    for one in (less, more):
+        assert 1 / 3 <= one.low < one.high <= 1.0
+    assert more.low >= less.low and more.high > less.high
+    assert f"{more.low:.0%} to {more.high:.0%}" in more.in_words()
+    assert forecast(method, num_records=None) is None
+
+
+def test_sums_are_better_of_more_records_and_of_fewer_features():
+    assert forecast("feature_sums").low > forecast("feature_sums", num_features=2_000).low
+    assert forecast("feature_sums").low > forecast("feature_sums", num_records=1_000).low
