@@ -236,7 +236,7 @@ class MethodComparison:
         if self.asked.num_records is None:
             return None
         (lowest, highest), chance = WITHOUT_NOISE, 1.0 / self.asked.num_classes
-        if method == FEATURE_SUMS:
+        if method == FEATURE_SUMS and isinstance(self.sums, GaussianFeatureSums):
             noise = self.sums.sigma * np.sqrt(num_features) * self.asked.num_classes
             signal = self.asked.num_records / noise
             low, high = (
@@ -244,7 +244,10 @@ class MethodComparison:
                 for most, half in ((max(lowest, chance), 2.0), (highest, 0.5))
             )
             return Forecast(low=float(low), high=float(high), num_labels=self.asked.pool_size)
-        outlooks = self.plan.candidates[0].outlooks
+        is_of_votes = method != FEATURE_SUMS
+        outlooks = self.plan.candidates[0].outlooks if is_of_votes else self.outlooks
+        if not outlooks:
+            return None
         shares = [one.expected_right / max(one.expected_labels, 1.0) for one in outlooks]
         return Forecast(
             low=max(chance, lowest * min(shares)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.api.planning import PlanSettings, compare_methods
 from pate_tf.api.reporting import QUIET, Reporting, RunReport
 from pate_tf.api.run_folder import DataSource, TeacherRun, TeacherSource
@@ -111,7 +112,12 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     method = plan.method if asked.method == AUTO else asked.method
     is_of_sums = method == "feature_sums"
     representation = None
-    if is_of_sums and not has_owners and dataset.kind == "tabular":
+    if (
+        is_of_sums
+        and not has_owners
+        and dataset.kind == "tabular"
+        and isinstance(plan.sums, GaussianFeatureSums)
+    ):
         enough = len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.sigma
         representation = "fourier" if enough else "raw"
     folder = asked.folder or (
