@@ -1,5 +1,7 @@
 """`python -m benchmarks.silos`, as a user runs it, on the embedded digits."""
 
+import json
+
 import numpy as np
 import pytest
 from script_processes import run_script
@@ -31,9 +33,11 @@ def test_tables_are_measured_once_and_agree_with_what_is_expected(tmp_path):
 
 
 @pytest.mark.long
-def test_skewed_silos_and_students(tmp_path):
-    flags = (f"--picture={tmp_path / 'students.png'}",)
-    ended, _ = run(tmp_path, "skew", "students", flags=flags)
+def test_skewed_silos_students_and_sums(tmp_path):
+    flags = (f"--picture={tmp_path / 'students.png'}", f"--json={tmp_path / 'sums.json'}")
+    ended, _ = run(tmp_path, "skew", "students", "sums", flags=flags)
+    compared = json.loads((tmp_path / "sums.json").read_text())
+    assert list(compared) == ["one holder", "even, 5", "even, 50", "users, 120"]
     assert ended.out.count("\n| skewed |") == 2 and ended.out.count("\n| even |") == 1
     assert "\n| local | 20 |" in ended.out and "\n| secure | 20 |" in ended.out
     assert (tmp_path / "students.png").stat().st_size > 1000
