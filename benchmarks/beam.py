@@ -170,7 +170,7 @@ def main() -> None:
     """Runs all sizes and modes, and prints tables and lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default="100000,300000,1000000,10000000")
-    parser.add_argument("--only", default="alone;beam;beam, 2 processes")
+    parser.add_argument("--only", default="alone;beam")
     parser.add_argument("--data_dir", type=pathlib.Path, help="of TensorFlow Datasets, for MNIST")
     parser.add_argument("--folder", type=pathlib.Path, help="(of one run)")
     asked = parser.parse_args()

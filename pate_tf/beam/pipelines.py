@@ -16,13 +16,14 @@ import logging
 import os
 import pathlib
 import secrets
+import shlex
 import shutil
 import subprocess
 import tempfile
 import threading
 import types
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -197,8 +198,9 @@ def _watched(run: Callable[[], None]) -> None:
 
     started: list[subprocess.Popen[Any]] = []
 
-    def popen(*arguments: Any, **named: Any) -> subprocess.Popen[Any]:
-        started.append(subprocess.Popen(*arguments, **named))
+    def popen(command: str, *, shell: bool, env: Mapping[str, str]) -> subprocess.Popen[Any]:
+        del shell  # killed, it would leave its worker running
+        started.append(subprocess.Popen(shlex.split(command), env=env))
         return started[-1]
 
     thread = threading.Thread(target=run, daemon=True)
