@@ -668,7 +668,7 @@ def test_a_process_is_killed_in_the_middle_and_the_next_run_gives_the_same(data,
     os.kill(workers[0] if killed == "worker" else running.pid, signal.SIGKILL)
     done = len(list(left.rglob("records-*")))
     assert len(workers) == 2 and done < number / 2  # in the middle
-    _, told = running.communicate(timeout=120)
+    _, told = running.communicate(timeout=400)
     if killed == "worker":
         assert running.returncode == 1
         assert told.splitlines()[-1].startswith("error: beam: expected workers that run to the end")
