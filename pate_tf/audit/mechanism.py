@@ -37,7 +37,7 @@ from pate_tf.aggregation.labeller import Labeller
 from pate_tf.aggregation.noise import SystemNoise, check_drawable, check_scales
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.audit import statistics
-from pate_tf.audit.statistics import CONFIDENCE, Event
+from pate_tf.audit.statistics import CONFIDENCE, Promise
 from pate_tf.core import validation
 from pate_tf.core.sensitive import FeatureSums, VoteCounts
 from pate_tf.core.validation import IntArray
@@ -47,9 +47,12 @@ from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 PASSED, VIOLATION, NO_POWER = "passed", "violation", "no power"
 DEFAULT_DELTA: Final = 1e-5
 DEFAULT_SECONDS: Final = 120.0
-CHUNK: Final = 50_000  # queries, or sums, that one call of the release code draws
-PILOT: Final = 20_000  # draws for each pair of neighbours that could be audited
+CHUNK: Final = 49_999  # queries, or sums, that one call of the release code draws; odd, see draw
+CHOOSING: Final = 0.25  # share of the draws by which an event is chosen; the others count
+PILOT: Final = 19_999  # draws for each pair of neighbours that could be audited
 PILOT_BATCHES: Final = 300
+PILOT_CONFIDENCE: Final = 0.5  # as if there were ten times as many
+EACH_OF_TWO: Final = 1.0 - (1.0 - CONFIDENCE) / 2.0  # two tests decide: each may fail half as often
 FEWEST: Final = 400  # transcripts; fewer can't tell anything at this confidence
 LARGEST_GROUP: Final = 4**6  # queries of one transcript
 HALF: Final = 0.5  # of the noise: what the control draws
@@ -105,7 +108,6 @@ class MechanismAudit:
         group: queries (or batches, releases) of one transcript that these two are about.
         claimed: epsilon that the ledger charged for such a transcript.
         lower_bound: what a guarantee must have at least, by the draws, with confidence 99.9 %.
-        gaussian_estimate: the same under the assumption of a Gaussian trade-off; decides nothing.
         control_caught: whether the same mechanism with half the noise was caught.
         control_draws: after how many draws.
         num_draws: for each of the two neighbouring data sets.
@@ -122,7 +124,6 @@ class MechanismAudit:
     group: int
     claimed: float
     lower_bound: float
-    gaussian_estimate: float
     control_caught: bool
     control_draws: int
     num_draws: int
@@ -137,39 +138,57 @@ class MechanismAudit:
 
 
 class AuditNoise(SystemNoise):
-    """The noise source of production, whose slow draws can be replayed, or made smaller.
+    """The noise source of production, which can be replayed for a second data set, or made smaller.
 
-    Draws for the second data set may repeat those for the first: within a data set they stay
-    independent, which is all that a bound needs.
+    What is drawn for number i of the second data set may repeat what was drawn for number i of the
+    first; all else is independent. So a draw is repeated only if it has one number, or one for each
+    class, for every query.
     """
 
-    def __init__(self, share: float = 1.0) -> None:
-        """Takes which share of the noise is drawn: 1 for all that is claimed, .5 for half."""
+    def __init__(self, share: float = 1.0, *, num_queries: int = 1, num_classes: int = 1) -> None:
+        """Takes what is drawn.
+
+        Args:
+            share: of the noise that is claimed: 1 for all of it, .5 for half.
+            num_queries: that are answered together, each a draw. An odd number, so that one for
+                each class of a part of them is not taken for one for every query; 1 for a batch.
+            num_classes: of each.
+        """
         super().__init__()
         self._share = share
-        self._drawn: list[tuple[float, int, IntArray]] = []
-        self._place: int | None = None
+        self._alone = num_queries == 1
+        self._sizes = {num_queries, num_queries * num_classes}
+        self._drawn: dict[object, list[Any]] = {}
+        self._is_second = False
 
     def replay(self) -> None:
         """Gives what was drawn so far again, in the same order."""
-        self._place = 0
+        self._is_second = True
 
-    def _once(self, draw: Callable[[float, int], IntArray], scale: float, size: int) -> IntArray:
-        if self._place is None:
-            self._drawn.append((scale, size, draw(scale, size)))
-            return self._drawn[-1][2].copy()
-        if self._place < len(self._drawn) and self._drawn[self._place][:2] == (scale, size):
-            self._place += 1
-            return self._drawn[self._place - 1][2].copy()
-        return draw(scale, size)  # how much is drawn may depend on the data
+    def _once(self, what: object, size: int, draw: Callable[[], Any]) -> Any:
+        if not (self._alone or size in self._sizes):
+            return draw()
+        drawn = self._drawn.setdefault((what, size), [])
+        if self._is_second:
+            return drawn.pop(0) if drawn else draw()
+        drawn.append(draw())
+        return drawn[-1].copy()
+
+    def words(self, size: int) -> npt.NDArray[np.uint64]:
+        """Returns uniform words, uint64 `[size]`."""
+        return np.asarray(self._once("words", size, lambda: super(AuditNoise, self).words(size)))
 
     def laplace_integers(self, scale: float, size: int) -> IntArray:
         """Returns discrete Laplace variables, `[size]`."""
-        return self._once(super().laplace_integers, scale * self._share, size)
+        draw = super().laplace_integers
+        found = self._once(("Laplace", scale), size, lambda: draw(scale * self._share, size))
+        return np.asarray(found)
 
     def gaussian_integers(self, scale: float, size: int) -> IntArray:
         """Returns discrete Gaussian variables, `[size]`."""
-        return self._once(super().gaussian_integers, scale * self._share, size)
+        draw = super().gaussian_integers
+        found = self._once(("Gaussian", scale), size, lambda: draw(scale * self._share, size))
+        return np.asarray(found)
 
     def bernoulli_exp(self, gaps: IntArray, gamma: float) -> npt.NDArray[np.bool_]:
         """Returns True with probability e^(-gamma * gap), `[size]`, with gamma over the share."""
@@ -387,35 +406,37 @@ class Releases:
     ) -> tuple[Outcomes, Outcomes]:
         """Returns `number` draws for each data set of a pair, batches counting as one."""
         found: tuple[list[Outcomes], list[Outcomes]] = ([], [])
-        for start in range(0, number, CHUNK):
-            size, noise = min(CHUNK, number - start), AuditNoise(share)
+        left = number
+        while left:
+            size = 1 if self.is_batched else min(CHUNK, left - (left + 1) % 2)
+            noise = AuditNoise(share, num_queries=size, num_classes=len(pair.first))
             for place, counts in enumerate((pair.first, pair.second)):
-                if isinstance(self.mechanism, ReleasesFeatureSums):
-                    table = np.full((size, 1), counts[0] * LATTICE, np.int64)
-                    with self.ledger() as ledger:
-                        values = self._sums(ledger, table, noise).ravel() / LATTICE
-                    outcomes = Outcomes(np.zeros(size, np.int64), values)
-                elif not self.is_batched:
-                    with self.ledger(self._large_delta()) as ledger:
-                        outcomes = self._label(ledger, counts, pair.predictions, 0, size, noise)
-                else:
-                    outcomes = self._batches(pair, counts, size, noise)
-                found[place].append(outcomes)
+                found[place].append(self._drawn_together(pair, counts, size, noise))
                 noise.replay()
                 progress(size)
+            left -= size
         return _joined(found[0]), _joined(found[1])
+
+    def _drawn_together(
+        self, pair: Pair, counts: Sequence[int], size: int, noise: AuditNoise
+    ) -> Outcomes:
+        """Returns `size` draws that one call of the release code gives, or one batch.
+
+        Batches are drawn by the mechanism itself, as a ledger would take most of the time; charges
+        of batches are compared in `claims`.
+        """
+        if isinstance(self.mechanism, ReleasesFeatureSums):
+            table = np.full((size, 1), counts[0] * LATTICE, np.int64)
+            with self.ledger() as ledger:
+                values = self._sums(ledger, table, noise).ravel() / LATTICE
+            return Outcomes(np.zeros(size, np.int64), values)
+        if self.is_batched:
+            return self._drawn(pair, counts, self.batch, noise)
+        with self.ledger(self._large_delta()) as ledger:
+            return self._label(ledger, counts, pair.predictions, 0, size, noise)
 
     def _large_delta(self) -> float | None:
         return None if self.mechanism.approximate is None else OWN_DELTA
-
-    def _batches(
-        self, pair: Pair, counts: Sequence[int], number: int, noise: AuditNoise
-    ) -> Outcomes:
-        """Returns `number` batches by the mechanism itself; a ledger would take most of the time.
-
-        Charges of batches are compared in `claims`.
-        """
-        return _joined([self._drawn(pair, counts, self.batch, noise) for _ in range(number)])
 
     def _drawn(self, pair: Pair, counts: Sequence[int], rows: int, noise: AuditNoise) -> Outcomes:
         """Returns what the mechanism draws without a ledger; of a batch, as one answer."""
@@ -434,16 +455,14 @@ class Releases:
         found = Outcomes(labels, values)
         return _of_batch(found, num_classes) if self.is_batched else found
 
-    def pilot(self, pair: Pair, noise: AuditNoise) -> tuple[Outcomes, Outcomes]:
-        """Returns draws of the mechanism alone, without ledger, by which a pair is chosen."""
-        found = []
-        for counts in (pair.first, pair.second):
-            noise.replay()
-            if self.is_batched:
-                found.append(self._batches(pair, counts, PILOT_BATCHES, noise))
-            else:
-                found.append(_joined([self._drawn(pair, counts, PILOT, noise)]))
-        return found[0], found[1]
+    def pilot(self, pair: Pair) -> tuple[Outcomes, Outcomes]:
+        """Returns draws with half the noise, without ledger, by which a pair is chosen."""
+        if self.is_batched:
+            return self.draw(pair, PILOT_BATCHES, share=HALF, progress=lambda done: None)
+        noise = AuditNoise(HALF, num_queries=PILOT, num_classes=len(pair.first))
+        first = self._drawn(pair, pair.first, PILOT, noise)
+        noise.replay()
+        return _joined([first]), _joined([self._drawn(pair, pair.second, PILOT, noise)])
 
 
 def _direction(num_classes: int) -> FloatArray:
@@ -522,52 +541,88 @@ def _groups(releases: Releases, number: int) -> list[int]:
     if releases.is_of_sums or releases.is_batched:
         return [1]
     sizes = [1, 2, *(4**power for power in range(1, 20))]
-    return [one for one in sizes if number // 2 // one >= FEWEST and one <= LARGEST_GROUP]
+    return [one for one in sizes if number // one >= 2 * FEWEST and one <= LARGEST_GROUP]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Test:
-    """An event that was chosen on one half, of transcripts of some size, at some delta."""
+    """An event that was chosen on some draws, of transcripts of some size, at some delta."""
 
     group: int
     delta: float
     claimed: float
-    event: Event
-    promise: float  # by how much, on the half that it was chosen by
+    promise: Promise
 
 
-def _chosen(
-    score: Score,
-    halves: tuple[Outcomes, Outcomes],
-    claims: Mapping[int, Sequence[float]],
-    deltas: Sequence[float],
-) -> _Test:
-    """Returns the test that speaks most against the claims, on the half that it is chosen by."""
-    tests = []
-    for group, claimed in claims.items():
-        first, second = (score(one, group) for one in halves)
-        for delta, epsilon in zip(deltas, claimed, strict=True):
-            if math.isfinite(epsilon):
-                event, promise = statistics.most_telling(
-                    first, second, delta=delta, epsilon=epsilon
-                )
-                tests.append(_Test(group, delta, epsilon, event, promise))
-    return max(tests, key=lambda one: one.promise)
+class Trial:
+    """Draws for two neighbours: events are chosen on some of them and counted on the others.
 
+    Attributes:
+        score: what was learnt on the draws that events are chosen by.
+        tests: the most telling event for each size of transcript and each delta.
+    """
 
-def _halves(pair: tuple[Outcomes, Outcomes]) -> tuple[Any, Any]:
-    middle = len(pair[0]) // 2
-    chosen_by = (pair[0][slice(0, middle)], pair[1][slice(0, middle)])
-    return chosen_by, (pair[0][slice(middle, None)], pair[1][slice(middle, None)])
+    def __init__(
+        self,
+        drawn: tuple[Outcomes, Outcomes],
+        claims: Mapping[int, Sequence[float]],
+        deltas: Sequence[float],
+        *,
+        confidence: float,
+    ) -> None:
+        """Chooses events.
 
+        Args:
+            drawn: for either data set.
+            claims: for each size of transcript what is claimed at each delta.
+            deltas: that claims are compared at.
+            confidence: of each bound.
+        """
+        number = len(drawn[0])
+        middle = int(CHOOSING * number)
+        chosen_by = [one[:middle] for one in drawn]
+        self._counted = [one[middle:] for one in drawn]
+        self._confidence = confidence
+        self.score = Score(*chosen_by)
+        self.tests = []
+        for group, of_group in claims.items():
+            finite = _finite(of_group, deltas)
+            promises = statistics.best_events(
+                self.score(chosen_by[0], group),
+                self.score(chosen_by[1], group),
+                finite,
+                num_counted=len(self._counted[0]) // group,
+                confidence=confidence,
+            )
+            self.tests += [
+                _Test(group, delta, claimed, promise)
+                for (claimed, delta), promise in zip(finite, promises, strict=True)
+            ]
 
-def _bound(score: Score, counted: tuple[Outcomes, Outcomes], test: _Test, alpha: float) -> float:
-    """Returns the lower bound that a test gives on the other half."""
-    first, second = (score(one, test.group) for one in counted)
-    likelier, other = test.event.counts(first, second)
-    return statistics.epsilon_lower_bound(
-        likelier, other, len(first), delta=test.delta, confidence=1.0 - alpha
-    )
+    def most_telling(self) -> _Test:
+        """Returns the test that speaks most against a claim."""
+        return max(self.tests, key=lambda one: one.promise.excess)
+
+    def largest(self, delta: float) -> _Test:
+        """Returns the test whose bound is the largest share of its claim, at a delta."""
+        fitting = [one for one in self.tests if one.delta == delta]
+        return max(fitting or self.tests, key=lambda one: one.promise.bound / (one.claimed or 1.0))
+
+    def bound(self, test: _Test, confidence: float | None = None) -> float:
+        """Returns the lower bound that a test gives on the draws that count."""
+        event = test.promise.event
+        counts = event.counts(*self.scores(test.group))
+        return statistics.epsilon_lower_bound(
+            counts,
+            delta=test.delta,
+            stake=event.stake,
+            confidence=confidence or self._confidence,
+        )
+
+    def scores(self, group: int = 1) -> tuple[FloatArray, FloatArray]:
+        """Returns the scores of transcripts that count, for either data set."""
+        first, second = self._counted
+        return self.score(first, group), self.score(second, group)
 
 
 def _is_excess(bound: float, claimed: float) -> bool:
@@ -747,7 +802,6 @@ def _audited(
         group=found.group * releases.batch,
         claimed=found.claimed,
         lower_bound=found.lower_bound,
-        gaussian_estimate=found.gaussian_estimate,
         control_caught=found.control_caught,
         control_draws=found.control_draws,
         num_draws=found.num_draws,
@@ -763,13 +817,12 @@ class Measured:
     """What draws for one pair of neighbours say; see `MechanismAudit`.
 
     Attributes:
-        scores: of the half that was counted, for either data set.
+        scores: of the draws that were counted, for either data set.
     """
 
     group: int
     claimed: float
     lower_bound: float
-    gaussian_estimate: float
     control_caught: bool
     control_draws: int
     num_draws: int
@@ -803,28 +856,25 @@ def measure(
         num_draws = max(num_draws, min(most_draws(), 2 * num_draws))
     with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
         drawn = releases.draw(pair, num_draws, progress=advance)
-    chosen_by, counted = _halves(drawn)
-    score = Score(*chosen_by)
-    # Two tests decide together: each may fail half as often.
-    alpha = (1.0 - CONFIDENCE) / 2.0
-    telling = _chosen(score, chosen_by, claims, deltas)
-    largest = _at_delta(score, chosen_by, claims, deltas[0])
-    at_telling, at_delta = (_bound(score, counted, one, alpha) for one in (telling, largest))
-    first, second = (score(one, largest.group) for one in counted)
-    likelier, other = largest.event.counts(first, second)
+    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
+    telling, largest = trial.most_telling(), trial.largest(deltas[0])
+    at_delta = trial.bound(largest)
     return Measured(
         group=largest.group,
         claimed=largest.claimed,
         lower_bound=at_delta,
-        gaussian_estimate=statistics.gaussian_epsilon_estimate(
-            likelier, other, len(first), delta=deltas[0]
-        ),
         control_caught=caught,
         control_draws=control_draws,
         num_draws=num_draws,
-        curve=_curve(score, chosen_by, counted, telling.group, claims, deltas),
-        check=_draws_check(telling, at_telling, largest, at_delta),
-        scores=(score(counted[0]), score(counted[1])),
+        curve=[
+            CurvePoint(
+                delta=one.delta, claimed=one.claimed, lower_bound=trial.bound(one, CONFIDENCE)
+            )
+            for one in trial.tests
+            if one.group == telling.group
+        ],
+        check=_draws_check(telling, trial.bound(telling), largest, at_delta),
+        scores=trial.scores(),
     )
 
 
@@ -841,21 +891,25 @@ def most_telling_pair(
     """Returns the pair on which half the noise shows most; by draws that nothing else uses."""
     if len(pairs) == 1:
         return pairs[0]
-    noise, best = AuditNoise(HALF), (-math.inf, pairs[0])
-    if not releases.is_batched:
-        # All pairs get the same noise, so that they differ by their votes alone.
-        counts = np.tile(np.array(pairs[0].first), (PILOT, 1))
-        releases.mechanism.draw(counts, noise)
-    for pair in pairs:
-        first, second = releases.pilot(pair, noise)
-        score = Score(first, second)
-        promise = max(
-            statistics.most_telling(score(first), score(second), delta=delta, epsilon=epsilon)[1]
-            for delta, epsilon in zip(deltas, claims, strict=True)
-            if math.isfinite(epsilon)
+
+    def excess(pair: Pair) -> float:
+        drawn = releases.pilot(pair)
+        score = Score(*drawn)
+        first, second = (score(one) for one in drawn)
+        promises = statistics.best_events(
+            first,
+            second,
+            _finite(claims, deltas),
+            num_counted=len(first),
+            confidence=PILOT_CONFIDENCE,
         )
-        best = max(best, (promise, pair), key=lambda one: one[0])
-    return best[1]
+        return max(one.excess for one in promises)
+
+    return max(pairs, key=excess)
+
+
+def _finite(claims: Sequence[float], deltas: Sequence[float]) -> list[tuple[float, float]]:
+    return [one for one in zip(claims, deltas, strict=True) if math.isfinite(one[0])]
 
 
 def _control(
@@ -867,7 +921,6 @@ def _control(
     reporting: Reporting,
 ) -> tuple[bool, int]:
     """Returns whether half the noise is caught with no more draws, and after how many."""
-    alpha = (1.0 - CONFIDENCE) / 2.0
     parts: tuple[list[Outcomes], list[Outcomes]] = ([], [])
     with reporting.progress_bar("control with half the noise", 2 * num_draws, "draw") as advance:
         done = 0
@@ -878,17 +931,25 @@ def _control(
             done += size
             if done < 4 * FEWEST and share < 1.0:
                 continue
-            chosen_by, counted = _halves((_rejoined(parts[0]), _rejoined(parts[1])))
-            score = Score(*chosen_by)
             fitting = {
                 group: claimed
                 for group, claimed in claims.items()
-                if done // 2 // group >= FEWEST or group == 1
+                if done // group >= 2 * FEWEST or group == 1
             }
-            test = _chosen(score, chosen_by, fitting, deltas)
-            if _is_excess(_bound(score, counted, test, alpha), test.claimed):
+            drawn = (_rejoined(parts[0]), _rejoined(parts[1]))
+            if _is_caught(drawn, fitting, deltas):
                 return True, done
     return False, num_draws
+
+
+def _is_caught(
+    drawn: tuple[Outcomes, Outcomes],
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+) -> bool:
+    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
+    test = trial.most_telling()
+    return _is_excess(trial.bound(test), test.claimed)
 
 
 def is_caught(
@@ -897,51 +958,13 @@ def is_caught(
     """Whether a mechanism that draws this share of its noise is caught by so many draws."""
     claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
     drawn = releases.draw(pair, num_draws, share=share, progress=lambda done: None)
-    chosen_by, counted = _halves(drawn)
-    score = Score(*chosen_by)
-    test = _chosen(score, chosen_by, claims, deltas)
-    return _is_excess(_bound(score, counted, test, (1.0 - CONFIDENCE) / 2.0), test.claimed)
+    return _is_caught(drawn, claims, deltas)
 
 
 def _rejoined(parts: Sequence[Outcomes]) -> Outcomes:
     return Outcomes(
         np.concatenate([one.kinds for one in parts]), np.concatenate([one.values for one in parts])
     )
-
-
-def _at_delta(
-    score: Score,
-    halves: tuple[Outcomes, Outcomes],
-    claims: Mapping[int, Sequence[float]],
-    delta: float,
-) -> _Test:
-    """Returns the test at the first delta whose bound is the largest share of its claim."""
-    tests = []
-    for group, claimed in claims.items():
-        if math.isfinite(claimed[0]):
-            first, second = (score(one, group) for one in halves)
-            event, bound = statistics.best_event(first, second, delta=delta)
-            share = bound / claimed[0] if claimed[0] else bound
-            tests.append(_Test(group, delta, claimed[0], event, share))
-    return max(tests, key=lambda one: one.promise)
-
-
-def _curve(
-    score: Score,
-    chosen_by: tuple[Outcomes, Outcomes],
-    counted: tuple[Outcomes, Outcomes],
-    group: int,
-    claims: Mapping[int, Sequence[float]],
-    deltas: Sequence[float],
-) -> list[CurvePoint]:
-    points = []
-    first, second = (score(one, group) for one in chosen_by)
-    for delta, claimed in zip(deltas, claims[group], strict=True):
-        event, _ = statistics.best_event(first, second, delta=delta)
-        test = _Test(group, delta, claimed, event, 0.0)
-        bound = _bound(score, counted, test, 1.0 - CONFIDENCE)
-        points.append(CurvePoint(delta=delta, claimed=claimed, lower_bound=bound))
-    return points
 
 
 def _draws_check(telling: _Test, at_it: float, largest: _Test, at_delta: float) -> Check:
@@ -956,8 +979,8 @@ def _draws_check(telling: _Test, at_it: float, largest: _Test, at_delta: float) 
     test, bound = worse or (largest, at_delta)
     return Check(
         name="draws for neighbouring data sets",
-        how="an event is chosen on half of the draws and counted on the other half; Clopper and "
-        "Pearson, 99.9 % over both tests that decide",
+        how="an event is chosen on a quarter of the draws and counted on the others, in pairs that "
+        "share their noise; 99.9 % over both tests that decide",
         outcome=PASSED if worse is None else VIOLATION,
         found=f"at least epsilon {bound:.4g} at delta {test.delta:g}, claimed {test.claimed:.4g}, "
         f"for {test.group} draws together",

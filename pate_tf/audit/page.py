@@ -307,11 +307,6 @@ def audit_page(found: Mapping[str, Any]) -> str:
     if "control_caught" in found:
         caught = "was caught" if found["control_caught"] else "was NOT caught: no power"
         body.append(f"<p>Control: the same with half the noise {caught}.</p>")
-    if found.get("gaussian_estimate") is not None:
-        body.append(
-            f'<p class="soft">If the trade-off is assumed to be Gaussian, epsilon is at least '
-            f"{found['gaussian_estimate']:.4g}; this number decides nothing.</p>"
-        )
     if curve := found.get("curve"):
         body.append(
             plot(

@@ -127,8 +127,7 @@ def _facts(statement: PrivacyStatement, report: Mapping[str, Any]) -> Iterator[t
     budget = getattr(statement, "epsilon_budget", None)
     spent = getattr(statement, "epsilon_ensemble", None)
     if spent is not None:
-        of_budget = f"of {budget:g}" if budget else "no budget was set"
-        yield "epsilon spent", f"{rounded_up(spent)} {of_budget}"
+        yield "epsilon spent", f"{rounded_up(spent)} of {budget:g}" if budget else rounded_up(spent)
         if budget:
             yield "epsilon left", f"{max(math.floor((budget - spent) * 1e3) / 1e3, 0.0):g}"
     accuracy = report.get("student_accuracy")

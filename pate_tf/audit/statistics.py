@@ -1,95 +1,163 @@
 """Lower bounds on epsilon from what was observed: events, their counts, and guesses in one run.
 
 An (epsilon, delta) guarantee says that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every event
-E and all neighbours D, D'. Counts of one event on both sides therefore bound epsilon from below.
-The event is chosen on one half of the draws and counted on the other, so that the choice
-costs no confidence; the probabilities are bounded by Clopper and Pearson (1934).
+E and all neighbours D, D'. So what is drawn for both bounds epsilon from below. The event is chosen
+on some of the draws and counted on the others, which makes the choice free.
+
+Draws come in pairs: draw number i for D and draw number i for D' may share their noise, other pairs
+are independent. With X and Y telling whether the event happened for D and for D',
+Z = X - exp(epsilon) Y - delta has a mean of at most 0 under the guarantee. So for a fixed stake s
+the product over all pairs of 1 + s Z has a mean of at most 1, and is above 1 / alpha with a
+probability of at most alpha, by Markov. (Waudby-Smith and Ramdas 2024, "Estimating means of bounded
+random variables by betting".) Shared noise makes Z vary less, and nothing is assumed of it.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from pate_tf.accounting.conversions import FloatArray, gaussian_dp_epsilon
+from pate_tf.accounting.conversions import FloatArray
 
 CONFIDENCE = 0.999
 MOST_THRESHOLDS = 512
-_TINY = 1e-300
+STAKES = 64  # that are tried for an event
+LARGEST_BOUND = 64.0  # epsilon above which nothing is asked
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """In how many pairs of draws an event happened.
+
+    Attributes:
+        likelier: for the data set where it is likelier alone.
+        other: for the other one alone.
+        both: for both.
+        total: pairs.
+    """
+
+    likelier: int
+    other: int
+    both: int
+    total: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A score on one side of a threshold.
+    """A score on one side of a threshold, and what is staked on it.
 
     Attributes:
         threshold: of the score.
         above: whether the event is a score of at least the threshold; else one below it.
         swapped: whether the event is likelier for the second data set than for the first.
+        stake: of the test; any number above 0 is valid that was chosen without the draws counted.
     """
 
     threshold: float
     above: bool
     swapped: bool
+    stake: float
 
-    def counts(self, first: FloatArray, second: FloatArray) -> tuple[int, int]:
-        """Returns how often it happened: where it is likelier, and where it is less likely."""
-        found = [
-            int((scores >= self.threshold).sum() if self.above else (scores < self.threshold).sum())
-            for scores in (first, second)
-        ]
-        return (found[1], found[0]) if self.swapped else (found[0], found[1])
+    def counts(self, first: FloatArray, second: FloatArray) -> Counts:
+        """Returns how often it happened in pairs of scores, each `[num_pairs]`."""
+        x, y = (
+            one >= self.threshold if self.above else one < self.threshold
+            for one in ((second, first) if self.swapped else (first, second))
+        )
+        both = int((x & y).sum())
+        return Counts(int(x.sum()) - both, int(y.sum()) - both, both, len(x))
 
 
-def probability_bounds(hits: int, total: int, *, alpha: float) -> tuple[float, float]:
-    """Returns Clopper and Pearson's bounds, each of which fails with probability alpha at most."""
-    low, high = (
-        stats.binomtest(hits, total, alternative=side).proportion_ci(1.0 - alpha, method="exact")
-        for side in ("greater", "less")
+def evidence(counts: Counts, *, epsilon: float, delta: float, stake: float) -> float:
+    """Returns the logarithm of the product of 1 + stake * (X - exp(epsilon) Y - delta).
+
+    Under (epsilon, delta)-privacy it exceeds log(1 / alpha) with probability alpha at most. Minus
+    infinity where the stake could lose more than everything.
+    """
+    factor = math.exp(epsilon)
+    if stake * (factor + delta) >= 1.0:
+        return -math.inf
+    neither = counts.total - counts.likelier - counts.other - counts.both
+    return (
+        counts.likelier * math.log1p(stake * (1.0 - delta))
+        + counts.other * math.log1p(-stake * (factor + delta))
+        + counts.both * math.log1p(stake * (1.0 - factor - delta))
+        + neither * math.log1p(-stake * delta)
     )
-    return float(low.low), float(high.high)
 
 
 def epsilon_lower_bound(
-    likelier: int,
-    other: int,
-    total: int,
-    *,
-    delta: float,
-    confidence: float = CONFIDENCE,
-    other_total: int | None = None,
+    counts: Counts, *, delta: float, stake: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Returns log((p - delta) / q) with p and q at their bounds, at least 0.
+    """Returns the largest epsilon that counts exclude at delta, at least 0.
 
-    It exceeds a true epsilon with probability 1 - confidence at most, if the event was chosen
-    without looking at these draws. Draws within a side are independent; between sides they need not
-    be.
+    It exceeds a true epsilon with probability 1 - confidence at most, if event and stake were
+    chosen without looking at these draws.
 
     Args:
-        likelier: how often the event happened on the side where it is likelier.
-        other: how often on the other side.
-        total: draws of the first side.
+        counts: of an event.
         delta: of the guarantee, at least 0.
+        stake: of the test; see the module.
         confidence: of the bound.
-        other_total: draws of the other side; None for as many.
     """
-    alpha = (1.0 - confidence) / 2.0
-    low, _ = probability_bounds(likelier, total, alpha=alpha)
-    _, high = probability_bounds(other, total if other_total is None else other_total, alpha=alpha)
-    return math.log((low - delta) / high) if low - delta > high else 0.0
+    needed = -math.log(1.0 - confidence)
+
+    def is_excluded(epsilon: float) -> bool:  # falls as epsilon grows, as the evidence does
+        return evidence(counts, epsilon=epsilon, delta=delta, stake=stake) > needed
+
+    return _largest(is_excluded)
 
 
-def events_of(first: FloatArray, second: FloatArray) -> tuple[list[Event], FloatArray, FloatArray]:
-    """Returns candidate events, and how often each happened: where likelier, and on the other side.
+def _largest(is_excluded: Callable[[float], bool]) -> float:
+    """Returns the largest epsilon that is excluded, by bisection from below; 0 if none is."""
+    if not is_excluded(0.0):
+        return 0.0
+    low, high = 0.0, LARGEST_BOUND
+    while high - low > 1e-7 * max(high, 1.0):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if is_excluded(middle) else (low, middle)
+    return low
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """What the draws that an event was chosen by say of it.
+
+    Attributes:
+        event: with its stake.
+        bound: about the lower bound if it were counted on as many.
+        excess: by how many standard errors it speaks against the claim.
+    """
+
+    event: Event
+    bound: float
+    excess: float
+
+
+def best_events(
+    first: FloatArray,
+    second: FloatArray,
+    claims: Sequence[tuple[float, float]],
+    *,
+    num_counted: int,
+    confidence: float = CONFIDENCE,
+) -> list[Promise]:
+    """Returns for each claim the event that promises the largest lower bound at its delta.
 
     Thresholds are dense in both tails, where small deltas are decided.
 
     Args:
-        first: scores for the first data set, `[num_draws]`.
-        second: for the second, as many.
+        first: scores for the first data set, `[num_pairs]`.
+        second: for the second, which may share their noise, pair by pair.
+        claims: pairs of epsilon and delta.
+        num_counted: pairs on which the event is going to be counted.
+        confidence: of the bound to come.
     """
+    total = len(first)
+    needed = -math.log(1.0 - confidence)
     ordered = np.sort(np.concatenate([first, second]))
     size = len(ordered)
     steps = np.unique(np.geomspace(1, size // 2 + 1, MOST_THRESHOLDS // 3).astype(int)) - 1
@@ -97,70 +165,89 @@ def events_of(first: FloatArray, second: FloatArray) -> tuple[list[Event], Float
         [steps, size - 1 - steps, np.linspace(0, size - 1, MOST_THRESHOLDS // 3).astype(int)]
     )
     thresholds = np.unique(ordered[np.clip(places, 0, size - 1)])
-    below = [np.searchsorted(np.sort(one), thresholds, "left") for one in (first, second)]
-    events, likelier, others = [], [], []
-    for above in (True, False):
-        hits = [
-            len(one) - under if above else under
-            for one, under in zip((first, second), below, strict=True)
-        ]
-        for swapped in (False, True):
-            events += [Event(float(one), above, swapped) for one in thresholds]
-            likelier.append(hits[1] if swapped else hits[0])
-            others.append(hits[0] if swapped else hits[1])
-    return events, np.concatenate(likelier), np.concatenate(others)
+    scores = (first, second, np.minimum(first, second), np.maximum(first, second))
+    x, y, lower, upper = (np.searchsorted(np.sort(one), thresholds, "left") for one in scores)
+    # How often a score is at least each threshold, then how often below it: X, Y, and both.
+    hits = np.stack([total - x, x]), np.stack([total - y, y]), np.stack([total - lower, upper])
+    found = []
+    for epsilon, delta in claims:
+        bounds = np.stack(
+            [
+                _promised(one, other, hits[2], total, delta=delta, needed=needed)
+                for one, other in ((hits[0], hits[1]), (hits[1], hits[0]))
+            ]
+        )
+        swapped, below, place = (
+            int(one) for one in np.unravel_index(bounds.argmax(), bounds.shape)
+        )
+        likelier, other = (hits[one][below, place] for one in (swapped, 1 - swapped))
+        both = hits[2][below, place]
+        counts = Counts(int(likelier - both), int(other - both + 1), int(both), total)
+        mean, variance = _moments(likelier, other, both, total, epsilon=epsilon, delta=delta)
+        event = Event(
+            float(thresholds[place]),
+            not below,
+            bool(swapped),
+            # The more are counted, the smaller a stake is best.
+            stake=_best_stake(counts, delta=delta, needed=needed * total / num_counted),
+        )
+        excess = float(mean * np.sqrt(total / variance))
+        found.append(Promise(event, float(bounds[swapped, below, place]), excess))
+    return found
 
 
-def most_telling(
-    first: FloatArray, second: FloatArray, *, delta: float, epsilon: float
-) -> tuple[Event, float]:
-    """Returns the event that speaks most against a claim, and by how many standard errors.
+def _moments(
+    likelier: npt.ArrayLike,
+    other: npt.ArrayLike,
+    both: npt.ArrayLike,
+    total: int,
+    *,
+    epsilon: npt.ArrayLike,
+    delta: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Returns mean and variance, about, of X - exp(epsilon) Y - delta.
 
-    Args:
-        first: scores for the first data set, `[num_draws]`.
-        second: for the second, as many.
-        delta: of the claim.
-        epsilon: of the claim.
+    An event that nearly never happened is taken to have happened once more.
     """
-    total = len(first)
-    events, likelier, other = events_of(first, second)
-    factor = math.exp(min(epsilon, 300.0))
-    p, q = likelier / total, (other + 1.0) / total
-    error = np.sqrt((p * (1.0 - p) + factor**2 * q) / total) + _TINY
-    excess = (p - factor * q - delta) / error
-    best = int(np.argmax(excess))
-    return events[best], float(excess[best])
+    p, q = np.asarray(likelier) / total, (np.asarray(other) + 1.0) / total
+    together, factor = np.asarray(both) / total, np.exp(np.minimum(epsilon, LARGEST_BOUND))
+    variance = p - together + (q - together) * factor**2 + together * (factor - 1.0) ** 2
+    return p - factor * q - delta, variance
 
 
-def best_event(first: FloatArray, second: FloatArray, *, delta: float) -> tuple[Event, float]:
-    """Returns the event with the largest lower bound on epsilon at delta, and that bound.
+def _promised(
+    likelier: npt.NDArray[np.int64],
+    other: npt.NDArray[np.int64],
+    both: npt.NDArray[np.int64],
+    total: int,
+    *,
+    delta: float,
+    needed: float,
+) -> FloatArray:
+    """Returns about what `epsilon_lower_bound` would say of events with the best stake.
 
-    The bound is of the draws that the event was chosen by, so it proves nothing by itself.
+    With a mean m and a variance v of Z, n draws suffice where m > sqrt(2 v L / n), for the evidence
+    L that is needed, and a term for events that are so rare that stakes have an end.
     """
-    total, alpha = len(first), (1.0 - CONFIDENCE) / 2.0
-    events, likelier, other = events_of(first, second)
-    low = stats.beta.ppf(alpha, np.maximum(likelier, 1), total - np.maximum(likelier, 1) + 1.0)
-    low = np.where(likelier > 0, low, 0.0)
-    high = stats.beta.isf(alpha, np.minimum(other, total - 1) + 1.0, np.maximum(total - other, 1))
-    high = np.where(other < total, high, 1.0)
-    bounds = np.log(np.maximum(low - delta, _TINY) / high)
-    best = int(np.argmax(bounds))
-    return events[best], max(float(bounds[best]), 0.0)
+    low, high = np.zeros(likelier.shape), np.full(likelier.shape, LARGEST_BOUND)
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        mean, variance = _moments(likelier, other, both, total, epsilon=middle, delta=delta)
+        least = np.sqrt(2.0 * variance * needed / total) + np.exp(middle) * needed / total / 2.0
+        low, high = np.where(mean > least, middle, low), np.where(mean > least, high, middle)
+    return low
 
 
-def gaussian_epsilon_estimate(
-    likelier: int, other: int, total: int, *, delta: float, confidence: float = CONFIDENCE
-) -> float:
-    """Returns epsilon at delta of the least Gaussian shift that explains an event's counts.
-
-    It assumes that the trade-off is Gaussian; `epsilon_lower_bound` assumes nothing.
-    (Nasr et al. 2023, arXiv 2302.07956.)
-    """
-    alpha = (1.0 - confidence) / 2.0
-    low, _ = probability_bounds(likelier, total, alpha=alpha)
-    _, high = probability_bounds(other, total, alpha=alpha)
-    shift = float(stats.norm.ppf(low) - stats.norm.ppf(high))
-    return gaussian_dp_epsilon(shift, delta) if shift > 0.0 else 0.0
+def _best_stake(counts: Counts, *, delta: float, needed: float) -> float:
+    """Returns the stake with which such counts give the largest bound."""
+    confidence = -math.expm1(-needed)
+    stakes = [float(one) for one in np.geomspace(1e-6, 0.99, STAKES)]
+    return max(
+        stakes,
+        key=lambda stake: epsilon_lower_bound(
+            counts, delta=delta, stake=stake, confidence=confidence
+        ),
+    )
 
 
 def one_run_p_value(
@@ -193,13 +280,7 @@ def one_run_epsilon(
         found = one_run_p_value(num_canaries, num_guesses, num_right, epsilon=epsilon, delta=delta)
         return found < 1.0 - confidence
 
-    if not num_guesses or not is_excluded(0.0):
-        return 0.0
-    low, high = 0.0, 64.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if is_excluded(middle) else (low, middle)
-    return low
+    return _largest(is_excluded) if num_guesses else 0.0
 
 
 def rate_at_false_positives(

@@ -3,6 +3,7 @@
 Exit code 0: passed. 1: a violation was found. 2: it could not be run, or has no power.
 """
 
+import dataclasses
 import difflib
 import pathlib
 import sys
@@ -41,10 +42,13 @@ def _define_mechanism(kind: type[Mechanism]) -> Callable[[], None]:
     """Returns what defines the flags of an audit of a mechanism."""
 
     def define() -> None:
-        own = {parameter.flag.name for parameter in kind.parameters}
         for parameter in kind.parameters:
             _define_parameter(parameter.flag)
-        if "delta" not in own:
+        for field in _planned_fields(kind):
+            define = flags.DEFINE_integer if field.type == "int" else flags.DEFINE_float
+            define(field.name, None, "Field of the mechanism, which a run plans.")
+            command_line.shown_in_help(field.name, "mechanism")
+        if "delta" not in FLAGS:
             flags.DEFINE_float(
                 "delta", mechanism_audit.DEFAULT_DELTA, "Delta that the printed numbers hold at."
             )
@@ -73,8 +77,19 @@ def _define_parameter(flag: Flag) -> None:
     command_line.shown_in_help(flag.name, "mechanism")
 
 
+def _planned_fields(kind: type[Mechanism]) -> list[dataclasses.Field[Any]]:
+    """Returns the fields of a mechanism that has no flags elsewhere, as a run plans them."""
+    return list(dataclasses.fields(kind)) if "flags" in kind.lacks else []
+
+
 def _chosen(kind: type[Mechanism]) -> Mechanism:
     values = {}
+    for field in _planned_fields(kind):
+        said = FLAGS[field.name].value
+        if said is not None:
+            values[field.name] = said
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{field.name}: expected a number, got none")
     for parameter in kind.parameters:
         flag = parameter.flag
         said = FLAGS[flag.name].value
@@ -250,7 +265,11 @@ def run() -> None:
         return
     if which == "mechanism":
         name = sys.argv[2] if len(sys.argv) > 2 else ""
-        names = sorted(one for one, kind in MECHANISMS.items() if "flags" not in kind.lacks)
+        names = sorted(
+            name
+            for name, kind in MECHANISMS.items()
+            if "draw" not in kind.lacks or kind.releases_feature_sums
+        )
         if name.lstrip("-") in ("help", "h", "helpfull", "helpshort", ""):
             print(f"usage: pate audit mechanism NAME [--flag=value ...]\nNAME: {', '.join(names)}")
             raise SystemExit(0 if name else COULD_NOT_RUN)
