@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
@@ -580,18 +580,23 @@ def _equal(one: Sequence[npt.NDArray[Any]], other: Sequence[npt.NDArray[Any]]) -
 def _sum_checks(run: Run) -> Iterator[Check]:
     from pate_tf.api.feature_sums import StoredSums, sums_folder
 
-    names = ("every vector's norm is at most 1", "sums are those of the records")
+    names = (
+        "every vector's norm is at most 1",
+        "sums are those of the records",
+        "cluster counts are those of the records",
+    )
     try:
         stored = StoredSums(sums_folder(run.directory))
     except ValueError as error:
         yield Check(name="feature sums", how="they are read", outcome=VIOLATION, found=str(error))
         return
-    exact = None
+    counts = {number: one.values for number, one in stored.cluster_counts.items()}
     if run.examples is None:
+        tables = {None: stored.sums.values, **counts}
         for name in names:
             yield _skipped(name, run.why_no_data)
     else:
-        largest, exact, without_clipping = _recomputed(run, stored, run.examples)
+        largest, tables, without_clipping = _recomputed(run, stored, run.examples)
         ok = largest <= 1.0 + NORM_ROUNDING
         yield Check(
             name=names[0],
@@ -601,7 +606,7 @@ def _sum_checks(run: Run) -> Iterator[Check]:
             found=f"the largest norm is {largest:.6g}" if largest else "owners are clipped",
             blind_spot="whether the encoder learnt from the public pool alone",
         )
-        is_same = np.array_equal(exact, stored.sums.values)
+        is_same = np.array_equal(tables[None], stored.sums.values)
         found = "the same, bit for bit"
         if not is_same:
             found = "other sums than these records give"
@@ -613,13 +618,52 @@ def _sum_checks(run: Run) -> Iterator[Check]:
             outcome=PASSED if is_same else VIOLATION,
             found=found,
         )
-    yield from _noise_of_sums(run, stored, exact)
+        others = [one for one in counts if not np.array_equal(tables[one], counts[one])]
+        yield Check(
+            name=names[2],
+            how="each record is assigned to the nearest centre and counted again, for every number "
+            "of clusters",
+            outcome=VIOLATION if others else PASSED,
+            found=f"other counts than these records give, for {others} clusters"
+            if others
+            else f"the same, for {list(counts)} clusters",
+        )
+    yield _centres_check(run, stored)
+    yield from _noise_of_sums(run, stored, tables)
+
+
+def _centres_check(run: Run, stored: Any) -> Check:
+    from pate_tf.models.encoder import record_vectors
+    from pate_tf.representations.label_propagation import cluster_centres
+
+    name = "cluster centres follow from the pool"
+    try:
+        pool = run.public_pool()
+    except (ValueError, OSError) as error:
+        return _skipped(name, str(error))
+    vectors = record_vectors(stored.features(pool.inputs), stored.scale)[:, :-1]
+    again = {len(one): one for one in cluster_centres(vectors, pool.dataset.num_classes)}
+    is_same = list(again) == list(stored.centres) and all(
+        np.array_equal(again[one], stored.centres[one]) for one in again
+    )
+    return Check(
+        name=name,
+        how="centres are computed again from the public pool",
+        outcome=PASSED if is_same else WARNING,
+        found="the same, bit for bit"
+        if is_same
+        else "other centres than this pool gives here: of another pool or kind of machine, or they "
+        "depend on private records",
+    )
 
 
 def _recomputed(
     run: Run, stored: Any, examples: PrivateExamples
-) -> tuple[float, IntArray, IntArray]:
-    """Returns the largest norm that one record (or owner) adds, the sums, and unclipped sums."""
+) -> tuple[float, dict[int | None, IntArray], IntArray]:
+    """Returns what one record (or owner) adds at most, tables of sums and counts, unclipped sums.
+
+    The norm is 0 where owners are clipped. Tables are by number of clusters; of sums under None.
+    """
     from pate_tf.aggregation.feature_sums import BELOW, OWNER_STEP
     from pate_tf.api.feature_sums import PARTS
     from pate_tf.core import partition
@@ -634,12 +678,19 @@ def _recomputed(
     largest, lattice = 0.0, LATTICE * BELOW
     clipped = np.zeros((len(stored.scale) + 1, num_classes), np.int64)
     plain = clipped.copy()
+    tables = {one: np.zeros((one, num_classes), np.int64) for one in stored.centres}
     with run.reporting.progress_bar("computing vectors again", PARTS, "part") as advance:
         for share in parts.all_records():
             vectors = np.empty((len(share), len(stored.scale) + 1))
             for some, features in record_features(stored.encoder, examples.inputs, share):
                 vectors[np.searchsorted(share, some)] = record_vectors(features, stored.scale)
             labels = examples.labels[share]
+            weights: Any = LATTICE
+            if owners is not None:
+                _, owner, number = np.unique(owners[share], return_inverse=True, return_counts=True)
+                weights = LATTICE // number[owner]
+            for one, centres in stored.centres.items():
+                np.add.at(tables[one], (_nearest(vectors[:, :-1], centres), labels), weights)
             for _, rows in _grouped(np.arange(len(share)) if owners is None else owners[share]):
                 own = np.zeros((num_classes, vectors.shape[1]))
                 if owners is None:
@@ -655,7 +706,16 @@ def _recomputed(
                 if int(np.square(steps).sum()) <= LATTICE**2:
                     clipped += steps.T
             advance(1)
-    return largest, clipped, plain
+    return largest, {None: clipped, **tables}, plain
+
+
+def _nearest(vectors: FloatArray, centres: FloatArray) -> IntArray:
+    """Returns the nearest centre of each vector in whole steps, of equals the first."""
+    from pate_tf.models.encoder import CENTRE_STEP
+
+    steps, own = (np.rint(one / CENTRE_STEP).astype(np.int64) for one in (centres, vectors))
+    found: IntArray = (np.square(steps).sum(axis=1) - 2 * (own @ steps.T)).argmin(axis=1)
+    return found
 
 
 def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
@@ -665,7 +725,7 @@ def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
     yield from zip(unique, np.split(order, ends[:-1]), strict=True)
 
 
-def _noise_of_sums(run: Run, stored: Any, exact: IntArray | None) -> Iterator[Check]:
+def _noise_of_sums(run: Run, stored: Any, tables: Mapping[int | None, IntArray]) -> Iterator[Check]:
     from pate_tf.aggregation.feature_sums import sums_digest
 
     if not (run.sensitive / "ledger.sqlite3").exists():
@@ -681,9 +741,7 @@ def _noise_of_sums(run: Run, stored: Any, exact: IntArray | None) -> Iterator[Ch
             answer = ledger.stored_answers([digest]).get(digest)
             if answer is None or answer.noisy_counts is None:
                 continue
-            table = stored.sums.values if exact is None else exact
-            if mechanism.num_clusters is not None:
-                table = stored.cluster_counts[mechanism.num_clusters].values
+            table = tables[mechanism.num_clusters]
             drawn = np.array(answer.noisy_counts).reshape(table.shape)
             yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn.tolist())
             noise, claimed = (drawn - table) / LATTICE, mechanism.standard_deviation

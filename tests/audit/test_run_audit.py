@@ -76,7 +76,12 @@ def test_a_right_run_passes_with_its_data(runs, data, name):
     if name == "pate":
         assert {"teachers depend on their share alone", "partition follows from the data"} <= names
     else:
-        assert {"sums are those of the records", "every vector's norm is at most 1"} <= names
+        assert {
+            "sums are those of the records",
+            "every vector's norm is at most 1",
+            "cluster counts are those of the records",
+            "cluster centres follow from the pool",
+        } <= names
     assert {"statement", "student", "ledger: chain", "noise source"} <= names
     assert found.spending[-1]["epsilon"] > 0.0
     page = audit_page(found.to_dict())
@@ -125,6 +130,11 @@ def _teacher(run):
 
 def _sums(run):
     _edit(run / "sums/sensitive/feature_sums/sums.npz", _one_more("sums"))
+
+
+def _counts(run):
+    path = run / "sums/sensitive/feature_sums/sums.npz"
+    _edit(path, _one_more(f"counts_{artifacts.read_arrays(path)['resolutions'][0]}"))
 
 
 def _no_noise(run):
@@ -177,6 +187,7 @@ def _number(run):
         (_exchange_shares, "pate", "teachers depend on their share alone"),
         (_teacher, "pate", "teachers depend on their share alone"),
         (_sums, "sums", "sums are those of the records"),
+        (_counts, "sums", "cluster counts are those of the records"),
         (_no_noise, "sums", "sums are those of the records"),
         (_ledger, "pate", "ledger: chain"),
         (_statement, "pate", "statement"),
