@@ -120,7 +120,10 @@ def _define_run() -> None:
         "How many teachers, at random, are trained again.",
         lower_bound=1,
     )
-    for name in ("train_dir", "teachers"):
+    flags.DEFINE_string(
+        "owners_file", None, "The .npy file of the run with the owner of each private record."
+    )
+    for name in ("train_dir", "teachers", "owners_file"):
         command_line.shown_in_help(name, "audit")
     _define_output()
 
@@ -128,7 +131,13 @@ def _define_run() -> None:
 def _audit_run() -> Any:
     with command_line.quiet_start(FLAGS):
         from pate_tf.audit.run import audit_run
-    return audit_run(_train_dir(), num_teachers=FLAGS.teachers, reporting=command_line.reporting())
+    owners = FLAGS.owners_file
+    return audit_run(
+        _train_dir(),
+        owners_file=None if owners is None else command_line.path(owners),
+        num_teachers=FLAGS.teachers,
+        reporting=command_line.reporting(),
+    )
 
 
 def _define_canaries() -> None:

@@ -52,6 +52,7 @@ def runs(tmp_path_factory, data):
     ):
         with pate_tf.Labeller(source, delta=1e-5, **noise) as labeller:
             labels = labeller.label(data.pool, **number)
+            labels.save(source.directory / "released")
             student = pate_tf.Student("supervised", steps=30).fit(data.pool, labels)
             pate_tf.publish(student, source.directory / "released")
     return root
@@ -74,7 +75,13 @@ def test_a_right_run_passes_with_its_data(runs, data, name):
     assert found.outcome == PASSED, violated(found)
     names = {one.name for one in found.checks if one.outcome == PASSED}
     if name == "pate":
-        assert {"teachers depend on their share alone", "partition follows from the data"} <= names
+        assert {
+            "teachers depend on their share alone",
+            "partition follows from the data",
+            "stored teachers are those that answer",
+            "stored votes are the teachers'",
+            "released labels are the ledger's answers",
+        } <= names
     else:
         assert {
             "sums are those of the records",
@@ -181,6 +188,64 @@ def _number(run):
     (run / "pate/released/notes.md").write_text("It costs 3.14159265 in fact.")
 
 
+def _no_ledger(run):
+    for path in (run / "pate/sensitive").glob("ledger*"):
+        path.unlink()
+
+
+def _sums_that_say_that_they_are_teachers(run):
+    """And would be left out, if what a run says of itself decided."""
+    path = run / "sums/sensitive/run.json"
+    artifacts.write_json(path, {**artifacts.read_json(path), "method": "pate"}, private=True)
+    _sums(run)
+
+
+def _nothing_said(run):
+    (run / "pate/sensitive/run.json").unlink()
+    _exchange_shares(run)
+
+
+def _page(run):
+    path = run / "sums/released/privacy_statement.md"
+    path.write_text(re.sub(r"4(?=[^0-9])", "2", path.read_text(), count=3))
+
+
+def _votes_changed(run):
+    def change(arrays):
+        arrays["counts"] = np.roll(arrays["counts"], 1, axis=1)
+
+    _edit(next((run / "pate/sensitive/votes").glob("*.npz")), change)
+
+
+def _labels(run):
+    """Labels that were never charged, with a digest that fits."""
+    path = run / "pate/released/labels.npz"
+    arrays = artifacts.read_arrays(path)
+    arrays["labels"] = (arrays["labels"] + 1) % 3
+    artifacts.write_arrays(path, arrays)
+    fields = artifacts.read_json(path.with_suffix(".json"))
+    fields["labels_digest"] = artifacts.digest_arrays(arrays[one] for one in sorted(arrays))
+    artifacts.write_json(path.with_suffix(".json"), fields)
+
+
+def _earlier_version(run):
+    """An older version of another student, that a server could be told to load."""
+    (run / "pate/released/student/1").rename(run / "pate/released/student/2")
+    shutil.copytree(run / "sums/released/student/1", run / "pate/released/student/1")
+    variables = run / "pate/released/student/1/variables"
+    shutil.rmtree(variables)
+    shutil.copytree(run / "pate/released/student/2/variables", variables)
+
+
+def _ensemble(run):
+    """What answers is another ensemble than the teachers that are stored."""
+    path = run / "pate/sensitive/teachers/ensemble/variables"
+    (file,) = path.glob("variables.data*")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
 @pytest.mark.parametrize(
     "tamper, name, found_by",
     [
@@ -192,6 +257,14 @@ def _number(run):
         (_ledger, "pate", "ledger: chain"),
         (_statement, "pate", "statement"),
         (_student, "pate", "student"),
+        (_no_ledger, "pate", "ledger"),
+        (_sums_that_say_that_they_are_teachers, "sums", "sums are those of the records"),
+        (_nothing_said, "pate", "partition is disjoint and complete"),
+        (_page, "sums", "statement"),
+        (_votes_changed, "pate", "stored votes are the teachers'"),
+        (_labels, "pate", "released labels are the ledger's answers"),
+        (_earlier_version, "pate", "student"),
+        (_ensemble, "pate", "stored teachers are those that answer"),
         (_votes, "pate", "no sensitive file is released"),
         (_array, "pate", "no sensitive array is released"),
         (_number, "pate", "no sensitive number is released"),
