@@ -45,7 +45,7 @@ def report_page(train_dir: str | pathlib.Path, *, sensitive: bool = False) -> st
     root = pathlib.Path(train_dir)
     statement = _statement(root)
     folders = [root / artifacts.SENSITIVE, root]
-    spent = next((found for one in folders if (found := spending(one))), [])
+    spent = spending(root)
     report = next(
         (
             artifacts.read_json(one / name)
@@ -121,7 +121,7 @@ def _facts(statement: PrivacyStatement, report: Mapping[str, Any]) -> Iterator[t
     stated = _stated(statement)
     if stated:
         yield f"epsilon at delta {stated[0].delta or 0.0:g}", rounded_up(stated[0].epsilon or 0.0)
-        most = max(one.epsilon or 0.0 for one in stated)
+        most = max(one.epsilon or 0.0 for one in stated if one.kind == stated[0].kind)
         if len(stated) > 1:
             yield "epsilon of all that is known", rounded_up(most)
     budget = getattr(statement, "epsilon_budget", None)

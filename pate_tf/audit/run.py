@@ -183,35 +183,40 @@ def audit_run(
         folder=str(root),
         outcome=outcome,
         checks=checks,
-        spending=spending(root / artifacts.SENSITIVE),
+        spending=spending(root),
         seconds=time.monotonic() - began,
     )
 
 
-def spending(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns of each charge of a folder's ledger its row, time, words and what was spent then.
+def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of ledgers: of a run, of shared training, of a silo's account."""
+    sensitive = root / artifacts.SENSITIVE
+    places = (sensitive, sensitive / "ledger", root, root / "account")
+    return [one for one in places if (one / LEDGER).exists()]
+
+
+def spending(root: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns of each charge of a run's ledger its row, time, words and what was spent then.
 
     Empty where there is no ledger, or none that can be read.
     """
-    if not (folder / "ledger.sqlite3").exists():
-        return []
-    with contextlib.suppress(LedgerError), Ledger.read(folder) as ledger:
-        charges: Counter[Charge] = Counter()
-        found = []
-        for row in ledger.history():
-            if row.kind in DEBITS:
-                charge, number = charge_of(row)
-                charges[charge] += number
-                found.append(
-                    {
-                        "row": row.sequence,
-                        "time": row.time,
-                        "charge": charge.several(number),
-                        "epsilon": smallest_epsilon(charges, ledger.delta)[0],
-                    }
-                )
-        return found
-    return []
+    found: list[dict[str, Any]] = []
+    for folder in ledger_folders(root)[:1]:
+        with contextlib.suppress(LedgerError), contextlib.closing(_read(folder)) as store:
+            charges: Counter[Charge] = Counter()
+            for row in store.history():
+                if row.kind in DEBITS:
+                    charge, number = charge_of(row)
+                    charges[charge] += number
+                    found.append(
+                        {
+                            "row": row.sequence,
+                            "time": row.time,
+                            "charge": charge.several(number),
+                            "epsilon": smallest_epsilon(charges, store.delta)[0],
+                        }
+                    )
+    return found
 
 
 def opened(
@@ -268,7 +273,7 @@ def _skipped(name: str, why: str) -> Check:
 
 def _ledger_checks(run: Run) -> Iterator[Check]:
     yield noise_check()
-    ledgers = _ledger_folders(run)
+    ledgers = ledger_folders(run.root)
     if not ledgers:
         is_gone = run.sensitive.is_dir() and (run.released / JSON_FILE).exists()
         yield Check(
@@ -281,12 +286,6 @@ def _ledger_checks(run: Run) -> Iterator[Check]:
         )
     for folder in ledgers:
         yield from _store_checks(folder)
-
-
-def _ledger_folders(run: Run) -> list[pathlib.Path]:
-    """Returns the folders of ledgers: of a run, of shared training, of a silo's account."""
-    places = (run.sensitive, run.sensitive / "ledger", run.root, run.root / "account")
-    return [one for one in places if (one / LEDGER).exists()]
 
 
 def _store_checks(folder: pathlib.Path) -> Iterator[Check]:
@@ -363,7 +362,7 @@ def _checks_of_statement(run: Run, path: pathlib.Path, models: pathlib.Path) -> 
         fields = artifacts.read_json(path)
         with contextlib.ExitStack() as stack:
             stores = []
-            for one in _ledger_folders(run):
+            for one in ledger_folders(run.root):
                 stores.append(_read(one))
                 stack.callback(stores[-1].close)
             statement = check_statement(fields, *stores)
@@ -1143,7 +1142,7 @@ def _delta_checks(run: Run) -> Iterator[Check]:
     from pate_tf.teachers.voters import records_in
 
     name, how = "delta against the number of records", "delta times the number of records"
-    if not (folders := _ledger_folders(run)):
+    if not (folders := ledger_folders(run.root)):
         yield _skipped(name, "nothing was charged here yet")
         return
     try:
