@@ -259,7 +259,7 @@ def _ensemble(run):
         (_student, "pate", "student"),
         (_no_ledger, "pate", "ledger"),
         (_sums_that_say_that_they_are_teachers, "sums", "sums are those of the records"),
-        (_nothing_said, "pate", "partition is disjoint and complete"),
+        (_nothing_said, "pate", "teachers depend on their share alone"),
         (_page, "sums", "statement"),
         (_votes_changed, "pate", "stored votes are the teachers'"),
         (_labels, "pate", "released labels are the ledger's answers"),
