@@ -17,7 +17,6 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianNoisyMax,
-    LaplaceClusterCounts,
     LaplaceNoisyMax,
     Mechanism,
     base,
@@ -236,8 +235,8 @@ class MethodComparison:
         if self.asked.num_records is None:
             return None
         (lowest, highest), chance = WITHOUT_NOISE, 1.0 / self.asked.num_classes
-        if method == FEATURE_SUMS and isinstance(self.sums, GaussianFeatureSums):
-            noise = self.sums.sigma * np.sqrt(num_features) * self.asked.num_classes
+        if method == FEATURE_SUMS and self.sums is not None and self.sums.num_clusters is None:
+            noise = self.sums.standard_deviation * np.sqrt(num_features) * self.asked.num_classes
             signal = self.asked.num_records / noise
             low, high = (
                 chance + (most - chance) * signal / (signal + half)
@@ -305,7 +304,7 @@ class MethodComparison:
     def _of_sums(self) -> str:
         """Returns what is released, from how many records on, and what its forecast assumes."""
         asked = self.asked
-        if isinstance(self.sums, LaplaceClusterCounts):
+        if self.sums is not None and self.sums.num_clusters is not None:
             return (
                 f"feature_sums asks no teacher: it counts the records of each class in "
                 f"{self.sums.num_clusters} clusters of the pool, adds noise, and labels the whole "
@@ -406,8 +405,9 @@ def planned_features(settings: PlanSettings) -> GaussianFeatureSums:
 
 
 def _noise_of(sums: ReleasesFeatureSums) -> str:
-    if isinstance(sums, LaplaceClusterCounts):
-        return f"scale {sums.scale:.4g}, {sums.num_clusters} clusters"
+    if sums.num_clusters is not None:
+        (scale,) = sums.noise_scales.values()
+        return f"scale {scale:.4g}, {sums.num_clusters} clusters"
     return f"sigma {sums.standard_deviation:.4g}"
 
 
@@ -423,8 +423,9 @@ def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Ou
         return ()
     scale, assumed, of_scores = sums.standard_deviation, FEATURE_MARGIN, settings.num_classes
     law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(_SCALE)
-    if isinstance(sums, LaplaceClusterCounts):
-        scale, assumed, of_scores = sums.scale, CLUSTER_MARGIN, sums.num_clusters
+    if sums.num_clusters is not None:
+        (scale,) = sums.noise_scales.values()
+        assumed, of_scores = CLUSTER_MARGIN, sums.num_clusters
         law = LaplaceNoisyMax(1.0 / _SCALE)
     found = []
     for share in MARGINS:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.api.planning import PlanSettings, compare_methods
 from pate_tf.api.reporting import QUIET, Reporting, RunReport
 from pate_tf.api.run_folder import DataSource, TeacherRun, TeacherSource
@@ -116,9 +115,12 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         is_of_sums
         and not has_owners
         and dataset.kind == "tabular"
-        and isinstance(plan.sums, GaussianFeatureSums)
+        and plan.sums is not None
+        and plan.sums.num_clusters is None
     ):
-        enough = len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.sigma
+        enough = (
+            len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.standard_deviation
+        )
         representation = "fourier" if enough else "raw"
     folder = asked.folder or (
         feature_sums.default_folder(dataset.name)

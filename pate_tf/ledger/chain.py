@@ -57,6 +57,10 @@ class BudgetMismatch(LedgerError):  # noqa: N818
 class BudgetExceeded(LedgerError):  # noqa: N818
     """What was to be charged doesn't fit into what remains of the budget; nothing was charged.
 
+    >>> import pate_tf
+    >>> pate_tf.BudgetExceeded("epsilon: expected at most 1", num_affordable=3).num_affordable
+    3
+
     Attributes:
         num_affordable: how many of the same charge would fit.
     """

@@ -163,7 +163,9 @@ def _saved_model(folder: pathlib.Path) -> keras.Model:
     if refused := sorted({node.op for node in nodes} & set(REFUSED_OPS)):
         raise ValueError(f"{folder}: expected no code or files of its own, got {refused[0]}")
     if len(outputs) != 1:
-        raise ValueError(f"{folder}: expected one output of features, got {', '.join(sorted(outputs))}")
+        raise ValueError(
+            f"{folder}: expected one output of features, got {', '.join(sorted(outputs))}"
+        )
     inputs = keras.Input(given.shape[1:], dtype=given.dtype.name)
     found = keras.layers.TFSMLayer(str(folder), call_endpoint="serving_default")(inputs)
     return keras.Model(inputs, found[outputs[0]])

@@ -57,6 +57,8 @@ KIND_OF_FLAG = {
     (STUDENT, "label"): ("nosuch",),
     # Of method feature_sums alone: refused with teachers, whatever they name.
     **dict.fromkeys([(STUDENT, name) for name in ("private", "owner", "owners_file")], FILES),
+    **dict.fromkeys([(one, "image_size") for one in (TEACHERS, STUDENT)], ("", "x", "0", "8")),
+    **dict.fromkeys([(one, "name") for one in (TEACHERS, STUDENT)], ("nosuch",)),
     (STUDENT, "dataset"): NAMES,
     (STUDENT, "model"): NAMES[1:],
     (STUDENT, "train_dir"): FOLDERS,
