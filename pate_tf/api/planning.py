@@ -47,7 +47,7 @@ DEFAULT_NUM_TEACHERS: Final = 100
 # to the mean of its class than to another. With it the forecast says 79 % where 69 to 75 % of the
 # labels of Fashion-MNIST's pool were right, and 41 % where 41 to 54 % were.
 FEATURE_MARGIN: Final = 0.12
-# Lowest and highest accuracy of labels without noise, in the first five of benchmarks/own_data.py.
+# Lowest and highest accuracy of labels without noise, in the first four of benchmarks/own_data.py.
 WITHOUT_NOISE: Final = (0.6, 0.97)
 # The same of counts: by which share of a cluster's records its first class leads the second. At an
 # epsilon of .01 the forecast is 99.8, 95, 66 and 19 % for 30, 50, 100 and 400 clusters; of MNIST's
@@ -225,7 +225,7 @@ class MethodComparison:
         Of votes it is what noise leaves right, at the assumed margin and at a quarter of it, times
         `WITHOUT_NOISE`. Of feature sums it is `WITHOUT_NOISE`, drawn towards chance by s / (s + a),
         where s is the number of records of a class over the noise of all features of a sum, and a
-        is 1/2 at best and 2 at worst: read off the pools of the first five of
+        is 1/2 at best and 2 at worst: read off the pools of the first four of
         benchmarks/own_data.py.
 
         Args:
