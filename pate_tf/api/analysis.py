@@ -84,6 +84,12 @@ class SourceSettings(Settings):
     input_is_counts: bool = setting(
         False, advanced=True, help="Whether --counts_file holds counts, not labels."
     )
+    num_teachers: int | None = setting(
+        None,
+        flag="nb_teachers",
+        least=1,
+        help="How many teachers voted in --counts_file; a file of more or fewer is refused.",
+    )
     indices_file: pathlib.Path | None = setting(
         None,
         advanced=True,
@@ -106,7 +112,10 @@ class SourceSettings(Settings):
         if self.statement is not None and not self.ledgers:
             raise ValueError("statement: expected `ledgers` to verify it against, got none")
         if self.counts_file is None:
-            for name in ("input_is_counts", "indices_file", "max_examples", "num_classes"):
+            for name in (
+                *("input_is_counts", "num_teachers", "indices_file"),
+                *("max_examples", "num_classes"),
+            ):
                 if getattr(self, name):
                     raise ValueError(f"{name}: expected with `counts_file` alone, got it without")
 
@@ -331,6 +340,7 @@ def read_votes(settings: SourceSettings, mechanism: Mechanism | None = None) -> 
             settings.counts_file,
             mechanism,
             input_is_counts=settings.input_is_counts,
+            num_teachers=settings.num_teachers,
             indices_file=settings.indices_file,
             max_examples=settings.max_examples,
             num_classes=settings.num_classes,
@@ -451,6 +461,15 @@ def run(
             return TablesReport(tables=tables, values={"statement": told})
     read = read_votes(asked.source, asked.mechanism)
     source = read.source
+    if (
+        source.labels is not None
+        and asked.source.num_teachers is None
+        and source.labels.num_teachers > source.labels.num_queries
+    ):
+        reporting.warn(
+            f"{asked.source.counts_file}: read as labels of {source.labels.num_teachers} teachers "
+            f"for {source.labels.num_queries} queries; transpose it if it is the other way round"
+        )
     if asked.source.counts_file is None:
         check_mechanisms(source.num_charged, asked.said)
     delta = settings.delta or read.delta

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
@@ -163,6 +164,11 @@ LARGE_DELTA: Final = (
     "**Warning: delta is too large for these data.** Delta times the number of private records is "
     "{:.3g}; it should be far below 0.1. With a delta that large, a system that publishes some "
     "records as they are could keep to the guarantee."
+)
+NO_FINITE_EPSILON: Final = (
+    "infinite where nothing is known at this delta: the guarantee of the mechanism for {one} uses "
+    "most of it, and for several its delta grows by a factor of e to the epsilon with each; less "
+    "of the delta for the mechanism leaves room for them"
 )
 ONE_LEDGER: Final = (
     "What was released is what the one ledger says. That holds if the ledger was never deleted, "
@@ -566,10 +572,11 @@ class LabelsStatement(PrivacyStatement):
 
     def parts(self) -> Iterator[Part]:  # noqa: D102
         rows = [(str(number), bold(epsilon)) for number, epsilon in self.several.items()]
+        why = f" ({NO_FINITE_EPSILON.format(**UNITS[self.unit])})"
         yield Part(
             title=f"Several {self.unit}s of one person",
             text=f"For several {self.unit}s of one person at once, the epsilon of this student's "
-            f"labels, at the same delta:",
+            f"labels, at the same delta{why if inf in self.several.values() else ''}:",
             table=[(f"{self.unit}s of one person", "epsilon"), *rows],
         )
         yield Part(title="One ensemble, one ledger", sentences=self.one_ledger)

@@ -180,6 +180,11 @@ class StoredVotes(Voter):
                 f"votes: expected labels of {pool.dataset.num_classes} classes, of at most the "
                 f"pool's {len(pool)} inputs, got {votes.num_classes} and {votes.num_queries}"
             )
+        if votes.num_teachers == len(pool) != votes.num_queries:
+            raise ValueError(
+                f"votes: expected [num_teachers, num_queries], got [{votes.num_teachers}, "
+                f"{votes.num_queries}] for a pool of {len(pool)} inputs: transpose them"
+            )
         self.dataset = pool.dataset
         self.num_teachers = votes.num_teachers
         self.unit = unit

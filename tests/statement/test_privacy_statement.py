@@ -15,7 +15,12 @@ from pate_tf.accounting.charge import rounded_up
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.local import RandomisedResponse, SecureHistogram
-from pate_tf.accounting.mechanisms import GaussianNoisyMax, LaplaceNoisyMax, base
+from pate_tf.accounting.mechanisms import (
+    GaussianNoisyMax,
+    LaplaceNoisyMax,
+    StabilityGate,
+    base,
+)
 from pate_tf.accounting.noisy_training import NoisyTraining
 from pate_tf.statement.labels import AGAINST_REPLACEMENT, LabelsStatement, Sanitised
 from pate_tf.statement.privacy_statement import (
@@ -288,6 +293,10 @@ def test_several_records_of_a_person_get_numbers():
     assert rounded_up(five) in row
     values = made.to_dict()["several"]
     assert values == [{"number": 2, "epsilon": two}, {"number": 5, "epsilon": five}]
+    said = "infinite where nothing is known at this delta"
+    assert said not in made.to_markdown()
+    gate = labels(mechanism=StabilityGate(epsilon=1.0, delta=made.delta / 2))
+    assert gate.several[5] == math.inf and said in gate.to_markdown()
 
 
 @pytest.mark.parametrize(
