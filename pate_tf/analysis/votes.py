@@ -101,7 +101,6 @@ def read_votes_file(
     mechanism: Mechanism,
     *,
     input_is_counts: bool = False,
-    num_teachers: int | None = None,
     indices_file: pathlib.Path | None = None,
     max_examples: int | None = None,
     num_classes: int | None = None,
@@ -114,7 +113,6 @@ def read_votes_file(
       path: the `.npy` file.
       mechanism: what answers the queries.
       input_is_counts: whether the file holds counts.
-      num_teachers: how many voted. Default: the rows of labels, the votes on each query of counts.
       indices_file: a `.npy` file with the positions of the queries that count, in their order.
         Default: all.
       max_examples: how many of those, from the first. Default: all.
@@ -142,13 +140,6 @@ def read_votes_file(
             labels = _labels(array, num_classes)
             everything = labels.counts()
         everything.check_totals()
-        if num_teachers is not None:
-            found = int(everything.values[0].sum())
-            if found != num_teachers:
-                raise ValueError(
-                    f"votes: expected those of {num_teachers} teachers, got {found} on each of "
-                    f"{everything.num_queries} queries; labels are [num_teachers, num_queries]"
-                )
         chosen = np.arange(everything.num_queries)
         if indices_file is not None:
             chosen = _indices(artifacts.read_array(indices_file), indices_file)

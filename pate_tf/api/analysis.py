@@ -84,12 +84,6 @@ class SourceSettings(Settings):
     input_is_counts: bool = setting(
         False, advanced=True, help="Whether --counts_file holds counts, not labels."
     )
-    num_teachers: int | None = setting(
-        None,
-        flag="nb_teachers",
-        least=1,
-        help="How many teachers voted in --counts_file; a file of more or fewer is refused.",
-    )
     indices_file: pathlib.Path | None = setting(
         None,
         advanced=True,
@@ -112,10 +106,7 @@ class SourceSettings(Settings):
         if self.statement is not None and not self.ledgers:
             raise ValueError("statement: expected `ledgers` to verify it against, got none")
         if self.counts_file is None:
-            for name in (
-                *("input_is_counts", "num_teachers", "indices_file"),
-                *("max_examples", "num_classes"),
-            ):
+            for name in ("input_is_counts", "indices_file", "max_examples", "num_classes"):
                 if getattr(self, name):
                     raise ValueError(f"{name}: expected with `counts_file` alone, got it without")
 
@@ -295,6 +286,10 @@ class AnalysisRun:
     settings: RunSettings = dataclasses.field(default_factory=RunSettings)
 
 
+# Teachers over queries, beyond which a file of votes is probably the other way round.
+MOST_TEACHERS_A_QUERY = 10
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VotesRead:
     """What was read: the votes, a report of each ledger, and the ledgers' delta if it is one."""
@@ -340,7 +335,6 @@ def read_votes(settings: SourceSettings, mechanism: Mechanism | None = None) -> 
             settings.counts_file,
             mechanism,
             input_is_counts=settings.input_is_counts,
-            num_teachers=settings.num_teachers,
             indices_file=settings.indices_file,
             max_examples=settings.max_examples,
             num_classes=settings.num_classes,
@@ -463,8 +457,7 @@ def run(
     source = read.source
     if (
         source.labels is not None
-        and asked.source.num_teachers is None
-        and source.labels.num_teachers > source.labels.num_queries
+        and source.labels.num_teachers > MOST_TEACHERS_A_QUERY * source.labels.num_queries
     ):
         reporting.warn(
             f"{asked.source.counts_file}: read as labels of {source.labels.num_teachers} teachers "

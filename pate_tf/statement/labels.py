@@ -167,8 +167,8 @@ LARGE_DELTA: Final = (
 )
 NO_FINITE_EPSILON: Final = (
     "infinite where nothing is known at this delta: the guarantee of the mechanism for {one} uses "
-    "most of it, and for several its delta grows by a factor of e to the epsilon with each; less "
-    "of the delta for the mechanism leaves room for them"
+    "most of it, and for several its delta grows by a factor of e to the epsilon with each; a "
+    "smaller delta of the mechanism leaves some for them"
 )
 ONE_LEDGER: Final = (
     "What was released is what the one ledger says. That holds if the ledger was never deleted, "

@@ -60,6 +60,13 @@ def test_votes_are_taken_by_their_place_in_the_pool(tmp_path, data):
         teachers.votes(data.pool.inputs[:13])
 
 
+def test_transposed_votes_are_refused(tmp_path, data):
+    votes = np.zeros((len(data.pool), 9), np.int64)
+    teachers = pate_tf.Teachers.from_votes(votes, directory=tmp_path)
+    with pytest.raises(ValueError, match="transpose them"):
+        released(teachers, data, 5)
+
+
 def test_votes_can_be_held_against_labels_without_a_ledger():
     teachers = pate_tf.Teachers.from_votes([[1, 2, 0], [1, 1, 0]])
     assert teachers.accuracy(np.zeros((3, 2)), [1, 2, 0]) == pytest.approx(5 / 6)

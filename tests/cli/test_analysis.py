@@ -925,3 +925,9 @@ def test_exit_codes_of_the_process(tmp_path, h1):
     bad_file = fresh(SCRIPT, "--counts_file=nowhere.npy", folder=tmp_path)
     assert (bad_file.returncode, bad_file.stderr.count("\n")) == (1, 1)
     assert "Traceback" not in bad_flag.stderr + bad_file.stderr
+
+
+def test_transposed_votes_are_noticed(run, tmp_path):
+    file = save(tmp_path / "transposed.npy", random_labels(300, 20))
+    ended = run(f"--counts_file={file}", "--release=none")
+    assert ended.code == 0 and "read as labels of 300 teachers for 20 queries" in ended.err
