@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import functools
 import io
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -484,6 +485,8 @@ def source_of(
     pattern = pattern or (None if files.private is None else str(files.private))
     if pattern is None:
         raise ValueError("private: expected the files of the private records, got none")
+    if "://" not in pattern:  # Beam finds nothing by a pattern without a folder
+        pattern = str(pathlib.Path(pattern).absolute())
     return TableRecords(
         pattern,
         public.dataset.schema,

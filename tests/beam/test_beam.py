@@ -496,8 +496,16 @@ def test_teachers_are_those_of_one_process(here, data, tmp_path, model, unit):
 # Predictions.
 
 
-def test_features_of_many_inputs(here, data, alone, tmp_path):
+def test_features_of_many_inputs(here, data, alone, tmp_path, monkeypatch):
     public = data.files.load_public()
+    monkeypatch.chdir(data.files.public.parent)
+    named = pipelines.predict(
+        data,
+        output=str(tmp_path / "named"),
+        features_of=here / "one record",
+        inputs="publi*.csv",  # a pattern without a folder
+    )
+    assert named == (len(public), 0)
     number, bad = pipelines.predict(
         data,
         output=str(tmp_path / "out"),
