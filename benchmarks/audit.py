@@ -409,7 +409,8 @@ PARTS: Final[Mapping[str, tuple[str, str, Callable[[float], Rows]]]] = {
     "shared": (
         "Shared training by record",
         "A third of one participant's 300 records are canaries, two participants, three rounds, "
-        "all records in every round, no momentum; confidence 95 % from one run.",
+        "all records in every round, no momentum; confidence 95 % from one run. A bound of 0 says "
+        "that these runs have no power here.",
         shared,
     ),
 }
