@@ -268,7 +268,9 @@ class Teachers:
 
         Args:
             votes: whole numbers `[num_teachers, num_queries]`: each teacher's labels of the first
-                inputs of the pool that will be asked about, in the pool's order. SENSITIVE.
+                inputs of the pool that will be asked about, in the pool's order. SENSITIVE. A
+                `Labeller` refuses as many teachers as the pool has inputs, with other than as many
+                queries: it takes them for transposed.
             unit: what one teacher's records are shared out by: "record" if each record taught one
                 teacher, "owner" if all records of each owner did. The cost of labels protects it.
             directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.

@@ -35,7 +35,7 @@ from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, ensemble_folder
 from pate_tf.beam.merging import merged
-from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, source_of
+from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, is_local, source_of
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition, owner_partition, teachers_of_positions
@@ -302,11 +302,6 @@ class _Work:
                     for part in _merged_files(group):
                         whole.write(part.tobytes())
         return _merged_files(paths)
-
-
-def is_local(path: str) -> bool:
-    """Whether a path is one of this machine, and not of a file system of Beam's."""
-    return "://" not in path
 
 
 def _merged_files(paths: Sequence[pathlib.Path]) -> Iterator[Digests]:

@@ -452,6 +452,11 @@ def _encoded(
     return clipped.astype(np.float32)[:, None], is_finite
 
 
+def is_local(path: str) -> bool:
+    """Whether a path is one of this machine, and not of a file system of Beam's."""
+    return "://" not in path
+
+
 def source_of(
     data: DataSource,
     pattern: str | None,
@@ -485,7 +490,7 @@ def source_of(
     pattern = pattern or (None if files.private is None else str(files.private))
     if pattern is None:
         raise ValueError("private: expected the files of the private records, got none")
-    if "://" not in pattern:  # Beam finds nothing by a pattern without a folder
+    if is_local(pattern):  # Beam finds nothing by a pattern without a folder
         pattern = str(pathlib.Path(pattern).absolute())
     return TableRecords(
         pattern,

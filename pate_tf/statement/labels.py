@@ -166,9 +166,13 @@ LARGE_DELTA: Final = (
     "records as they are could keep to the guarantee."
 )
 NO_FINITE_EPSILON: Final = (
-    "infinite where nothing is known at this delta: the guarantee of the mechanism for {one} uses "
-    "most of it, and for several its delta grows by a factor of e to the epsilon with each; a "
-    "smaller delta of the mechanism leaves some for them"
+    " (infinite where nothing is known at this delta: if a mechanism has a delta of its own for "
+    "{one}, each further one adds a delta that is larger by a factor of e to the epsilon)"
+)
+OTHER_UNITS: Final = (
+    "NOT CHECKED: whether the other ledgers protect owners, too. What protects single records is "
+    "counted by what one record changes; all records of an owner can change more, so that the "
+    "epsilon of all ensembles holds for owners only where each of them protects owners."
 )
 ONE_LEDGER: Final = (
     "What was released is what the one ledger says. That holds if the ledger was never deleted, "
@@ -479,6 +483,8 @@ class LabelsStatement(PrivacyStatement):
                 "everything that ensembles of the same private records released up to here, as far "
                 f"as known on this machine{counted}"
             )
+            if self._has_ledgers_of_unknown_unit:
+                covers += ", if all of these protect owners"
             delta = self.delta_all_ensembles or self.delta
             found.append(always(covers, self.epsilon_all_ensembles, delta))
         if self.epsilon_ensemble_replaced is not None:
@@ -568,15 +574,23 @@ class LabelsStatement(PrivacyStatement):
             return [*found, NOT_REGISTERED]
         if self.epsilon_all_ensembles is None:
             return [*found, NOT_COUNTED]
-        return found if self.records_are_known else [*found, RECORDS_UNKNOWN]
+        if not self.records_are_known:
+            found.append(RECORDS_UNKNOWN)
+        return [*found, *([OTHER_UNITS] if self._has_ledgers_of_unknown_unit else [])]
+
+    @property
+    def _has_ledgers_of_unknown_unit(self) -> bool:
+        """Whether other ledgers count that may protect records where this one protects owners."""
+        return self.unit == "owner" and self.num_ledgers != 1
 
     def parts(self) -> Iterator[Part]:  # noqa: D102
         rows = [(str(number), bold(epsilon)) for number, epsilon in self.several.items()]
-        why = f" ({NO_FINITE_EPSILON.format(**UNITS[self.unit])})"
+        is_finite = inf not in self.several.values()
+        why = "" if is_finite else NO_FINITE_EPSILON.format(**UNITS[self.unit])
         yield Part(
             title=f"Several {self.unit}s of one person",
             text=f"For several {self.unit}s of one person at once, the epsilon of this student's "
-            f"labels, at the same delta{why if inf in self.several.values() else ''}:",
+            f"labels, at the same delta{why}:",
             table=[(f"{self.unit}s of one person", "epsilon"), *rows],
         )
         yield Part(title="One ensemble, one ledger", sentences=self.one_ledger)
