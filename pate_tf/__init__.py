@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pate_tf.accounting.mechanisms import GaussianFeatureSums as GaussianFeatureSums
     from pate_tf.accounting.mechanisms import GaussianHistogram as GaussianHistogram
     from pate_tf.accounting.mechanisms import GaussianNoisyMax as GaussianNoisyMax
+    from pate_tf.accounting.mechanisms import GaussianResidualSums as GaussianResidualSums
     from pate_tf.accounting.mechanisms import (
         InteractiveGaussianNoisyMax as InteractiveGaussianNoisyMax,
     )
@@ -96,7 +97,8 @@ _NAMES = {
             "GaussianHistogram",
         ),
         *("GaussianNoisyMax", "InteractiveGaussianNoisyMax", "LaplaceNoisyMax", "PermuteAndFlip"),
-        *("LaplaceClusterCounts", "StabilityGate", "StabilityGateOrHistogram"),
+        *("GaussianResidualSums", "LaplaceClusterCounts", "StabilityGate"),
+        "StabilityGateOrHistogram",
     ],
     "accounting.planning": ["PlannedRelease", "Recommendation", "recommend"],
     "api.classifier": ["PateClassifier"],

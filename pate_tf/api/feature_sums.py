@@ -8,6 +8,7 @@ works out labels of the public pool from them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -24,8 +25,11 @@ from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.aggregation.feature_sums import (
     counts_by_cluster,
     owner_steps,
+    residual_sums,
     sums_by_class,
     sums_of_owners,
+    vector_steps,
+    weights_of_rounds,
 )
 from pate_tf.api.reporting import QUIET, Reporting, reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run
@@ -43,6 +47,7 @@ from pate_tf.core.record_set import (
 )
 from pate_tf.core.record_set import fingerprint as fingerprint_of
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import fingerprint
 from pate_tf.models.encoder import (
@@ -65,6 +70,7 @@ PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
 RECORDS, OWNERS = "records.npy", "owners.npy"  # digests, ascending
+VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
 EARLIER_COMMAND: Final = "call fit(data.private, data.pool), or train_student.py with the data"
 
 
@@ -137,6 +143,30 @@ class StoredSums:
                 f"feature sums: expected complete ones in {folder}, got broken ones"
             ) from error
         self.description = described
+        self._vectors_file = folder / VECTORS
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether records' vectors are stored, from which several rounds can be released."""
+        return self._vectors_file.exists()
+
+    @functools.cached_property
+    def _vectors(self) -> dict[str, npt.NDArray[Any]]:
+        try:
+            return artifacts.read_arrays(self._vectors_file)
+        except Exception as error:
+            raise ValueError(
+                f"feature sums: expected records' vectors in {self._vectors_file}, got broken ones"
+            ) from error
+
+    def weights(self, values: IntArray, noise: float) -> npt.NDArray[np.float64]:
+        """Returns what `weights_of_rounds` does, for noisy sums of each round. Public."""
+        return weights_of_rounds(values, self._vectors["moments"], self.records.num_records, noise)
+
+    def residuals(self, values: IntArray, noise: float) -> IntArray:
+        """Returns the exact sums of the round that follows noisy ones. SENSITIVE."""
+        stored = self._vectors
+        return residual_sums(stored["vectors"], stored["labels"], self.weights(values, noise))
 
     @property
     def table(self) -> npt.NDArray[np.int64]:
@@ -278,6 +308,7 @@ def sums_of_records(
     reporting: Reporting = QUIET,
     *,
     digests: Digests | None = None,
+    vectors: npt.NDArray[np.int16] | None = None,
 ) -> npt.NDArray[np.int64]:
     """SENSITIVE: returns the exact sums of private records, the table of `Summands`.
 
@@ -290,6 +321,7 @@ def sums_of_records(
         summands: what they add.
         reporting: how progress is shown.
         digests: `record_digests` of the inputs, where they are known.
+        vectors: what `vector_steps` of each record are written to, without owners.
     """
     inputs, labels, owners = examples.inputs, examples.labels, examples.owners
     total = summands.nothing()
@@ -299,6 +331,8 @@ def sums_of_records(
         if owners is None:
             for rows, features in record_features(encoder, inputs, digests=digests):
                 total += summands.of_records(features, labels[rows])
+                if vectors is not None:
+                    vectors[rows] = vector_steps(record_vectors(features, summands.scale))
                 advance(len(rows))
             return total
         parts = partition.owner_partition(owners, num_teachers=PARTS, seed=0)
@@ -362,11 +396,23 @@ def fit(
     if (found := stored_before(directory, described)) is not None:
         return found
     summands = summands_of(pool, encoder)
+    vectors = None
+    if owners is None:
+        vectors = np.zeros((len(records), len(summands.scale) + 1), np.int16)
+    table = sums_of_records(
+        examples, encoder, summands, reporting, digests=records, vectors=vectors
+    )
+    for_rounds: dict[str, npt.NDArray[Any]] = {}
+    if vectors is not None:
+        of_pool = record_vectors(encoder.features(pool.inputs), summands.scale)
+        moments = of_pool.T @ of_pool / len(of_pool)
+        for_rounds = {"vectors": vectors, "labels": examples.labels, "moments": moments}
     return store(
         described,
         encoder,
         summands,
-        sums_of_records(examples, encoder, summands, reporting, digests=records),
+        table,
+        for_rounds=for_rounds,
         directory=directory,
         records=[sorted_digests(records)],
         owners=None if owners is None else [numbered_digests(owners)[0]],
@@ -457,6 +503,7 @@ def store(
     pool_size: int | None,
     source: Mapping[str, Any],
     num_left_out: int = 0,
+    for_rounds: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> StoredSums:
     """Writes feature sums below `sensitive/`, whole or not at all, and returns them.
 
@@ -472,6 +519,8 @@ def store(
         source: `DataSource.flags`.
         num_left_out: records that do not fit the schema. They count as records that add nothing, so
             that the number of records, which is public, does not tell whether one fits.
+        for_rounds: vectors and labels of single records, and the pool's second moments; None or
+            empty where several rounds can't be released.
     """
     folder = sums_folder(directory)
     artifacts.make_sensitive_folder(directory.sensitive)
@@ -501,6 +550,8 @@ def store(
             owner_set = RecordSet.of_sorted(_written(temporary / OWNERS, owners)).digest
         arrays = summands.arrays(table)
         artifacts.write_arrays(temporary / SUMS, arrays, private=True)
+        if for_rounds:
+            artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
         full = {
             **described,
             "record_set": record_set.to_dict(),

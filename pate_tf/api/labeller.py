@@ -59,6 +59,7 @@ class Labeller:
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
         num_exceptions: int = 0,
+        num_rounds: int | None = None,
         replace_budget: bool = False,
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
@@ -79,6 +80,9 @@ class Labeller:
                 first call that gives one. Default: no limit; what is spent is recorded.
             margin: as of `pate_tf.recommend`.
             num_exceptions: as of `pate_tf.recommend`.
+            num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
+                one of what a linear model of the earlier ones misses. Default: 8 for images where
+                noise is faint for the number of records, else 1.
             replace_budget: puts `epsilon_budget` and `delta` in the place of those that were fixed.
                 It weakens what was promised, and every later statement says so.
             acknowledge_reset: goes on although an earlier ledger of these teachers, or rows of this
@@ -114,6 +118,7 @@ class Labeller:
             mechanism=mechanism,
             margin=margin,
             num_exceptions=num_exceptions,
+            num_rounds=num_rounds,
             insecure_seed=insecure_seed,
         )
         self._reporting = reporting(verbose)

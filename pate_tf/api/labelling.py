@@ -370,8 +370,20 @@ def _plan_of_sums(
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
     # The number of records is private where owners are protected.
     number = sums.records.num_records if sums.unit == "record" else None
+    num_rounds = settings.num_rounds
+    if (num_rounds or 1) > 1 and not sums.has_vectors:
+        raise ValueError(
+            f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read vectors "
+            f"of single records, which are stored neither for owners nor by Beam"
+        )
+    if num_rounds is None and not (sums.has_vectors and _has_classes(pool)):
+        num_rounds = 1
     mechanism = planned_sums(
-        target, number, pool.dataset.num_classes, list(sums.centres) if _has_classes(pool) else ()
+        target,
+        number,
+        pool.dataset.num_classes,
+        list(sums.centres) if _has_classes(pool) else (),
+        num_rounds,
     )
     check_scales(mechanism)
     sigma = mechanism.standard_deviation
@@ -380,6 +392,10 @@ def _plan_of_sums(
         f"Noise was chosen from a plan, not from private data: the least for epsilon "
         f"{target.epsilon:g} at delta {0.0 if is_pure else delta:g}. No teacher was asked."
     )
+    in_rounds = ""
+    if mechanism.num_rounds > 1:
+        in_rounds = f" in {mechanism.num_rounds} rounds,"
+        reason += f" Sums are released in {mechanism.num_rounds} rounds, charged together."
     of_class = None
     if number is not None:
         of_class = number / pool.dataset.num_classes
@@ -393,7 +409,7 @@ def _plan_of_sums(
         reason=reason,
         description=(
             f"Plan for epsilon {target.epsilon:g} at delta {0.0 if is_pure else delta:g}, for "
-            f"every {target.unit}: {mechanism.released_in_words}, with noise of "
+            f"every {target.unit}: {mechanism.released_in_words},{in_rounds} with noise of "
             f"{rounded_up(sigma)} on each number. All {len(pool):,} inputs of the pool get labels "
             f"that are computed from them."
         ),
@@ -604,10 +620,18 @@ def _labels_of_sums(
     reporting: Reporting,
 ) -> Labels:
     mechanism, vectors = cast(ReleasesFeatureSums, plan.mechanism), sums.vectors(pool.inputs)
-    number = mechanism.num_clusters
+    number, next_sums, weights = mechanism.num_clusters, None, None
     table = sums.sums if number is None else sums.cluster_counts[number]
-    released = release_sums(table, mechanism, ledger=ledger, noise=noise, unit=sums.unit)
-    values, deviation = released.values / LATTICE, mechanism.standard_deviation
+    deviation = mechanism.standard_deviation
+    if mechanism.num_rounds > 1:
+        next_sums = functools.partial(sums.residuals, noise=deviation)
+    released = release_sums(
+        table, mechanism, ledger=ledger, noise=noise, unit=sums.unit, next_sums=next_sums
+    )
+    if mechanism.num_rounds > 1:
+        by_round = released.values.reshape(mechanism.num_rounds, *table.values.shape)
+        weights = sums.weights(by_round, deviation)
+    values = released.values[: len(table.values)] / LATTICE
     noisy = (
         NoisySums.of_features(vectors, values, deviation)
         if number is None
@@ -617,7 +641,11 @@ def _labels_of_sums(
     )
     with reporting.clock("working out labels of the pool"):
         inferred = infer_from_sums(
-            pool, noisy, plan.queries.seed, representation=plan.queries.representation
+            pool,
+            noisy,
+            plan.queries.seed,
+            representation=plan.queries.representation,
+            weights=weights,
         )
     labels = ReleasedLabels(
         query_indices=inferred.first.query_indices,

@@ -4,6 +4,7 @@ import dataclasses
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import check_mechanism
+from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
 from pate_tf.accounting.planning import DEFAULT_MARGIN, DEFAULT_PROFILE, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.core.settings import Settings, setting
@@ -43,6 +44,16 @@ class LabelSettings(Settings):
     strategy: str | None = None  # None: `strategies.recommended`
     num_neighbours: int | None = None
     rounds: int | None = None
+    num_rounds: int | None = setting(
+        None,
+        group="privacy",
+        least=1,
+        most=MOST_ROUNDS,
+        advanced=True,
+        help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
+        "each later one of what a linear model of the earlier ones misses. Default: 8 for images "
+        "where noise is faint for the number of records, else 1.",
+    )
     seed: int = 0
     representation: Named | None = None
     margin: float = setting(
@@ -83,6 +94,11 @@ class LabelSettings(Settings):
             got = "both" if has_noise else "neither"
             raise ValueError(
                 f"epsilon: expected a number, or a mechanism with its noise, got {got}"
+            )
+        if self.method == "pate" and self.num_rounds is not None:
+            raise ValueError(
+                f"num_rounds: expected none with method pate, got {self.num_rounds}; method "
+                f"feature_sums takes it"
             )
         if self.method == "feature_sums" and self.epsilon is None:
             raise ValueError(

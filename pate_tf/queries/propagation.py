@@ -5,12 +5,14 @@ from the labels of the first pass. Under heavy noise the network fits noise, so 
 passes is taken.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
@@ -147,7 +149,12 @@ class Inferred:
 
 
 def infer_from_sums(
-    pool: Pool, sums: NoisySums, seed: int, *, representation: Named | None = None
+    pool: Pool,
+    sums: NoisySums,
+    seed: int,
+    *,
+    representation: Named | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
 
@@ -159,7 +166,11 @@ def infer_from_sums(
         sums: of records, with noise.
         seed: of the features, and of the network that learns from labels.
         representation: by its name; None for the data set's default.
+        weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
+            are the labels, and a network is trained on them. None for one round.
     """
+    if weights is not None:
+        return _inferred_from_weights(pool, sums.vectors @ weights, seed)
     views = pool_features_by_name(pool, representation, seed)
     if pool.dataset.augmentation == "none":
         # Neighbours in a table need not be of one class: no averages.
@@ -201,6 +212,21 @@ def infer_from_sums(
     )
     learnt = by_cluster if are_classes else second
     return Inferred(first, learnt, named=learnt, network=network)
+
+
+def _inferred_from_weights(pool: Pool, logits: npt.NDArray[np.float64], seed: int) -> Inferred:
+    weights = scipy.special.softmax(logits, axis=1).astype(np.float32)
+    first = PoolLabels(
+        query_indices=np.arange(len(weights)),
+        labels=weights.argmax(axis=1),
+        num_classes=weights.shape[1],
+        weights=weights,
+    )
+    network = None
+    if pool.dataset.augmentation != "none":
+        with contextlib.suppress(TrainingDivergedError):  # of an auxiliary network
+            network, _ = student_features(pool, first, seed)
+    return Inferred(first, first, named=first, network=network)
 
 
 # The nearest neighbours of a query, which teachers are asked about together with it.

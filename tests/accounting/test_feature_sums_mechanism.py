@@ -10,10 +10,12 @@ from pate_tf.accounting.group_privacy import several_teachers_epsilon
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
+    GaussianResidualSums,
     base,
     mechanism_from_dict,
 )
 from pate_tf.accounting.mechanisms.base import Target
+from pate_tf.accounting.planning import planned_sums
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise, check_drawable
 
 DELTA = 1e-5
@@ -56,6 +58,39 @@ def test_sums_and_votes_of_one_ensemble_add_up():
     # Of different mechanisms moments alone are added, which say a little more.
     found, exact = smallest_epsilon(both, DELTA)[0], exact_epsilon(moved)
     assert exact <= found <= 1.3 * exact
+
+
+@pytest.mark.parametrize("num_rounds", [1, 4, 8])
+def test_rounds_cost_what_as_many_releases_cost(num_rounds):
+    mechanism = GaussianResidualSums(10.0, num_rounds)
+    epsilon, _ = smallest_epsilon({mechanism: 1}, DELTA)
+    exact = exact_epsilon(2.0 * np.sqrt(num_rounds) / 10.0)
+    assert exact <= epsilon == pytest.approx(exact, rel=1e-6)
+    assert epsilon == pytest.approx(
+        smallest_epsilon({GaussianFeatureSums(10.0): num_rounds}, DELTA)[0], rel=1e-9
+    )
+    moments = np.arange(1.0, 30.0)
+    expected = num_rounds * GaussianFeatureSums(10.0).alphas(moments)
+    np.testing.assert_allclose(mechanism.alphas(moments), expected)
+    dp_accounting = pytest.importorskip("dp_accounting")
+    accountant = dp_accounting.pld.PLDAccountant()
+    accountant.compose(dp_event(mechanism))
+    assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon, rel=1e-2)
+    assert mechanism_from_dict(mechanism.to_dict()) == mechanism
+
+
+def test_rounds_are_planned_where_noise_is_faint_for_the_records():
+    planned = {
+        epsilon: planned_sums(
+            Target(epsilon=epsilon, delta=DELTA, num_queries=1), 50_000, 10, (), None
+        )
+        for epsilon in (0.1, 1.0, 3.0, 8.0)
+    }
+    assert [one.num_rounds for one in planned.values()] == [1, 1, 8, 8]
+    for epsilon, one in planned.items():
+        assert 0.99 * epsilon < smallest_epsilon({one: 1}, DELTA)[0] <= epsilon
+    with pytest.raises(ValueError, match="num_rounds: expected"):
+        GaussianResidualSums(1.0, 0)
 
 
 def test_a_plan_takes_the_least_noise():

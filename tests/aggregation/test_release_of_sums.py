@@ -1,6 +1,7 @@
 """Feature sums: what one record or owner can change; charged before noise, released once."""
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -16,8 +17,18 @@ from hypothesis import strategies as st
 
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.accounting.mechanisms import GaussianFeatureSums, GaussianHistogram
-from pate_tf.aggregation.feature_sums import release_sums, sums_by_class
+from pate_tf.accounting.mechanisms import (
+    GaussianFeatureSums,
+    GaussianHistogram,
+    GaussianResidualSums,
+)
+from pate_tf.aggregation.feature_sums import (
+    release_sums,
+    residual_sums,
+    sums_by_class,
+    vector_steps,
+    weights_of_rounds,
+)
 from pate_tf.aggregation.labeller import stored_counts
 from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 from pate_tf.core.sensitive import FeatureSums
@@ -111,6 +122,83 @@ def test_sums_are_those_of_a_loop_in_whatever_order():
     assert (sums_by_class(vectors[order], labels[order], num_classes=NUM_CLASSES) == found).all()
     each = sums_by_class(vectors, labels, num_classes=NUM_CLASSES, owners=np.arange(len(labels)))
     np.testing.assert_allclose(each, found, atol=1.0 * len(labels))  # steps
+
+
+def slow_residuals(vectors, labels, weights):
+    """By a loop over records, from the formula of Proposition D10."""
+    total = np.zeros(weights.shape)
+    for vector, label in zip(vectors, labels, strict=True):
+        odds = np.exp(vector @ weights)
+        part = np.outer(vector, np.eye(weights.shape[1])[label] - odds / odds.sum())
+        total += part / max(1.0, np.linalg.norm(part))
+    return total
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 30.0])  # at 30 most are clipped
+def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
+    """All records and all replacements of a small universe, whatever the model."""
+    directions = [np.array(one, float) for one in itertools.product((-1, 0, 1), repeat=2)]
+    universe = vector_steps(
+        np.array([[*one, 1.0] / np.linalg.norm([*one, 1.0]) for one in directions])
+    )
+    weights = size * np.random.default_rng(1).normal(size=(3, NUM_CLASSES))
+    cases = [(row, label) for row in range(len(universe)) for label in range(NUM_CLASSES)]
+    others = universe[[1, 5]], np.array([0, 2])
+
+    def sums(row, label):
+        return residual_sums(
+            np.vstack([universe[row], others[0]]), np.append(label, others[1]), weights
+        )
+
+    found = [sums(*case) for case in cases]
+    alone = [residual_sums(universe[[row]], np.array([label]), weights) for row, label in cases]
+    assert all(norm(one) <= LATTICE for one in alone)
+    largest = max(norm(one - other) for one, other in itertools.combinations(found, 2))
+    assert (1.2 if size else 1.0) * LATTICE < largest <= 2 * LATTICE
+    expected = slow_residuals(
+        np.vstack([universe[0], others[0]]) / 2**14, np.append(1, others[1]), weights
+    )
+    np.testing.assert_allclose(sums(0, 1) / LATTICE, expected, atol=1e-5)
+
+
+def test_rounds_go_towards_the_model_that_misses_nothing():
+    """Without noise to speak of, residual sums fall, and classes are told apart better."""
+    vectors, labels = some(3, 3_000)
+    labels = (vectors[:, :NUM_CLASSES] @ np.array([[3, 1, 0], [0, 2, -1], [1, 0, 2]])).argmax(1)
+    steps, moments = vector_steps(vectors), vectors.T @ vectors / len(vectors)
+    tables = [sums_by_class(vectors, labels, num_classes=NUM_CLASSES)]
+    right, left = [], []
+    for _ in range(8):
+        weights = weights_of_rounds(np.array(tables), moments, len(labels), 0.1)
+        right.append(((vectors @ weights).argmax(1) == labels).mean())
+        tables.append(residual_sums(steps, labels, weights))
+        left.append(norm(tables[-1]))
+    assert right[-1] > right[0] and left == sorted(left, reverse=True)
+
+
+def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
+    mechanism, asked = GaussianResidualSums(40.0, 3), []
+
+    def following(earlier):
+        asked.append(earlier.copy())
+        assert ledger.charges == {mechanism: 1}
+        return SUMS.values
+
+    def released():
+        return release_sums(
+            SUMS, mechanism, ledger=ledger, noise=SystemNoise(), unit="record", next_sums=following
+        )
+
+    with opened(tmp_path) as ledger:
+        first = released()
+        again = released()
+        assert ledger.charges == {mechanism: 1}
+        tables = first.values.reshape(3, *SUMS.values.shape)
+        assert (again.values == first.values).all() and len(asked) == 2
+        assert (asked[0] == tables[:1]).all() and (asked[1] == tables[:2]).all()
+        with pytest.raises(ValueError, match="num_rounds: expected"):
+            release(ledger, GaussianResidualSums(50.0, 2))
+        assert ledger.charges == {mechanism: 1}
 
 
 def opened(folder, **terms):

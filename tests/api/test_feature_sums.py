@@ -407,3 +407,31 @@ def test_a_student_goes_on_from_the_network_of_the_second_pass(labels, data, tmp
         assert complete(StudentSettings(**asked), data.pool.dataset).going_on_steps is None
     assert complete(StudentSettings(), data.pool.dataset).going_on_steps == 500
     assert complete(StudentSettings(max_steps=7), data.pool.dataset).going_on_steps == 7
+
+
+def test_rounds_are_released_once_and_label_the_pool(tmp_path):
+    sums = fitted(tmp_path / "run")
+    with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3, insecure_seed=1) as labeller:
+        labels = labeller.label(POOL)
+        again = labeller.label(POOL)
+        assert labeller.spent().epsilon == labels.cost.epsilon <= 50.0
+    charge = labels.cost.charge
+    assert charge.num_rounds == 3 and "in 3 rounds" in labels.choice
+    noisy = labels.released.noisy_sums
+    assert noisy.shape[0] == 3 * len(sums.stored.sums.values)
+    assert (noisy == again.released.noisy_sums).all()
+    # The model is that of the released sums and the pool alone.
+    weights = sums.stored.weights(noisy.reshape(3, -1, 3), charge.sigma)
+    expected = (sums.stored.vectors(POOL.inputs) @ weights).argmax(axis=1)
+    assert (labels.released.labels == expected).all()
+
+
+def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
+    sums = fitted(tmp_path / "run", owners=np.arange(len(LABELS)) // 2)
+    with (
+        Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller,
+        pytest.raises(ValueError, match="num_rounds: expected 1 for these sums, got 3"),
+    ):
+        labeller.label(POOL)
+    with pytest.raises(ValueError, match="num_rounds: expected none with method pate"):
+        LabelSettings(epsilon=1.0, num_rounds=2)

@@ -21,6 +21,7 @@ from pate_tf.accounting.mechanisms.confident_gaussian_noisy_max import (
 )
 from pate_tf.accounting.mechanisms.feature_sums import (
     GaussianFeatureSums,
+    GaussianResidualSums,
     LaplaceClusterCounts,
 )
 from pate_tf.accounting.mechanisms.noisy_max import (
@@ -45,6 +46,7 @@ __all__ = [
     "GaussianFeatureSums",
     "GaussianHistogram",
     "GaussianNoisyMax",
+    "GaussianResidualSums",
     "InteractiveGaussianNoisyMax",
     "LaplaceClusterCounts",
     "LaplaceNoisyMax",

@@ -598,11 +598,13 @@ class ReleasesFeatureSums(Mechanism):
     Attributes:
         num_clusters: rows of the table where records are counted in clusters; None for sums of
             feature vectors.
+        num_rounds: tables that are released one after another; each may depend on earlier ones.
         released_in_words: what is summed, for a plan.
     """
 
     releases_feature_sums: ClassVar[bool] = True
     num_clusters: int | None = None
+    num_rounds: int = 1
     released_in_words: ClassVar[str]
 
     def number_charged(self, num_queries: int) -> int:

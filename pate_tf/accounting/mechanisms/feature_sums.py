@@ -29,6 +29,7 @@ CHANGED = 2.0  # L2 sensitivity of the sums to the replacement of one record
 # counts are private. On the pool of Fashion-MNIST, by 3,000
 # records, 69 to 75 % of the labels were right there, 41 to 54 % at half of it.
 FEWEST_OF_CLASS = 20.0
+MOST_ROUNDS = 64
 ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover the lattice
 
 
@@ -99,6 +100,69 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         """Draws discrete Gaussian variables of scale sigma * LATTICE and a little more."""
         scale = hypot(self.sigma * LATTICE, ROUNDED)
         return sums + noise.gaussian_integers(scale, sums.size).reshape(sums.shape)
+
+
+@register
+@dataclass(frozen=True)
+class GaussianResidualSums(GaussianFeatureSums):
+    """Releases feature sums, then sums of what a public model misses of them, round by round.
+
+    Round 1 is `GaussianFeatureSums`. In each later round a record adds its vector times
+    `e_y - p`, clipped to L2 norm 1, where p are the probabilities that a model of the earlier
+    noisy sums gives the record. Each round is a Gaussian mechanism of sensitivity 2; all rounds are
+    charged together before the first is drawn (docs/proofs/theory.md, Proposition D10).
+
+    >>> import pate_tf
+    >>> round(pate_tf.GaussianResidualSums(123.0, num_rounds=4).composed_epsilon(1, delta=1e-5), 3)
+    0.1
+
+    Attributes:
+        sigma: standard deviation of the noise on each number of each round.
+        num_rounds: rounds, at least 1.
+    """
+
+    num_rounds: int = 1
+
+    name: ClassVar[str] = "gaussian_residual_sums"
+    lacks: ClassVar[Mapping[str, str]] = {
+        **GaussianFeatureSums.lacks,
+        "flags": "sigma and number of rounds are planned for an `epsilon`",
+    }
+    words: ClassVar[str] = (
+        "Each record was mapped to a feature vector of L2 norm at most 1 by public values alone. "
+        "The vectors of all records of a class were added up, and Gaussian noise of standard "
+        "deviation {sigma} was added to every number of these sums. This was the first of "
+        "{num_rounds} rounds. In each later one a linear model followed from the noisy sums so "
+        "far; what a record added was its vector times the difference between its class and the "
+        "model's probabilities, clipped to L2 norm 1, with the same noise. The labels that the "
+        "student learned from were computed from the noisy sums of all rounds and the public pool."
+    )
+    released_in_words: ClassVar[str] = (
+        "the sum of the private records' feature vectors of each class, then sums of what a linear "
+        "model misses of them"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.whole(1, MOST_ROUNDS, num_rounds=self.num_rounds)
+
+    @classmethod
+    def of_scale(cls, scale: float, num_rounds: int = 1) -> GaussianResidualSums:
+        """Returns the mechanism with sigma = scale."""
+        return cls(scale, num_rounds)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """One for each round."""
+        return super().noise_multipliers * self.num_rounds
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns 2 num_rounds l (l+1) / sigma^2, [num_moments]."""
+        return self.num_rounds * super().alphas(moments)
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, rounded up."""
+        return super().composed_epsilon(number * self.num_rounds, delta=delta)
 
 
 @register
