@@ -343,7 +343,9 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
         if source.folder is not None or place.exists():
             with Ledger.read(place) as found:
                 digest, delta = found.ensemble_digest, found.delta
-        ledger = stack.enter_context(Ledger.open(place, ensemble_digest=digest, delta=delta))
+        ledger = stack.enter_context(
+            Ledger.open(place, ensemble_digest=digest, delta=delta, unit=None)
+        )
         stack.enter_context(ledger.exclusive())
         yield ledger
 

@@ -377,7 +377,13 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
             f"epsilon {shown(epsilon)} at delta {delta:g}, data-independent, as far as known on "
             f"this machine: {'1 ledger' if number == 1 else f'{number} ledgers'}"
         )
-        if not everything.records_are_known:
+        if everything.num_other_units:
+            told = (
+                f"not known: {everything.num_other_units} of {number} ledgers protect owners where "
+                f"this one protects records, or records where it protects owners, or it is not "
+                f"known which"
+            )
+        elif not everything.records_are_known:
             told += "; its records are not known, so that others of them were not recognised"
     together.append(("all ensembles of these records", told))
     history = tuple(_line(row) for row in rows)

@@ -471,6 +471,7 @@ def open_ledger(
     facts: dict[str, Any] = {
         "ensemble_digest": teachers.digest,
         "records": records,
+        "unit": teachers.unit,
         "student_runs": student_runs,
         "acknowledge_reset": budget.acknowledge_reset,
         "planned_release": budget.planned_release,

@@ -106,6 +106,7 @@ class Ledger(Store):
         delta: float,
         epsilon_budget: float | None = None,
         records: RecordSet | None = None,
+        unit: str | None = "record",
         student_runs: Sequence[pathlib.Path] = (),
         acknowledge_reset: bool = False,
         planned_release: PlannedRelease | None = None,
@@ -124,6 +125,8 @@ class Ledger(Store):
                 gives one. Default: no budget; everything is still recorded.
             records: what the ensemble learnt from. Default: not known, so that other ensembles of
                 the same records are not recognised.
+            unit: what its charges protect, "record" (default) or "owner"; None for a ledger that
+                was opened before. The costs of ledgers of other units don't add up to one.
             student_runs: run folders that the ensemble's students may have gone to, whose
                 statements quote its ledger. The ledger's own run is always looked at.
             acknowledge_reset: whether to go on although an earlier ledger of this ensemble, or
@@ -147,6 +150,7 @@ class Ledger(Store):
             folder,
             subject=("ensemble", ensemble_digest),
             records=records,
+            unit=unit,
             acknowledge_reset=acknowledge_reset,
         )
 
@@ -544,7 +548,7 @@ def facts_beyond_the_ledger(ledger: Ledger) -> dict[str, Any]:
     """Returns what a statement says of resets, and of other ensembles of the same records."""
     everything = ledger.all_ensembles()
     epsilon = delta = None
-    if everything is not None and not everything.num_unknown:
+    if everything is not None and not (everything.num_unknown or everything.num_other_units):
         delta = ledger.delta
         epsilon, _ = composition.smallest_epsilon(everything.charges, delta)
         if not math.isfinite(epsilon):  # batches of others spent more delta than this one's
@@ -560,5 +564,6 @@ def facts_beyond_the_ledger(ledger: Ledger) -> dict[str, Any]:
         "epsilon_all_ensembles": epsilon,
         "delta_all_ensembles": delta,
         "num_ledgers": None if everything is None else everything.num_ledgers,
+        "num_other_units": 0 if everything is None else everything.num_other_units,
         "records_are_known": everything is not None and everything.records_are_known,
     }

@@ -69,6 +69,10 @@ MIGRATIONS: Final = (
     ALTER TABLE ledgers RENAME COLUMN ensemble TO subject;
     CREATE INDEX about ON ledgers (subject);
     """,
+    # What a ledger's charges protect.
+    """
+    ALTER TABLE ledgers ADD COLUMN unit TEXT;
+    """,
 )
 
 
@@ -187,16 +191,20 @@ class AllEnsembles:
         records_are_known: whether the records of this ensemble are known, so that others could be
             recognised by them.
         num_unknown: how many of the ledgers charged something that is unknown here.
+        num_other_units: how many protect something else than this one, or it is not known what. A
+            charge for a record says nothing of an owner's records, which can be many, and one for
+            an owner added or removed nothing of an owner whose record is replaced.
     """
 
     charges: Mapping[Charge, int]
     num_ledgers: int
     records_are_known: bool
     num_unknown: int = 0
+    num_other_units: int = 0
 
     def epsilon(self, delta: float) -> float:
         """Returns what all of it cost at a delta; infinite where that is not known."""
-        if self.num_unknown:
+        if self.num_unknown or self.num_other_units:
             return math.inf
         return composition.smallest_epsilon(self.charges, delta)[0]
 
@@ -219,6 +227,8 @@ class RollbackGuard:
         folder: the store's.
         subject: whom the store is about; None for one that is only read.
         records: what the subject learnt from; None if that is not known.
+        unit: what the store's charges protect, "record" or "owner"; None if that is not known. What
+            was noted first stays.
         is_single: whether a subject has one store alone, wherever it lies: what another one holds
             is missing here. Else several may go on, each charged what the others spent.
 
@@ -233,10 +243,11 @@ class RollbackGuard:
         subject: Subject | None,
         records: RecordSet | None = None,
         *,
+        unit: str | None = None,
         is_single: bool = False,
     ) -> None:
         self._folder, self._subject, self.records = folder, subject, records
-        self._is_single = is_single
+        self._unit, self._is_single = unit, is_single
         self.rows: dict[str, SeenRow] = {}
         self._position = 0
         self._registry: sqlite3.Connection | None = None
@@ -286,9 +297,10 @@ class RollbackGuard:
             registry.execute("BEGIN IMMEDIATE")
             with registry:
                 registry.execute(
-                    "INSERT INTO ledgers VALUES (?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
-                    "records = coalesce(excluded.records, records)",
-                    (ledger, about, known_by),
+                    "INSERT INTO ledgers VALUES (?, ?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
+                    "records = coalesce(excluded.records, records), "
+                    "unit = coalesce(unit, excluded.unit)",
+                    (ledger, about, known_by, self._unit),
                 )
                 registry.execute(
                     "INSERT OR IGNORE INTO folders VALUES (?, ?)",
@@ -405,7 +417,8 @@ class RollbackGuard:
     ) -> AllEnsembles | None:
         """Returns what all known ensembles of the same records charged; None without a registry.
 
-        Ensembles whose records are not known share them with equal ensembles alone.
+        Ensembles whose records are not known share them with equal ensembles alone. Equal ones
+        protect the same.
 
         Args:
             opened: the row that opened the ledger.
@@ -413,10 +426,12 @@ class RollbackGuard:
         """
 
         def ask(registry: sqlite3.Connection) -> AllEnsembles:
-            names = {"ledger": self.keyed("ledger", opened.digest)}
+            names = {"ledger": self.keyed("ledger", opened.digest), "unit": self._unit}
             related = registry.execute(
                 "WITH own AS (SELECT * FROM ledgers WHERE ledger = :ledger) "
-                "SELECT ledger FROM ledgers WHERE ledger = :ledger "
+                "SELECT ledger, subject = (SELECT subject FROM own) "
+                "OR ifnull(unit = coalesce(:unit, (SELECT unit FROM own)), FALSE) "
+                "FROM ledgers WHERE ledger = :ledger "
                 "OR subject = (SELECT subject FROM own) "
                 "OR records = (SELECT records FROM own) "
                 "OR ledger IN (SELECT ledger FROM sketches WHERE record IN "
@@ -428,7 +443,7 @@ class RollbackGuard:
             ).fetchone()
             debits: dict[str, tuple[Charge, int]] = {}
             unknown: set[bytes] = set()
-            for (ledger,) in related:
+            for ledger, _ in related:
                 for (text,) in registry.execute(
                     "SELECT payment FROM rows WHERE ledger = ? AND payment IS NOT NULL", (ledger,)
                 ):
@@ -447,6 +462,7 @@ class RollbackGuard:
                 num_ledgers=max(1, len(related)),
                 records_are_known=known is not None and known[0] is not None,
                 num_unknown=len(unknown),
+                num_other_units=sum(not is_same for _, is_same in related),
             )
 
         return self._ask(ask, None)

@@ -71,6 +71,7 @@ class Store:
         *,
         subject: Subject | None = None,
         records: RecordSet | None = None,
+        unit: str | None = None,
         is_single: bool = False,
         read_only: bool = False,
         acknowledge_reset: bool = False,
@@ -83,6 +84,7 @@ class Store:
             subject: what the store is about, ("ensemble", digest) or ("silo", name); None for one
                 that no registry notes.
             records: what the subject learnt from; None if that is not known.
+            unit: what its charges protect; see `RollbackGuard`.
             is_single: see `RollbackGuard`.
             read_only: whether nothing will be written.
             acknowledge_reset: whether to go on although the file is gone that should be there.
@@ -126,7 +128,7 @@ class Store:
         # An older ledger that is only read has no such column.
         self._noisy_counts = "noisy_counts" if version >= 3 else "NULL"
         if folder is not None and subject is not None and not read_only:
-            self.guard = RollbackGuard(folder, subject, records, is_single=is_single)
+            self.guard = RollbackGuard(folder, subject, records, unit=unit, is_single=is_single)
 
     def _record(self, row: LedgerRow) -> None:
         """Takes up a row that is durable, in order."""
@@ -213,6 +215,13 @@ class Store:
                 f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
                 f"records are known; {found.num_unknown} of them charged something that is unknown "
                 f"here, so that what they have spent together is not known; import what defines it"
+            )
+        elif found is not None and found.num_other_units:
+            warn(
+                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
+                f"records are known; {found.num_other_units} of them protect owners where this one "
+                f"protects records, or records where it protects owners, or it is not known which, "
+                f"so that no epsilon holds for all of them together"
             )
         elif found is not None and self.charges != found.charges:
             warn(

@@ -43,6 +43,7 @@ class SiloAccount(Store):
         epsilon_budget: float,
         delta: float,
         records: RecordSet | None = None,
+        unit: str = "record",
         acknowledge_reset: bool = False,
     ) -> None:
         """Opens an account, or a new one.
@@ -54,6 +55,7 @@ class SiloAccount(Store):
           epsilon_budget: of everything that the silo ever answers. Every change is recorded.
           delta: that it holds at; every change is recorded.
           records: what the silo's teacher learnt from; None if that is not known.
+          unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
           acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
             of this one, are gone. That stays on record; what is known of what was spent is charged
             again.
@@ -66,6 +68,7 @@ class SiloAccount(Store):
             folder,
             subject=("silo", silo),
             records=records,
+            unit=unit,
             is_single=True,
             acknowledge_reset=acknowledge_reset,
         )

@@ -114,6 +114,7 @@ class Silo:
             epsilon_budget=self.policy.epsilon_budget,
             delta=self.policy.delta,
             records=records,
+            unit=self.policy.unit,
             acknowledge_reset=acknowledge_reset,
         )
 

@@ -97,6 +97,7 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
                 ),
                 "delta_all_ensembles": statement.delta_all_ensembles,
                 "num_ledgers": statement.num_ledgers,
+                "num_other_units": statement.num_other_units,
                 "records_are_known": statement.records_are_known,
             }
         statement = dataclasses.replace(

@@ -170,9 +170,9 @@ NO_FINITE_EPSILON: Final = (
     "{one}, each further one adds a delta that is larger by a factor of e to the epsilon)"
 )
 OTHER_UNITS: Final = (
-    "NOT CHECKED: whether the other ledgers protect owners, too. What protects single records is "
-    "counted by what one record changes; all records of an owner can change more, so that the "
-    "epsilon of all ensembles holds for owners only where each of them protects owners."
+    "NOT KNOWN: {number} of {all} ledgers of the same private records protect {others}, or it is "
+    "not known what. No epsilon of {one} holds for all of them together: what they released is not "
+    "covered by any number above."
 )
 ONE_LEDGER: Final = (
     "What was released is what the one ledger says. That holds if the ledger was never deleted, "
@@ -290,6 +290,8 @@ class LabelsStatement(PrivacyStatement):
       delta_all_ensembles: the delta that it holds at: `delta`, or more where the batches of all of
         them that were charged by (epsilon, delta) have more of it together.
       num_ledgers: how many ledgers were counted for it.
+      num_other_units: how many of them protect something else than `unit`, or it is not known what,
+        so that nothing holds for all of them.
       records_are_known: whether the records could be compared with those of other ensembles; if
         not, only ensembles with equal teachers were counted.
 
@@ -323,6 +325,7 @@ class LabelsStatement(PrivacyStatement):
     epsilon_all_ensembles: float | None = None
     delta_all_ensembles: float | None = None
     num_ledgers: int | None = None
+    num_other_units: int = 0
     records_are_known: bool = False
 
     def __post_init__(self) -> None:
@@ -483,8 +486,6 @@ class LabelsStatement(PrivacyStatement):
                 "everything that ensembles of the same private records released up to here, as far "
                 f"as known on this machine{counted}"
             )
-            if self._has_ledgers_of_unknown_unit:
-                covers += ", if all of these protect owners"
             delta = self.delta_all_ensembles or self.delta
             found.append(always(covers, self.epsilon_all_ensembles, delta))
         if self.epsilon_ensemble_replaced is not None:
@@ -572,16 +573,17 @@ class LabelsStatement(PrivacyStatement):
         found = [*([WAS_RESET] if self.ledger_was_reset else []), *ONE_LEDGER]
         if (self.num_ledgers, self.epsilon_all_ensembles) == (None, None):
             return [*found, NOT_REGISTERED]
+        if self.num_other_units:
+            words = OTHER_UNITS.format(
+                **UNITS[self.unit],
+                number=self.num_other_units,
+                all=self.num_ledgers,
+                others="single records" if self.unit == "owner" else "owners",
+            )
+            return [*found, words]
         if self.epsilon_all_ensembles is None:
             return [*found, NOT_COUNTED]
-        if not self.records_are_known:
-            found.append(RECORDS_UNKNOWN)
-        return [*found, *([OTHER_UNITS] if self._has_ledgers_of_unknown_unit else [])]
-
-    @property
-    def _has_ledgers_of_unknown_unit(self) -> bool:
-        """Whether other ledgers count that may protect records where this one protects owners."""
-        return self.unit == "owner" and self.num_ledgers != 1
+        return [*found, *([] if self.records_are_known else [RECORDS_UNKNOWN])]
 
     def parts(self) -> Iterator[Part]:  # noqa: D102
         rows = [(str(number), bold(epsilon)) for number, epsilon in self.several.items()]

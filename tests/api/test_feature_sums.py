@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import warnings
 
 import keras
 import numpy as np
@@ -435,3 +436,33 @@ def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
         labeller.label(POOL)
     with pytest.raises(ValueError, match="num_rounds: expected none with method pate"):
         LabelSettings(epsilon=1.0, num_rounds=2)
+
+
+def test_records_and_owners_have_no_total(tmp_path):
+    """An owner's nine records change more than one does: charges for records are too small."""
+    random = np.random.default_rng(0)
+    classes = random.integers(0, 2, 2100)
+    inputs = (random.normal(size=(2100, 4)) + 3 * classes[:, None]).astype(np.float32)
+    pages = []
+    for owners in (None, np.repeat(np.arange(200), 9)):
+        own = pate_tf.Data.from_arrays(
+            inputs[:1800],
+            classes[:1800],
+            inputs[1800:],
+            num_classes=2,
+            owners=owners,
+            value_range=(-9, 9),
+        )
+        run = tmp_path / str(len(pages))
+        sums = FeatureSums(directory=run, representation="raw").fit(own.private, own.pool)
+        student = pate_tf.Student("supervised", model="mlp", steps=20)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with Labeller(sums, epsilon=2.0, delta=1e-5) as labeller:
+                student.fit(own.pool, labeller.label(own.pool))
+        folder = pate_tf.publish(student, tmp_path / f"published {len(pages)}").folder
+        assert any("protect owners where" in str(one.message) for one in told) == bool(pages)
+        pages.append((folder / "privacy_statement.md").read_text())
+    assert "(1 ledgers)" in pages[0]
+    assert "1 of 2 ledgers of the same private records protect single records" in pages[1]
+    assert "as far as known on this machine" not in pages[1]

@@ -235,6 +235,41 @@ def test_ensembles_of_the_same_records_add_up(tmp_path):
         assert ledger.all_ensembles().charges == {MECHANISM: 12}
 
 
+def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
+    """All records of an owner can change more than one record does, and by how much is unknown."""
+    own = records(0, 2000)
+    names = ("one", "two", "three")
+    first, second, third = (tmp_path / name / "sensitive" for name in names)
+    spend(first, 0, 5, records=own)
+    with pytest.warns(LedgerWarning, match="1 of them protect owners where"):
+        ledger = open_ledger(second, ensemble_digest="cd" * 32, records=own, unit="owner")
+    with ledger:
+        label(ledger, 0, 7)
+    for folder, others in ((first, 1), (second, 1)):
+        with Ledger.read(folder) as ledger:
+            found = ledger.all_ensembles()
+            assert (found.num_ledgers, found.num_other_units) == (2, others)
+            assert found.epsilon(DELTA) == np.inf
+            facts = facts_beyond_the_ledger(ledger)
+            assert (facts["epsilon_all_ensembles"], facts["num_other_units"]) == (None, 1)
+    # A unit that is not known, as of ledgers noted by an earlier version, is not taken for granted.
+    connection = sqlite3.connect(state_folder() / DATABASE)
+    with connection:
+        connection.execute("UPDATE ledgers SET unit = NULL WHERE unit = 'record'")
+    connection.close()
+    with pytest.warns(LedgerWarning):
+        ledger = open_ledger(third, ensemble_digest="ef" * 32, records=own)
+    with ledger:
+        assert ledger.all_ensembles().num_other_units == 2
+    # The first opening by this version says it, and what was noted first stays.
+    with pytest.warns(LedgerWarning):
+        open_ledger(first, records=own).close()
+    with pytest.warns(LedgerWarning):
+        open_ledger(first, records=own, unit="owner").close()
+    with Ledger.read(third) as ledger:
+        assert ledger.all_ensembles().num_other_units == 1
+
+
 def test_ensembles_of_other_records_do_not(tmp_path):
     spend(tmp_path / "one", 0, 5, records=records(0, 1000))
     with warnings.catch_warnings():
@@ -370,7 +405,7 @@ def test_a_registry_of_the_first_version_still_tells(folder):
     with sqlite3.connect(state_folder() / DATABASE) as registry:
         registry.execute("PRAGMA user_version = 9")
     registry.close()
-    with pytest.warns(LedgerWarning, match="expected version 2 or older, got 9"):
+    with pytest.warns(LedgerWarning, match="expected version 3 or older, got 9"):
         open_ledger(folder).close()
 
 

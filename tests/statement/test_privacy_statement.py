@@ -299,14 +299,13 @@ def test_several_records_of_a_person_get_numbers():
     assert gate.several[5] == math.inf and said in gate.to_markdown()
 
 
-def test_a_total_for_owners_says_what_it_assumes_of_other_ledgers():
-    """A ledger that protects records counts what one record changes; an owner may have many."""
-    known = {"epsilon_all_ensembles": 9.0, "records_are_known": True}
-    assumed, unchecked = "if all of these protect owners", "whether the other ledgers protect"
-    page = owners(num_ledgers=2, **known).to_markdown()
-    assert f"(2 ledgers), {assumed}" in page and unchecked in page
-    for one in (owners(num_ledgers=1, **known), labels(num_ledgers=2, **known)):
-        assert assumed not in one.to_markdown() and unchecked not in one.to_markdown()
+def test_no_total_is_stated_over_ledgers_that_protect_something_else():
+    known = {"num_ledgers": 3, "num_other_units": 2, "records_are_known": True}
+    for made, others in ((owners(**known), "single records"), (labels(**known), "owners")):
+        page = made.to_markdown()
+        assert f"2 of 3 ledgers of the same private records protect {others}" in page
+        assert "(3 ledgers)" not in page
+    assert "protect owners" not in labels(epsilon_all_ensembles=9.0, num_ledgers=3).to_markdown()
 
 
 @pytest.mark.parametrize(
