@@ -64,6 +64,7 @@ from pate_tf.representations.catalogue import (
     source_of,
 )
 from pate_tf.representations.label_propagation import cluster_centres
+from pate_tf.students.kinds.linear_head import LinearHead
 from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
@@ -167,6 +168,10 @@ class StoredSums:
         """Returns the exact sums of the round that follows noisy ones. SENSITIVE."""
         stored = self._vectors
         return residual_sums(stored["vectors"], stored["labels"], self.weights(values, noise))
+
+    def linear_head(self, weights: npt.NDArray[np.float64]) -> LinearHead:
+        """Returns the encoder with weights `[num_features + 1, num_classes]`, as one model."""
+        return LinearHead(self.encoder.loaded, self.dataset, self.scale, weights)
 
     @property
     def table(self) -> npt.NDArray[np.int64]:

@@ -428,6 +428,17 @@ def _plan_of_sums(
     )
 
 
+def has_linear_model(plan: ReleasePlan, source: Source) -> bool:
+    """Whether labels of a plan come with a linear model, for the student `linear_head`."""
+    mechanism = plan.mechanism
+    return (
+        isinstance(mechanism, ReleasesFeatureSums)
+        and mechanism.num_clusters is None
+        and isinstance(source, StoredSums)
+        and source.has_vectors
+    )
+
+
 def _has_classes(pool: Pool) -> bool:
     """Whether an input is taken to be of its neighbours' class: of images that may be changed."""
     return pool.dataset.augmentation != "none"
@@ -629,7 +640,7 @@ def _labels_of_sums(
     released = release_sums(
         table, mechanism, ledger=ledger, noise=noise, unit=sums.unit, next_sums=next_sums
     )
-    if mechanism.num_rounds > 1:
+    if has_linear_model(plan, sums):
         by_round = released.values.reshape(mechanism.num_rounds, *table.values.shape)
         weights = sums.weights(by_round, deviation)
     values = released.values[: len(table.values)] / LATTICE
@@ -646,7 +657,7 @@ def _labels_of_sums(
             noisy,
             plan.queries.seed,
             representation=plan.queries.representation,
-            weights=weights,
+            weights=weights if mechanism.num_rounds > 1 else None,
         )
     labels = ReleasedLabels(
         query_indices=inferred.first.query_indices,
@@ -665,6 +676,7 @@ def _labels_of_sums(
         training_labels=inferred.learnt,
         certainty=inferred.certainty,
         network=inferred.network,
+        linear_head=None if weights is None else sums.linear_head(weights),
         strategy=plan.queries.strategy,
         choice=plan.reason,
     )

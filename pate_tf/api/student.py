@@ -133,6 +133,7 @@ class Student:
                 pool.dataset,
                 labels_whole_pool=labels.released.noisy_sums is not None,
                 initial=self._initial,
+                has_linear_model=labels.prefers_linear_head,
             ),
             PublicSplit(pool=pool, held_out=nothing),
             labels,

@@ -22,6 +22,7 @@ from pate_tf.api.labelling import (
     ReleasePlan,
     Source,
     check_teachers,
+    has_linear_model,
     open_ledger,
     plan_release,
     release_labels,
@@ -49,9 +50,10 @@ from pate_tf.students.config import (
     StudentSettings,
     complete,
     find_student,
+    is_left_open,
 )
 from pate_tf.students.evaluation import ByClass, by_class
-from pate_tf.students.kinds import AUTO, DISTILLATION, StudentConfig
+from pate_tf.students.kinds import AUTO, DISTILLATION, LINEAR_HEAD, StudentConfig
 from pate_tf.students.training import train_distilled
 from pate_tf.teachers.voters import Voter
 
@@ -163,8 +165,10 @@ class StudentReport:
         measured: how many labels and answers are right, where public labels tell.
         published: the student and its statement.
         epsilon_data_dependent: SENSITIVE; see `data_dependent_epsilon`.
+        student: its kind, by name.
     """
 
+    student: str
     labels: Labels
     measured: Measured
     published: Published[LabelsStatement]
@@ -223,7 +227,8 @@ def check_student(
     student = find_student(config, public.dataset)
     check_formats(output.export_formats)
     if output.export_formats and not student.can_convert:
-        raise ValueError("export_formats: expected none for a forest, which can't be converted")
+        what = "a linear head" if student.name == LINEAR_HEAD else "a forest"
+        raise ValueError(f"export_formats: expected none for {what}, which can't be converted")
     check_places(directory)
 
 
@@ -237,6 +242,7 @@ def make_student(
     noise: NoiseSource,
     directory: artifacts.RunDirectory,
     output: OutputSettings = OutputSettings(),  # noqa: B008 (frozen)
+    may_be_linear: bool = False,
     reporting: Reporting = QUIET,
 ) -> StudentReport:
     """Releases labels, trains a student on them, publishes it and evaluates what was published.
@@ -250,6 +256,7 @@ def make_student(
         noise: where privacy noise comes from.
         directory: labels, student and statement go below its `released/`.
         output: what of them is written and measured.
+        may_be_linear: whether the linear head is taken instead where `Labels.prefers_linear_head`.
         reporting: how progress is shown.
 
     Raises:
@@ -267,6 +274,10 @@ def make_student(
     if not labels.released.num_answered:
         raise NothingAnsweredError(labels, plan.mechanism.unanswered_advice)
     warn_of_noise(labels, reporting)
+    if may_be_linear and labels.prefers_linear_head:
+        settings = StudentSettings(student=LINEAR_HEAD, seed=config.seed)
+        config = complete(settings, public.dataset)
+        reporting.note("Student: linear_head, as no clusters of the pool are clearly classes.")
     config = config.going_on_from(labels.network)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     published = publish_model(
@@ -280,6 +291,7 @@ def make_student(
     measured = _measure(config, public, labels, published, output.evaluate_on, reporting)
     artifacts.hide_host(released)
     return StudentReport(
+        student=config.student,
         labels=labels,
         measured=measured,
         published=published,
@@ -314,6 +326,8 @@ def learn(
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     labels.check_pool(public.pool)
+    if config.student == LINEAR_HEAD:
+        config = dataclasses.replace(config, initial=labels.linear_head)
     config = config.going_on_from(labels.network)
     student = find_student(config, public.dataset)
     shown = public.held_out.labelled()
@@ -461,6 +475,11 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
     if plan.description:
         reporting.note(plan.description)
     config = complete(asked.settings, public.dataset, labels_whole_pool=plan.is_of_sums)
+    if config.student == LINEAR_HEAD and not has_linear_model(plan, source):
+        raise ValueError(
+            "student linear_head: expected sums of features of single records, got "
+            f"{plan.mechanism.name} for every {source.unit}; take another student"
+        )
     if asked.labels.strategy is None and not plan.is_of_sums:
         reporting.note(f"Queries: {plan.queries.strategy} (--query_strategy=auto).")
     if asked.settings.student == AUTO:
@@ -488,10 +507,11 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
                 noise=asked.labels.noise(),
                 directory=directory,
                 output=asked.output,
+                may_be_linear=is_left_open(asked.settings) and not asked.output.export_formats,
                 reporting=reporting,
             )
             values, rows = student_report(result, seconds=reporting.seconds)
-            values["student_kind"] = config.student
+            values["student_kind"] = result.student
         except NothingAnsweredError as error:
             values, rows = unanswered_report(
                 error, source, epsilon_ensemble=ledger.spent().epsilon, seconds=reporting.seconds

@@ -59,6 +59,8 @@ class Labels:
         network: a Keras model that learnt from the same released numbers and the pool, on the way
             to `training_labels`; a student of its architecture goes on from it. None if there was
             none, and of stored labels.
+        linear_head: a model from raw inputs to logits with the weights that follow from feature
+            sums, for the student of this name; None of other labels, and of stored ones.
 
     Raises:
         ValueError: if queries or neighbours have another shape.
@@ -75,10 +77,17 @@ class Labels:
     seal: str | None = None
     labeller: Any = None
     network: Any = None
+    linear_head: Any = None
+
+    @property
+    def prefers_linear_head(self) -> bool:
+        """Whether several rounds were released, and no clusters of the pool are clearly classes."""
+        rounds = getattr(self.released.cost.charge, "num_rounds", 1)
+        return self.linear_head is not None and rounds > 1 and self.certainty is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle holds: no labeller, as its votes are private, and no network."""
-        return {**vars(self), "labeller": None, "network": None}
+        """Returns what a pickle holds: no labeller, as its votes are private, and no models."""
+        return {**vars(self), "labeller": None, "network": None, "linear_head": None}
 
     def __post_init__(self) -> None:
         number = self.released.num_queries

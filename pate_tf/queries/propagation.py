@@ -5,7 +5,6 @@ from the labels of the first pass. Under heavy noise the network fits noise, so 
 passes is taken.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -167,10 +166,19 @@ def infer_from_sums(
         seed: of the features, and of the network that learns from labels.
         representation: by its name; None for the data set's default.
         weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
-            are the labels, and a network is trained on them. None for one round.
+            are the labels, unless clusters are clear. None for one round.
     """
+    modelled = None
     if weights is not None:
-        return _inferred_from_weights(pool, sums.vectors @ weights, seed)
+        shares = scipy.special.softmax(sums.vectors @ weights, axis=1).astype(np.float32)
+        modelled = PoolLabels(
+            query_indices=np.arange(len(pool)),
+            labels=shares.argmax(axis=1),
+            num_classes=shares.shape[1],
+            weights=shares,
+        )
+        if pool.dataset.augmentation == "none":
+            return Inferred(modelled, modelled, named=modelled)
     views = pool_features_by_name(pool, representation, seed)
     if pool.dataset.augmentation == "none":
         # Neighbours in a table need not be of one class: no averages.
@@ -182,16 +190,19 @@ def infer_from_sums(
         shares /= shares.sum(axis=1, keepdims=True)
         learnt = dataclasses.replace(first, weights=shares.astype(np.float32))
         return Inferred(first, learnt, named=first)
-    regression = regress_sums(neighbourhood_averages(views), sums)
-    first = labels_of(regression)
+    if modelled is None:
+        regression = regress_sums(neighbourhood_averages(views), sums)
+    first = modelled or labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
     try:
         network, features = student_features(pool, first, seed)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, named=first)
-    again = regress_sums(neighbourhood_averages([[features]]), sums)
-    second = labels_of(averaged([regression, again], PASS_WEIGHTS))
+    second = first
+    if modelled is None:
+        again = regress_sums(neighbourhood_averages([[features]]), sums)
+        second = labels_of(averaged([regression, again], PASS_WEIGHTS))
     medoids = find_strategy("medoids").choose(
         pool,
         min(MEDOIDS_OF_CLASS * second.num_classes, len(pool) // 2),
@@ -212,21 +223,6 @@ def infer_from_sums(
     )
     learnt = by_cluster if are_classes else second
     return Inferred(first, learnt, named=learnt, network=network)
-
-
-def _inferred_from_weights(pool: Pool, logits: npt.NDArray[np.float64], seed: int) -> Inferred:
-    weights = scipy.special.softmax(logits, axis=1).astype(np.float32)
-    first = PoolLabels(
-        query_indices=np.arange(len(weights)),
-        labels=weights.argmax(axis=1),
-        num_classes=weights.shape[1],
-        weights=weights,
-    )
-    network = None
-    if pool.dataset.augmentation != "none":
-        with contextlib.suppress(TrainingDivergedError):  # of an auxiliary network
-            network, _ = student_features(pool, first, seed)
-    return Inferred(first, first, named=first, network=network)
 
 
 # The nearest neighbours of a query, which teachers are asked about together with it.

@@ -11,6 +11,7 @@ from pate_tf.data.named_function import Named
 from pate_tf.students.kinds import (
     AUTO,
     CHOICES,
+    LINEAR_HEAD,
     StudentConfig,
     StudentKind,
     kind_of,
@@ -107,12 +108,19 @@ class ComparisonSettings(Settings):
     )
 
 
+def is_left_open(settings: StudentSettings) -> bool:
+    """Whether the student is `auto`, and no model and no training is named."""
+    named = [getattr(settings, name) for name in ("model", *TRAINING)]
+    return settings.student == AUTO and named == [None] * len(named)
+
+
 def complete(
     settings: StudentSettings,
     dataset: Dataset,
     *,
     labels_whole_pool: bool = False,
     initial: Any = None,
+    has_linear_model: bool = False,
 ) -> StudentConfig:
     """Returns settings with a kind's own values where they are None.
 
@@ -124,21 +132,25 @@ def complete(
         labels_whole_pool: whether every input of the pool has a label that follows from feature
             sums.
         initial: as of `StudentConfig`.
+        has_linear_model: whether `auto` stands for the linear head of the labels, unless a model
+            or training is named.
 
     Raises:
         ValueError: if there is no such student, or a setting does not fit it.
     """
-    is_auto = settings.student == AUTO
+    is_auto, model = settings.student == AUTO, settings.model
+    given = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
     kind = kind_of(recommended(dataset) if is_auto else settings.student)
-    model = settings.model
+    if has_linear_model and initial is None and is_left_open(settings):
+        kind = kind_of(LINEAR_HEAD)
     if model is not None and settings.student in (AUTO, "supervised"):
         from pate_tf.models import forest
 
         if forest.is_forest(model, dataset):
             kind = kind_of("random_forest")
-    given = {name: value for name in TRAINING if (value := getattr(settings, name)) is not None}
     if given and not kind.has_steps:
-        raise ValueError(f"{next(iter(given))}: expected none for a forest, which has no steps")
+        what = "a linear head" if kind.name == LINEAR_HEAD else "a forest"
+        raise ValueError(f"{next(iter(given))}: expected none for {what}, which has no steps")
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table

@@ -304,15 +304,16 @@ class SavedEncoder:
         dataset: the data whose inputs it takes.
         digest: SHA-256 of what it learnt.
         num_features: how many features an input has.
+        loaded: the SavedModel itself.
     """
 
     def __init__(self, folder: pathlib.Path, dataset: Dataset) -> None:
         """Loads it; ValueError if there is none at `folder`, or it is broken."""
         self.dataset = dataset
         try:
-            self._loaded = tf.saved_model.load(str(folder))
-            self.digest = learnt_digest(self._loaded.learnt)
-            shape = self._loaded.signatures["features"].structured_outputs["features"].shape
+            self.loaded = tf.saved_model.load(str(folder))
+            self.digest = learnt_digest(self.loaded.learnt)
+            shape = self.loaded.signatures["features"].structured_outputs["features"].shape
             self.num_features = int(shape[1])
         except Exception as error:  # TensorFlow raises its own kinds
             raise ValueError(f"expected a representation in {folder}, got none") from error
@@ -327,7 +328,7 @@ class SavedEncoder:
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Returns features of one batch of raw inputs in a single call, as an `Encoder` does."""
         given = tf.constant(batch, self.dataset.input_type)
-        encode = self._loaded.signatures["features"]
+        encode = self.loaded.signatures["features"]
         features: npt.NDArray[np.float32] = encode(**{self.dataset.input_name: given})[
             "features"
         ].numpy()

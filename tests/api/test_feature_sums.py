@@ -29,6 +29,7 @@ from pate_tf.models.encoder import CONSTANT, record_vectors
 from pate_tf.queries.labels import load_labels
 from pate_tf.representations import contrastive
 from pate_tf.representations.catalogue import encoder_of
+from pate_tf.serving.served import ServedStudent
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentSettings, complete
 
@@ -425,6 +426,39 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     weights = sums.stored.weights(noisy.reshape(3, -1, 3), charge.sigma)
     expected = (sums.stored.vectors(POOL.inputs) @ weights).argmax(axis=1)
     assert (labels.released.labels == expected).all()
+    # And it is a student, once exported.
+    student = pate_tf.Student("linear_head").fit(POOL, labels)
+    np.testing.assert_allclose(
+        student.model(RECORDS.astype(np.float32)).numpy(),
+        sums.stored.vectors(RECORDS.astype(np.float32)) @ weights,
+        rtol=1e-3,
+        atol=1e-3,
+    )
+    published = pate_tf.publish(student, tmp_path / "published")
+    served = ServedStudent(published.student_folder).classify(POOL.inputs)
+    assert (served == expected).all() and "3 rounds" in published.statement.to_markdown()
+    # By default where no clusters are classes, unless a model or training is named.
+    assert dataclasses.replace(labels, certainty=0.9).prefers_linear_head
+    assert not dataclasses.replace(labels, certainty=None).prefers_linear_head
+    assert complete(StudentSettings(), IMAGES, has_linear_model=True).student == "linear_head"
+    asked = StudentSettings(max_steps=5)
+    assert complete(asked, IMAGES, has_linear_model=True).student == "consistency"
+
+
+def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run, labels, data):
+    sums = FeatureSums.load(run).stored
+    noisy = labels.released.noisy_sums
+    weights = sums.weights(noisy[None], labels.cost.charge.sigma)
+    student = pate_tf.Student("linear_head").fit(data.pool, labels)
+    assert (
+        student.predict(data.pool) == (sums.vectors(data.pool.inputs) @ weights).argmax(1)
+    ).all()
+    assert not labels.prefers_linear_head
+    stored = dataclasses.replace(labels, linear_head=None)
+    with pytest.raises(ValueError, match="student linear_head: expected labels that feature sums"):
+        pate_tf.Student("linear_head").fit(data.pool, stored)
+    with pytest.raises(ValueError, match="model: expected none for student linear_head"):
+        pate_tf.Student("linear_head", model="cnn").fit(data.pool, labels)
 
 
 def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):

@@ -99,7 +99,7 @@ class StudentKind:
         learning_rate: of Adam where no number is given.
         of_whole_table: other numbers of the three above for labels of every input of a table's
             pool, which follow from feature sums: single ones are not noisy.
-        has_steps: whether it is trained in steps; a forest is not.
+        has_steps: whether it is trained in steps; a forest and a linear head are not.
         takes_initial: whether it can begin with a given network.
         going_on_steps: as of `StudentConfig`, where no number of steps and no model is given.
         can_convert: whether it can be written in formats other than SavedModel.
@@ -138,11 +138,13 @@ class StudentKind:
 
 
 AUTO = "auto"
+LINEAR_HEAD = "linear_head"
 DISTILLATION = "distillation"  # a comparison without privacy: see `config.ComparisonSettings`
 # Values of `--student` with their help.
 CHOICES = {
-    AUTO: "consistency for images whose data set names an augmentation and a model without batch "
-    "normalisation, supervised otherwise.",
+    AUTO: "linear_head where several rounds of feature sums are released and clusters of the pool "
+    "are not clearly classes; consistency for images whose data set names an augmentation and a "
+    "model without batch normalisation; supervised otherwise.",
     DISTILLATION: "NOT PRIVATE, see --non_private_comparison.",
 }
 _REGISTERED: dict[str, StudentKind] = {}

@@ -1,0 +1,89 @@
+"""The encoder of feature sums with the linear model that the released sums give; no training."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool, PoolLabels
+from pate_tf.models.encoder import CONSTANT, CONSTANT_SHARE
+from pate_tf.students.kinds import LINEAR_HEAD, FitOptions, StudentConfig, StudentKind
+
+
+class LinearHead(tf.Module):
+    """Features of raw inputs, clipped as those of records are, times weights: logits."""
+
+    def __init__(
+        self,
+        encoder: Any,
+        dataset: Dataset,
+        scale: npt.NDArray[np.float64],
+        weights: npt.NDArray[np.float64],
+    ) -> None:
+        """Joins a loaded encoder and weights.
+
+        Args:
+            encoder: a SavedModel with the signature "features", and what was learnt as `learnt`.
+            dataset: whose inputs it takes.
+            scale: of the features, `[num_features]`.
+            weights: `[num_features + 1, num_classes]`; the last row is that of the constant.
+        """
+        super().__init__()
+        self._encoder, self._learnt = encoder, list(encoder.learnt)
+        self._encode = encoder.signatures["features"]
+        self._input_name, self._input_type = dataset.input_name, dataset.input_type
+        self._scale = tf.Variable(scale.astype(np.float32), trainable=False)
+        self._weights = tf.Variable(weights.astype(np.float32), trainable=False)
+
+    def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns logits float32 `[batch, num_classes]`.
+
+        Args:
+            inputs: float32 `[batch, *input_shape]`, finite.
+            training: taken so that it is called as a Keras model is.
+        """
+        del training
+        given = {self._input_name: tf.cast(inputs, self._input_type)}
+        scaled = self._encode(**given)["features"] * self._scale
+        norms = tf.norm(scaled, axis=1, keepdims=True)
+        features = tf.math.divide_no_nan(scaled, norms) * (1.0 - CONSTANT_SHARE) ** 0.5
+        constant = tf.where(norms > 0.0, CONSTANT, 0.0)
+        return tf.matmul(tf.concat([features, constant], axis=1), self._weights)
+
+
+def fit(config: StudentConfig, released: PoolLabels, pool: Pool, options: FitOptions) -> LinearHead:
+    """Returns the linear model that came with the labels, `StudentConfig.initial`.
+
+    Raises:
+        ValueError: if none came.
+    """
+    del released, pool, options
+    if not isinstance(config.initial, LinearHead):
+        raise ValueError(
+            "student linear_head: expected labels that feature sums of single records just gave, "
+            "got others, which have no linear model"
+        )
+    return config.initial
+
+
+def check(config: StudentConfig, dataset: Dataset) -> None:
+    """Raises ValueError if a model was named: it is that of the sums."""
+    del dataset
+    if config.model != LINEAR_HEAD:
+        raise ValueError(
+            f"model: expected none for student linear_head, whose encoder is that of the feature "
+            f"sums, got {config.model!r}"
+        )
+
+
+KIND = StudentKind(
+    name=LINEAR_HEAD,
+    fit=fit,
+    check=check,
+    default_model=lambda dataset: LINEAR_HEAD,
+    has_steps=False,
+    takes_initial=True,
+    can_convert=False,
+)
