@@ -428,7 +428,8 @@ class Data:
         Args:
             x_private: inputs of the private records: images `[num_records, height, width]` or with
                 `channels` at the end, tables `[num_records, num_features]`. SENSITIVE.
-            y_private: their labels, whole numbers from 0 to num_classes - 1. SENSITIVE.
+            y_private: their labels, whole numbers from 0 to num_classes - 1, or of `class_names`.
+                SENSITIVE.
             x_public: public inputs of the same shape. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
             y_public: their labels, as far as known (-1 elsewhere), for evaluation alone. Default:
@@ -523,12 +524,12 @@ class Data:
         samples = PublicExamples(
             dataset,
             checked(public, dataset, "x_public"),
-            None if y_public is None else np.asarray(y_public),
+            None if y_public is None else numbered(y_public, dataset, "y_public"),
         )
         records = PrivateExamples(
             dataset,
             checked(private, dataset, "x_private"),
-            np.asarray(y_private),
+            numbered(y_private, dataset, "y_private"),
             None if owners is None else np.asarray(owners),
         )
         if held_out_seed is not None:
@@ -729,7 +730,7 @@ def drafted_schema(
     if left_out := sorted(set(fields) - set(values["columns"]) - {label, owner}):
         warnings.warn(
             f"public: columns {', '.join(left_out)} have too many values for categories and are "
-            f"left out",
+            f"left out; a schema= with `text = 2048` for one makes features of its words",
             stacklevel=3,
         )
     return schema.schema_of(values)
@@ -740,19 +741,52 @@ def _type_name(frame: Any, name: Any) -> str:
     return str(column.dtype if hasattr(column, "dtype") else column.type).lower()
 
 
+def numbered(labels: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
+    """Returns labels as the numbers of their classes, where they are names of these.
+
+    Raises:
+        ValueError: if the data set names no classes, or a label is none. The message names no
+            label.
+    """
+    array = np.asarray(labels)
+    if array.dtype.kind not in "UO":
+        return array
+    names = {name: place for place, name in enumerate(dataset.class_names)}
+    if not names:
+        raise ValueError(
+            f"{what}: expected whole numbers from 0 to {dataset.num_classes - 1}, or "
+            f"class_names= with names as labels, got an array of type {array.dtype}"
+        )
+    found = [names.get(_text(one), -1) for one in array.ravel().tolist()]
+    if -1 in found:
+        raise ValueError(
+            f"{what}: expected labels of the class_names {', '.join(dataset.class_names[:12])}, "
+            f"got others"
+        )
+    return np.array(found, np.int64).reshape(array.shape)
+
+
 def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArray[Any]:
     """Returns raw inputs as the data set holds them, from an array or from public values.
 
     Args:
         inputs: a `Pool`, `PublicExamples`, or an array `[num_inputs, *input_shape]`, of gray images
-            also without the last dimension.
+            also without the last dimension. Of texts also strings `[num_inputs]`, of tables with a
+            schema also a data frame.
         dataset: whose inputs they are.
         what: begins the message.
 
     Raises:
         ValueError: if they don't fit the data set.
     """
+    if dataset.schema is not None and hasattr(inputs, "columns"):
+        places = [f"row {place}" for place in range(len(inputs))]
+        inputs = dataset.schema.encode_columns(frame_fields(inputs), what, places)
     array = np.asarray(getattr(inputs, "inputs", inputs))
+    if dataset.kind == "text" and array.dtype.kind in "UO":
+        from pate_tf.data import text  # TensorFlow, for texts alone
+
+        array = text.encode(text.as_texts(array, what), dataset.input_shape[0])
     if array.shape[1:] == dataset.input_shape[:-1] and dataset.input_shape[-1:] == (1,):
         array = array[..., np.newaxis]
     check_inputs(array, dataset)

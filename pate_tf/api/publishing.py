@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from pate_tf.accounting.charge import ReleasedLabels
+from pate_tf.accounting.charge import ReleasedLabels, rounded_up
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.aggregation.feature_sums import sums_digest
 from pate_tf.aggregation.labeller import cost_of_labels, query_digests
@@ -33,7 +33,7 @@ ASK_AGAIN: Final = "ask again, what was charged once is free"
 Stated = TypeVar("Stated", bound=PrivacyStatement)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Published(Generic[Stated]):
     """A student with the statement that goes with it. Public.
 
@@ -54,6 +54,23 @@ class Published(Generic[Stated]):
     def folder(self) -> pathlib.Path:
         """What may be published: the student and its statement."""
         return self.student_folder.parent.parent
+
+    def __repr__(self) -> str:
+        version = int(self.student_folder.name)
+        earlier = sum(one.name.isdecimal() for one in self.student_folder.parent.iterdir()) - 1
+        beside = f", beside {earlier} earlier" if earlier else ""
+        promised = [
+            f"  epsilon {rounded_up(one.epsilon)} at delta {one.delta:g}: {one.covers}"
+            for one in self.statement.guarantees
+            if one.epsilon is not None
+        ]
+        lines = [
+            f"Published(<version {version}{beside}, in {self.student_folder}>",
+            f"  protects {self.statement.protected}: {self.statement.kind}",
+            *promised,
+            f"  all of it: {self.folder / PAGE_FILE})",
+        ]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return self.statement._repr_html_()

@@ -1,6 +1,7 @@
 """A published student on files: predictions, and how good it is where a file has labels."""
 
 import csv
+import dataclasses
 import io
 import os
 import pathlib
@@ -56,6 +57,13 @@ class PublishedStudent:
         """Returns labels and probabilities of features or pixels, as `ServedStudent.answer`."""
         return self._served.answer(inputs)
 
+    def form(self, path: Path) -> tables.TextForm:
+        """Returns how a table is written, by the schema or by itself; the usual form of others."""
+        source, schema = pathlib.Path(path), self.dataset.schema
+        if schema is None or source.suffix.lower() in tables.PARQUET or source.is_dir():
+            return tables.TextForm()
+        return tables.text_form(source, schema)
+
     def read(self, path: Path) -> tuple[dict[str, Sequence[str]], npt.NDArray[Any]]:
         """Returns what stands in a table or a folder of images, by column, and raw inputs of it.
 
@@ -90,7 +98,7 @@ class PublishedStudent:
                 "student: expected one of a table with a schema, or of images, whose files can be "
                 "read; got one of arrays: call its SavedModel"
             )
-        table = tables.read_table(source, tables.text_form(source, dataset.schema))
+        table = tables.read_table(source, self.form(source))
         return dict(table.fields), dataset.schema.encode_columns(
             table.fields, table.what, table.places
         )
@@ -114,10 +122,12 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
 def predict(student: Path, inputs: Path, output: Path) -> RunReport:
     """Writes the columns of a file, with the predicted class and the probability of each.
 
+    The output is written as the inputs are: delimiter, encoding and decimal comma.
+
     Args:
         student: as of `PublishedStudent`.
         inputs: a table, with or without labels, or a folder of images.
-        output: a file of comma-separated values that is not there yet.
+        output: a file of separated values that is not there yet.
 
     Raises:
         ValueError: if something can't be read or written, or a record does not fit the schema.
@@ -132,13 +142,26 @@ def predict(student: Path, inputs: Path, output: Path) -> RunReport:
     own = [PREDICTED, *(f"probability of {name}" for name in published.class_names)]
     if strange := sorted(set(own) & set(fields)):
         raise ValueError(f"inputs: expected no column {strange[0]!r}, which is written, got one")
+    form = published.form(inputs)
+    if form.decimal != ".":  # as they stand there
+        as_written = dataclasses.replace(form, decimal=".")
+        fields = dict(tables.read_table(pathlib.Path(inputs), as_written).fields)
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", delimiter=form.delimiter)
     writer.writerow([*fields, *own])
     for place, (label, row) in enumerate(zip(labels, probabilities, strict=True)):
         given = [values[place] for values in fields.values()]
-        writer.writerow([*given, published.class_names[label], *(f"{one:.6g}" for one in row)])
-    artifacts.write_text(target, text.getvalue())
+        numbers = [f"{one:.6g}".replace(".", form.decimal) for one in row]
+        writer.writerow([*given, published.class_names[label], *numbers])
+    try:
+        content = text.getvalue().encode(form.encoding)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"output: expected classes that can be written in {form.encoding}, as the inputs are, "
+            f"got others; write the inputs in UTF-8"
+        ) from None
+    with artifacts.atomic_file(target) as file:
+        file.write(content)
     rows = [("inputs", f"{len(labels):,}"), ("output", str(target))]
     return RunReport(values={"inputs": len(labels), "output": str(target)}, rows=rows)
 

@@ -4,9 +4,10 @@
   pate predict --student=run --dataset=mnist --output=predictions
 
 An --output that ends in .csv gets the columns of a table, or the names of the images in a folder,
-with the predicted class and the probability of each. Any other is a folder: Beam writes a file of
-arrays for each part of the inputs, label and probabilities, or with --features_of the features that
-sums in a run folder are of. Flags that are none of these go to Beam.
+with the predicted class and the probability of each, written as the table is. Any other is a
+folder: Beam writes a file of arrays for each part of the inputs, label and probabilities, or with
+--features_of the features that sums in a run folder are of. Flags that are none of these go to
+Beam.
 """
 
 import pathlib

@@ -476,7 +476,10 @@ def draft(
         if name not in (label, owner)
     }
     if not any(bodies.values()):
-        raise ValueError("columns: expected numbers or few categories in one at least, got none")
+        raise ValueError(
+            "columns: expected numbers or few categories in one at least, got none; for texts "
+            "write a schema by hand: [columns.NAME] with text = 2048"
+        )
     for name, body in bodies.items():
         left_out = f"# left out: {name!r} has no number and too many values"
         lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]

@@ -68,7 +68,7 @@ PROMISE: Final = (
 AGAINST_REPLACEMENT: Final = "data-independent, against replacement"
 OWNER_REPLACED: Final = (
     "The same with one owner's records replaced by another owner's. That removes one owner and "
-    "adds one, so that two teachers may change, and it costs more."
+    "adds one, two changes, which cost more than one."
 )
 SANITISED: Final = (
     "The same for the data set as it was against every neighbour of it, and for no other pair of "

@@ -109,6 +109,14 @@ def with_value(value, place="x_private"):
         ({"y_private": LABELS[:19]}, "labels of arrays: expected"),
         ({"y_private": LABELS[:20] + 3}, "labels of arrays: expected labels from 0 to 3"),
         ({"y_public": LABELS[:20] + 3}, "labels of arrays: expected labels from -1 to 3"),
+        (
+            {"y_private": list("abcd") * 5},
+            "y_private: expected whole numbers from 0 to 3, or class",
+        ),
+        (
+            {"y_private": list("abcx") * 5, "class_names": list("abcd")},
+            "y_private: expected labels of the class_names a, b, c, d, got others",
+        ),
         ({"num_classes": 1}, "num_classes: expected at least 2"),
         ({"class_names": ["one"]}, "class_names: expected 4 names"),
         ({"owners": np.zeros(20)}, "owners: expected whole numbers or strings"),
@@ -165,6 +173,13 @@ def test_images_shift_by_default_and_what_moves_in_is_the_lowest_value():
     assert changed.min() < -0.01
     # At most a fourteenth of the side: the middle stays within its neighbours.
     assert np.abs(changed[:, 2:4, 2:3] - data.private.inputs[:, 2:4, 2:3]).max() < 1.0
+
+
+def test_labels_may_be_names_of_classes():
+    names = np.array(list("abcd"))
+    data = made(y_private=names[LABELS[:20]], y_public=names[LABELS[20:]], class_names=list("abcd"))
+    assert data.private.labels.tolist() == LABELS[:20].tolist()
+    assert data.held_out.labels.tolist() == LABELS[-6:].tolist()
 
 
 def test_floats_are_served_as_floats():

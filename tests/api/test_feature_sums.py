@@ -304,6 +304,9 @@ def test_labels_of_one_noise_are_the_same(run, data, tmp_path, monkeypatch):
 def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_path):
     student = pate_tf.Student("supervised", model="mlp", steps=50).fit(data.pool, labels)
     published = pate_tf.publish(student, tmp_path / "out")
+    assert repr(published).startswith(f"Published(<version 1, in {published.student_folder}>")
+    assert "at delta 1e-05: this student's labels" in repr(published)
+    assert "version 2, beside 1 earlier" in repr(pate_tf.publish(student, tmp_path / "out"))
     stated = json.loads((published.folder / "privacy_statement.json").read_text())
     assert stated["mechanism"]["name"] == "gaussian_feature_sums"
     page = (published.folder / "privacy_statement.md").read_text()

@@ -34,7 +34,7 @@ def data(texts):
 
 
 @pytest.fixture(scope="module")
-def published(data, tmp_path_factory):
+def published(texts, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     teachers = pate_tf.Teachers(logistic, num_teachers=10, directory=folder / "run").fit(
         data.private
@@ -43,6 +43,10 @@ def published(data, tmp_path_factory):
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, num_queries=300)
         student = pate_tf.Student("supervised", model="mlp", steps=200).fit(data.pool, labels)
+        probabilities = student.predict_proba(data.held_out.inputs[:7])
+        np.testing.assert_array_equal(
+            student.predict_proba(texts[0][-len(data.held_out) :][:7]), probabilities
+        )
         return pate_tf.publish(student, folder / "released")
 
 

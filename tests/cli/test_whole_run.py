@@ -66,7 +66,15 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
     asked = ("--student=auto", "--inputs=public.csv")
     ended = run_script(PATE, "predict", *asked, "--output=predictions.csv", folder=clinic)
     assert ended.code == 0, ended.err
-    rows = list(csv.DictReader((clinic / "predictions.csv").open(encoding="utf-8")))
+    # Written as the inputs are.
+    with (clinic / "predictions.csv").open(encoding="cp1252") as file:
+        rows = list(csv.DictReader(file, delimiter=";"))
+    with (clinic / "public.csv").open(encoding="cp1252") as file:
+        given = list(csv.DictReader(file, delimiter=";"))
+    assert [{name: row[name] for name in given[0]} for row in rows] == given
+    sure = [float(row["probability of ja"].replace(",", ".")) for row in rows]
+    assert all(0.0 <= one <= 1.0 for one in sure)
+    assert any("," in row["probability of ja"] for row in rows)
     assert {row["predicted"] for row in rows} == {"ja", "nein"}
     right = np.mean([row["predicted"] == row["krank"] for row in rows])
     measured = run_script(PATE, "evaluate", *asked, "--report_file=measured.json", folder=clinic)

@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from pate_tf.api.data import Data, draft_schema
+from pate_tf.api.data import Data, as_inputs, draft_schema
 from pate_tf.data import tables
 from pate_tf.data.schema import draft, read_schema, schema_of
 
@@ -146,6 +146,11 @@ def test_a_data_frame_is_encoded_by_what_its_public_side_shows():
     assert data.private.inputs[:, 1:5].argmax(axis=1).tolist() == [0, 3, 1, 0]
     assert data.private.owners.tolist() == TABLE["patient"]
     assert (len(data.pool), len(data.held_out)) == (3, 1)
+    # A student takes frames, too.
+    raw = as_inputs(private.drop_columns(["diagnosis"]), data.dataset)
+    np.testing.assert_array_equal(raw, data.private.inputs)
+    with pytest.raises(ValueError, match="inputs: expected a column sex, got none"):
+        as_inputs(private.drop_columns(["sex"]), data.dataset)
 
 
 def test_a_data_frame_without_public_labels_needs_classes():
@@ -167,7 +172,7 @@ def test_columns_with_too_many_texts_are_left_out_with_a_warning():
     many = pyarrow.table(
         {"text": [f"{n} words" for n in range(40)], "age": range(40), "y": ["a", "b"] * 20}
     )
-    with pytest.warns(UserWarning, match="columns text have too many values"):
+    with pytest.warns(UserWarning, match="columns text have too many values.*text = 2048"):
         data = Data.from_dataframe(many, many, label="y")
     assert [column.name for column in data.schema.columns] == ["age"]
 
