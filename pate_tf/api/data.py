@@ -692,7 +692,7 @@ def frame_columns(frame: Any) -> list[Any]:
     """Returns the names of a data frame's columns; raises ValueError if it is none."""
     names = getattr(frame, "column_names", None)  # of pyarrow, whose `columns` are values
     names = getattr(frame, "columns", None) if names is None else names
-    if names is None:
+    if names is None or hasattr(frame, "collect"):  # or a lazy one
         raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
     return list(names)
 

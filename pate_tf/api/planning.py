@@ -220,7 +220,7 @@ class MethodComparison:
         return FEATURE_SUMS if sums.expected_right >= share * sums.expected_labels else PATE
 
     def forecast(self, method: str, num_features: int = 1) -> Forecast | None:
-        """Returns the expected accuracy of a method's labels; None if records are not counted.
+        """Returns the expected accuracy of a method's labels; None for sums of uncounted records.
 
         Of votes it is what noise leaves right, at the assumed margin and at a quarter of it, times
         `WITHOUT_NOISE`. Of feature sums it is `WITHOUT_NOISE`, drawn towards chance by s / (s + a),
@@ -232,7 +232,7 @@ class MethodComparison:
             method: "pate" or "feature_sums".
             num_features: of a record's vector, for feature sums.
         """
-        if self.asked.num_records is None:
+        if method == FEATURE_SUMS and self.asked.num_records is None:
             return None
         (lowest, highest), chance = WITHOUT_NOISE, 1.0 / self.asked.num_classes
         if method == FEATURE_SUMS and self.sums is not None and self.sums.num_clusters is None:

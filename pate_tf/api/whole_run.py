@@ -88,11 +88,14 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     dataset, has_owners = public.dataset, private.owners is not None
     if has_owners and asked.method == AUTO:
         raise ValueError(
-            "method: expected pate or feature_sums with owners, the number of whose records is "
-            "private, got auto"
+            "method: expected pate or feature_sums with owners, whose number, by which it would be "
+            "chosen, is private; got auto. feature_sums needs no other flag, pate nb_teachers, too"
         )
     if has_owners and asked.method == "pate" and asked.num_teachers is None:
-        raise ValueError("num_teachers: expected it with owners, got none")
+        raise ValueError(
+            "num_teachers: expected it with owners, whose number is private, got none; choose it "
+            "by what is publicly known of that number, several owners a teacher"
+        )
     number = asked.num_teachers or (
         1 if has_owners else teacher_training.recommended_num_teachers(len(private), dataset)
     )
@@ -133,6 +136,8 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     forecast = plan.forecast(method, widths.get(representation or "", UNKNOWN_WIDTH))
     if forecast is not None:
         reporting.note(f"Forecast, before anything is charged: {forecast.in_words()}")
+    elif has_owners:
+        reporting.note("No forecast: it needs the number of owners, which is private")
     labels_from: Any
     if is_of_sums:
         labels_from = feature_sums.SumsSource(

@@ -29,6 +29,7 @@ def clinic(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clinic")
     write(folder / "private.csv", 1500, 0)
     write(folder / "public.csv", 600, 1)
+    np.save(folder / "owners.npy", np.arange(1500) // 5)
     ended = run_script(PATE, "schema", "--public=public.csv", "--label=krank", folder=folder)
     assert ended.code == 0, ended.err
     return folder
@@ -90,6 +91,10 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
         (("run", *FILES), "epsilon: expected what the labels may cost, got none"),
         (("run", "--epsilon=1", *FILES[:2]), "schema: expected a file"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
+        (
+            ("run", "--epsilon=1", "--owners_file=owners.npy", *FILES),
+            "feature_sums needs no other flag",
+        ),
         (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
         (("predict", "--inputs=public.csv", "--output=new.csv"), "student: expected it"),
         (("evaluate", "--student=nosuch", "--inputs=public.csv"), "student: expected a student"),

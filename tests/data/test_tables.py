@@ -2,6 +2,7 @@
 
 import datetime
 import tomllib
+import types
 
 import numpy as np
 import pyarrow
@@ -164,8 +165,10 @@ def test_a_data_frame_without_public_labels_needs_classes():
         Data.from_dataframe(
             private.drop_columns(["age"]), public, label="diagnosis", classes=["well", "ill"]
         )
-    with pytest.raises(ValueError, match="expected a data frame"):
-        Data.from_dataframe(private, [1, 2], label="diagnosis")
+    lazy = types.SimpleNamespace(columns=["age"], collect=lambda: private)
+    for other in ([1, 2], lazy):
+        with pytest.raises(ValueError, match="expected a data frame"):
+            Data.from_dataframe(private, other, label="diagnosis")
 
 
 def test_columns_with_too_many_texts_are_left_out_with_a_warning():
