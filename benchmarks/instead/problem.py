@@ -7,7 +7,6 @@ import pathlib
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.instead.scattering import scattering
 from pate_tf.api.reporting import QUIET
 from pate_tf.api.run_folder import DataSource
 from pate_tf.core.dataset import Dataset
@@ -16,6 +15,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import default_of_teachers, encoder_of
+from pate_tf.representations.wavelets import scattering
 from pate_tf.students.batches import outputs
 from pate_tf.students.config import StudentSettings, complete
 from pate_tf.students.kinds import kind_of

@@ -6,7 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.instead.scattering import ANGLES, scattering, wavelets
+from pate_tf.core.public import Pool
+from pate_tf.data import catalogue as data
+from pate_tf.representations import catalogue
+from pate_tf.representations.wavelets import ANGLES, scattering, wavelets
 
 SIDE = 8
 PADDED = SIDE + 8
@@ -101,3 +104,27 @@ def test_of_large_images_blocks_count_as_pixels():
     large = small.repeat(2, axis=1).repeat(2, axis=2)
     np.testing.assert_allclose(scattering(large), scattering(small), rtol=1e-4, atol=1e-6)
     assert wavelets((16, 16)).shape == (2, ANGLES, 16, 16)
+
+
+def test_no_difference_of_images_is_larger_in_their_features():
+    one, other = np.random.default_rng(0).random((2, 20, 32, 32, 3)).astype(np.float32)
+    around = [(0, 0), (4, 4), (4, 4), (0, 0)]
+    before = np.pad(one - other, around, mode="reflect").reshape(20, -1)
+    after = scattering(one) - scattering(other)
+    assert (np.linalg.norm(after, axis=1) <= np.linalg.norm(before, axis=1)).all()
+
+
+def test_too_small_images_are_refused():
+    with pytest.raises(ValueError, match="at least 5 pixels a side for wavelets, got 8 x 4"):
+        scattering(np.zeros((1, 8, 4, 1)))
+
+
+def test_features_of_a_pool_depend_on_each_image_alone():
+    split = data.load_public("digits").split(400)
+    encoder = catalogue.encoder_of(split.pool, "wavelets")
+    features = encoder.features(split.pool.inputs)
+    assert features.shape == (len(split.pool), sum(encoder.widths))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(features[5:6], encoder.features(split.pool.inputs[5:6]), atol=1e-5)
+    cut = Pool(split.pool.dataset, split.pool.inputs[:100])
+    assert catalogue.encoder_of(cut, "wavelets").description != encoder.description
