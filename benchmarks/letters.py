@@ -60,11 +60,16 @@ def _drawn(
     labels = random.integers(0, len(LETTERS), SIZES[side])
     images = np.empty((len(labels), *shape), np.uint8)
     for place, label in enumerate(labels):
-        ink = _changed(_glyph(int(random.integers(len(FONTS))), LETTERS[label]), shape[0], random)
+        ink = changed_letter(LETTERS[label], shape[0], random)
         letter, ground = _two_values(shape[2], random)
         noise = random.normal(0.0, 10.0, shape)
         images[place] = np.clip(ground + (letter - ground) * ink[..., None] + noise, 0, 255)
     return dataset, images, labels
+
+
+def changed_letter(letter: str, side: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Returns a letter in a font that is drawn, turned and shifted, `[side, side]` from 0 to 1."""
+    return _changed(_glyph(int(random.integers(len(FONTS))), letter), side, random)
 
 
 @functools.cache

@@ -1,0 +1,53 @@
+"""Stand-ins for small photographs."""
+
+import types
+
+import numpy as np
+import pytest
+import scipy.fft
+
+from benchmarks import colour
+
+
+@pytest.fixture(autouse=True)
+def few_of_mnist(monkeypatch):
+    """Digits of 28 x 28 that are bars, whose width is their label."""
+    monkeypatch.setattr(colour, "SIZES", {"private": 200, "public": 100})
+    labels = np.arange(300) % 10
+    inputs = np.zeros((300, 28, 28, 1), np.uint8)
+    for one, label in zip(inputs, labels, strict=True):
+        one[4:24, 13 - label // 2 : 15 + label // 2] = 255
+    mnist = types.SimpleNamespace(inputs=inputs, labels=labels)
+    monkeypatch.setattr(colour.catalogue, "load_private", lambda name, data_dir: mnist)
+
+
+@pytest.mark.parametrize("load", [colour.digits, colour.letters])
+def test_both_sides_are_drawn_the_same_each_time_and_share_no_image(load):
+    dataset, private, labels = load("private", None)
+    also, public, others = load("public", None)
+    assert dataset == also
+    assert private.shape == (200, *dataset.input_shape)
+    assert set(labels) == set(others) == set(range(10))
+    assert not {image.tobytes() for image in private} & {image.tobytes() for image in public}
+    assert np.array_equal(load("public", None)[1], public)
+
+
+def test_amplitudes_of_the_ground_fall_as_one_over_the_frequency():
+    random = np.random.default_rng(0)
+    grounds = np.stack([colour._ground(random).mean(axis=2) for _ in range(300)])
+    grounds -= grounds.mean(axis=(1, 2), keepdims=True)
+    power = np.square(np.abs(scipy.fft.fft2(grounds))).mean(axis=0)[0, 1:16]
+    slope = np.polyfit(np.log(np.arange(1, 16)), np.log(power), 1)[0]
+    assert slope == pytest.approx(-2.0, abs=0.2)
+
+
+def test_the_middle_digit_is_the_class_and_others_stand_at_its_sides(monkeypatch):
+    monkeypatch.setattr(colour, "_ground", lambda random: np.zeros((32, 32, 3)))
+    _, images, labels = colour.digits("public", None)
+    brightness = images.mean(axis=(0, 3))[16]
+    assert brightness[16] > 50.0
+    assert brightness[[1, 30]].min() > 10.0
+    row = images.mean(axis=3)[:, 16].astype(int)
+    for one, label in zip(row, labels, strict=True):
+        middle = one[15 - label // 2 : 17 + label // 2]
+        assert middle.min() > 15
