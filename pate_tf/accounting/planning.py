@@ -827,8 +827,9 @@ def planned_sums(
     if num_records / num_classes < least:
         raise ValueError(
             f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
-            f"with about {num_records / num_classes:,.0f} private records of a class, labels would "
-            f"follow from noise of {least:,.0f}. Take a larger epsilon or more records"
+            f"with about {num_records / num_classes:,.0f} private records of a class, were all "
+            f"equally common, labels would follow from noise of {least:,.0f}. Take a larger "
+            f"epsilon or more records"
         )
     return dataclasses.replace(counts, num_clusters=max(fitting)) if fitting else features
 

@@ -400,8 +400,8 @@ def _plan_of_sums(
     if number is not None:
         of_class = number / pool.dataset.num_classes
         reason += (
-            f" There are about {of_class:,.0f} private records of a class, which is "
-            f"{of_class / sigma:,.1f} times the noise on a number of its sum."
+            f" There are about {of_class:,.0f} private records of a class, were all equally "
+            f"common, which is {of_class / sigma:,.1f} times the noise on a number of its sum."
         )
     return ReleasePlan(
         mechanism=mechanism,

@@ -5,6 +5,7 @@ since then a range or a list of categories would tell of them. So a record becom
 schema and by itself alone, and a teacher's inputs can't change with another teacher's records.
 """
 
+import collections
 import dataclasses
 import datetime
 import json
@@ -324,6 +325,9 @@ def field_text(value: Any) -> str:
 
 
 MOST_CATEGORIES = 30  # that a draft lists; a column with more is left out
+MOST_OF_OWNER = 20  # records that an owner has in the mean, for a draft to ask
+RARE = 0.5  # of its even share, below which a draft calls a class rare
+BELOW = "# `missing` lies below all values found, so that none is taken for it; keep it so"
 DATES = (ISO_DATE, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")  # that a draft knows
 _FORM = ("delimiter", "encoding", "decimal")
 _KEYS = {"label", "classes", "owner", "name", "pool_size", "columns", *_FORM}
@@ -461,12 +465,18 @@ def draft(
     Raises:
         ValueError: if no column can be used.
     """
-    classes = sorted({value for value in fields.get(label or "", ()) if value})
+    counts = collections.Counter(value for value in fields.get(label or "", ()) if value)
+    classes = sorted(counts)
+    rare = [one for one in classes if counts[one] < RARE * counts.total() / len(classes)]
     listed = json.dumps(classes, ensure_ascii=False) if len(classes) > 1 else ""
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
+        *(
+            ["# rare: " + _quoted(rare[:12])[1:-1] + "; see docs/how-to/rare_classes.md"]
+            * bool(rare)
+        ),
         *([f"owner = {json.dumps(owner)}"] if owner else []),
         *(f"{name} = {_quoted(value)}" for name, value in form.items()),
     ]
@@ -483,30 +493,56 @@ def draft(
     for name, body in bodies.items():
         left_out = f"# left out: {name!r} has no number and too many values"
         lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
+        if owner is None and _may_be_owners(fields[name]):
+            lines.append(
+                f"# values repeat: if {_quoted(name)} says whose a record is, write owner = "
+                f"{_quoted(name)} above the columns{', and no column of that name' if body else ''}"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _may_be_owners(fields: Sequence[str]) -> bool:
+    """Whether fields are texts or whole numbers, many different ones, some of them repeated."""
+    values = [value for value in fields if value]
+    found = set(values)
+    numbers = numbers_or_nan(sorted(found))
+    is_measured = bool((np.isfinite(numbers) & (numbers != np.floor(numbers))).any())
+    is_date = any(all(math.isfinite(_days(one, form)) for one in found) for form in DATES)
+    most = max(MOST_CATEGORIES, len(values) / MOST_OF_OWNER)
+    return most < len(found) < len(values) and not (is_measured or is_date)
 
 
 def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
     has_gaps, values = "" in fields, [value for value in fields if value]
     numbers = numbers_or_nan(values)
     found = sorted(set(values))
+    below = [BELOW] if has_gaps else []
     if may_be_numbers and len(numbers) and np.isfinite(numbers).all():
         low, high = float(numbers.min()), float(numbers.max())
         high = high if low < high else low + 1.0
+        low = _below(low, high) if has_gaps else low
         column = TableColumn(name="", low=low, high=high, missing=repr(low) if has_gaps else None)
         is_code = 2 < len(found) <= MOST_CATEGORIES and (numbers == np.floor(numbers)).all()
         codes = [f"# if these are codes: categories = {json.dumps(found)}"] if is_code else []
-        return [*_column_lines(column), *codes]
+        return [*_column_lines(column), *below, *codes]
     for form in DATES if found else ():
         days = np.array([_days(value, form) for value in found])
         if np.isfinite(days).all():
             low, high = float(days.min()), float(max(days.max(), days.min() + 1.0))
+            low = max(math.floor(_below(low, high)), 1.0) if has_gaps else low
             first = datetime.date.fromordinal(int(low)).strftime(form) if has_gaps else None
-            return _column_lines(TableColumn(name="", low=low, high=high, missing=first, date=form))
+            column = TableColumn(name="", low=low, high=high, missing=first, date=form)
+            return [*_column_lines(column), *below]
     if not found or len(found) > MOST_CATEGORIES:
         return []
     listed = (*found, *([""] if has_gaps else []))
     return _column_lines(TableColumn(name="", categories=listed, other=True))
+
+
+def _below(low: float, high: float) -> float:
+    """Returns a short number about a quarter of the range below it."""
+    places = 1 - math.floor(math.log10(high - low))
+    return round(low - (high - low) / 4 - 0.5 * 10.0**-places, places)
 
 
 def _key(name: str) -> str:

@@ -1,9 +1,11 @@
 """Schemas: what a user states of a table, and what a draft from public records says."""
 
+import tomllib
+
 import numpy as np
 import pytest
 
-from pate_tf.data.schema import Schema, TableColumn, draft, read_schema, schema_of
+from pate_tf.data.schema import BELOW, Schema, TableColumn, draft, read_schema, schema_of
 
 VISITS = {
     "label": "diagnosis",
@@ -114,7 +116,9 @@ def test_a_draft_of_public_records_is_a_schema_once_its_classes_are_stated(tmp_p
     assert (schema.label, schema.owner, schema.classes) == ("diagnosis", "patient", ("ill", "well"))
     columns = {column.name: column for column in schema.columns}
     assert columns["age"] == TableColumn(name="age", low=20.5, high=61.0)
-    assert columns["pulse"].missing == "70.0"
+    pulse = columns["pulse"]  # no value of the file is taken for an empty field
+    assert pulse == TableColumn(name="pulse", low=67.0, high=80.0, missing="67.0")
+    assert text.count(BELOW) == 1 and "rare" not in text and "whose" not in text
     assert columns["sex"].categories == ("F", "M") and columns["sex"].other
     assert "remark text" in columns
 
@@ -126,6 +130,41 @@ def test_a_draft_leaves_out_what_has_too_many_values_and_says_so():
     assert "classes = []" in text
     with pytest.raises(ValueError, match="columns: expected"):
         draft({"name": fields["name"]})
+
+
+def test_a_draft_asks_whether_repeated_values_are_owners():
+    fields = {
+        "patient": [f"patient {number // 2}" for number in range(100)],
+        "account": [str(number // 3) for number in range(100)],
+        "line": [str(number) for number in range(100)],
+        "weight": [f"{number // 2}.5" for number in range(100)],
+        "day": [f"2024-{1 + number // 20:02}-{1 + number % 20:02}" for number in range(50)] * 2,
+        "floor": [str(number % 3) for number in range(100)],
+    }
+    asked = [line for line in draft(fields).splitlines() if "whose" in line]
+    assert asked == [
+        '# values repeat: if "patient" says whose a record is, write owner = "patient" above the '
+        "columns",
+        '# values repeat: if "account" says whose a record is, write owner = "account" above the '
+        "columns, and no column of that name",
+    ]
+    assert "whose" not in draft(fields, owner="patient")
+
+
+def test_a_draft_names_rare_classes():
+    fields = {"age": ["1", "2"] * 50, "y": ["ill"] * 10 + ["odd"] * 20 + ["well"] * 70}
+    assert '# rare: "ill"; see docs/how-to/rare_classes.md' in draft(fields, label="y")
+
+
+def test_a_short_number_below_a_range_stands_for_empty_fields():
+    for values, low in (
+        (["0", "10", ""], -3.0),
+        (["0.001", "0.002", ""], 0.0007),
+        (["1e6", "3e6", ""], 400_000.0),
+        (["5", "5", ""], 4.7),
+    ):
+        column = schema_of(tomllib.loads(draft({"x": values})) | {"classes": ["0", "1"]}).columns[0]
+        assert (column.low, float(column.missing)) == (low, low)
 
 
 def test_what_is_no_toml_is_one_line(tmp_path):

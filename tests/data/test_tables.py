@@ -138,12 +138,13 @@ def test_a_data_frame_is_encoded_by_what_its_public_side_shows():
         private, public, label="diagnosis", owner="patient", categories=["ward"]
     )
     columns = {column.name: column for column in data.schema.columns}
-    assert (columns["age"].low, columns["age"].high, columns["age"].missing) == (30, 61, "30.0")
+    assert (columns["age"].low, columns["age"].high, columns["age"].missing) == (22, 61, "22.0")
     assert columns["sex"].categories == ("F", "M", "") and columns["sex"].other
     assert columns["ward"].categories == ("0", "1", "2")
     assert data.dataset.class_names == ("ill", "well")
-    # Ages are clipped to the public range; a category that is not public is the one for others.
-    assert data.private.inputs[:, 0].tolist() == [61, 61, 30, 45]
+    # Ages are clipped to the drafted range, of which the lowest number stands for none; a category
+    # that is not public is the one for others.
+    assert data.private.inputs[:, 0].tolist() == [61, 61, 22, 45]
     assert data.private.inputs[:, 1:5].argmax(axis=1).tolist() == [0, 3, 1, 0]
     assert data.private.owners.tolist() == TABLE["patient"]
     assert (len(data.pool), len(data.held_out)) == (3, 1)
@@ -306,7 +307,7 @@ def test_dates_are_days(tmp_path):
         | {"classes": ["0", "1"]}
     )
     born = drafted.columns[0]
-    assert (born.date, born.missing) == ("%d.%m.%Y", "01.02.1903")
+    assert (born.date, born.missing) == ("%d.%m.%Y", "26.02.1890")
 
 
 def test_values_out_of_range_are_clipped_in_arrays_as_in_files():
