@@ -164,6 +164,15 @@ class StoredSums:
         """Returns what `weights_of_rounds` does, for noisy sums of each round. Public."""
         return weights_of_rounds(values, self._vectors["moments"], self.records.num_records, noise)
 
+    def are_vectors(
+        self, records: IntArray, vectors: npt.NDArray[np.float64], labels: IntArray
+    ) -> bool:
+        """Whether these are the stored vectors and labels of records, by place. SENSITIVE."""
+        stored = self._vectors
+        return np.array_equal(vector_steps(vectors), stored["vectors"][records]) and np.array_equal(
+            labels, stored["labels"][records]
+        )
+
     def residuals(self, values: IntArray, noise: float) -> IntArray:
         """Returns the exact sums of the round that follows noisy ones. SENSITIVE."""
         stored = self._vectors

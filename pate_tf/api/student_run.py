@@ -568,7 +568,9 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
         "inferred_label_accuracy": _value(inferred),
         "inferred_label_certainty": sure,
         "found_label_accuracy": _value(
-            inferred if labels.released.noisy_sums is not None else measured.label_accuracy
+            measured.label_accuracy
+            if inferred is None or labels.released.noisy_sums is None
+            else inferred
         ),
         "mechanism": statement.mechanism.to_dict(),
         "queries_answered": statement.num_answered,

@@ -686,7 +686,7 @@ def _sum_checks(run: Run) -> Iterator[Check]:
         for name in names:
             yield _skipped(name, run.why_no_data)
     else:
-        largest, tables, without_clipping = _recomputed(run, stored, run.examples)
+        largest, tables, without_clipping, are_vectors = _recomputed(run, stored, run.examples)
         ok = largest <= 1.0 + NORM_ROUNDING
         yield Check(
             name=names[0],
@@ -702,6 +702,8 @@ def _sum_checks(run: Run) -> Iterator[Check]:
             found = "other sums than these records give"
             if np.array_equal(without_clipping, stored.sums.values):
                 found += ": they are sums of vectors that were not clipped"
+        elif not are_vectors:
+            is_same, found = False, "the same, but later rounds read other vectors or labels"
         yield Check(
             name=names[1],
             how="vectors are truncated to the lattice and summed again, by code of the audit's own",
@@ -751,10 +753,11 @@ def _centres_check(run: Run, stored: Any) -> Check:
 
 def _recomputed(
     run: Run, stored: Any, examples: PrivateExamples
-) -> tuple[float, dict[int | None, IntArray], IntArray]:
+) -> tuple[float, dict[int | None, IntArray], IntArray, bool]:
     """Returns what one record (or owner) adds at most, tables of sums and counts, unclipped sums.
 
     The norm is 0 where owners are clipped. Tables are by number of clusters; of sums under None.
+    Last, whether the vectors that later rounds read are those of the records.
     """
     from pate_tf.aggregation.feature_sums import BELOW, OWNER_STEP
     from pate_tf.api.feature_sums import PARTS
@@ -767,7 +770,7 @@ def _recomputed(
         if owners is None
         else partition.owner_partition(owners, num_teachers=PARTS, seed=0)
     )
-    largest, lattice = 0.0, LATTICE * BELOW
+    largest, lattice, are_vectors = 0.0, LATTICE * BELOW, True
     clipped = np.zeros((len(stored.scale) + 1, num_classes), np.int64)
     plain = clipped.copy()
     tables = {one: np.zeros((one, num_classes), np.int64) for one in stored.centres}
@@ -777,6 +780,8 @@ def _recomputed(
             for some, features in record_features(stored.encoder, examples.inputs, share):
                 vectors[np.searchsorted(share, some)] = record_vectors(features, stored.scale)
             labels = examples.labels[share]
+            if stored.has_vectors:
+                are_vectors &= stored.are_vectors(share, vectors, labels)
             weights: Any = LATTICE
             if owners is not None:
                 _, owner, number = np.unique(owners[share], return_inverse=True, return_counts=True)
@@ -798,7 +803,7 @@ def _recomputed(
                 if int(np.square(steps).sum()) <= LATTICE**2:
                     clipped += steps.T
             advance(1)
-    return largest, {None: clipped, **tables}, plain
+    return largest, {None: clipped, **tables}, plain, are_vectors
 
 
 def _nearest(vectors: FloatArray, centres: FloatArray) -> IntArray:
@@ -834,9 +839,12 @@ def _noise_of_sums(run: Run, stored: Any, tables: Mapping[int | None, IntArray])
             if answer is None or answer.noisy_counts is None:
                 continue
             table = tables[mechanism.num_clusters]
-            drawn = np.array(answer.noisy_counts).reshape(table.shape)
-            yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn.tolist())
-            noise, claimed = (drawn - table) / LATTICE, mechanism.standard_deviation
+            drawn = np.array(answer.noisy_counts).reshape(-1, *table.shape)
+            yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn[0].tolist())
+            claimed, exact = mechanism.standard_deviation, [table]
+            for number in range(1, len(drawn)):  # each round follows from the noisy ones before
+                exact.append(stored.residuals(drawn[:number], claimed))
+            noise = (drawn - exact) / LATTICE
             yield Check(
                 name=f"noise of the sums released in row {row.sequence}",
                 how="released sums less those of the records; their variance is tested at 1e-6",

@@ -46,8 +46,11 @@ def runs(tmp_path_factory, data):
         representation="raw",
         directory=root / "pate",
     ).fit(data.private, data.pool)
+    shutil.copytree(root / "sums", root / "rounds")
+    in_rounds = pate_tf.FeatureSums(directory=root / "rounds", representation="raw")
     for source, noise, number in (
         (sums, {"epsilon": 4.0}, {}),
+        (in_rounds.fit(data.private, data.pool), {"epsilon": 40.0, "num_rounds": 3}, {}),
         (teachers, {"mechanism": pate_tf.LaplaceNoisyMax.of_scale(2.0)}, {"num_queries": 40}),
     ):
         with pate_tf.Labeller(source, delta=1e-5, **noise) as labeller:
@@ -69,7 +72,7 @@ def violated(found):
     return {one.name for one in found.checks if one.outcome == VIOLATION}
 
 
-@pytest.mark.parametrize("name", ["pate", "sums"])
+@pytest.mark.parametrize("name", ["pate", "sums", "rounds"])
 def test_a_right_run_passes_with_its_data(runs, data, name):
     found = audit_run(runs / name, data=data)
     assert found.outcome == PASSED, violated(found)
@@ -333,3 +336,11 @@ def test_the_report_holds_nothing_sensitive_and_loads_nothing(run, data, name):
         assert not re.findall(r"(?:src|href)=|url\(|@import|<script", page)
         assert "81.2%" in page and statement["student_digest"] in page
         assert page.count("<svg") == 2
+
+
+def test_vectors_of_other_records_are_found_before_later_rounds_rest_on_them(run, data):
+    path = run / "rounds/sensitive/feature_sums/vectors.npz"
+    arrays = artifacts.read_arrays(path)
+    _one_more("vectors")(arrays)
+    artifacts.write_arrays(path, arrays, private=True)
+    assert "sums are those of the records" in violated(audit_run(run / "rounds", data=data))
