@@ -115,6 +115,16 @@ class FileSource(Settings):
         "the schema says, else the name of the public file or folder.",
     )
 
+    def check_images(self) -> None:
+        """Checks, before any is read, that public images have one size unless `image_size` is set.
+
+        Raises:
+            ValueError: if they differ, there are none, or one is broken.
+        """
+        if self.public.is_dir() and self.image_size is None:
+            self._refuse_columns()
+            image_folders.check_one_size(self.public)
+
     def load_public(self) -> PublicExamples:
         """Returns the public samples.
 
@@ -122,7 +132,7 @@ class FileSource(Settings):
             ValueError: if they can't be read, or don't fit the schema.
         """
         if self.public.is_dir():
-            self._check_images()
+            self._refuse_columns()
             size = image_folders.size_of(self.image_size)
             return image_folders.load_public(self.public, name=self.name, size=size)
         if self.image_size is not None:
@@ -160,7 +170,7 @@ class FileSource(Settings):
             )
         return read_schema(self.schema)
 
-    def _check_images(self) -> None:
+    def _refuse_columns(self) -> None:
         for name in ("schema", "label", "owner"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: expected with tables alone, got it with images")

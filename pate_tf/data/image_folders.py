@@ -90,6 +90,16 @@ def load_public(
     return PublicExamples(dataset, inputs, labels)
 
 
+def check_one_size(folder: pathlib.Path) -> None:
+    """Checks by their first bytes that the public images of a folder have one size.
+
+    Raises:
+        ValueError: if they differ, there are none, or one is broken.
+    """
+    folders = [folder, *(folder / name for name in sorted(_folders(folder)))]
+    _shape([path for each in folders for path in _images(each)], folder, None)
+
+
 def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExamples:
     """SENSITIVE: returns the private images of a folder that has a folder for each class.
 
@@ -206,10 +216,10 @@ def _shape(
             is_lying = image.getexif().get(ORIENTATION, 1) > 4
             sizes.add(image.size if is_lying else image.size[::-1])
             modes.add(image.mode)
-    if size is None and len(sizes) > 1:
-        raise ValueError(
-            f"{folder}: expected images of one size, got {len(sizes)} different ones; `image_size` "
-            f"scales all to one"
-        )
+        if size is None and len(sizes) > 1:
+            both = " and ".join(f"{height}x{width}" for height, width in sorted(sizes))
+            raise ValueError(
+                f"{folder}: expected images of one size, got {both}; `image_size` scales all to one"
+            )
     is_gray = all(mode in GRAY or mode.startswith("I") for mode in modes)
     return *(size or sizes.pop()), 1 if is_gray else 3

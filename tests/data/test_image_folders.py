@@ -99,7 +99,7 @@ def test_images_as_people_have_them(tmp_path):
     Image.fromarray(half).save(public / "cat" / "a.jpg", quality=95)
     Image.fromarray(half[:, :40]).convert("RGBA").save(public / "cat" / "b.png")
     Image.fromarray(half[..., 0]).save(public / "dog" / "c.png")
-    with pytest.raises(ValueError, match="got 2 different ones; `image_size` scales"):
+    with pytest.raises(ValueError, match="got 40x40 and 40x60; `image_size` scales"):
         image_folders.load_public(public)
     found = image_folders.load_public(public, size=image_folders.size_of("8x12"))
     assert found.dataset.input_shape == (8, 12, 3)  # one has colours
