@@ -455,8 +455,8 @@ def sums_encoder(
     check_representation(name, dataset)
     folder = sums_folder(directory).name
     directory.check(files=[], folders=[artifacts.SENSITIVE, f"{artifacts.SENSITIVE}/{folder}"])
-    with reporting.clock("training the representation"):
-        return encoder_of(pool, name, settings.seed, show_progress=reporting.verbose)
+    with reporting.clock_or_bar("training the representation") as progress:
+        return encoder_of(pool, name, settings.seed, progress=progress)
 
 
 def described_sums(

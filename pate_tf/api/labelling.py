@@ -535,8 +535,10 @@ def release_labels(
     """
     doubts = None
     if plan.is_of_sums or find_strategy(plan.queries.strategy).uses_representation:
-        with reporting.clock("training the representation"):
-            doubts = catalogue.doubts(pool, plan.queries.representation, plan.queries.seed)
+        with reporting.clock_or_bar("training the representation") as progress:
+            doubts = catalogue.doubts(
+                pool, plan.queries.representation, plan.queries.seed, progress=progress
+            )
         if doubts is not None:
             reporting.warn(doubts)
     if isinstance(teachers, StoredSums):

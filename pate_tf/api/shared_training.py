@@ -133,9 +133,9 @@ def features_of(
         return Features(dataset=dataset)
     plain = default_representation(dataset) if name == WHITENED else name
     check_representation(plain, dataset)
-    with reporting.clock("learning a representation of the pool"):
+    with reporting.clock_or_bar("training a representation on the pool") as progress:
         pool = public.split(dataset.pool_size).pool
-        encoder = encoder_of(pool, plain, seed, show_progress=reporting.verbose)
+        encoder = encoder_of(pool, plain, seed, progress=progress)
         if name == WHITENED:
             encoder = whitened(encoder, pool)
     length = sqrt(encoder.num_views)  # each view's is 1

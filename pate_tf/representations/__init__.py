@@ -4,6 +4,7 @@ A file of this package that calls `register` defines a representation: `--repres
 name then, alone or joined to others by `+`.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ class Kind:
         name: of the representation.
         parts: from pool and seed to the encoder's parts, whose weights are yet to be trained.
         train: trains parts in place, from parts, pool and seed; takes the keywords `folder`, for
-            the state of a run that was stopped or None, and `show_progress`. None where `parts` are
+            the state of a run that was stopped or None, and `progress`. None where `parts` are
             complete: nothing is cached then.
         of_images_alone: whether it needs images.
         settings: from a data set to JSON values that identify what is trained.
@@ -38,7 +39,15 @@ class Kind:
     doubts: Callable[["Encoder", "Pool"], str | None] = lambda encoder, pool: None
 
 
+# From a total and a unit to a context that gives a function to call with how many more are done.
+Progress = Callable[[int, str], contextlib.AbstractContextManager[Callable[[int], object]]]
 KINDS: dict[str, Kind] = {}
+
+
+def hidden(total: int, unit: str) -> contextlib.AbstractContextManager[Callable[[int], object]]:
+    """Shows no progress."""
+    del total, unit
+    return contextlib.nullcontext(lambda done: None)
 
 
 def register(kind: Kind) -> None:

@@ -31,7 +31,7 @@ from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
 from pate_tf.models import fingerprint
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.representations import KINDS, Kind, pretrained
+from pate_tf.representations import KINDS, Kind, Progress, hidden, pretrained
 
 for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.representations."):
     importlib.import_module(_module.name)
@@ -87,9 +87,8 @@ def check_representation(name: Named, dataset: Dataset) -> None:
         )
 
 
-@functools.lru_cache(maxsize=4)
 def encoder_of(
-    pool: Pool, name: Named | None = None, seed: int = 0, *, show_progress: bool = False
+    pool: Pool, name: Named | None = None, seed: int = 0, *, progress: Progress = hidden
 ) -> Encoder:
     """Returns a pool's representation: trains it, or takes it from the cache.
 
@@ -101,29 +100,41 @@ def encoder_of(
             to features `[batch, num_features]`, none of whose weights depends on private records.
             None for the data set's default.
         seed: of what is trained.
-        show_progress: whether progress bars are drawn.
+        progress: how training is shown, if it is trained.
 
     Raises:
         ValueError: if there is no such representation, or it does not fit the data set.
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
+    name = default_representation(pool.dataset) if name is None else name
+    return _encoder_of(pool, name, seed, _Shown(progress))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """How training is shown. All are equal, so that memory does not tell them apart."""
+
+    progress: Progress = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=4)
+def _encoder_of(pool: Pool, name: Named, seed: int, shown: _Shown) -> Encoder:
     dataset = pool.dataset
-    name = default_representation(dataset) if name is None else name
     check_representation(name, dataset)
     if is_named_function(name):
         return pretrained.encoder(name, dataset)
     names = joined_names(name)
     if len(names) > 1:
-        encoders = [encoder_of(pool, one, seed, show_progress=show_progress) for one in names]
+        encoders = [_encoder_of(pool, one, seed, shown) for one in names]
         return Encoder(
             dataset,
             [part for one in encoders for part in one.parts],
             {"joined": [one.description for one in encoders]},
         )
-    return _encoder(KINDS[str(name)], pool, seed, show_progress=show_progress)
+    return _encoder(KINDS[str(name)], pool, seed, shown.progress)
 
 
-def _encoder(kind: Kind, pool: Pool, seed: int, *, show_progress: bool) -> Encoder:
+def _encoder(kind: Kind, pool: Pool, seed: int, progress: Progress) -> Encoder:
     dataset = pool.dataset
     public = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
     known = {name: dataclasses.asdict(dataset)[name] for name in public}
@@ -151,7 +162,7 @@ def _encoder(kind: Kind, pool: Pool, seed: int, *, show_progress: bool) -> Encod
         with waiting:
             # Another process may have trained it meanwhile.
             if path is None or not _read(path, parts):
-                kind.train(parts, pool, seed, folder=unfinished, show_progress=show_progress)
+                kind.train(parts, pool, seed, folder=unfinished, progress=progress)
                 _write(path, parts)
             if unfinished is not None:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -281,14 +292,22 @@ def _pool_features(pool: Pool, name: Named, seed: int) -> tuple[npt.NDArray[np.f
     return encoder.views(encoder.features(pool.inputs))
 
 
-def doubts(pool: Pool, representation: Named | None = None, seed: int = 0) -> str | None:
+def doubts(
+    pool: Pool,
+    representation: Named | None = None,
+    seed: int = 0,
+    *,
+    progress: Progress = hidden,
+) -> str | None:
     """Says in one line why a pool's representation should not be relied on; None if nothing does.
 
     Asked of public inputs alone, before anything is charged. A user's own is not doubted.
     """
     name = default_representation(pool.dataset) if representation is None else representation
     kinds = [KINDS[one] for one in joined_names(name) if isinstance(one, str) and one in KINDS]
-    found = (kind.doubts(encoder_of(pool, kind.name, seed), pool) for kind in kinds)
+    found = (
+        kind.doubts(encoder_of(pool, kind.name, seed, progress=progress), pool) for kind in kinds
+    )
     why = next((one for one in found if one is not None), None)
     return None if why is None else f"representation {name_of(name)} of {pool.dataset.name}: {why}"
 
@@ -347,14 +366,19 @@ class Representation:
     def __repr__(self) -> str:
         return f"Representation({'' if self.source is None else name_of(self.source)!r})"
 
-    def fit(self, pool: Pool, *, show_progress: bool = False) -> Self:
+    def fit(self, pool: Pool, *, progress: Progress = hidden) -> Self:
         """Trains what is trained on the pool, or takes it from the cache, and returns itself.
+
+        Args:
+            pool: public inputs.
+            progress: how training is shown: from a total and a unit to a context that gives a
+                function to call with how many more are done. Default: not at all.
 
         Raises:
             ValueError: if it does not fit the pool's data set.
             TrainingDivergedError: if a loss or weight became NaN or infinite.
         """
-        self.encoder_ = encoder_of(pool, self.source, self.seed, show_progress=show_progress)
+        self.encoder_ = encoder_of(pool, self.source, self.seed, progress=progress)
         return self
 
     def transform(self, inputs: "npt.NDArray[Any] | Pool") -> npt.NDArray[np.float32]:

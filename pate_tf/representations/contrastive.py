@@ -5,8 +5,9 @@ copies of an image, the other one among copies of other images.
 """
 
 import dataclasses
+import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,7 +20,7 @@ import tensorflow as tf
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.models import catalogue, encoder
-from pate_tf.representations import Kind, register
+from pate_tf.representations import Kind, Progress, hidden, register
 from pate_tf.representations.raw import with_norm_one
 from pate_tf.students import training
 from pate_tf.students.batches import (
@@ -53,20 +54,39 @@ def train(
     seed: int,
     *,
     folder: pathlib.Path | None = None,
-    show_progress: bool = False,
+    progress: Progress = hidden,
 ) -> None:
     """Trains an encoder's parts, of the same pool and seed, on the images of the pool.
 
-    `folder` holds the state of a run that was stopped; None for no such state.
+    `folder` holds the state of a run that was stopped; None for no such state. `progress` shows the
+    steps of all parts.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
     """
     seeds = derived_seeds(seed, NETWORKS)
-    for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
-        own = None if folder is None else folder / str(place)
-        _fit(part, pool, network_seed, folder=own, show_progress=show_progress)
-        part.find_directions(pool)
+    with progress(len(parts) * math.prod(training.epochs_of(STEPS)), "step") as advance:
+        for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
+            own = None if folder is None else folder / str(place)
+            _fit(part, pool, network_seed, folder=own, advance=advance)
+            part.find_directions(pool)
+
+
+class _Advance(keras.callbacks.Callback):
+    """Tells of each step, and at the begin of those that a stopped run had done."""
+
+    def __init__(self, advance: Callable[[int], object]) -> None:
+        super().__init__()
+        self._advance = advance
+        self._has_begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if not self._has_begun and epoch:
+            self._advance(epoch * self.params["steps"])
+        self._has_begun = True
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._advance(1)
 
 
 class ContrastivePart(encoder.Part):
@@ -194,7 +214,7 @@ def _fit(
     seed: int,
     *,
     folder: pathlib.Path | None,
-    show_progress: bool,
+    advance: Callable[[int], object],
 ) -> None:
     dataset = pool.dataset
     *_, order_seed = derived_seeds(seed, 3)
@@ -227,7 +247,7 @@ def _fit(
         state=[*model.variables, *model.optimizer.variables],
         config=config,
         digest="network",
-        options=FitOptions(folder=folder, show_progress=show_progress),
+        options=FitOptions(folder=folder, callbacks=[_Advance(advance)]),
     )
 
 

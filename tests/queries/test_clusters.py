@@ -40,7 +40,7 @@ def quick_features():
 
 
 def forget():
-    catalogue.encoder_of.cache_clear()
+    catalogue._encoder_of.cache_clear()
     catalogue._pool_features.cache_clear()
 
 

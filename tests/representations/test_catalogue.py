@@ -1,5 +1,6 @@
 """Representations: trained once, cached, and found again."""
 
+import contextlib
 import dataclasses
 
 import keras
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from pate_tf.api import shared_training
-from pate_tf.api.reporting import QUIET
+from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
@@ -31,7 +32,7 @@ def quick(tmp_path_factory):
 
 
 def forget():
-    catalogue.encoder_of.cache_clear()
+    catalogue._encoder_of.cache_clear()
     catalogue._pool_features.cache_clear()
 
 
@@ -61,6 +62,52 @@ def test_another_pool_seed_or_data_set_is_learnt_for_itself(monkeypatch):
         )
     }
     assert len(digests) == 4
+
+
+def test_training_shows_its_steps_in_the_place_of_the_clock(monkeypatch):
+    """On a pipe by lines, with a total; nothing where it is found; no clock beside it."""
+    told, pool = [], Pool(POOL.dataset, POOL.inputs[:290])
+
+    @contextlib.contextmanager
+    def clock(description):
+        told.append(f"{description}: begins")
+        yield
+        told.append(f"{description}: ends")
+
+    @contextlib.contextmanager
+    def bar(description, total, unit):
+        told.append((description, total, unit))
+        yield told.append
+
+    reporting = Reporting(clock=clock, progress_bar=bar)
+    for _ in range(2):
+        with reporting.clock_or_bar("training") as progress:
+            catalogue.encoder_of(pool, progress=progress)
+    steps = contrastive.NETWORKS * contrastive.STEPS
+    clocks = ["training: begins", "training: ends"]
+    assert told == [*clocks, ("training", steps, "step"), *[1] * steps, *clocks]
+
+
+def test_steps_of_a_stopped_training_count_as_done(monkeypatch, tmp_path):
+    monkeypatch.setattr(contrastive, "STEPS", 200)
+    monkeypatch.setattr(contrastive, "NETWORKS", 1)
+    done = []
+
+    def stop(count):
+        done.append(count)
+        if len(done) == 150:
+            raise KeyboardInterrupt
+
+    for advance, expected in ((stop, [1] * 150), (done.append, [100, *[1] * 100])):
+        done.clear()
+        with contextlib.suppress(KeyboardInterrupt):
+            contrastive.train(
+                contrastive.parts(POOL, 0),
+                *(POOL, 0),
+                folder=tmp_path,
+                progress=lambda total, unit, advance=advance: contextlib.nullcontext(advance),
+            )
+        assert done == expected
 
 
 def test_a_broken_file_of_the_cache_is_learnt_again():

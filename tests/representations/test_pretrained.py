@@ -90,7 +90,7 @@ def test_the_digest_is_that_of_the_file(folder, tmp_path):
     digests = set()
     for seed in (0, 1):
         small(seed=seed).save(path)
-        catalogue.encoder_of.cache_clear()
+        catalogue._encoder_of.cache_clear()
         digests.add(Representation.from_file(path).fit(DIGITS.pool).encoder_.digest)
     assert len(digests) == 2
 
@@ -136,7 +136,7 @@ def test_another_encoder_at_the_same_path_is_another_run(folder, tmp_path):
     path = tmp_path / "mine.keras"
     for seed in (0, 1):
         small(seed=seed).save(path)
-        catalogue.encoder_of.cache_clear()
+        catalogue._encoder_of.cache_clear()
         teachers = pate_tf.Teachers(
             "ridge", num_teachers=5, representation=f"encoder:{path}", directory=tmp_path / "run"
         )
