@@ -700,9 +700,14 @@ def frame_fields(frame: Any) -> dict[str, list[str]]:
 
 def frame_columns(frame: Any) -> list[Any]:
     """Returns the names of a data frame's columns; raises ValueError if it is none."""
+    if hasattr(frame, "collect"):
+        raise ValueError(
+            f"expected a data frame with its records, got {type(frame).__name__}: call its "
+            f"collect()"
+        )
     names = getattr(frame, "column_names", None)  # of pyarrow, whose `columns` are values
     names = getattr(frame, "columns", None) if names is None else names
-    if names is None or hasattr(frame, "collect"):  # or a lazy one
+    if names is None:
         raise ValueError(f"expected a data frame with columns, got {type(frame).__name__}")
     return list(names)
 
@@ -789,9 +794,10 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
     Raises:
         ValueError: if they don't fit the data set.
     """
-    if dataset.schema is not None and hasattr(inputs, "columns"):
+    if dataset.schema is not None and any(hasattr(inputs, one) for one in ("collect", "columns")):
+        fields = frame_fields(inputs)
         places = [f"row {place}" for place in range(len(inputs))]
-        inputs = dataset.schema.encode_columns(frame_fields(inputs), what, places)
+        inputs = dataset.schema.encode_columns(fields, what, places)
     array = np.asarray(getattr(inputs, "inputs", inputs))
     if dataset.kind == "text" and array.dtype.kind in "UO":
         from pate_tf.data import text  # TensorFlow, for texts alone

@@ -166,10 +166,30 @@ def test_a_data_frame_without_public_labels_needs_classes():
         Data.from_dataframe(
             private.drop_columns(["age"]), public, label="diagnosis", classes=["well", "ill"]
         )
+    with pytest.raises(ValueError, match="expected a data frame with columns, got list"):
+        Data.from_dataframe(private, [1, 2], label="diagnosis")
     lazy = types.SimpleNamespace(columns=["age"], collect=lambda: private)
-    for other in ([1, 2], lazy):
-        with pytest.raises(ValueError, match="expected a data frame"):
-            Data.from_dataframe(private, other, label="diagnosis")
+    with pytest.raises(ValueError, match=r"got SimpleNamespace: call its collect\(\)"):
+        Data.from_dataframe(private, lazy, label="diagnosis")
+    with pytest.raises(ValueError, match=r"call its collect\(\)"):
+        as_inputs(lazy, data.dataset)
+
+
+def test_data_frames_of_polars_are_encoded_as_those_of_pyarrow():
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    born = [datetime.date(2001, 1, day) for day in (1, 2, 3, 4)]
+    tables = [frame({**TABLE, "born": born}) for frame in (pyarrow.table, polars.DataFrame)]
+    tables.append(tables[1].with_columns(polars.col("sex").cast(polars.Categorical)))
+    options = {"label": "diagnosis", "owner": "patient", "categories": ["ward"]}
+    expected, *others = (Data.from_dataframe(table, table, **options) for table in tables)
+    for data, table in zip(others, tables[1:], strict=True):
+        assert data.schema == expected.schema
+        np.testing.assert_array_equal(data.private.inputs, expected.private.inputs)
+        np.testing.assert_array_equal(data.private.labels, expected.private.labels)
+        assert data.private.owners.tolist() == TABLE["patient"]
+        np.testing.assert_array_equal(as_inputs(table, data.dataset), expected.private.inputs)
+        with pytest.raises(ValueError, match=r"LazyFrame: call its collect\(\)"):
+            as_inputs(table.lazy(), data.dataset)
 
 
 def test_columns_with_too_many_texts_are_left_out_with_a_warning():
