@@ -30,7 +30,7 @@ Labels = npt.NDArray[np.int64]
 def digits(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, Labels]:
     """Returns one side's images `[num_images, 32, 32, 3]`, as a data set of your own does.
 
-    No digit of MNIST is on both sides.
+    No digit of MNIST is on both sides, and none in the pool is among those held out.
     """
     mnist = catalogue.load_private("mnist", data_dir=data_dir)
     start = 0 if side == "private" else SIZES["private"]
@@ -38,11 +38,13 @@ def digits(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, L
     labels = np.asarray(mnist.labels[start : start + SIZES[side]], np.int64)
     random = _random(side, 0)
     images = np.empty((len(found), SIDE, SIDE, 3), np.uint8)
+    apart = POOL_SIZE if side == "public" else len(found)
     for place, middle in enumerate(found):
+        others = found[:apart] if place < apart else found[apart:]
         image = _ground(random)
         for shift in random.permutation([-1, 1])[: random.integers(1, 3)]:
             other = _placed(
-                found[random.integers(len(found))], int(shift * random.integers(15, 20))
+                others[random.integers(len(others))], int(shift * random.integers(15, 20))
             )
             image = _inked(image, other, random)
         images[place] = _finished(_inked(image, _placed(middle, 0), random), random)

@@ -13,12 +13,14 @@ from benchmarks import colour
 def few_of_mnist(monkeypatch):
     """Digits of 28 x 28 that are bars, whose width is their label."""
     monkeypatch.setattr(colour, "SIZES", {"private": 200, "public": 100})
+    monkeypatch.setattr(colour, "POOL_SIZE", 80)
     labels = np.arange(300) % 10
     inputs = np.zeros((300, 28, 28, 1), np.uint8)
     for one, label in zip(inputs, labels, strict=True):
         one[4:24, 13 - label // 2 : 15 + label // 2] = 255
     mnist = types.SimpleNamespace(inputs=inputs, labels=labels)
     monkeypatch.setattr(colour.catalogue, "load_private", lambda name, data_dir: mnist)
+    return mnist
 
 
 @pytest.mark.parametrize("load", [colour.digits, colour.letters])
@@ -51,3 +53,14 @@ def test_the_middle_digit_is_the_class_and_others_stand_at_its_sides(monkeypatch
     for one, label in zip(row, labels, strict=True):
         middle = one[15 - label // 2 : 17 + label // 2]
         assert middle.min() > 15
+
+
+@pytest.mark.parametrize("group", [slice(80), slice(80, 100)], ids=["pool", "held out"])
+def test_no_digit_of_the_pool_is_in_an_image_held_out_nor_the_reverse(
+    monkeypatch, few_of_mnist, group
+):
+    monkeypatch.setattr(colour, "_ground", lambda random: np.zeros((32, 32, 3)))
+    few_of_mnist.inputs[200:][group] = 0
+    _, images, _ = colour.digits("public", None)
+    assert images[group].max() < 60  # noise alone
+    assert np.delete(images, group, axis=0).max() > 60
