@@ -64,3 +64,17 @@ def test_no_digit_of_the_pool_is_in_an_image_held_out_nor_the_reverse(
     _, images, _ = colour.digits("public", None)
     assert images[group].max() < 60  # noise alone
     assert np.delete(images, group, axis=0).max() > 60
+
+
+def test_shares_right_are_printed_by_data_set_and_representation(capsys):
+    colour.main(["--representations", "raw", "--private", "150", "--public", "60"])
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[:2] for row in rows[2:]] == [["| digits", "raw"], ["| letters", "raw"]]
+
+
+def test_noise_costs_labels_that_features_tell_apart():
+    labels = np.arange(200) % 4
+    features = np.eye(4, dtype=np.float32)[labels]
+    both = (features, labels)
+    assert colour.share_right(both, both, 0.0) == 1.0
+    assert colour.share_right(both, both, 1e6) < 1.0
