@@ -174,8 +174,8 @@ class Teachers:
             seed: fixes partition, initial weights, shuffling and augmentation; not the privacy
                 noise.
             representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
-                input: "contrastive" or "patches", trained on the pool that `fit` is given; "raw";
-                several of them joined by "+"; "encoder:PATH" for a model on disk; a
+                input: "contrastive", "patches" or "wavelets", of the pool that `fit` is given;
+                "raw"; several of them joined by "+"; "encoder:PATH" for a model on disk; a
                 `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
                 itself or as "module:function", from a `Dataset` to one. None of its weights may
                 depend on private records. Default, for "ridge" and its like alone:

@@ -334,9 +334,10 @@ class Representation:
         """Takes a name, a function or a model.
 
         Args:
-            source: "contrastive" or "patches", trained on images of the pool; "raw", scaled numbers
-                and one-hot categories; several joined by "+"; a Keras model from raw inputs to
-                features, or a function from a `Dataset` to one, itself or as `module:function`.
+            source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
+                scaled by the pool; "raw", scaled numbers and one-hot categories; several joined by
+                "+"; a Keras model from raw inputs to features, or a function from a `Dataset` to
+                one, itself or as `module:function`.
                 None for "contrastive" of images, "raw" of anything else.
             seed: of what is trained.
         """

@@ -33,8 +33,10 @@ def features(monkeypatch):
     random = np.random.default_rng(0)
     found = np.eye(10)[PUBLIC.labels[:POOL]] + 0.1 * random.normal(size=(POOL, 10))
     for module in (features_catalogue, propagation):
-        monkeypatch.setattr(module, "pool_features", lambda *asked: [found.astype(np.float32)])
-    monkeypatch.setattr(trust, "doubts", lambda *asked: None)
+        monkeypatch.setattr(
+            module, "pool_features", lambda *asked, **options: [found.astype(np.float32)]
+        )
+    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: None)
     for name in ("diverse", "medoids"):
         strategy = strategies.STRATEGIES[name]
         as_released = dataclasses.replace(strategy, infer=lambda pool, released, *a, **b: released)
@@ -113,7 +115,7 @@ def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, m
     assert labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(0.1)).neighbours is None
     found = labels_of(tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(0.1), num_neighbours=2)
     assert found.num_neighbours == 2
-    monkeypatch.setattr(trust, "doubts", lambda *asked: "they separate nothing")
+    monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
     assert labels_of(tmp_path / "c", teachers).neighbours is None
 
 

@@ -43,10 +43,11 @@ def test_a_file_is_predicted_and_keeps_its_columns(run, tmp_path, place):
     output = tmp_path / "predictions.csv"
     report = served.predict(run / place, run / "rows.csv", output)
     assert report.values["inputs"] == 4
-    rows = list(csv.DictReader(output.open()))
+    rows = list(csv.DictReader(output.open(), delimiter=";"))
     assert [row["predicted"] for row in rows] == ["no", "yes", "yes", "no"]
     assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
-    assert float(rows[1]["probability of yes"]) > 0.5
+    assert [row["age"] for row in rows] == ["0,2", "0,9", "0,7", "0,1"]
+    assert float(rows[1]["probability of yes"].replace(",", ".")) > 0.5
     with pytest.raises(ValueError, match="output: expected a file that is not there yet"):
         served.predict(run, run / "rows.csv", output)
     with pytest.raises(ValueError, match="inputs: expected no column 'predicted'"):

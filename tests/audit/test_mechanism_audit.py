@@ -16,6 +16,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianHistogram,
     GaussianNoisyMax,
+    GaussianResidualSums,
     InteractiveGaussianNoisyMax,
     LaplaceClusterCounts,
     LaplaceNoisyMax,
@@ -40,6 +41,7 @@ RIGHT = [
     InteractiveGaussianNoisyMax(6.0, 3.0, 2.0),
     StabilityGate(epsilon=1.0, delta=1e-6),
     GaussianFeatureSums(2.0),
+    GaussianResidualSums(2.0),
     LaplaceClusterCounts(2.0, 20),
 ]
 DRAWS = {

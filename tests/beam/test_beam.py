@@ -108,7 +108,8 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     source = of_owners(data) if unit == "owner" else data
     found = summed(source, tmp_path / "run", here / pattern, **given)
     assert found.digest == alone[unit].digest and found.unit == unit
-    assert files_of(tmp_path / "run") == files_of(here / f"one {unit}")
+    of_one = files_of(here / f"one {unit}") - {"sensitive/feature_sums/vectors.npz"}
+    assert files_of(tmp_path / "run") == of_one  # without vectors, for several rounds
     one, other = described_run(tmp_path / "run"), described_run(here / f"one {unit}")
     assert dataclasses.replace(one, source={}) == dataclasses.replace(other, source={})
     # A second run gives the same; other records are refused.
