@@ -812,7 +812,16 @@ def planned_sums(
         lead = (num_records or 0) / num_classes / features.standard_deviation
         num_rounds = ROUNDS if lead >= ROUNDS_LEAD else 1
     if num_rounds > 1:
-        return target.least_noise(lambda sigma: GaussianResidualSums.of_scale(sigma, num_rounds))
+        in_rounds = target.least_noise(lambda one: GaussianResidualSums.of_scale(one, num_rounds))
+        least = in_rounds.fewest_of_class
+        if num_records is not None and num_records / num_classes < least:
+            raise ValueError(
+                f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
+                f"epsilon {target.epsilon:g}: about {num_records / num_classes:,.0f} private "
+                f"records of a class, were all equally common, where {least:,.0f} are needed. Take "
+                f"fewer rounds, a larger epsilon or more records"
+            )
+        return in_rounds
     if num_records is None:
         return features
     if num_records / num_classes >= features.fewest_of_class:

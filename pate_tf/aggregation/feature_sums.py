@@ -112,6 +112,7 @@ def _verified(
 
 VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
 WEIGHT_STEPS = 2**20  # logits are exact: whole numbers that float64 adds up in any order
+LARGEST_LOGIT = 2.0**18  # in steps of both, below 2^53
 ROWS = 1_024  # records at a time, whose products with all classes are in memory
 
 
@@ -143,7 +144,8 @@ def weights_of_rounds(
     mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
     total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
     curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
-    weights = np.linalg.solve(curvature, total)
+    largest = LARGEST_LOGIT / len(moments)  # whatever the noise, so that logits stay exact
+    weights = np.clip(np.linalg.solve(curvature, total), -largest, largest)
     return np.asarray(np.rint(weights * WEIGHT_STEPS) / WEIGHT_STEPS)
 
 

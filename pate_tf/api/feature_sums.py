@@ -23,6 +23,7 @@ import numpy.typing as npt
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.aggregation.feature_sums import (
+    VECTOR_STEPS,
     counts_by_cluster,
     owner_steps,
     residual_sums,
@@ -154,11 +155,33 @@ class StoredSums:
     @functools.cached_property
     def _vectors(self) -> dict[str, npt.NDArray[Any]]:
         try:
-            return artifacts.read_arrays(self._vectors_file)
+            arrays = artifacts.read_arrays(self._vectors_file)
+            return {name: arrays[name] for name in ("vectors", "labels", "moments")}
         except Exception as error:
             raise ValueError(
-                f"feature sums: expected records' vectors in {self._vectors_file}, got broken ones"
+                f"feature sums: expected the vectors of their records in {self._vectors_file}, got "
+                f"broken ones"
             ) from error
+
+    def check_vectors(self) -> None:
+        """Raises ValueError if stored vectors are broken, or others than those summed."""
+        stored = self._vectors
+        width = len(self.sums.values)
+        is_theirs = (
+            stored["vectors"].shape == (len(stored["labels"]), width)
+            and len(stored["labels"]) == self.records.num_records
+            and stored["moments"].shape == (width, width)
+        )
+        for number, sums in enumerate(self.sums.values.T if is_theirs else ()):
+            own = stored["vectors"][stored["labels"] == number]
+            less = sums / LATTICE - own.sum(axis=0, dtype=np.int64) / VECTOR_STEPS
+            # Both are cut off towards zero, by less than a step a record.
+            is_theirs &= bool(np.abs(less).max() <= len(own) * (1 / VECTOR_STEPS + 1 / LATTICE))
+        if not is_theirs:
+            raise ValueError(
+                f"feature sums: expected the vectors of their records in {self._vectors_file}, got "
+                f"others"
+            )
 
     def weights(self, values: IntArray, noise: float) -> npt.NDArray[np.float64]:
         """Returns what `weights_of_rounds` does, for noisy sums of each round. Public."""
@@ -168,9 +191,12 @@ class StoredSums:
         self, records: IntArray, vectors: npt.NDArray[np.float64], labels: IntArray
     ) -> bool:
         """Whether these are the stored vectors and labels of records, by place. SENSITIVE."""
-        stored = self._vectors
-        return np.array_equal(vector_steps(vectors), stored["vectors"][records]) and np.array_equal(
-            labels, stored["labels"][records]
+        try:
+            stored = self._vectors["vectors"][records], self._vectors["labels"][records]
+        except (ValueError, LookupError):  # broken, or too few
+            return False
+        return np.array_equal(stored[0], vector_steps(vectors)) and np.array_equal(
+            stored[1], labels
         )
 
     def residuals(self, values: IntArray, noise: float) -> IntArray:

@@ -637,11 +637,14 @@ def _labels_of_sums(
     number, next_sums, weights = mechanism.num_clusters, None, None
     table = sums.sums if number is None else sums.cluster_counts[number]
     deviation = mechanism.standard_deviation
+    if has_linear_model(plan, sums):
+        sums.check_vectors()  # before anything is charged
     if mechanism.num_rounds > 1:
         next_sums = functools.partial(sums.residuals, noise=deviation)
-    released = release_sums(
-        table, mechanism, ledger=ledger, noise=noise, unit=sums.unit, next_sums=next_sums
-    )
+    with reporting.clock("releasing sums"):
+        released = release_sums(
+            table, mechanism, ledger=ledger, noise=noise, unit=sums.unit, next_sums=next_sums
+        )
     if has_linear_model(plan, sums):
         by_round = released.values.reshape(mechanism.num_rounds, *table.values.shape)
         weights = sums.weights(by_round, deviation)

@@ -57,7 +57,8 @@ class Published(Generic[Stated]):
 
     def __repr__(self) -> str:
         version = int(self.student_folder.name)
-        earlier = sum(one.name.isdecimal() for one in self.student_folder.parent.iterdir()) - 1
+        names = {one.name for one in self.student_folder.parent.glob("*")}
+        earlier = sum(one.isdecimal() and int(one) < version for one in names)
         beside = f", beside {earlier} earlier" if earlier else ""
         promised = [
             f"  epsilon {rounded_up(one.epsilon)} at delta {one.delta:g}: {one.covers}"

@@ -54,6 +54,21 @@ class Part(tf.Module):
         raise NotImplementedError
 
 
+def some_at_a_time(
+    answers: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor, together: int, width: int
+) -> tf.Tensor:
+    """Returns what a function answers to inputs, `[batch, width]`, `together` of them at a time.
+
+    The batch is filled up with zeros, so that the function sees one shape alone.
+    """
+    number = tf.shape(inputs)[0]
+    filled = tf.pad(inputs, [[0, -number % together], *[[0, 0]] * (len(inputs.shape) - 1)])
+    found = tf.map_fn(
+        answers, tf.reshape(filled, [-1, together, *inputs.shape[1:]]), parallel_iterations=1
+    )
+    return tf.reshape(found, [-1, width])[:number]
+
+
 class Directions(tf.Module):
     """A view of L2 norm 1: features along the directions in which a pool's inputs differ most.
 

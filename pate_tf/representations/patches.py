@@ -87,14 +87,9 @@ class PatchPart(encoder.Part):
 
     def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
-        number = tf.shape(inputs)[0]
-        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
-        answers = tf.map_fn(
-            self._answers_together,
-            tf.reshape(filled, [-1, TOGETHER, *inputs.shape[1:]]),
-            parallel_iterations=1,
+        return encoder.some_at_a_time(
+            self._answers_together, inputs, TOGETHER, GRID * GRID * FILTERS
         )
-        return tf.reshape(answers, [-1, GRID * GRID * FILTERS])[:number]
 
     def _answers_together(self, inputs: tf.Tensor) -> tf.Tensor:
         low, high = self._range

@@ -174,14 +174,8 @@ class WaveletPart(encoder.Part):
         return tf.nn.avg_pool2d(found, cells, cells, "SAME")
 
     def _features(self, inputs: tf.Tensor) -> tf.Tensor:
-        number = tf.shape(inputs)[0]
-        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
-        found = tf.map_fn(
-            self._in_cells,
-            tf.reshape(filled, [-1, TOGETHER, *inputs.shape[1:]]),
-            parallel_iterations=1,
-        )
-        return tf.reshape(found, [-1, self._scale.shape[0]])[:number]
+        width = self._scale.shape[0]
+        return encoder.some_at_a_time(self._in_cells, inputs, TOGETHER, width)
 
     def train(self, pool: Pool) -> None:
         """Finds deviations and directions from a pool's images."""

@@ -89,6 +89,8 @@ def test_rounds_are_planned_where_noise_is_faint_for_the_records():
     assert [one.num_rounds for one in planned.values()] == [1, 1, 8, 8]
     for epsilon, one in planned.items():
         assert 0.99 * epsilon < smallest_epsilon({one: 1}, DELTA)[0] <= epsilon
+    with pytest.raises(ValueError, match="num_rounds: expected rounds whose noise leaves labels"):
+        planned_sums(Target(epsilon=0.01, delta=DELTA, num_queries=1), 50_000, 10, (), 8)
     with pytest.raises(ValueError, match="num_rounds: expected"):
         GaussianResidualSums(1.0, 0)
 

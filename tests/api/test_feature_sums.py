@@ -464,6 +464,26 @@ def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run
         pate_tf.Student("linear_head", model="cnn").fit(data.pool, labels)
 
 
+@pytest.mark.parametrize("change", ["other labels", "other vectors", "fewer", "no file of arrays"])
+def test_rounds_are_refused_before_a_charge_where_vectors_are_not_those_summed(tmp_path, change):
+    sums = fitted(tmp_path / "run")
+    path = sums_folder(artifacts.RunDirectory(tmp_path / "run")) / "vectors.npz"
+    stored = artifacts.read_arrays(path)
+    if change == "other labels":
+        stored["labels"] = (stored["labels"] + 1) % 3
+    elif change == "other vectors":
+        stored["vectors"] = -stored["vectors"]
+    else:
+        stored["vectors"] = stored["vectors"][:-20]
+    artifacts.write_arrays(path, stored, private=True)
+    if change == "no file of arrays":
+        path.write_bytes(b"none")
+    with Labeller(sums, epsilon=50.0, delta=1e-5, num_rounds=3) as labeller:
+        with pytest.raises(ValueError, match="expected the vectors of their records"):
+            labeller.label(POOL)
+        assert labeller.spent().epsilon == 0.0
+
+
 def test_rounds_are_refused_where_no_vectors_of_records_are_stored(tmp_path):
     sums = fitted(tmp_path / "run", owners=np.arange(len(LABELS)) // 2)
     with (

@@ -344,3 +344,7 @@ def test_vectors_of_other_records_are_found_before_later_rounds_rest_on_them(run
     _one_more("vectors")(arrays)
     artifacts.write_arrays(path, arrays, private=True)
     assert "sums are those of the records" in violated(audit_run(run / "rounds", data=data))
+    path.write_bytes(b"none")
+    found = violated(audit_run(run / "rounds", data=data))
+    assert "sums are those of the records" in found
+    assert any(one.startswith("noise of the sums released") for one in found)
