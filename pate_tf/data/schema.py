@@ -324,7 +324,9 @@ def field_text(value: Any) -> str:
 # Schemas in TOML: read, and drafted from public records.
 
 
-MOST_CATEGORIES = 30  # that a draft lists; a column with more is left out
+MOST_CATEGORIES = 30  # that a draft lists; a column with more is text or left out
+TEXT_LINE = "text = 2048"  # features, as `text.NUM_FEATURES`
+WORDS_OF_TEXT = 4.0  # on average from which on a draft takes a column for text
 MOST_OF_OWNER = 20  # records that an owner has in the mean, for a draft to ask
 RARE = 0.5  # of its even share, below which a draft calls a class rare
 BELOW = "# `missing` lies below all values found, so that none is taken for it; keep it so"
@@ -487,11 +489,12 @@ def draft(
     }
     if not any(bodies.values()):
         raise ValueError(
-            "columns: expected numbers or few categories in one at least, got none; for texts "
-            "write a schema by hand: [columns.NAME] with text = 2048"
+            "columns: expected numbers, categories or texts in one at least, got none: no column "
+            "has values, or each has many different ones of few words; write a schema by hand, "
+            f"[columns.NAME] with {TEXT_LINE} for texts"
         )
     for name, body in bodies.items():
-        left_out = f"# left out: {name!r} has no number and too many values"
+        left_out = f"# left out: {name!r} has no number and too many values of few words"
         lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
         if owner is None and _may_be_owners(fields[name]):
             lines.append(
@@ -533,7 +536,11 @@ def _draft_column(fields: Sequence[str], *, may_be_numbers: bool) -> list[str]:
             first = datetime.date.fromordinal(int(low)).strftime(form) if has_gaps else None
             column = TableColumn(name="", low=low, high=high, missing=first, date=form)
             return [*_column_lines(column), *below]
-    if not found or len(found) > MOST_CATEGORIES:
+    if len(found) > MOST_CATEGORIES:
+        is_text = np.mean([len(one.split()) for one in found]) >= WORDS_OF_TEXT
+        about = ["# n-grams of words, hashed; delete the column if it names people or places"]
+        return [*about, TEXT_LINE] if is_text else []
+    if not found:
         return []
     listed = (*found, *([""] if has_gaps else []))
     return _column_lines(TableColumn(name="", categories=listed, other=True))
