@@ -656,13 +656,14 @@ def _labels_of_sums(
             nearest_centres(vectors[:, :-1], sums.centres[number]), values, deviation
         )
     )
-    with reporting.clock("working out labels of the pool"):
+    with reporting.clock_or_bar("working out labels of the pool") as progress:
         inferred = infer_from_sums(
             pool,
             noisy,
             plan.queries.seed,
             representation=plan.queries.representation,
             weights=weights if mechanism.num_rounds > 1 else None,
+            progress=progress,
         )
     labels = ReleasedLabels(
         query_indices=inferred.first.query_indices,

@@ -19,6 +19,7 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
 from pate_tf.queries.strategies import find_strategy
+from pate_tf.representations import Progress, hidden
 from pate_tf.representations.catalogue import pool_features, pool_features_by_name
 from pate_tf.representations.contrastive import student_features
 from pate_tf.representations.label_propagation import (
@@ -154,6 +155,7 @@ def infer_from_sums(
     *,
     representation: Named | None = None,
     weights: npt.NDArray[np.float64] | None = None,
+    progress: Progress = hidden,
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
 
@@ -167,6 +169,7 @@ def infer_from_sums(
         representation: by its name; None for the data set's default.
         weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
             are the labels, unless clusters are clear. None for one round.
+        progress: how the training of that network is shown.
     """
     modelled = None
     if weights is not None:
@@ -196,7 +199,7 @@ def infer_from_sums(
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
     try:
-        network, features = student_features(pool, first, seed)
+        network, features = student_features(pool, first, seed, progress=progress)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, named=first)
     second = first

@@ -324,11 +324,11 @@ PART = 5_000  # inputs whose features are in memory in double precision
 
 
 def student_features(
-    pool: Pool, labels: PoolLabels, seed: int
+    pool: Pool, labels: PoolLabels, seed: int, *, progress: Progress = hidden
 ) -> tuple[keras.Model, npt.NDArray[np.float32]]:
     """Returns a consistency student and its last hidden layer, `[num_inputs, num_features]`.
 
-    It learns from labels of public images that may be partly wrong.
+    It learns from labels of public images that may be partly wrong. `progress` shows its steps.
 
     Raises:
         TrainingDivergedError: if a loss or weight became NaN or infinite.
@@ -343,7 +343,8 @@ def student_features(
         # Another one than those that the features without labels come from.
         seed=derived_seeds(seed, NETWORKS + 1)[-1],
     )
-    student = defaults.train(config, labels, pool)
+    with progress(math.prod(training.epochs_of(STUDENT_STEPS)), "step") as advance:
+        student = defaults.train(config, labels, pool, callbacks=[_Advance(advance)])
     hidden = keras.Model(student.inputs, student.layers[-2].output)  # before the logits
     parts = range(0, len(pool), PART)
     features = (outputs(hidden, pool.inputs[at : at + PART]).astype(np.float32) for at in parts)
