@@ -442,8 +442,8 @@ class Data:
                 SENSITIVE.
             x_public: public inputs of the same shape. Their type is that of all inputs: images of
                 whole numbers within 0 to 255 become uint8, other images and all tables float32.
-            y_public: their labels, as far as known (-1 elsewhere), for evaluation alone. Default:
-                none, and nothing is evaluated.
+            y_public: their labels, as far as known (elsewhere -1; of names "" or None), for
+                evaluation alone. Default: none, and nothing is evaluated.
             num_classes: number of classes, at least 2.
             value_range: lowest and highest value of an input, from public knowledge; of tables also
                 one of each for every feature. Values outside are clipped, with a warning for public
@@ -534,7 +534,7 @@ class Data:
         samples = PublicExamples(
             dataset,
             checked(public, dataset, "x_public"),
-            None if y_public is None else numbered(y_public, dataset, "y_public"),
+            None if y_public is None else numbered(y_public, dataset, "y_public", may_lack=True),
         )
         records = PrivateExamples(
             dataset,
@@ -756,8 +756,12 @@ def _type_name(frame: Any, name: Any) -> str:
     return str(column.dtype if hasattr(column, "dtype") else column.type).lower()
 
 
-def numbered(labels: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[Any]:
+def numbered(
+    labels: npt.ArrayLike, dataset: Dataset, what: str, *, may_lack: bool = False
+) -> npt.NDArray[Any]:
     """Returns labels as the numbers of their classes, where they are names of these.
+
+    An empty name becomes -1, unknown, where labels `may_lack`.
 
     Raises:
         ValueError: if the data set names no classes, or a label is none. The message names no
@@ -772,8 +776,9 @@ def numbered(labels: npt.ArrayLike, dataset: Dataset, what: str) -> npt.NDArray[
             f"{what}: expected whole numbers from 0 to {dataset.num_classes - 1}, or "
             f"class_names= with names as labels, got an array of type {array.dtype}"
         )
-    found = [names.get(_text(one), -1) for one in array.ravel().tolist()]
-    if -1 in found:
+    known = {**names, "": -1} if may_lack else names
+    found = [known.get(_text(one)) for one in array.ravel().tolist()]
+    if None in found:
         raise ValueError(
             f"{what}: expected labels of the class_names {', '.join(dataset.class_names[:12])}, "
             f"got others"

@@ -180,6 +180,12 @@ def test_labels_may_be_names_of_classes():
     data = made(y_private=names[LABELS[:20]], y_public=names[LABELS[20:]], class_names=list("abcd"))
     assert data.private.labels.tolist() == LABELS[:20].tolist()
     assert data.held_out.labels.tolist() == LABELS[-6:].tolist()
+    for missing in ("", None):  # of public samples alone
+        named = [*names[LABELS[20:-1]], missing]
+        data = made(y_public=named, class_names=list("abcd"))
+        assert data.held_out.labels.tolist() == [*LABELS[-6:-1], -1]
+        with pytest.raises(ValueError, match="y_private: expected labels of the class_names"):
+            made(y_private=[*names[LABELS[:19]], missing], class_names=list("abcd"))
 
 
 def test_floats_are_served_as_floats():
