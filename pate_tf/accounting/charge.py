@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, ClassVar, TypeVar
 
@@ -190,13 +190,8 @@ class Cost:
         return {
             **fields,
             "charge": self.charge.to_dict(),
-            "before": charges_to_list(self.before),
+            "before": [{"charge": one.to_dict(), "number": each} for one, each in self.before],
         }
-
-
-def charges_to_list(charges: Iterable[tuple[Charge, int]]) -> list[dict[str, object]]:
-    """Returns charges and how often, as JSON values; `charges.charges_from_list` reads them."""
-    return [{"charge": charge.to_dict(), "number": number} for charge, number in charges]
 
 
 def rounded_up(value: float) -> str:

@@ -24,7 +24,7 @@ def charge_from_dict(fields: Mapping[str, Any]) -> Charge:
 
 
 def charges_from_list(listed: Iterable[Mapping[str, Any]]) -> tuple[tuple[Charge, int], ...]:
-    """Returns the charges that `charge.charges_to_list` described, and how often each.
+    """Returns the charges of `Cost.before` from what `Cost.to_dict` wrote, and how often each.
 
     Raises:
         ValueError: if one is no charge, or its number is below 1.

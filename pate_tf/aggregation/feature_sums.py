@@ -267,7 +267,7 @@ def release_sums(
         BudgetExceeded: if they don't fit; then nothing is charged or drawn.
         LedgerError: if the ledger can't be used.
     """
-    check_scales(mechanism)
+    check_scales(mechanism.noise_scales)
     if not isinstance(mechanism, ReleasesFeatureSums):
         raise lacking(mechanism, "sums of records", "sums")
     if (mechanism.num_rounds > 1) != (next_sums is not None):

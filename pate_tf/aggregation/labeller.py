@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -139,7 +139,11 @@ def cost_of_labels(
         unit: what is protected, "record" or "owner".
     """
     number = len(rows) if mechanism.charged_per_batch else num_distinct
-    charged = _charged(ledger, mechanism, number=number, rows=rows)
+    # A batch without labels that made its user ask for these is a part of what they tell. Of a
+    # mechanism that is charged once for a batch every batch counts, up to theirs.
+    charged: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
+    if any(one.charged_per_batch for one in ledger.charges):
+        charged += batches_before(ledger.history(), mechanism, last=max(rows, default=0))
     epsilon, _ = smallest_epsilon(charged, ledger.delta)
     return Cost(
         charge=mechanism,
@@ -147,34 +151,8 @@ def cost_of_labels(
         epsilon=epsilon,
         delta=ledger.delta,
         unit=unit,
-        before=before(charged, mechanism, number),
+        before=tuple((charged - Counter({mechanism: number})).items()),
     )
-
-
-def before(
-    charged: Mapping[Charge, int], mechanism: Charge, number: int
-) -> tuple[tuple[Charge, int], ...]:
-    """Returns what was charged besides `number` of a mechanism, as `Cost.before` has it."""
-    rest = Counter(charged) - Counter({mechanism: number})
-    return tuple(rest.items())
-
-
-def _charged(
-    ledger: Ledger, mechanism: Mechanism, *, number: int, rows: Sequence[int]
-) -> dict[Charge, int]:
-    """Returns what labels cost: their own charges, and whatever led to them.
-
-    A batch without labels that made its user ask for these is a part of what they tell. Of a
-    mechanism that is charged once for a batch every batch counts, up to theirs.
-
-    Args:
-        ledger: that was charged.
-        mechanism: what drew the labels.
-        number: how often it was charged for them.
-        rows: sequences of the rows that charged them.
-    """
-    own: Counter[Charge] = Counter({} if mechanism.charged_per_batch else {mechanism: number})
-    return own + batches_before(ledger.history(), mechanism, last=max(rows, default=0))
 
 
 QUERY_DIGEST_BYTES: Final = 16

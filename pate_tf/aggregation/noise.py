@@ -9,6 +9,7 @@ import abc
 import decimal
 import math
 import os
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import numpy as np
@@ -40,17 +41,18 @@ def check_drawable(mechanism: Mechanism) -> None:
             f"mechanism: expected one that draws noise, got {mechanism.name}: "
             f"{mechanism.lacks['draw']}"
         )
-    check_scales(mechanism)
+    check_scales(mechanism.noise_scales)
 
 
-def check_scales(mechanism: Mechanism) -> None:
-    """Checks that the scales of a mechanism's noise can be drawn exactly.
+def check_scales(scales: Mapping[str, float]) -> None:
+    """Checks that noise of scales in votes, by what they are called, can be drawn exactly.
 
     Raises:
         ValueError: if one is not from 2**-30 to 2**30.
     """
-    for name, scale in mechanism.noise_scales.items():
-        _check_scale(name, scale)
+    for name, scale in scales.items():
+        if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+            raise ValueError(f"{name}: expected a scale from 2**-30 to 2**30 votes, got {scale}")
 
 
 class NoiseSource(abc.ABC):
@@ -82,7 +84,7 @@ class NoiseSource(abc.ABC):
         Raises:
             ValueError: if sigma is not from 2**-30 to 2**30.
         """
-        _check_scale("sigma", sigma)
+        check_scales({"sigma": sigma})
         return int(self.gaussian_integers(sigma, 1)[0])
 
     def uniform_integers(self, bounds: IntArray) -> IntArray:
@@ -229,11 +231,6 @@ class SeededNoise(NoiseSource):
             accepted = self._generator.random(proposed.size) < np.exp(-((excess / scale) ** 2) / 2)
             drawn = np.concatenate([drawn, proposed[accepted]])
         return drawn[:size]
-
-
-def _check_scale(name: str, scale: float) -> None:
-    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
-        raise ValueError(f"{name}: expected a scale from 2**-30 to 2**30 votes, got {scale}")
 
 
 def _draw_with_opendp(maker: str, scale: float, size: int) -> IntArray:

@@ -56,6 +56,7 @@ from pate_tf.statement.privacy_statement import is_delta_large
 from pate_tf.teachers.voters import Voter
 
 Source = Voter | StoredSums  # of labels: teachers that vote, or feature sums of the records
+aggregation_of = functools.cache(VoteAggregation)  # each is traced once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,11 +76,6 @@ class ReleasePlan:
     reason: str | None = None
     description: str = ""
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
-
-    @property
-    def is_of_sums(self) -> bool:
-        """Whether feature sums are released, and no teacher is asked."""
-        return self.mechanism.releases_feature_sums
 
     def __str__(self) -> str:
         number, strategy = self.queries.num_queries, self.queries.strategy
@@ -385,7 +381,7 @@ def _plan_of_sums(
         list(sums.centres) if _has_classes(pool) else (),
         num_rounds,
     )
-    check_scales(mechanism)
+    check_scales(mechanism.noise_scales)
     sigma = mechanism.standard_deviation
     is_pure = mechanism.pure_epsilon is not None
     reason = (
@@ -534,7 +530,8 @@ def release_labels(
         LedgerError: if the ledger can't be used.
     """
     doubts = None
-    if plan.is_of_sums or find_strategy(plan.queries.strategy).uses_representation:
+    compares_inputs = find_strategy(plan.queries.strategy).uses_representation
+    if isinstance(teachers, StoredSums) or compares_inputs:
         with reporting.clock_or_bar("training the representation") as progress:
             doubts = catalogue.doubts(
                 pool, plan.queries.representation, plan.queries.seed, progress=progress
@@ -592,7 +589,7 @@ def _labels_of_votes(
             voter=voter,
             ledger=ledger,
             noise=noise,
-            noisy_winners=_aggregation(pool.dataset.num_classes).label,
+            noisy_winners=aggregation_of(pool.dataset.num_classes).label,
             num_classes=pool.dataset.num_classes,
             unit=teachers.unit,
         )
@@ -617,12 +614,6 @@ def _labels_of_votes(
             choosing=lambda: reporting.clock("choosing queries"),
         )
     return dataclasses.replace(labels, neighbours=neighbours_of(labels.queries), choice=plan.reason)
-
-
-@functools.cache
-def _aggregation(num_classes: int) -> VoteAggregation:
-    """Returns the counting graph, traced once."""
-    return VoteAggregation(num_classes)
 
 
 def _labels_of_sums(

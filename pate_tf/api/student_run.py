@@ -474,13 +474,15 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
         plan = plan_release(asked.labels, source, public.pool, delta=asked.budget.delta)
     if plan.description:
         reporting.note(plan.description)
-    config = complete(asked.settings, public.dataset, labels_whole_pool=plan.is_of_sums)
+    config = complete(
+        asked.settings, public.dataset, labels_whole_pool=plan.mechanism.releases_feature_sums
+    )
     if config.student == LINEAR_HEAD and not has_linear_model(plan, source):
         raise ValueError(
             "student linear_head: expected sums of features of single records, got "
             f"{plan.mechanism.name} for every {source.unit}; take another student"
         )
-    if asked.labels.strategy is None and not plan.is_of_sums:
+    if asked.labels.strategy is None and not plan.mechanism.releases_feature_sums:
         reporting.note(f"Queries: {plan.queries.strategy} (--query_strategy=auto).")
     if asked.settings.student == AUTO:
         reporting.note(f"Student: {config.student}, as recommended for {public.dataset.kind} data.")

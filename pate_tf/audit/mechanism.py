@@ -731,7 +731,7 @@ def audit_mechanism(
     validation.between(0, 1, delta=delta)
     check_mechanism(mechanism)
     if isinstance(mechanism, ReleasesFeatureSums):
-        check_scales(mechanism)
+        check_scales(mechanism.noise_scales)
     else:
         check_drawable(mechanism)
     if not 0.0 < seconds < math.inf:

@@ -35,12 +35,6 @@ def check_name(name: str) -> None:
         )
 
 
-def check_num_classes(num_classes: int) -> None:
-    """Raises ValueError unless there is at least one class."""
-    if num_classes < 1:
-        raise ValueError(f"num_classes: expected at least 1, got {num_classes}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
     """What is publicly known of a data set; nothing else knows a shape or a number of classes.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.dataset import Dataset, Examples, check_inputs, check_num_classes, checked_labels
-from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole_numbers
+from pate_tf.core.dataset import Dataset, Examples, check_inputs, checked_labels
+from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
 
 UNKNOWN = -1  # the sign of scikit-learn for "no label"
 
@@ -171,7 +171,7 @@ class PoolLabels:
     )
 
     def __post_init__(self) -> None:
-        check_num_classes(self.num_classes)
+        whole(num_classes=self.num_classes)
         labels = labels_array(self.labels, self.num_classes, "released labels")
         indices = whole_numbers(self.query_indices, "query indices")
         if labels.ndim != 1 or indices.shape != labels.shape:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pate_tf.core.dataset import Examples, check_num_classes, checked_labels
+from pate_tf.core.dataset import Examples, checked_labels
 from pate_tf.core.record_set import RecordSet
-from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole_numbers
+from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Votes:
     num_classes: int
 
     def __post_init__(self) -> None:
-        check_num_classes(self.num_classes)
+        whole(num_classes=self.num_classes)
         labels = labels_array(self.labels, self.num_classes, "votes")
         if labels.ndim != 2 or labels.shape[0] < 1:
             raise ValueError(

@@ -50,20 +50,19 @@ class Setting:
             if isinstance(value, str) and value not in self.choices:
                 raise ValueError(f"{name}: expected {_either(self.choices)}, got {value!r}")
             return
-        limits = self._limits()
-        if limits == "":
+        if {self.least, self.most, self.above, self.below} == {None}:
             return
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(float(value)) or not self._contains(float(value)):  # type: ignore[arg-type]
-            raise ValueError(f"{name}: expected {limits}, got {value!r}")
-
-    def _contains(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
+        fits = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
         )
+        if not fits:
+            raise ValueError(f"{name}: expected {self._limits()}, got {value!r}")
 
     def _limits(self) -> str:
         if self.least is not None and self.most is not None:

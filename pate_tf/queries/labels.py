@@ -98,7 +98,7 @@ class Labels:
                 object.__setattr__(self, name, frozen_view(checked))
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.released.labels)
 
     def __repr__(self) -> str:
         return f"Labels(<{len(self)} of {self.pool.dataset.name}, {self.cost.in_words()}>)"

@@ -17,7 +17,6 @@ from pate_tf.queries.strategies import (
     CHOICES,
     STRATEGIES,
     FloatArray,
-    Strategy,
     choices_help,
     find_strategy,
     simple,
@@ -157,10 +156,12 @@ def ask_in_rounds(
         # A pool may be sorted by class, and a round should have something of all.
         asked = asked[np.argsort(np.arange(len(asked)) % rounds, kind="stable")]
         released = _ask_with_students(config, pool, ask, asked, ends, choosing)
+    elif strategy.score is not None:
+        asked, released = _ask_by_scores(config, strategy.score, pool, ask, asked, ends, choosing)
     else:
-        asked, released = _ask_by_scores(config, strategy, pool, ask, asked, ends, choosing)
+        released = ask(asked)
     learnt: PoolLabels = released
-    if released.num_answered:
+    if released.num_answered and strategy.infer is not None:
         with choosing():
             learnt = strategy.infer(pool, released, config.seed, **features)
     return Labels(
@@ -174,22 +175,20 @@ def ask_in_rounds(
 
 def _ask_by_scores(
     config: QueryConfig,
-    strategy: Strategy,
+    score: Callable[[Pool, ReleasedLabels, int], FloatArray],
     pool: Pool,
     ask: Callable[..., ReleasedLabels],
     asked: IntArray,
     ends: list[int],
     choosing: Choosing,
 ) -> tuple[IntArray, ReleasedLabels]:
-    """Asks the first queries, then those of the lowest scores; an adaptive one asks no copies."""
-    if strategy.score is None:
-        return asked, ask(asked)
+    """Asks the first queries, then those of the lowest scores; never a copy of another."""
     copy_of = _first_copies(pool)
     asked = _filled_up(copy_of[asked], np.arange(len(pool)), copy_of, ends[0])
     released = ask(asked)
     for end in ends[1:]:
         with choosing():
-            scores = strategy.score(pool, released, config.seed)
+            scores = score(pool, released, config.seed)
         asked = _filled_up(asked, np.argsort(scores, kind="stable"), copy_of, end)
         released = ask(asked)
     return asked, released

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
@@ -231,7 +231,8 @@ class SavedModelEnsemble(Ensemble):
         if public:
             self.encoder_digest = artifacts.digest_arrays(one.numpy() for one in public)
 
-    def _votes(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Votes:
+    def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
+        """See `Voter.votes`."""
         none: IntArray = np.empty((self.num_teachers, 0), np.int64)
         labels = self._answers("votes", inputs, progress, none)
         return Votes(labels, self.dataset.num_classes)
@@ -258,7 +259,7 @@ class SavedModelEnsemble(Ensemble):
         **others: float,
     ) -> npt.NDArray[Any]:
         """Returns what a signature answers to the inputs: `none` where there are none."""
-        self._check_shape(inputs)
+        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
         constants = {other: tf.constant(value) for other, value in others.items()}
         answers = [none]
         for start in range(0, len(inputs), VOTING_BATCH):

@@ -249,14 +249,11 @@ class Ensemble(Voter):
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""
-        self._check_shape(inputs)
+        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
         return self._votes(inputs, progress)
 
     def _votes(self, inputs: npt.NDArray[Any], progress: Progress | None) -> Votes:
         raise NotImplementedError
-
-    def _check_shape(self, inputs: npt.NDArray[Any]) -> None:
-        validation.shape(["num_queries", *self.dataset.input_shape], queries=inputs)
 
 
 def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:

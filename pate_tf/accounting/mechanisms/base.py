@@ -288,19 +288,10 @@ class Answers:
         noisy_counts: what is released with the labels, int64 [num_queries, num_classes] in units of
             1 / LATTICE votes; those of withheld queries are not released. None if labels
             are released alone.
-
-    Raises:
-        ValueError: if labels and noisy counts differ in number.
     """
 
     labels: Sequence[int | None] = dataclasses.field(repr=False)
     noisy_counts: IntArray | None = dataclasses.field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.noisy_counts is not None and len(self.noisy_counts) != len(self.labels):
-            raise ValueError(
-                f"expected noisy counts of {len(self.labels)} queries, got {len(self.noisy_counts)}"
-            )
 
 
 Tail = Callable[[FloatArray], FloatArray]

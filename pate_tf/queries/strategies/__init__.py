@@ -25,12 +25,6 @@ from pate_tf.core.validation import IntArray
 FloatArray = npt.NDArray[np.float64]
 
 
-def as_released(pool: Pool, released: ReleasedLabels, seed: int) -> PoolLabels:
-    """Returns the released labels: nothing else follows from them."""
-    del pool, seed
-    return released
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
     """One way to choose queries.
@@ -43,8 +37,8 @@ class Strategy:
             int64 `[num_queries]`, distinct.
         score: from pool, labels so far and seed to float64 `[num_inputs]`: later rounds ask the
             lowest first. None where queries do not depend on answers: there is one round then.
-        infer: from pool, all released labels and seed to what a student learns from: those labels,
-            or others that follow from them without a query.
+        infer: from pool, all released labels and seed to what a student learns from: labels that
+            follow from those without a query. None where nothing else follows from them.
         rounds: default number.
         uses_representation: whether `choose` and `infer` also take `representation=`, the name of
             the features that they compare inputs by; None for the data set's default.
@@ -55,7 +49,7 @@ class Strategy:
     words: str
     choose: Callable[..., IntArray]
     score: Callable[[Pool, ReleasedLabels, int], FloatArray] | None = None
-    infer: Callable[..., PoolLabels] = as_released
+    infer: Callable[..., PoolLabels] | None = None
     rounds: int = 1
     uses_representation: bool = False
 
