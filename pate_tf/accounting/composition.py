@@ -25,6 +25,7 @@ from pate_tf.accounting.conversions import (
     betaln,
     check_moments,
     epsilon_from_alphas,
+    float_above,
     least,
 )
 from pate_tf.core import validation
@@ -311,14 +312,14 @@ def moments_epsilon(
     if used > Fraction(delta):
         return inf, None
     if not alphas.any():
-        return _rounded_up(added), None
+        return float_above(added), None
     if not used:
         return epsilon_from_alphas(alphas, moments, delta, conversion=conversion)
     left = float((Fraction(delta) - used) * (1 - Fraction(SAFETY_MARGIN)))
     if not left > 0.0:
         return inf, None
     epsilon, moment = epsilon_from_alphas(alphas, moments, left, conversion=conversion)
-    return nextafter(epsilon + _rounded_up(added), inf), moment
+    return nextafter(epsilon + float_above(added), inf), moment
 
 
 def closed_form_epsilon(charges: Charges, delta: float) -> float:
@@ -420,8 +421,3 @@ def to_dp_event(charges: Charges) -> Any:
             for charge, number in charges.items()
         ]
     )
-
-
-def _rounded_up(value: Fraction) -> float:
-    found = float(value)
-    return found if Fraction(found) >= value else nextafter(found, inf)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from math import exp, expm1, factorial, floor, inf, log, sqrt
+from fractions import Fraction
+from math import exp, expm1, factorial, floor, inf, log, nextafter, sqrt
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -152,6 +153,12 @@ def least(
             break
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def float_above(value: Fraction) -> float:
+    """Returns the least float that is not below a fraction."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else nextafter(nearest, inf)
 
 
 def check_moments(moments: ArrayLike) -> FloatArray:

@@ -214,10 +214,6 @@ class AssumedVotes:
         counts[: self.num_exceptions, 1] = self.num_teachers - self.num_teachers // 2
         return counts
 
-    def with_share_of_margin(self, share: float) -> AssumedVotes:
-        """Returns the same with teachers that agree less well."""
-        return dataclasses.replace(self, margin=self.margin * share)
-
     def in_words(self) -> str:
         """Returns the assumption as one sentence."""
         but = f" but {self.num_exceptions:,}" if self.num_exceptions else ""
@@ -364,7 +360,8 @@ def outlook(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> Ou
 
 def _outlooks(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> tuple[Outlook, ...]:
     return tuple(
-        outlook(mechanism, assumed.with_share_of_margin(share), num_queries) for share in MARGINS
+        outlook(mechanism, dataclasses.replace(assumed, margin=assumed.margin * share), num_queries)
+        for share in MARGINS
     )
 
 

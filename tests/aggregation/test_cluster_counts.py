@@ -96,7 +96,7 @@ def test_a_plan_is_affordable_and_takes_the_least_noise(epsilon):
 
     target = Target(epsilon=epsilon, delta=1e-5, num_queries=1)
     found = planned_sums(target, 60_000, 10, [10, 20, 30, 50, 100, 200, 400])
-    assert target.affords(found)
+    assert target.epsilon_of(found) <= target.epsilon
     if isinstance(found, LaplaceClusterCounts):
         assert found.pure_epsilon <= epsilon
         assert found.scale == pytest.approx(2.0 / epsilon, rel=1e-9)

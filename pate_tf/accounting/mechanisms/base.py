@@ -84,10 +84,6 @@ class Target:
             charges, delta=self.delta, num_teachers=self.num_changed_teachers
         )
 
-    def affords(self, charge: Charge) -> bool:
-        """Whether `num_queries` of a charge cost no more than epsilon."""
-        return self.epsilon_of(charge) <= self.epsilon
-
     def least_noise(
         self, of_scale: Callable[[float], Member], *, tolerance: float = TOLERANCE
     ) -> Member:
@@ -124,7 +120,7 @@ class Target:
         else:
             enough = too_little
         # The search ends on either side of where the target is met.
-        while not self.affords(of_scale(exp(enough))):
+        while not self.epsilon_of(of_scale(exp(enough))) <= self.epsilon:
             enough += max(tolerance / 2.0, 2.0 * _SMALLEST_STEP)
         return of_scale(exp(enough))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pate_tf.accounting.conversions import LATTICE, FloatArray, ndtr
 from pate_tf.accounting.mechanisms.base import (
@@ -49,15 +50,65 @@ SIGMA_THRESHOLD = Parameter(
 )
 
 
+@dataclass(frozen=True)
+class ThresholdNoisyMax(OutcomeLaw):
+    """A mechanism that asks `GaussianNoisyMax` where a number with noise reaches a threshold.
+
+    Both noises are discrete Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those
+    of a query that passed the test.
+
+    Attributes:
+        threshold: in votes.
+        sigma_threshold: standard deviation of the noise of the test, in votes.
+        sigma: standard deviation of the noise of the label, in votes.
+    """
+
+    threshold: float
+    sigma_threshold: float
+    sigma: float
+    withholds: ClassVar[bool] = True
+
+    @property
+    def answering(self) -> GaussianNoisyMax:
+        """The mechanism that chooses the label of a query that passed the test."""
+        return GaussianNoisyMax(self.sigma)
+
+    @property
+    def noise_scales(self) -> Mapping[str, float]:
+        """Both sigmas."""
+        return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
+
+    def drawn_passes(self, scores: IntArray, noise: NoiseSource) -> NDArray[np.bool_]:
+        """Draws which queries pass the test, [num_queries].
+
+        Args:
+            scores: what is compared, in units of 1 / LATTICE votes, [num_queries]. Sensitive.
+            noise: what everything random is drawn from.
+        """
+        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(scores))
+        threshold = math.ceil(fractions.Fraction(self.threshold) * LATTICE)
+        return np.asarray(scores + test >= threshold)
+
+    def test_alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
+        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns the tail of `answering`."""
+        return self.answering.pairwise_tail(gaps)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label of a query that passed the test."""
+        return self.answering.outcome_probabilities(counts)
+
+
 @register
 @dataclass(frozen=True)
-class ConfidentGaussianNoisyMax(Planned, DataDependent):
+class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
     """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
     Test and label are always charged, also where the label is withheld, because how many there
-    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1). Both noises are
-    discrete Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that
-    passed the test.
+    were is itself an output (Papernot et al. 2018, arXiv 1802.08908, Algorithm 1).
 
     >>> import pate_tf
     >>> mechanism = pate_tf.ConfidentGaussianNoisyMax(
@@ -72,13 +123,9 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
         sigma: standard deviation of the noise of the label, in votes.
     """
 
-    threshold: float
-    sigma_threshold: float
-    sigma: float
     name: ClassVar[str] = "confident_gaussian_noisy_max"
     parameters: ClassVar[tuple[Parameter, ...]] = (THRESHOLD, SIGMA_THRESHOLD, SIGMA)
     bounds: ClassVar[tuple[str, ...]] = GaussianNoisyMax.bounds
-    withholds: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {"calibration": "it has two scales and a threshold"}
     words: ClassVar[str] = (
         "A query is answered only if the largest number of votes, with Gaussian noise of standard "
@@ -109,16 +156,6 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
         return float(number @ (passes * self.outcome_probabilities(rows)[:, 0]))
 
     @property
-    def answering(self) -> GaussianNoisyMax:
-        """The mechanism that chooses the label of a query that passed the test."""
-        return GaussianNoisyMax(self.sigma)
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Both sigmas."""
-        return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
-
-    @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """Of the test, whose sensitivity is 1, and of the label."""
         return (self.sigma_threshold, *self.answering.noise_multipliers)
@@ -132,9 +169,7 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
     ) -> Answers:
         """Draws a label for each query, and withholds those whose test fails."""
         labels = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
-        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(counts))
-        threshold = math.ceil(fractions.Fraction(self.threshold) * LATTICE)
-        passes = counts.max(axis=1) * LATTICE + test >= threshold
+        passes = self.drawn_passes(counts.max(axis=1) * LATTICE, noise)
         return Answers(
             [label if passed else None for label, passed in zip(labels, passes, strict=True)]
         )
@@ -147,18 +182,10 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
         """Returns the cost of one test and one label, [num_moments]."""
         return self.test_alphas(moments) + self.answering.alphas(moments)
 
-    def test_alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
-        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
-
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy of tests and labels."""
         squared = number / self.sigma_threshold**2 + 2.0 * number / self.sigma**2
         return gaussian_epsilon(squared, delta)
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns the tail of `answering`."""
-        return self.answering.pairwise_tail(gaps)
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns that of `answering`."""
@@ -167,10 +194,6 @@ class ConfidentGaussianNoisyMax(Planned, DataDependent):
     def neighbour_laws(self, row: IntArray) -> NeighbourLaws:
         """Returns those of `answering`."""
         return self.answering.neighbour_laws(row)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label of a query that passed the test."""
-        return self.answering.outcome_probabilities(counts)
 
 
 # Gaussian noise on every count, asked only where a student is wrong: Interactive-GNMax.
@@ -203,7 +226,7 @@ LABEL_SHARE = Parameter(
 
 @register
 @dataclass(frozen=True)
-class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
+class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
     """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
 
     A query is tested first: does the largest n_j - N p_j, with noise, reach a threshold? n are the
@@ -212,8 +235,7 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     et al. 2018, arXiv 1802.08908, Algorithm 2). Where there is no student yet, p is the same for
     all classes. Of n queries drawn together at most floor(label_share n) get a label of their
     teachers, the first that pass; the test of every query is charged, and label_share of a label.
-    What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7). Noises are discrete
-    Gaussians as in `GaussianNoisyMax`. `outcome_probabilities` are those of a query that passed.
+    What that costs holds whatever p is (docs/proofs/theory.md, Proposition D7).
 
     >>> import pate_tf
     >>> mechanism = pate_tf.InteractiveGaussianNoisyMax(
@@ -230,9 +252,6 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
         label_share: in (0, 1].
     """
 
-    threshold: float
-    sigma_threshold: float
-    sigma: float
     student_confidence: float = 0.9
     label_share: float = 1.0
     name: ClassVar[str] = "interactive_gaussian_noisy_max"
@@ -240,7 +259,6 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
         *(THRESHOLD, SIGMA_THRESHOLD, SIGMA),
         *(STUDENT_CONFIDENCE, LABEL_SHARE),
     )
-    withholds: ClassVar[bool] = True
     lacks: ClassVar[Mapping[str, str]] = {
         "calibration": "it has two scales, a threshold and a share of labels",
         "bounds": "its answers depend on a student of earlier noisy labels, for which only the "
@@ -257,16 +275,6 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
         "Gaussian noise of standard deviation {sigma} votes is added to every class's number of "
         "votes. " + LARGEST_SUM
     )
-
-    @property
-    def answering(self) -> GaussianNoisyMax:
-        """The mechanism that chooses the label of a query that goes to the teachers."""
-        return GaussianNoisyMax(self.sigma)
-
-    @property
-    def noise_scales(self) -> Mapping[str, float]:
-        """Both sigmas."""
-        return {"sigma": self.sigma, "sigma_threshold": self.sigma_threshold}
 
     def draw(
         self,
@@ -309,9 +317,7 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
         winners = self.answering.draw(counts, noise, noisy_winners=noisy_winners).labels
         # In whole steps of the lattice: whatever rounding does to p, it does before any vote.
         expected = np.rint(predictions * (int(counts[0].sum()) * LATTICE)).astype(np.int64)
-        test = noise.gaussian_integers(self.sigma_threshold * LATTICE, len(counts))
-        threshold = math.ceil(fractions.Fraction(self.threshold) * LATTICE)
-        passes = (counts * LATTICE - expected).max(axis=1) + test >= threshold
+        passes = self.drawn_passes((counts * LATTICE - expected).max(axis=1), noise)
         # As it is typed: three tenths of ten are three, which a float is a 1e-17 short of.
         most = math.floor(fractions.Fraction(str(self.label_share)) * len(counts))
         asked = passes & (np.cumsum(passes) <= most)
@@ -327,19 +333,3 @@ class InteractiveGaussianNoisyMax(UsesStudentPredictions, OutcomeLaw):
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of one test and of label_share of a label, [num_moments]."""
         return self.test_alphas(moments) + self.label_share * self.answering.alphas(moments)
-
-    def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns the same with the noisy counts of a label in its place, [num_moments]."""
-        return self.test_alphas(moments) + self.label_share * self.answering.cost_cap(moments)
-
-    def test_alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns the cost l (l+1) / (2 sigma_threshold^2) of one test, [num_moments]."""
-        return moments * (moments + 1.0) / (2.0 * self.sigma_threshold**2)
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns the tail of `answering`."""
-        return self.answering.pairwise_tail(gaps)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label of a query that goes to the teachers."""
-        return self.answering.outcome_probabilities(counts)

@@ -371,16 +371,56 @@ def gaussian_epsilon(squared_distance: float, delta: float) -> float:
     return gaussian_dp_epsilon(sqrt(squared_distance), delta) + squared_distance / LATTICE
 
 
+@dataclass(frozen=True)
+class GaussianCounts(OfSigma, OutcomeLaw):
+    """A mechanism with Gaussian noise on every count: discrete, on multiples of 1 / LATTICE votes.
+
+    One vote of a query moves two counts by one, which is a sensitivity of sqrt(2). The Renyi
+    divergence between shifts by whole votes is at most the continuous one's (docs/proofs/theory.md,
+    Proposition D4). The noise lies between the continuous variable minus and plus one step in
+    stochastic order, so that a difference of two is below the continuous difference plus two steps:
+    `pairwise_tail` lowers gaps by two steps.
+
+    Attributes:
+        sigma: standard deviation of the noise on each count, in votes.
+    """
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """The law of the noise on one count, without its lattice."""
+        return GaussianNoise(self.sigma)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
+        return (self.sigma / sqrt(2.0),)
+
+    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
+        """Returns discrete Gaussian variables of scale sigma * LATTICE."""
+        drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
+        return drawn.reshape(num_queries, num_classes)
+
+    def alphas(self, moments: FloatArray) -> FloatArray:
+        """Returns l (l+1) / sigma^2, the cost of the noisy counts themselves, [num_moments]."""
+        return moments * (moments + 1.0) / self.sigma**2
+
+    def composed_epsilon(self, number: int, *, delta: float) -> float:
+        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
+        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
+
+    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
+        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
+        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
+
+    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
+        """Returns the law of the label alone, by quadrature of the continuous noise."""
+        return outcomes.additive_outcomes(counts, self.noise)
+
+
 @register
 @dataclass(frozen=True)
-class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
+class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
     """The class with most votes after Gaussian noise is added to every count.
-
-    The noise is a discrete Gaussian on multiples of 1 / LATTICE votes. Its Renyi divergence
-    between shifts by whole votes is at most the continuous one's, l (l+1) / sigma^2 per label
-    (docs/proofs/theory.md, Proposition D4). It lies between the continuous variable minus and plus
-    one step in stochastic order, so that a difference of two is below the continuous difference
-    plus two steps: `pairwise_tail` lowers gaps by two steps.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.GaussianNoisyMax(40.0)
@@ -389,7 +429,7 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
     1.17
 
     Attributes:
-        sigma: standard deviation of the noise, in votes.
+        sigma: standard deviation of the noise on each count, in votes.
     """
 
     name: ClassVar[str] = "gaussian_noisy_max"
@@ -399,42 +439,15 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
         "added. " + LARGEST_SUM
     )
 
-    @property
-    def noise(self) -> GaussianNoise:
-        """The law of the noise on one count, without its lattice."""
-        return GaussianNoise(self.sigma)
-
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """A label is read off counts of sensitivity sqrt(2) with noise on a lattice.
-
-        There the Renyi divergence is at most the continuous one's (docs/proofs/theory.md,
-        Proposition D4, a).
-        """
-        return (self.sigma / sqrt(2.0),)
-
-    def additive_noise(self, noise: NoiseSource, num_queries: int, num_classes: int) -> IntArray:
-        """Returns discrete Gaussian variables of scale sigma * LATTICE."""
-        drawn = noise.gaussian_integers(self.sigma * LATTICE, num_queries * num_classes)
-        return drawn.reshape(num_queries, num_classes)
-
     def cost_cap(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) / sigma^2, the cost of the noisy counts themselves, [num_moments]."""
-        return moments * (moments + 1.0) / self.sigma**2
+        """Returns the cost of the noisy counts themselves, [num_moments]."""
+        return super().alphas(moments)
 
     def alphas(self, moments: FloatArray) -> FloatArray:
         """Returns the cost of the worst counts (docs/proofs/worst_case.md, Theorem W6)."""
         grid = tuple(DEFAULT_MOMENTS.tolist())
         certified = gaussian_noisy_max_alphas(self.sigma, grid, 1.0 / LATTICE)
         return between_moments(moments, DEFAULT_MOMENTS, certified, self.cost_cap(moments))
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
-        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
-        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
 
     def bound(self, name: str, moments: FloatArray) -> Bound:
         """Returns the costs of arXiv 1802.08908, for q below 1; `two_sided` one vote away."""
@@ -447,10 +460,6 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
 
         reach = 1 if name == "two_sided" else 0
         return Bound(tail=self.pairwise_tail, reach=reach, cap=self.cost_cap(moments), costs=costs)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label, by quadrature of the continuous noise."""
-        return outcomes.additive_outcomes(counts, self.noise)
 
     def neighbour_laws(self, row: IntArray) -> outcomes.NeighbourLaws:
         """Returns the laws of continuous noise.
@@ -466,13 +475,12 @@ class GaussianNoisyMax(OfSigma, AdditiveNoisyMax, DataDependent):
 
 @register
 @dataclass(frozen=True)
-class GaussianHistogram(OfSigma, OutcomeLaw):
+class GaussianHistogram(GaussianCounts):
     """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
 
-    One vote of a query moves two counts by one: a Gaussian mechanism of sensitivity sqrt(2), on
-    multiples of 1 / LATTICE votes (docs/proofs/theory.md, Proposition D4). Several queries are
-    sqrt(2 num_queries) / sigma Gaussian differentially private. A label says which class is ahead;
-    the counts also say by how much, which a mean over nearest neighbours uses.
+    Several queries are sqrt(2 num_queries) / sigma Gaussian differentially private. A label says
+    which class is ahead; the counts also say by how much, which a mean over nearest neighbours
+    uses.
 
     >>> import pate_tf
     >>> mechanism = pate_tf.GaussianHistogram(40.0)
@@ -494,11 +502,6 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
         "added. All these sums are released, and the class with the largest one is the label."
     )
 
-    @property
-    def noise_multipliers(self) -> tuple[float, ...]:
-        """The counts have sensitivity sqrt(2); noise on a lattice costs no more."""
-        return (self.sigma / sqrt(2.0),)
-
     def draw(
         self,
         counts: IntArray,
@@ -506,23 +509,6 @@ class GaussianHistogram(OfSigma, OutcomeLaw):
         *,
         noisy_winners: NoisyWinners = largest_sums,
     ) -> Answers:
-        """Draws discrete Gaussian variables of scale sigma * LATTICE; all sums are released."""
-        drawn = noise.gaussian_integers(self.sigma * LATTICE, counts.size).reshape(counts.shape)
-        winners = noisy_winners(counts, drawn)
-        return Answers(winners.tolist(), counts * LATTICE + drawn)
-
-    def alphas(self, moments: FloatArray) -> FloatArray:
-        """Returns l (l+1) / sigma^2, [num_moments]."""
-        return moments * (moments + 1.0) / self.sigma**2
-
-    def composed_epsilon(self, number: int, *, delta: float) -> float:
-        """Returns the epsilon of Gaussian differential privacy, and the lattice's share."""
-        return gaussian_epsilon(2.0 * number / self.sigma**2, delta)
-
-    def pairwise_tail(self, gaps: FloatArray) -> FloatArray:
-        """Returns erfc(D / (2 sigma)) / 2 with D lowered by two lattice steps."""
-        return outcomes.gaussian_tail(gaps - 2.0 / LATTICE, self.sigma)
-
-    def outcome_probabilities(self, counts: IntArray) -> FloatArray:
-        """Returns the law of the label alone, by quadrature of the continuous noise."""
-        return outcomes.additive_outcomes(counts, GaussianNoise(self.sigma))
+        """Draws noise for every count; all sums are released."""
+        drawn = self.additive_noise(noise, *counts.shape)
+        return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)

@@ -20,6 +20,7 @@ import numpy as np
 from pate_tf.accounting.conversions import (
     LATTICE,
     FloatArray,
+    float_above,
     gaussian_dp_delta,
     least,
 )
@@ -364,9 +365,7 @@ class StabilityGate(Planned, Expected):
     @property
     def approximate(self) -> tuple[float, float]:
         """Epsilon of both steps, rounded up, and delta."""
-        total = Fraction(self.epsilon) + Fraction(self.selection_epsilon)
-        nearest = float(total)
-        return (nearest if Fraction(nearest) >= total else nextafter(nearest, inf), self.delta)
+        return float_above(Fraction(self.epsilon) + Fraction(self.selection_epsilon)), self.delta
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
