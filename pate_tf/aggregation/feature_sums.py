@@ -221,7 +221,7 @@ class ReleasedSums:
         values: int64 `[num_rounds * num_rows, num_classes]` in units of 1 / LATTICE, read-only: the
             rounds' tables below each other; one but for `GaussianResidualSums`.
         cost: data-independent.
-        ledger_rows: the row that was charged.
+        ledger_rows: the row that was charged; several only where a stopped run could not go on.
         secure_noise: False if the noise came from a seed; then nothing is private.
     """
 
@@ -231,10 +231,28 @@ class ReleasedSums:
     secure_noise: bool
 
 
-def sums_digest(mechanism: Mechanism) -> bytes:
-    """Returns what identifies the sums in the ledger of their ensemble, which has one table."""
-    text = canonical_json([mechanism.to_dict(), "sums of all records by class"])
-    return hashlib.blake2b(text.encode(), digest_size=QUERY_DIGEST_BYTES).digest()
+def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
+    """Returns what identifies the table of each round in the ledger of its ensemble."""
+    what: list[object] = [mechanism.to_dict(), "sums of all records by class"]
+    rounds = [what, *([*what, number] for number in range(1, mechanism.num_rounds))]
+    return [
+        hashlib.blake2b(canonical_json(one).encode(), digest_size=QUERY_DIGEST_BYTES).digest()
+        for one in rounds
+    ]
+
+
+def sums_in_ledger(
+    ledger: Ledger, mechanism: ReleasesFeatureSums
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the numbers that a ledger has of a mechanism, of all rounds or the first of them.
+
+    Second, the rows that charged them.
+    """
+    digests = sums_digests(mechanism)
+    answers = ledger.stored_answers(digests)
+    stored = [answers[one] for one in digests if one in answers]
+    numbers = tuple(number for one in stored for number in one.noisy_counts or ())
+    return numbers, tuple(sorted({one.debit for one in stored}))
 
 
 def release_sums(
@@ -249,8 +267,9 @@ def release_sums(
     """Charges the sums of an ensemble's records, draws noise, and returns both together.
 
     Guarantees, under those of `Ledger`. They are charged durably before noise is drawn, once for
-    each amount of noise; all rounds together. Nothing is released before all rounds are stored. A
-    crash after the debit loses budget, never privacy.
+    each amount of noise and number of rounds; all rounds together. Each round is stored durably
+    before the next one begins, and nothing is released before all are. A run that was stopped goes
+    on under its debit: stored rounds are taken as they are, missing ones are drawn.
 
     Args:
         sums: of the ensemble's records, each of which adds a length of at most 1.
@@ -275,27 +294,30 @@ def release_sums(
             f"num_rounds: expected `next_sums` with several rounds and with them alone, got "
             f"{mechanism.num_rounds} rounds"
         )
-    digest = sums_digest(mechanism)
+    digests, shape = sums_digests(mechanism), (-1, *sums.values.shape)
     with ledger.exclusive():
-        if digest not in ledger.stored_answers([digest]):
-            ledger.check_affordable(mechanism, 1)
-            check_owners(ledger, mechanism, 1, unit=unit)
-            fault_point("before_debit")
-            debit = ledger.debit(mechanism, [digest], secure_noise=noise.is_secure)
-            noisy = mechanism.draw_sums(sums.values, noise)[None]
-            while next_sums is not None and len(noisy) < mechanism.num_rounds:
-                drawn = mechanism.draw_sums(next_sums(noisy), noise)
+        noisy = np.array(sums_in_ledger(ledger, mechanism)[0], np.int64).reshape(shape)
+        if len(noisy) < mechanism.num_rounds:
+            debit = ledger.open_debit(digests, secure_noise=noise.is_secure)
+            if debit is None:
+                ledger.check_affordable(mechanism, 1)
+                check_owners(ledger, mechanism, 1, unit=unit)
+                fault_point("before_debit")
+                debit = ledger.debit(mechanism, digests, secure_noise=noise.is_secure)
+            for digest in digests[len(noisy) :]:
+                exact = sums.values if next_sums is None or not len(noisy) else next_sums(noisy)
+                drawn = mechanism.draw_sums(exact, noise)
+                fault_point("noise_drawn")
+                # Until it is stored, a draw is in the memory of this process alone, which has the
+                # ledger for itself; and whether it gets stored does not depend on what was drawn.
+                # So one that a crash takes may be drawn anew for the same debit.
+                commonest = int(drawn[-1].argmax())  # in round 1, of noisy numbers of records
+                ledger.store_answers(debit, [digest], [commonest], drawn.reshape(1, -1))
                 noisy = np.concatenate([noisy, drawn[None]])
-            fault_point("noise_drawn")
-            commonest = int(noisy[0, -1].argmax())  # of noisy numbers of records
-            ledger.store_answers(debit, [digest], [commonest], noisy.reshape(1, -1))
-        answer = ledger.stored_answers([digest])[digest]
-    rows = (answer.debit,)
+        _, rows = sums_in_ledger(ledger, mechanism)
     return ReleasedSums(
-        values=frozen_view(
-            np.array(answer.noisy_counts, np.int64).reshape(-1, sums.values.shape[1])
-        ),
-        cost=cost_of_labels(ledger, mechanism, num_distinct=1, rows=rows, unit=unit),
+        values=frozen_view(noisy.reshape(-1, shape[-1])),
+        cost=cost_of_labels(ledger, mechanism, num_distinct=len(rows), rows=rows, unit=unit),
         ledger_rows=rows,
         secure_noise=ledger.is_secure,
     )

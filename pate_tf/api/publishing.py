@@ -10,7 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
-from pate_tf.aggregation.feature_sums import sums_digest
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.aggregation.feature_sums import sums_in_ledger
 from pate_tf.aggregation.labeller import cost_of_labels, query_digests
 from pate_tf.api.feature_sums import StoredSums
 from pate_tf.api.labelling import Source, check_teachers
@@ -175,8 +176,9 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
     """
     released = labels.released
     mechanism = mechanism_from_dict(released.cost.charge.to_dict())
-    if mechanism.releases_feature_sums:
-        num_distinct, rows = 1, _check_sums(released, mechanism, ledger)
+    if isinstance(mechanism, ReleasesFeatureSums):
+        rows = _check_sums(released, mechanism, ledger)
+        num_distinct = len(rows)  # each of which charged all sums
     else:
         num_distinct, rows = _check_answers(labels, mechanism, ledger)
     expected = cost_of_labels(
@@ -195,19 +197,19 @@ def check_charged(labels: Labels, ledger: Ledger) -> None:
         )
 
 
-def _check_sums(released: ReleasedLabels, mechanism: Mechanism, ledger: Ledger) -> tuple[int, ...]:
-    """Returns the ledger row of noisy sums, if the ledger has them.
+def _check_sums(
+    released: ReleasedLabels, mechanism: ReleasesFeatureSums, ledger: Ledger
+) -> tuple[int, ...]:
+    """Returns the ledger rows of noisy sums, if the ledger has them.
 
     That the labels follow from these is sealed; to work them out again would take minutes.
     """
-    digest = sums_digest(mechanism)
     with ledger.exclusive():
-        answer = ledger.stored_answers([digest]).get(digest)
+        numbers, rows = sums_in_ledger(ledger, mechanism)
     sums = released.noisy_sums
-    given = None if sums is None else tuple(sums.ravel().tolist())
-    if answer is None or given != answer.noisy_counts or released.ledger_rows != (answer.debit,):
+    if sums is None or (tuple(sums.ravel().tolist()), released.ledger_rows) != (numbers, rows):
         raise ValueError(NOT_CHARGED)
-    return (answer.debit,)
+    return rows
 
 
 def _check_answers(

@@ -823,7 +823,7 @@ def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
 
 
 def _noise_of_sums(run: Run, stored: Any, tables: Mapping[int | None, IntArray]) -> Iterator[Check]:
-    from pate_tf.aggregation.feature_sums import sums_digest
+    from pate_tf.aggregation.feature_sums import sums_in_ledger
 
     if not (run.sensitive / "ledger.sqlite3").exists():
         return
@@ -834,12 +834,11 @@ def _noise_of_sums(run: Run, stored: Any, tables: Mapping[int | None, IntArray])
             mechanism: Any = charge_of(row)[0]
             if not getattr(mechanism, "releases_feature_sums", False):
                 continue
-            digest = sums_digest(mechanism)
-            answer = ledger.stored_answers([digest]).get(digest)
-            if answer is None or answer.noisy_counts is None:
+            numbers, _ = sums_in_ledger(ledger, mechanism)
+            if not numbers:
                 continue
             table = tables[mechanism.num_clusters]
-            drawn = np.array(answer.noisy_counts).reshape(-1, *table.shape)
+            drawn = np.array(numbers).reshape(-1, *table.shape)
             yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn[0].tolist())
             claimed, exact = mechanism.standard_deviation, [table]
             try:
@@ -880,11 +879,7 @@ def _label_checks(run: Run) -> Iterator[Check]:
         with Ledger.read(run.sensitive) as ledger:
             batches = list(stored_counts(ledger))
             answers = _answers_by_debit(ledger)
-            sums = [
-                one.noisy_counts
-                for one in ledger.stored_answers(_sums_digests(ledger)).values()
-                if one.noisy_counts is not None
-            ]
+            sums = _released_sums(ledger)
     except LedgerError as error:
         yield Check(
             name="votes behind labels",
@@ -959,11 +954,13 @@ def _votes_check(run: Run, batches: Sequence[Any]) -> Iterator[Check]:
     )
 
 
-def _sums_digests(ledger: Ledger) -> list[bytes]:
-    from pate_tf.aggregation.feature_sums import sums_digest
+def _released_sums(ledger: Ledger) -> list[tuple[int, ...]]:
+    """Returns the numbers of each release of sums, of all its rounds."""
+    from pate_tf.aggregation.feature_sums import sums_in_ledger
 
     charges: list[Any] = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]
-    return [sums_digest(one) for one in charges if getattr(one, "releases_feature_sums", False)]
+    of_sums = [one for one in charges if getattr(one, "releases_feature_sums", False)]
+    return [sums_in_ledger(ledger, one)[0] for one in of_sums]
 
 
 def _released_labels(

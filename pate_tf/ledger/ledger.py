@@ -438,7 +438,7 @@ class Ledger(Store):
             "charge": charge.to_dict(),
             "number": number,
             "num_queries": len(queries),
-            "queries_digest": hashlib.sha256(b"".join(queries)).hexdigest(),
+            "queries_digest": _digest_of(queries),
             "secure_noise": secure_noise,
             "past": was_released,
             "epsilon_before": before,
@@ -446,6 +446,32 @@ class Ledger(Store):
             "delta": self.delta,
         }
         return self.write("debit", details).sequence
+
+    def open_debit(self, queries: Sequence[bytes], *, secure_noise: bool) -> int | None:
+        """Returns the sequence of the debit that charged queries; None if they are to be charged.
+
+        For what a run that was stopped did not answer; call it inside `exclusive`, where no other
+        process can be answering. It is the caller's that nothing drawn for these queries, and not
+        stored, left the process that was stopped. Not found are a debit of unpredictable noise
+        where this run's is predictable, and one from before a reset was acknowledged, under which
+        another copy of the ledger may have drawn.
+
+        Args:
+            queries: all that the debit is to have charged, in its order.
+            secure_noise: as of `debit`.
+        """
+        found = None
+        for row in self.history():
+            details = row.details
+            if row.kind == "acknowledged":
+                found = None
+            elif (
+                row.kind == "debit"
+                and details["queries_digest"] == _digest_of(queries)
+                and (secure_noise or not details["secure_noise"])
+            ):
+                found = row.sequence
+        return found
 
     def plan_release(self, planned: PlannedRelease) -> None:
         """Fixes how the data-dependent cost is released; call it inside `exclusive`.
@@ -506,6 +532,10 @@ class Ledger(Store):
         """
         with self.transaction():
             self.append_answers(debit, queries, labels, noisy_counts)
+
+
+def _digest_of(queries: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(queries)).hexdigest()
 
 
 # What several ledgers cost together; one is the simplest case.

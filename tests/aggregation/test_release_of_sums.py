@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import pathlib
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +27,8 @@ from pate_tf.aggregation.feature_sums import (
     release_sums,
     residual_sums,
     sums_by_class,
+    sums_digests,
+    sums_in_ledger,
     vector_steps,
     weights_of_rounds,
 )
@@ -202,7 +205,7 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
 
 
 def opened(folder, **terms):
-    return Ledger.open(folder, ensemble_digest="ab" * 32, delta=DELTA, **terms)
+    return Ledger.open(folder, **{"ensemble_digest": "ab" * 32, "delta": DELTA, **terms})
 
 
 def release(ledger, mechanism=MECHANISM, sums=SUMS, noise=None):
@@ -239,39 +242,143 @@ def test_it_is_charged_before_it_is_drawn(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             release(ledger, noise=Refusing())
         assert ledger.charges == {MECHANISM: 1}
-        release(ledger)  # nothing was released, so it is charged again
-        assert ledger.charges == {MECHANISM: 2}
+        release(ledger)  # under the same debit: nothing of it was seen
+        assert ledger.charges == {MECHANISM: 1}
+
+
+IN_ROUNDS = GaussianResidualSums(40.0, 4)
+
+
+def kill_in_round(number, point):
+    """What follows noisy sums, until a process dies in a round."""
+
+    def following(earlier):
+        if len(earlier) == number:
+            os.environ["PATE_TF_FAULT_POINT"] = point
+        return SUMS.values + len(earlier) * LATTICE
+
+    return following
+
+
+def released_in_rounds(ledger, next_sums, mechanism=IN_ROUNDS, noise=None):
+    return release_sums(
+        SUMS,
+        mechanism,
+        ledger=ledger,
+        noise=noise or SystemNoise(),
+        unit="record",
+        next_sums=next_sums,
+    )
+
+
+def stopped(folder, program, **variables):
+    """Runs a program on the ledger of a folder until it is killed."""
+    start = "import pathlib, sys\nimport test_release_of_sums as sums\n"
+    start += "ledger = sums.opened(pathlib.Path(sys.argv[1]))\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", start + program, str(folder)],
+        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=pathlib.Path(__file__).parent,
+        check=False,
+        timeout=300,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+def stored_tables(ledger, mechanism=IN_ROUNDS):
+    numbers, rows = sums_in_ledger(ledger, mechanism)
+    assert len(rows) <= 1
+    return np.array(numbers, np.int64).reshape(-1, *SUMS.values.shape)
 
 
 @pytest.mark.parametrize(
-    ("point", "charged", "again"),
-    [
-        ("before_debit", 0, 1),
-        ("debit_committed", 1, 2),
-        ("noise_drawn", 1, 2),
-        ("answers_committed", 1, 1),
-    ],
+    ("point", "charged"),
+    [("before_debit", 0), ("debit_committed", 1), ("noise_drawn", 1), ("answers_committed", 1)],
 )
-def test_killed_at_every_step_of_a_release(tmp_path, point, charged, again):
+def test_killed_at_every_step_of_a_release(tmp_path, point, charged):
     with opened(tmp_path):
         pass
-    program = (
-        "import pathlib, sys\n"
-        "import test_release_of_sums as sums\n"
-        "sums.release(sums.opened(pathlib.Path(sys.argv[1])))\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "PATE_TF_FAULT_POINT": point},
-        cwd=pathlib.Path(__file__).parent,
-        check=False,
-        timeout=120,
-    )
-    assert ended.returncode == -signal.SIGKILL
+    stopped(tmp_path, "sums.release(ledger)", PATE_TF_FAULT_POINT=point)
     with opened(tmp_path) as ledger:
         assert ledger.charges[MECHANISM] == charged
         release(ledger)
-        assert ledger.charges[MECHANISM] == again
+        assert ledger.charges[MECHANISM] == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "number", "stored"),
+    [
+        ("noise_drawn", 1, 1),
+        ("noise_drawn", 3, 3),
+        ("answers_written", 2, 2),
+        ("answers_committed", 2, 3),
+        ("answers_committed", 3, 4),
+    ],
+)
+def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, number, stored):
+    with opened(tmp_path):
+        pass
+    stopped(tmp_path, f"sums.released_in_rounds(ledger, sums.kill_in_round({number}, {point!r}))")
+    with opened(tmp_path) as ledger:
+        before, asked = stored_tables(ledger), []
+
+        def following(earlier):
+            asked.append(earlier.copy())
+            return SUMS.values + len(earlier) * LATTICE
+
+        found = released_in_rounds(ledger, following)
+        after = found.values.reshape(-1, *SUMS.values.shape)
+        assert ledger.charges == {IN_ROUNDS: 1} and len(before) == stored
+        assert [len(one) for one in asked] == list(range(stored, 4))
+        assert (after[:stored] == before).all() and (after == stored_tables(ledger)).all()
+        exact = SUMS.values + LATTICE * np.arange(4)[:, None, None]
+        assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # of each round, its own sums
+        assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
+        # What was asked otherwise is charged for itself.
+        for other in (GaussianResidualSums(40.0, 3), GaussianResidualSums(41.0, 4)):
+            released_in_rounds(ledger, following, other)
+            assert ledger.charges[other] == 1
+
+
+def test_an_open_debit_is_of_no_use_to_predictable_noise_or_after_a_reset(tmp_path):
+    def interrupted(earlier):
+        raise KeyboardInterrupt
+
+    def following(earlier):
+        return SUMS.values
+
+    with opened(tmp_path / "one") as ledger:
+        with pytest.raises(KeyboardInterrupt):
+            released_in_rounds(ledger, interrupted)
+        found = released_in_rounds(ledger, following, noise=SeededNoise(1))
+        assert ledger.charges == {IN_ROUNDS: 2} and not found.secure_noise
+        assert len(found.ledger_rows) == 2
+        assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 2}, DELTA)[0]
+    with (
+        opened(tmp_path / "two", ensemble_digest="cd" * 32) as ledger,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        released_in_rounds(ledger, interrupted)
+    shutil.copytree(tmp_path / "two", tmp_path / "copy")
+    with opened(tmp_path / "two", ensemble_digest="cd" * 32) as ledger:
+        released_in_rounds(ledger, following)
+    shutil.rmtree(tmp_path / "two")
+    shutil.copytree(tmp_path / "copy", tmp_path / "two")
+    with pytest.raises(LedgerError):
+        opened(tmp_path / "two", ensemble_digest="cd" * 32)
+    with opened(tmp_path / "two", ensemble_digest="cd" * 32, acknowledge_reset=True) as ledger:
+        released_in_rounds(ledger, following)
+        assert ledger.charges == {IN_ROUNDS: 2}
+
+
+def test_rounds_of_a_ledger_that_has_them_in_one_answer_are_released_from_it(tmp_path):
+    digest, noisy = sums_digests(IN_ROUNDS)[0], np.arange(48).reshape(1, -1)
+    with opened(tmp_path) as ledger:
+        with ledger.exclusive():
+            debit = ledger.debit(IN_ROUNDS, [digest], secure_noise=True)
+            ledger.store_answers(debit, [digest], [0], noisy)
+        found = released_in_rounds(ledger, kill_in_round(0, ""))
+        assert (found.values == noisy.reshape(16, 3)).all() and found.ledger_rows == (debit,)
 
 
 def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
@@ -298,8 +405,9 @@ def test_seeded_noise_marks_the_ledger_for_good(tmp_path):
 
 
 def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
-    with opened(tmp_path) as ledger:
-        release(ledger)
+    with opened(tmp_path):
+        pass
+    stopped(tmp_path, "sums.released_in_rounds(ledger, sums.kill_in_round(1, 'noise_drawn'))")
     with contextlib.closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
         for (name,) in connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -308,7 +416,7 @@ def test_sums_that_were_changed_in_the_ledger_are_not_released(tmp_path):
         changed = connection.execute("UPDATE answers SET noisy_counts = zeroblob(96)").rowcount
         connection.commit()
     assert changed == 1
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match=r"answers of row 3 were changed$"):
         opened(tmp_path)
 
 
