@@ -239,6 +239,20 @@ class NoisySums:
         """Number of records, at least 1."""
         return max(float(self.num_of_class.sum()), 1.0)
 
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of a value from what an endless pool would make it.
+
+        Of the noise, and of which records and which inputs of the pool happened to be drawn. What
+        all classes have in common is left out: it changes no label.
+        """
+        number, spread = self.num_records, float(np.square(self.vectors, dtype=np.float64).mean())
+        shares = self.num_of_class / number
+        drawn = (
+            number * (1.0 + number / len(self.vectors)) * spread * (shares * (1 - shares)).mean()
+        )
+        return float(np.sqrt(self.noise**2 + drawn))
+
     def misfit(self, labels: IntArray) -> float:
         """Returns minus the logarithm of the density of the values, given labels of the pool.
 
@@ -247,7 +261,7 @@ class NoisySums:
         one_hot = np.eye(self.values.shape[1], dtype=self.vectors.dtype)[labels]
         by_class = (self.vectors.T @ one_hot).astype(np.float64)
         expected = by_class * (self.num_records / len(self.vectors))
-        return float(0.5 * np.square((self.values - expected) / self.noise).sum())
+        return float(0.5 * np.square((self.values - expected) / self.deviation).sum())
 
 
 def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
@@ -264,7 +278,7 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
     known, values = sums.vectors, sums.values
     if sums.is_constant:
         known, values = known[:, :-1], values[:-1]
-    num_records, noise = sums.num_records, sums.noise
+    num_records, noise = sums.num_records, sums.deviation
     shares = sums.num_of_class / num_records
     beyond = values - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
 

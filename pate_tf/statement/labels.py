@@ -481,7 +481,8 @@ class LabelsStatement(PrivacyStatement):
             always(everything, self.epsilon_ensemble, self.delta),
         ]
         if self.epsilon_all_ensembles is not None:
-            counted = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledgers)"
+            plural = "" if self.num_ledgers == 1 else "s"
+            counted = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
             covers = (
                 "everything that ensembles of the same private records released up to here, as far "
                 f"as known on this machine{counted}"

@@ -520,6 +520,6 @@ def test_records_and_owners_have_no_total(tmp_path):
         folder = pate_tf.publish(student, tmp_path / f"published {len(pages)}").folder
         assert any("protect owners where" in str(one.message) for one in told) == bool(pages)
         pages.append((folder / "privacy_statement.md").read_text())
-    assert "(1 ledgers)" in pages[0]
+    assert "(1 ledger)" in pages[0]
     assert "1 of 2 ledgers of the same private records protect single records" in pages[1]
     assert "as far as known on this machine" not in pages[1]

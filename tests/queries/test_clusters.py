@@ -211,7 +211,7 @@ def test_labels_without_noise_are_learnt_from_together_once(charge, number, ways
         propagation, "propagate_labels", noted("graph", propagation.propagate_labels)
     )
     view = catalogue.pool_features(POOL, None, 1)[0]
-    monkeypatch.setattr(propagation, "student_features", lambda *_: (None, view))
+    monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, view))
     labels = PUBLIC.labels[: len(POOL)]
     asked = clusters.choose_of_dense_clusters(POOL, 40, seed=1)
     cost = Cost(charge=charge, number=number, epsilon=1.0, delta=1e-5)
@@ -244,7 +244,7 @@ def test_counts_are_learnt_from_by_both_kinds_of_features(monkeypatch):
     asked = clusters.choose(POOL, 60, seed=1)
     counts = 100 * np.eye(10)[labels[asked]] + np.random.default_rng(0).normal(0, 40, (60, 10))
     misled = np.random.default_rng(1).normal(size=(len(POOL), 8)).astype(np.float32)
-    monkeypatch.setattr(propagation, "student_features", lambda *_: (None, misled))
+    monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, misled))
     released = histogram(counts, asked)
     scale = released.cost.charge.noise_scales["sigma"] * LATTICE
     first = catalogue.pool_features_by_name(POOL, None, 1)

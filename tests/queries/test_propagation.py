@@ -39,7 +39,7 @@ def problem(monkeypatch):
             propagation, "pool_features_by_name", lambda *_args, **_more: ((pool[2],),)
         )
         seen = pool[2][:, :10]
-        monkeypatch.setattr(propagation, "student_features", lambda *_: (None, seen))
+        monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: (None, seen))
         medoids = dataclasses.replace(
             find_strategy("medoids"), choose=lambda *_args, **_more: np.arange(0, NUM_INPUTS, 3)
         )
@@ -121,15 +121,16 @@ def test_misfit_is_minus_the_logarithm_of_a_density():
     assert of(vectors, exact, 2.0).misfit(labels) == pytest.approx(0.0, abs=1e-8)
     off = exact.copy()
     off[1, 2] += 6.0
-    assert of(vectors, off, 2.0).misfit(labels) == pytest.approx(4.5)
+    known = of(vectors, off, 2.0)
+    assert known.misfit(labels) == pytest.approx(0.5 * (6.0 / known.deviation) ** 2)
 
 
 def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkeypatch):
-    def diverged(*_):
+    def diverged(*_, **_more):
         raise TrainingDivergedError("loss")
 
     class Diverges:
-        def __call__(self, *_):
+        def __call__(self, *_, **_more):
             diverged()
 
     _, once, _, known = problem(lambda group, _: group)

@@ -193,7 +193,9 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     """A twin in function space: sums are means of the probabilities of all inputs, and noise."""
     _, pool, vectors, sums = sums_problem(seed)
     sums = sums + np.random.default_rng(seed).normal(0.0, noise, sums.shape)
-    found = regression.regress_sums([alone(pool)], of(vectors, sums, noise))
+    noisy = of(vectors, sums, noise)
+    found = regression.regress_sums([alone(pool)], noisy)
+    noise = noisy.deviation
     rows = regression.standardised(pool).astype(np.float64)
     numbers = np.maximum(sums[-1] / vectors[0, -1], 0.0)
     shares = numbers / numbers.sum()
@@ -214,6 +216,19 @@ def test_probabilities_by_sums_are_those_of_a_gaussian_process(seed, noise):
     across = (best * noise / unit) ** 2 * kernel @ weights.T
     slow = shares + across @ np.linalg.solve(covariance(best), residuals)
     np.testing.assert_allclose(found.means, slow, rtol=1e-3, atol=1e-4)
+
+
+def test_sums_scatter_by_noise_and_by_which_inputs_were_drawn():
+    """Of many pools and records, values lie as far from what the pool's truth makes them."""
+    found, said = [], []
+    for seed in range(60):
+        truth, pool, vectors, sums = sums_problem(seed)
+        noisy = of(vectors, sums + np.random.default_rng(seed).normal(0.0, 2.0, sums.shape), 2.0)
+        expected = noisy.vectors.T @ np.eye(3)[truth] * (noisy.num_records / len(pool))
+        found.append(np.square(noisy.values - expected)[:-1].mean())
+        said.append(noisy.deviation**2)
+    assert 0.5 < np.mean(found) / np.mean(said) < 2.0  # 60 pools: chance moves it by a tenth
+    assert np.mean(found) > 2.0 * 2.0**2  # noise alone is not half of it
 
 
 @pytest.mark.parametrize("shares", [(1 / 3, 1 / 3, 1 / 3), (0.9, 0.07, 0.03)])
