@@ -175,14 +175,12 @@ class Cost:
 
     def in_words(self) -> str:
         """Returns the cost as one line; epsilon is rounded up."""
+        earlier = ", ".join(charge.several(number) for charge, number in self.before)
         return (
             f"epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} for every {self.unit}, "
-            f"whatever the data: {self.charge.several(self.number)}{self._before_in_words()}"
+            f"whatever the data: {self.charge.several(self.number)}"
+            f"{', after ' if earlier else ''}{earlier}"
         )
-
-    def _before_in_words(self) -> str:
-        earlier = ", ".join(charge.several(number) for charge, number in self.before)
-        return f", after {earlier}" if earlier else ""
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields."""

@@ -431,7 +431,8 @@ def _line(row: LedgerRow) -> str:
             past = "; by a row that is gone, or of another ledger"
         else:
             past = "; was released before it was recorded" if details.get("past") else ""
-        text = f"charged {charge.several(number)}{past}{_epsilons(details)}{_seeded(details)}"
+        seeded = "" if details.get("secure_noise", True) else "; SEEDED NOISE, NOT PRIVATE"
+        text = f"charged {charge.several(number)}{past}{_epsilons(details)}{seeded}"
     elif row.kind == "released":
         text = f"stored the release that row {details['debit']} charged"
     else:
@@ -448,10 +449,6 @@ def _epsilons(details: Mapping[str, Any]) -> str:
     known = (details[f"epsilon_{when}"] for when in ("before", "after"))
     before, after = ("infinite" if one is None else rounded_up(one) for one in known)
     return f": epsilon {before} -> {after} at delta {details['delta']:g}"
-
-
-def _seeded(details: Mapping[str, Any]) -> str:
-    return "" if details.get("secure_noise", True) else "; SEEDED NOISE, NOT PRIVATE"
 
 
 def _budget(details: Mapping[str, Any]) -> str:

@@ -237,7 +237,10 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     # Votes are counted by ensemble: branches share what they have in common.
     are_forks = len(set(digests)) < len(digests)
     groups: dict[tuple[Mechanism, int], list[labeller.StoredCounts]] = {}
-    there = not are_forks and (votes_needed or all(_has_votes(ledger) for ledger in ledgers))
+    have_votes = all(
+        one.num_answered == 0 or (one.folder / labeller.VOTES).is_dir() for one in ledgers
+    )
+    there = not are_forks and (votes_needed or have_votes)
     for ledger in ledgers if there else ():
         for batch in labeller.stored_counts(ledger):
             try:
@@ -259,10 +262,6 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
         labels_left=True,
         folder=ledgers[0].folder if len(ledgers) == 1 else None,
     )
-
-
-def _has_votes(ledger: Ledger) -> bool:
-    return ledger.num_answered == 0 or (ledger.folder / labeller.VOTES).is_dir()
 
 
 def _group(mechanism: Mechanism, batches: Sequence[labeller.StoredCounts]) -> AnsweredVotes:

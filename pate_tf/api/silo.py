@@ -186,7 +186,8 @@ def serve(
         on_event(f"{policy.silo}: the feature sums are ready, of encoder {digest}")
     else:
         teacher = make_teacher(run.teacher, _sensitive(run))
-        records = known_records(run.teacher, _sensitive(run))
+        if run.teacher.records is not None:  # else it was given, and what it learnt from is unknown
+            records = records_in(_sensitive(run) / TRAINED)
         on_event(f"{policy.silo}: the teacher is ready")
     from pate_tf.silos.clients import SiloConnection  # needs grpcio
 
@@ -384,14 +385,6 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
     return load_teacher(pathlib.Path(run.teacher), **facts)
 
 
-def known_records(run: TeacherRun, folder: pathlib.Path) -> RecordSet | None:
-    """SENSITIVE: returns what the teacher of `make_teacher` learnt from; None if it was given.
-
-    Raises ValueError if what was stored is broken.
-    """
-    return None if run.records is None else records_in(folder / TRAINED)
-
-
 def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
     stored = folder / CLASSIFIER
     if stored.exists():
@@ -399,18 +392,14 @@ def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
         return _from_arrays([arrays[f"part_{place}"] for place in range(len(arrays))])
     records = read_records(run.records or pathlib.Path(), dataset)
     store_records(folder, records.inputs)
-    if run.model != RANDOM_FOREST and not _is_classifier(run.model, dataset):
+    from pate_tf.models import classifier
+
+    if run.model != RANDOM_FOREST and not classifier.is_classifier(run.model, dataset):
         return _trained_single_teacher(run, folder / TRAINED, records)
     found = _fitted_elsewhere(run.model, records, run.seed)
     parts = {f"part_{place}": array for place, array in enumerate(found)}
     artifacts.write_arrays(stored, parts, private=True)
     return _from_arrays(found)
-
-
-def _is_classifier(model: str, dataset: Dataset) -> bool:
-    from pate_tf.models import classifier
-
-    return classifier.is_classifier(model, dataset)
 
 
 def _from_arrays(arrays: list[np.ndarray]) -> Any:

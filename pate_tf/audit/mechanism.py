@@ -432,11 +432,9 @@ class Releases:
             return Outcomes(np.zeros(size, np.int64), values)
         if self.is_batched:
             return self._drawn(pair, counts, self.batch, noise)
-        with self.ledger(self._large_delta()) as ledger:
+        delta = None if self.mechanism.approximate is None else OWN_DELTA
+        with self.ledger(delta) as ledger:
             return self._label(ledger, counts, pair.predictions, 0, size, noise)
-
-    def _large_delta(self) -> float | None:
-        return None if self.mechanism.approximate is None else OWN_DELTA
 
     def _drawn(self, pair: Pair, counts: Sequence[int], rows: int, noise: AuditNoise) -> Outcomes:
         """Returns what the mechanism draws without a ledger; of a batch, as one answer."""

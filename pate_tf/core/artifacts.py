@@ -178,11 +178,6 @@ def sync_folder(folder: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def _sync_file(path: pathlib.Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 @contextlib.contextmanager
 def atomic_file(path: pathlib.Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears at `path` complete, or not at all.
@@ -237,7 +232,8 @@ def atomic_folder(path: pathlib.Path, *, replace: bool = True) -> Iterator[pathl
             if part.is_dir():
                 sync_folder(part)
             else:
-                _sync_file(part)
+                with open(part, "rb") as file:
+                    os.fsync(file.fileno())
         try:
             os.rename(temporary, path)  # fails where a folder with files stands
         except OSError as error:

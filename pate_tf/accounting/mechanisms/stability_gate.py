@@ -201,11 +201,6 @@ def stability_distances(counts: IntArray) -> IntArray:
 _SELECTION_BITS: Final = 64
 
 
-def _rounded_down(value: Fraction) -> float:
-    nearest = float(value)
-    return nextafter(nearest, 0.0) if Fraction(nearest) > value else nearest
-
-
 # A batch that leaves as often needs an epsilon of some 9 % more than with all of delta, which would
 # leave nothing to anything else; and two changed teachers, of a replaced owner or of two records of
 # one person, use up 1 + exp(epsilon) times as much.
@@ -532,7 +527,9 @@ class StabilityGate(Planned, Expected):
         Raises:
             ValueError: if distance is negative.
         """
-        return _rounded_down(Fraction(self.pass_numerator(distance), CERTAIN))
+        exact = Fraction(self.pass_numerator(distance), CERTAIN)
+        nearest = float(exact)
+        return nextafter(nearest, 0.0) if Fraction(nearest) > exact else nearest
 
     def expected_released(self, distances: IntArray, worth: FloatArray) -> float:
         """Returns the expected sum of `worth` over all queries whose label leaves; for plans.
