@@ -43,9 +43,6 @@ class StoreContract:
     def open(self, folder, **settings):
         return STORES[self.kind].open(folder, **settings)
 
-    def charged(self, store):
-        return STORES[self.kind].num_paid(store)
-
     def spent(self, folder, numbers):
         """Answers of a store that is opened and closed for them."""
         store = self.open(folder)
@@ -69,7 +66,7 @@ class StoreContract:
         again = spend(self.kind, other, range(5))
         assert first.items() <= again.items()
         assert spend(self.kind, one, range(5)) == again
-        assert self.charged(other) == self.charged(one) == 5
+        assert other.num_queries == one.num_queries == 5
         one.close()
         other.close()
 
@@ -92,12 +89,12 @@ class StoreContract:
         self.put_back(tmp_path / "copy", folder)
         store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert self.charged(store) == 5
+        assert store.num_queries == 5
         spend(self.kind, store, range(5))
         store.close()
         store = self.open(folder)
         assert store.was_reset
-        assert self.charged(store) == 8
+        assert store.num_queries == 8
         store.close()
 
     def test_a_deleted_store_is_never_a_fresh_one(self, folder):
@@ -111,7 +108,7 @@ class StoreContract:
                 assert "put it back" in str(error) and "\n" not in str(error)
                 store = self.open(folder, acknowledge_reset=True)
         assert store.was_reset
-        assert self.charged(store) == 5
+        assert store.num_queries == 5
         store.close()
 
     def test_another_store_of_the_same_is_never_a_fresh_one(self, folder, tmp_path):
@@ -124,7 +121,7 @@ class StoreContract:
             except LedgerError as error:
                 assert str(folder) in str(error) and "\n" not in str(error)
                 other = self.open(elsewhere, acknowledge_reset=True)
-        assert self.charged(other) == 5
+        assert other.num_queries == 5
         spend(self.kind, other, range(20, 21))
         if self.is_single:
             assert "another ledger of the same subject went on" in self.refusal(folder)
@@ -132,7 +129,7 @@ class StoreContract:
             one = self.open(folder)
             spend(self.kind, one, range(10, 13))
             with other.exclusive():
-                assert self.charged(one) == self.charged(other) == 9
+                assert one.num_queries == other.num_queries == 9
             one.close()
         other.close()
 
@@ -151,7 +148,7 @@ class StoreContract:
         # The one that went on is gone: what it spent counts, wherever it lay.
         shutil.rmtree(folder)
         store = self.open(copy, acknowledge_reset=True)
-        assert self.charged(store) == 4
+        assert store.num_queries == 4
         store.close()
 
     def test_a_removed_row_is_refused(self, folder):
@@ -170,39 +167,36 @@ class StoreContract:
         self, folder, tmp_path, monkeypatch
     ):
         store = self.open(folder)
-        own = STORES[self.kind].witnessed(store)
-        witnesses = [own.witness()]
+        witnesses = [store.witness()]
         for number in range(3):
             spend(self.kind, store, [number])
-            witnesses.append(own.witness())
+            witnesses.append(store.witness())
         assert len({*witnesses}) == 4 and {len(one) for one in witnesses} == {32}
-        assert all(own.holds_witness(one) for one in witnesses)
-        assert not any(own.holds_witness(one) for one in (bytes(32), b"", witnesses[0][:31]))
+        assert all(store.holds_witness(one) for one in witnesses)
+        assert not any(store.holds_witness(one) for one in (bytes(32), b"", witnesses[0][:31]))
         shutil.copytree(folder, tmp_path / "copy")
         spend(self.kind, store, [7])
-        newest = own.witness()
+        newest = store.witness()
         store.close()
         self.put_back(tmp_path / "copy", folder)
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / "restored, too"))
         store = self.open(folder)
-        own = STORES[self.kind].witnessed(store)
-        assert all(own.holds_witness(one) for one in witnesses)
-        assert not own.holds_witness(newest)
+        assert all(store.holds_witness(one) for one in witnesses)
+        assert not store.holds_witness(newest)
         # Spending the same again does not make the same row.
         spend(self.kind, store, [7])
-        assert not own.holds_witness(newest)
+        assert not store.holds_witness(newest)
         store.close()
 
     def test_witnesses_are_told_by_their_store_alone(self, tmp_path, monkeypatch):
         found = []
         for place in ("one", "other"):
             monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / place / "state"))
-            store = self.open(tmp_path / place / "sensitive")
-            found.append((STORES[self.kind].witnessed(store), store))
-        (one, _), (other, _) = found
+            found.append(self.open(tmp_path / place / "sensitive"))
+        one, other = found
         assert not other.holds_witness(one.witness())
         assert one.head.digest not in one.witness().hex()
-        for _, store in found:
+        for store in found:
             store.close()
 
     def start(self, folder, count, **variables):
@@ -217,7 +211,7 @@ class StoreContract:
         """Everything that left was charged, is still the answer, and nothing is refused."""
         store = self.open(folder)
         numbers = list(given)
-        assert self.charged(store) >= len(given)
+        assert store.num_queries >= len(given)
         assert STORES[self.kind].answers(store, numbers) == given
         store.close()
 

@@ -28,15 +28,6 @@ class LedgerStore:
     def open(self, folder, **settings):
         return Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, **settings)
 
-    def num_paid(self, store):
-        return store.num_queries
-
-    def charged(self, store):
-        return store.charges
-
-    def witnessed(self, store):
-        return store
-
     def answers(self, store, numbers):
         asked = {query(number): number for number in numbers}
         return {asked[one]: found.label for one, found in store.stored_answers([*asked]).items()}
@@ -53,15 +44,6 @@ class AccountStore:
 
     def open(self, folder, **settings):
         return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)
-
-    def num_paid(self, store):
-        return store.num_queries
-
-    def charged(self, store):
-        return store.charges
-
-    def witnessed(self, store):
-        return store
 
     def answers(self, store, numbers):
         asked = {query(number): number for number in numbers}
