@@ -153,8 +153,7 @@ def check_teachers(teachers: Source, pool: Pool) -> None:
     if difference := teachers.dataset.difference(pool.dataset):
         what = "feature sums" if isinstance(teachers, StoredSums) else "teachers"
         raise ValueError(
-            f"{what}: expected {'some' if what[0] == 'f' else 'an ensemble'} for "
-            f"{pool.dataset.name}, got {'some' if what[0] == 'f' else 'one'} for "
+            f"{what}: expected those for {pool.dataset.name}, got those for "
             f"{teachers.dataset.name}: {difference}"
         )
 

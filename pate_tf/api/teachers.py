@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import pathlib
@@ -289,7 +290,9 @@ class Teachers:
             num_teachers=len(array),
             unit=unit,
             digest=digest_for(artifacts.digest_array(array), unit),
-            voter=lambda pool: StoredVotes(Votes(array, pool.dataset.num_classes), pool, unit=unit),
+            voter=functools.lru_cache(maxsize=1)(
+                lambda pool: StoredVotes(Votes(array, pool.dataset.num_classes), pool, unit=unit)
+            ),
             votes=lambda inputs: _first_labels(array, inputs),
         )
         return cls._of(known, directory)
@@ -322,7 +325,9 @@ class Teachers:
             num_teachers=unbound.num_teachers,
             unit=unit,
             digest=unbound.digest,
-            voter=lambda pool: ForeignModels(given, pool.dataset, unit=unit),
+            voter=functools.lru_cache(maxsize=1)(
+                lambda pool: ForeignModels(given, pool.dataset, unit=unit)
+            ),
             votes=lambda inputs: unbound.labels(np.asarray(getattr(inputs, "inputs", inputs))),
         )
         return cls._of(known, directory)

@@ -427,8 +427,9 @@ class Ledger(Store):
             raise LedgerError(f"expected a registered charge, got another: {error}") from error
         if not is_same:
             raise LedgerError(f"expected a charge whose record gives it back, got {charge.name}")
-        self._check_finite(charge)
-        if not was_released:
+        if was_released:
+            self._check_finite(charge)
+        else:
             self.check_affordable(charge, number)
         before, after = (
             composition.moments_epsilon(self.charges + Counter({charge: times}), self.delta)[0]

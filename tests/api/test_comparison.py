@@ -88,7 +88,7 @@ def test_all_that_was_not_asked_for_can_evaluate():
                     PUBLIC, dataset=dataclasses.replace(PUBLIC.dataset, name="others")
                 ).split(400)
             },
-            "teachers: expected an ensemble for others, got one for digits",
+            "teachers: expected those for others, got those for digits",
         ),
     ],
     ids=lambda value: str(value)[:40],

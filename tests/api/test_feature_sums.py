@@ -282,7 +282,7 @@ def test_a_labeller_labels_all_of_the_pool_within_epsilon(run, labels, data, tmp
         Labeller(sums, delta=1e-5)
     with pytest.raises(ValueError, match="mechanism: expected none with method feature_sums"):
         Labeller(sums, pate_tf.LaplaceNoisyMax, epsilon=1.0, delta=1e-5).plan(data.pool)
-    with pytest.raises(ValueError, match="feature sums: expected some for images"):
+    with pytest.raises(ValueError, match="feature sums: expected those for images"):
         Labeller(sums, epsilon=1.0, delta=1e-5).plan(POOL)
 
 

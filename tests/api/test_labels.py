@@ -215,6 +215,8 @@ def test_spoilt_files_are_one_line(tmp_path, spoil):
 def test_a_plan_is_checked_against_the_pool():
     teachers = FakeEnsemble(table(95))
     other = Pool(dataclasses.replace(PUBLIC.dataset, pool_size=7), SPLIT.pool.inputs)
-    with pytest.raises(ValueError, match="for digits, got one for digits: pool_size is 400, not 7"):
+    with pytest.raises(
+        ValueError, match="for digits, got those for digits: pool_size is 400, not 7"
+    ):
         planned(teachers, other)
     assert teachers.asked == 0

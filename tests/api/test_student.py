@@ -282,7 +282,7 @@ def test_an_ensemble_for_other_data_is_refused(tmp_path):
         dataset = dataclasses.replace(PUBLIC.dataset, name="others")
 
     ensemble = ForOthers(table(90))
-    with pytest.raises(ValueError, match="teachers: expected an ensemble for digits"):
+    with pytest.raises(ValueError, match="teachers: expected those for digits"):
         run(tmp_path, ensemble)
     assert ensemble.asked == 0
 

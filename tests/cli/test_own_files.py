@@ -116,7 +116,7 @@ def test_another_public_file_without_labels_is_refused_or_works_by_its_schema(cl
     (clinic / "other.toml").write_text(SCHEMA.replace("high = 90", "high = 99"))
     ended = ask(clinic, "weighted", "--public=visits.csv", "--schema=other.toml")
     assert ended.code == 1
-    assert ended.err.startswith("error: teachers: expected an ensemble for visits")
+    assert ended.err.startswith("error: teachers: expected those for visits")
 
 
 @pytest.mark.parametrize(
