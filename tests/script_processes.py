@@ -98,6 +98,19 @@ def run_fresh(*arguments: str, folder: pathlib.Path) -> Ended:
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
+def modules_after(program: str) -> set[str]:
+    """Returns the modules that a fresh Python has imported at the end of a program."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint()\nprint(*sys.modules)"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    return set(ended.stdout.splitlines()[-1].split())
+
+
 def _run(
     script: str,
     flags: tuple[str, ...],

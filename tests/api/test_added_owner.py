@@ -18,6 +18,7 @@ import classifiers_for_tests
 import keras
 import numpy as np
 import pytest
+from api_helpers import HUGE, IMAGES, Standardised, pictures
 from sklearn.naive_bayes import MultinomialNB
 
 import pate_tf
@@ -40,27 +41,7 @@ from pate_tf.teachers import store
 from pate_tf.teachers.kinds import load_ensemble, scikit_learn
 from pate_tf.teachers.settings import TeacherSettings
 
-IMAGES = Dataset(
-    name="images",
-    kind="image",
-    input_shape=(8, 8, 1),
-    value_range=(0.0, 255.0),
-    num_classes=3,
-    pool_size=60,
-    input_type="float32",
-)
-HUGE = 3e38  # float32 holds it, and no sum of two
 OWNED = 3  # records of an owner
-
-
-def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes that differ in where the image is bright, under noise."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(0, 3, number)
-    images = random.uniform(0, 120, (number, 8, 8, 1)).astype(np.float32)
-    for index, label in enumerate(labels):
-        images[index, 2:6, 2 * label : 2 * label + 3] += 120
-    return images, labels
 
 
 PUBLIC = PublicExamples(IMAGES, *pictures(90, seed=1))
@@ -86,16 +67,6 @@ def private(num_owners: int, newcomer: str | None) -> PrivateExamples:
         labels = np.insert(labels, places, theirs)
         owners = np.insert(owners, places, num_owners)
     return PrivateExamples(IMAGES, images, labels, owners)
-
-
-@keras.saving.register_keras_serializable()
-class Standardised(keras.layers.Layer):
-    """Each image by its own mean and deviation: of a blank one nothing is finite."""
-
-    def call(self, inputs):
-        flat = keras.ops.reshape(inputs, (-1, 64))
-        mean, variance = keras.ops.moments(flat, axes=[1], keepdims=True)
-        return (flat - mean) / keras.ops.sqrt(variance)
 
 
 def standardised(dataset: Dataset) -> keras.Model:

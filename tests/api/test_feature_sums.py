@@ -10,6 +10,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from api_helpers import HUGE, IMAGES, Standardised, pictures
 
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
@@ -33,42 +34,11 @@ from pate_tf.serving.served import ServedStudent
 from pate_tf.statement.check import check_statement
 from pate_tf.students.config import StudentSettings, complete
 
-IMAGES = Dataset(
-    name="images",
-    kind="image",
-    input_shape=(8, 8, 1),
-    value_range=(0.0, 255.0),
-    num_classes=3,
-    pool_size=60,
-    input_type="float32",
-)
-HUGE = 3e38  # float32 holds it, and no sum of two
-
-
-def pictures(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes that differ in where the image is bright, under noise."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(0, 3, number)
-    images = random.uniform(0, 120, (number, 8, 8, 1)).astype(np.float32)
-    for index, label in enumerate(labels):
-        images[index, 2:6, 2 * label : 2 * label + 3] += 120
-    return images, labels
-
-
-@keras.saving.register_keras_serializable()
-class StandardisedImage(keras.layers.Layer):
-    """Each image by its own mean and deviation: of a blank one nothing is finite."""
-
-    def call(self, inputs):
-        flat = keras.ops.reshape(inputs, (-1, 64))
-        mean, variance = keras.ops.moments(flat, axes=[1], keepdims=True)
-        return (flat - mean) / keras.ops.sqrt(variance)
-
 
 def standardised(dataset: Dataset) -> keras.Model:
     image = keras.Input(dataset.input_shape)
     dense = keras.layers.Dense(30, kernel_initializer=keras.initializers.GlorotNormal(seed=1))
-    return keras.Model(image, dense(StandardisedImage()(image)))
+    return keras.Model(image, dense(Standardised()(image)))
 
 
 POOL = Pool(IMAGES, pictures(60, seed=1)[0])

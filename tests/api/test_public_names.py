@@ -7,24 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from script_processes import REPOSITORY
+from script_processes import REPOSITORY, modules_after
 
 import pate_tf
 
 HEAVY = ("tensorflow", "keras", "sklearn", "tensorflow_datasets", "matplotlib", "scipy", "numpy")
 PAGE = REPOSITORY / "docs" / "reference" / "public_api.md"
-
-
-def modules_after(program: str) -> set[str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return set(ended.stdout.split())
 
 
 def test_the_import_loads_nothing_heavy_and_little_at_all():

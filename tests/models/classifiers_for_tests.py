@@ -19,6 +19,15 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from pate_tf.core.dataset import Dataset
 
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(4,),
+    value_range=(-1.0, 1.0),
+    num_classes=3,
+    pool_size=10,
+)
+
 
 def scaled_logistic(dataset: Dataset):
     return make_pipeline(StandardScaler(), LogisticRegression())

@@ -9,22 +9,13 @@ import classifiers_for_tests
 import numpy as np
 import pytest
 import skops.io
+from classifiers_for_tests import TABLE
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.models import classifier
 from pate_tf.models.forest import Forest
-
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=10,
-)
 
 
 def records(num: int = 60, classes=(0, 1, 2)) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from classifiers_for_tests import TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -10,15 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from pate_tf.core.dataset import Dataset
 from pate_tf.models import forest
 from pate_tf.models.forest import Forest
-
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=10,
-)
 
 
 def extra_trees(dataset: Dataset) -> ExtraTreesClassifier:

@@ -1,28 +1,19 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from classifiers_for_tests import TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labels_for_tests import released_labels
 from sklearn.ensemble import RandomForestClassifier
 
 from pate_tf.accounting.charge import ReleasedLabels
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.models.forest import Forest
 from pate_tf.serving.export import export_student
 from pate_tf.serving.served import ServedStudent
 from pate_tf.students.kinds import StudentConfig, kind_of
 from pate_tf.students.kinds.random_forest import ForestModel
-
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=10,
-)
 
 TRAIN = kind_of("random_forest").train
 

@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -14,7 +13,8 @@ import warnings
 import numpy as np
 import pytest
 import skops.io
-from script_processes import REPOSITORY, run_script, start_script
+from classifiers_for_tests import TABLE
+from script_processes import modules_after, run_script, start_script
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
@@ -24,7 +24,6 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 import pate_tf
 from pate_tf.api import teacher_training
 from pate_tf.core import artifacts
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import random_partition
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.teachers import kinds, processes, store
@@ -32,14 +31,6 @@ from pate_tf.teachers.kinds import Engine, scikit_learn
 from pate_tf.teachers.settings import TeacherConfig
 
 NUM_TEACHERS = 6
-TABLE = Dataset(
-    name="table",
-    kind="tabular",
-    input_shape=(4,),
-    value_range=(-1.0, 1.0),
-    num_classes=3,
-    pool_size=10,
-)
 TESTS = pathlib.Path(__file__).parents[1]
 FOREST, LOGISTIC = "random_forest", "classifiers_for_tests:scaled_logistic"
 QUERIES = np.random.default_rng(9).uniform(-1, 1, (200, 4)).astype(np.float32)
@@ -228,19 +219,8 @@ def test_forests_of_another_data_set_are_refused_and_other_trees_are_others(trai
 
 
 def test_the_workers_start_without_what_takes_long():
-    program = (
-        "import sys, pate_tf.models.classifier, pate_tf.teachers.processes\n"
-        "print(*sorted({'tensorflow', 'keras', 'skops'} & set(sys.modules)))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert ended.stdout.split() == []
+    found = modules_after("import pate_tf.models.classifier, pate_tf.teachers.processes")
+    assert found.isdisjoint({"tensorflow", "keras", "skops"})
 
 
 def test_errors_come_back_from_the_processes():
