@@ -7,24 +7,34 @@ same on every machine with the same fonts: 45,000 private, 10,000 of the public 
 out of both.
 
 `python -m benchmarks.colour --representations patches wavelets --data_dir=DIR` prints how many of
-the pool's labels a linear model has right, by noisy class sums of each representation. Names are
-joined by `+`. Noise is what `NOISE` says of 45,000 records, and as much smaller as `--private` is;
-the ridge is the best of six on the pool's labels. Nothing is private here: it compares features.
+the pool's labels a linear model has right, by noisy class sums of each representation, and how many
+images a second it takes. Names are joined by `+`. Noise is what `NOISE` says of 45,000 records, and
+as much smaller as `--private` is; the ridge is the best of six on the pool's labels. Nothing is
+private here: it compares features.
+
+With `--students` it prints what `--method=feature_sums` gives instead: how many of the labels that
+students learn from are right, and how often each student is, on the private records, by which to
+choose, and on the samples held out.
 """
 
 import argparse
 import functools
 import pathlib
+import tempfile
+import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import scipy.fft
 import scipy.ndimage
 
+import pate_tf
 from benchmarks import letters as drawn
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data import catalogue
+from pate_tf.models.encoder import Encoder, record_vectors
 from pate_tf.representations.catalogue import encoder_of
 
 SIDE = 32
@@ -32,8 +42,11 @@ SIZES = {"private": 45_000, "public": 11_000}
 POOL_SIZE = 10_000  # of the public ones; the others are held out
 LEAST_CONTRAST = 40.0  # between the middle one's mean brightness and its ground's
 NOISE = {1.0: 7.46, 0.1: 61.5}  # by epsilon: deviation of each sum
+DELTA = 1e-6
+ON = ("private records", "held out")  # what students are right on
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
+Load = Callable[[str, pathlib.Path | None], tuple[Dataset, Images, Labels]]
 
 
 def digits(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, Labels]:
@@ -131,6 +144,12 @@ def _finished(image: npt.NDArray[np.float64], random: np.random.Generator) -> Im
     return np.clip(image + random.normal(0.0, 5.0, image.shape), 0.0, 255.0).astype(np.uint8)
 
 
+def vectors(encoder: Encoder, images: Images) -> npt.NDArray[np.float32]:
+    """Returns what feature sums are of, `[num_images, num_features]`."""
+    found = record_vectors(encoder.features(images), encoder.scale)
+    return found[:, :-1].astype(np.float32)
+
+
 def share_right(
     pool: tuple[npt.NDArray[np.float32], Labels],
     private: tuple[npt.NDArray[np.float32], Labels],
@@ -141,8 +160,8 @@ def share_right(
     """Returns how many of a pool's labels noisy class sums have right, with the best ridge.
 
     Args:
-        pool: features `[num_inputs, width]` and labels, by which the ridge is chosen.
-        private: the same; each record's centred features are cut to norm 1.
+        pool: vectors `[num_inputs, width]` and labels, by which the ridge is chosen.
+        private: the same; each record's centred vector is cut to norm 1.
         deviation: of the noise of each sum.
         draws: of the noise; the mean is returned.
     """
@@ -168,16 +187,59 @@ def share_right(
     return float(np.mean([max(right(one, ridge) for ridge in ridges) for one in noisy]))
 
 
+def compare_students(load: Load, flags: argparse.Namespace, folder: pathlib.Path) -> None:
+    """Prints a row for each epsilon of one data set; runs lie below `folder`."""
+    _, images, labels = load("private", flags.data_dir)
+    dataset, inputs, known = load("public", flags.data_dir)
+    images, labels = images[: flags.private], labels[: flags.private]
+    is_used = np.arange(len(inputs)) < flags.public
+    is_used |= np.arange(len(inputs)) >= POOL_SIZE
+    data = pate_tf.Data.from_arrays(
+        *(images, labels, inputs[is_used], known[is_used]),
+        num_classes=dataset.num_classes,
+        held_out=1.0 - flags.public / is_used.sum(),
+        name=dataset.name,
+    )
+    sums = pate_tf.FeatureSums(directory=folder / load.__name__).fit(data.private, data.pool)
+    for epsilon in NOISE:
+        with pate_tf.Labeller(sums, epsilon=epsilon, delta=DELTA) as labeller:
+            found = labeller.label(data.pool)
+        learnt = found.training_labels
+        cells = [
+            f"{len(learnt.labels):,}: {(learnt.labels == known[learnt.query_indices]).mean():.1%}",
+            "linear_head" if found.prefers_linear_head else "consistency",
+        ]
+        for name in ("linear_head", "consistency"):
+            if name == "linear_head" and found.linear_head is None:
+                cells += ["-", "-"]
+                continue
+            student = pate_tf.Student(name).fit(data.pool, found)
+            cells.append(f"{(student.predict(images) == labels).mean():.1%}")
+            cells.append(f"{student.evaluate(data.held_out):.1%}")
+        print(f"| {load.__name__} | {epsilon:g} |", *(f"{one} |" for one in cells), flush=True)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Prints a row for each data set and representation."""
+    """Prints a row for each data set and representation, or epsilon."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.colour", description=__doc__)
     parser.add_argument("--representations", nargs="+", default=["patches", "wavelets"])
     parser.add_argument("--private", type=int, default=6_000, help="records summed")
     parser.add_argument("--public", type=int, default=2_000, help="inputs of the pool")
     parser.add_argument("--data_dir", type=pathlib.Path, help="where MNIST is")
+    parser.add_argument("--students", action="store_true", help="compare students instead")
     flags = parser.parse_args(arguments)
-    print("| data set | representation |", *(f"epsilon {one:g} |" for one in NOISE), flush=True)
-    print("|---|---|" + "---|" * len(NOISE), flush=True)
+    if flags.students:
+        heads = ["data set", "epsilon", "labels right", "auto takes"]
+        heads += [f"{name}, {of}" for name in ("linear head", "network") for of in ON]
+        print("|", *(f"{one} |" for one in heads), flush=True)
+        print("|" + "---|" * len(heads), flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            for load in (digits, letters):
+                compare_students(load, flags, pathlib.Path(folder))
+        return
+    heads = ["data set", "representation", *(f"epsilon {one:g}" for one in NOISE), "images/s"]
+    print("|", *(f"{one} |" for one in heads), flush=True)
+    print("|" + "---|" * len(heads), flush=True)
     for load in (digits, letters):
         dataset, images, labels = load("private", flags.data_dir)
         images, labels = images[: flags.private], labels[: flags.private]
@@ -185,13 +247,15 @@ def main(arguments: list[str] | None = None) -> None:
         pool = Pool(dataset, inputs[: flags.public])
         for name in flags.representations:
             encoder = encoder_of(pool, name)
-            found = (encoder.features(pool.inputs), known[: flags.public])
-            summed = (encoder.features(images), labels)
+            found = vectors(encoder, pool.inputs), known[: flags.public]
+            begun = time.perf_counter()
+            summed = vectors(encoder, images), labels
+            a_second = len(images) / (time.perf_counter() - begun)
             rows = [
                 f"{share_right(found, summed, each * len(images) / SIZES['private']):.1%} |"
                 for each in NOISE.values()
             ]
-            print(f"| {load.__name__} | {name} |", *rows, flush=True)
+            print(f"| {load.__name__} | {name} |", *rows, f"{a_second:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

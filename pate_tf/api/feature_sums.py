@@ -656,7 +656,8 @@ class FeatureSums:
         Args:
             directory: of the run. Default: `runs/NAME-feature_sums` in the working directory.
             representation: what maps an input to features: a `pate_tf.Representation`, or what one
-                is made of. Default: "contrastive+patches" for images, "raw" otherwise.
+                is made of. Default: "contrastive+patches" for grey images, "patches+wavelets" for
+                colour ones, "raw" otherwise.
             seed: of a representation that is given by name; not of the privacy noise.
             verbose: whether progress bars are shown.
         """

@@ -50,7 +50,7 @@ from pate_tf.queries.propagation import infer_from_sums
 from pate_tf.queries.rounds import QueryConfig
 from pate_tf.queries.strategies import find_strategy, recommended
 from pate_tf.representations import catalogue
-from pate_tf.representations.catalogue import OF_IMAGES, joined_names
+from pate_tf.representations.catalogue import is_of_images
 from pate_tf.representations.regression import MOST_QUERIES, NoisySums
 from pate_tf.statement.privacy_statement import is_delta_large
 from pate_tf.teachers.voters import Voter
@@ -288,7 +288,7 @@ def are_joined(teachers: Voter, pool: Pool) -> bool:
         config is not None
         and config.model == closed_form.RIDGE
         and config.representation is not None
-        and set(joined_names(config.representation)) <= set(OF_IMAGES)
+        and is_of_images(config.representation)
         and pool.dataset.augmentation != "none"
     )
 

@@ -54,7 +54,7 @@ from pate_tf.serving.export import export_student
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
-WHITENED = "whitened"  # contrastive where inputs are images, else raw; then partly whitened
+WHITENED = "whitened"  # the default representation, partly whitened
 DEALT = "dealt"
 WATCHED = 2000  # public samples that are evaluated after each round
 LOCALLY_WATCHED = 1000  # of each participant's local model, at the end

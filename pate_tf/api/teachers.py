@@ -180,7 +180,8 @@ class Teachers:
                 `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
                 itself or as "module:function", from a `Dataset` to one. None of its weights may
                 depend on private records. Default, for "ridge" and its like alone:
-                "contrastive+patches" for images, "raw" otherwise.
+                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "raw"
+                otherwise.
             class_weights: how much a record of each class counts, from public knowledge, not for
                 compiled models and classifiers of scikit-learn. Default: all the same.
             callbacks: for a compiled model's `fit`: a function that returns new ones for each

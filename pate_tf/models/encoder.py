@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 import tensorflow as tf
 
 from pate_tf.core import artifacts
@@ -20,9 +21,6 @@ from pate_tf.core.dataset import Dataset, check_inputs
 from pate_tf.core.record_set import Digests, record_digests
 from pate_tf.core.validation import IntArray
 
-# The least variance that a feature counts with, as a share of its view's mean one. Chosen on the
-# pools of Fashion-MNIST and MNIST (docs/notes/small_teachers.md).
-LEAST_VARIANCE = 0.3
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
 
 Advance = Callable[[int], object]
@@ -34,10 +32,13 @@ class Part(tf.Module):
     Attributes:
         widths: number of features of each view.
         weight: of each view, where features of several parts are weighed against each other.
+        least_variance: that a feature counts with, as a share of its view's mean one. The default
+            was chosen on the pools of Fashion-MNIST and MNIST (docs/notes/small_teachers.md).
     """
 
     widths: tuple[int, ...]
     weight: float = 1.0
+    least_variance: float = 0.3
 
     @property
     def variances(self) -> list[Any] | None:
@@ -89,12 +90,15 @@ class Directions(tf.Module):
 
     def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
         """Takes the directions from the mean and covariance of a pool's features."""
-        variances, vectors = np.linalg.eigh(covariance)  # ascending
+        number = len(covariance)
+        variances, vectors = scipy.linalg.eigh(  # ascending
+            covariance, subset_by_index=[number - self.width, number - 1]
+        )
         along = np.maximum(variances[::-1], 0.0)
-        along /= max(float(along.sum()), np.finfo(np.float32).tiny)
+        along /= max(float(np.trace(covariance)), np.finfo(np.float32).tiny)
         self.mean.assign(mean.astype(np.float32))
-        self.directions.assign(vectors[:, ::-1][:, : self.width].astype(np.float32))
-        self.variances.assign(along[: self.width].astype(np.float32))
+        self.directions.assign(vectors[:, ::-1].astype(np.float32))
+        self.variances.assign(along.astype(np.float32))
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
         """Returns float32 `[batch, width]` of features `[batch, num_features]`."""
@@ -174,7 +178,7 @@ class Encoder(tf.Module):
                 known = np.asarray(variances, np.float64)
                 if not known.any():  # all inputs are equal
                     known = np.ones_like(known)
-                factors = 1.0 / np.sqrt(known + LEAST_VARIANCE * known.mean())
+                factors = 1.0 / np.sqrt(known + part.least_variance * known.mean())
                 found.append(factors * math.sqrt(part.weight / float(known @ np.square(factors))))
                 weights.append(part.weight)
         if len(found) != self.num_views:

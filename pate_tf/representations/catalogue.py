@@ -36,8 +36,7 @@ from pate_tf.representations import KINDS, Kind, Progress, hidden, pretrained
 for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.representations."):
     importlib.import_module(_module.name)
 
-CONTRASTIVE, PATCHES, RAW = "contrastive", "patches", "raw"
-OF_IMAGES = (CONTRASTIVE, PATCHES)
+CONTRASTIVE, PATCHES, RAW, WAVELETS = "contrastive", "patches", "raw", "wavelets"
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 3  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
@@ -45,12 +44,21 @@ CACHE_VARIABLE = "PATE_TF_CACHE"
 
 def default_representation(dataset: Dataset) -> str:
     """The name of the representation that inputs are compared by, where none is named."""
-    return CONTRASTIVE if dataset.kind == "image" else RAW
+    if dataset.kind == "image" and not dataset.has_colours:
+        return CONTRASTIVE
+    return default_of_teachers(dataset)
 
 
 def default_of_teachers(dataset: Dataset) -> str:
     """The name of the representation that teachers learn from, where none is named."""
-    return JOIN.join(OF_IMAGES) if dataset.kind == "image" else RAW
+    if dataset.kind != "image":
+        return RAW
+    return JOIN.join((PATCHES, WAVELETS) if dataset.has_colours else (CONTRASTIVE, PATCHES))
+
+
+def is_of_images(name: Named) -> bool:
+    """Whether all that a representation is joined from needs images."""
+    return all(one in KINDS and KINDS[str(one)].of_images_alone for one in joined_names(name))
 
 
 def is_known(name: Named) -> bool:
@@ -75,7 +83,7 @@ def check_representation(name: Named, dataset: Dataset) -> None:
     if not is_known(name):
         raise ValueError(
             f"representation: expected one of {', '.join(sorted(KINDS))}, some of them joined as "
-            f"in {JOIN.join(OF_IMAGES)}, {pretrained.FORMS} or module:function, got {name!r}"
+            f"in {PATCHES}{JOIN}{WAVELETS}, {pretrained.FORMS} or module:function, got {name!r}"
         )
     if dataset.kind != "image" and any(
         KINDS[str(one)].of_images_alone for one in joined_names(name)
@@ -338,7 +346,8 @@ class Representation:
                 scaled by the pool; "raw", scaled numbers and one-hot categories; several joined by
                 "+"; a Keras model from raw inputs to features, or a function from a `Dataset` to
                 one, itself or as `module:function`.
-                None for "contrastive" of images, "raw" of anything else.
+                None for "contrastive" of grey images, "patches+wavelets" of colour ones, "raw" of
+                anything else.
             seed: of what is trained.
         """
         self.source = pretrained.function_of(source) if isinstance(source, keras.Model) else source

@@ -8,7 +8,8 @@ Contrastive features (`contrastive.py`) are invariant to shifts and rotations; t
 separate images by details that those ignore.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,14 @@ import numpy.typing as npt
 import sklearn.cluster
 import tensorflow as tf
 
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
 from pate_tf.representations import Kind, register
 from pate_tf.representations.raw import with_norm_one
 
-FILTERS = 64  # on Fashion-MNIST's pool twice as many told no more
 SIDE = 6  # of a patch, in pixels; half of an image that is smaller than two of them
-GRID = 4  # cells along each side of an image
 MOST_PLACES = 36  # along a side at which filters are tried; of larger images some are left out
 MOST_DIRECTIONS = 512
 PATCHES = 60_000  # that filters are found from
@@ -32,7 +32,6 @@ PASSES = 15  # of k-means over them
 # All pixels' range counts as 1. What varies less than that is flat, and says nothing.
 LEAST_DEVIATION, LEAST_CONTRAST = 0.02, 0.01
 LEAST_VARIANCE = 0.01  # of the largest one that patches are whitened by
-THRESHOLD = 0.25  # that a filter's answer, of about one standard deviation, must exceed
 # Of the pool's images, by which the directions are found in which features differ most.
 SAMPLE = 10_000
 TOGETHER = 16  # inputs; all filters' answers at all places of so many are in memory at a time
@@ -40,13 +39,44 @@ TOGETHER = 16  # inputs; all filters' answers at all places of so many are in me
 FloatRows = npt.NDArray[np.float64]
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How many filters are tried where.
+
+    Attributes:
+        filters: how many.
+        grid: cells along each side of an image.
+        stride: pixels between places at which filters are tried, in an image of at most
+            `MOST_PLACES` a side.
+        threshold: that a filter's answer, of about one standard deviation, must exceed.
+        weight: as of `encoder.Part`, as is the next.
+        least_variance: with which a feature counts.
+    """
+
+    filters: int
+    grid: int
+    stride: int
+    threshold: float
+    weight: float = 4.0  # as much as four contrastive views together
+    least_variance: float = encoder.Part.least_variance
+
+    @property
+    def num_answers(self) -> int:
+        """Of all filters in all cells."""
+        return self.filters * self.grid**2
+
+
+# On Fashion-MNIST's pool twice as many filters told no more.
+GREY = Layout(filters=64, grid=4, stride=1, threshold=0.25)
+# Chosen on coloured digits and letters, beside wavelets (docs/notes/small_teachers.md).
+COLOUR = Layout(filters=1_024, grid=2, stride=2, threshold=0.5, weight=1.0, least_variance=1.0)
+
+
 class PatchPart(encoder.Part):
     """One view of norm 1: how strongly each filter answers in each cell of the grid.
 
     Along at most `MOST_DIRECTIONS` directions in which the pool's images differ most.
     """
-
-    weight = 4.0  # as much as four contrastive views together
 
     def __init__(self, pool: Pool, seed: int) -> None:
         """Takes the shape of a pool's images; all weights are zero before `train`.
@@ -58,16 +88,18 @@ class PatchPart(encoder.Part):
         self._seed = seed
         shorter = min(height, width)
         self._side = min(SIDE, max(2, shorter // 2), shorter)
-        self._stride = -(-max(height, width) // MOST_PLACES)
+        self._layout = COLOUR if pool.dataset.has_colours else GREY
+        self.weight, self.least_variance = self._layout.weight, self._layout.least_variance
+        self._stride = self._layout.stride * -(-max(height, width) // MOST_PLACES)
         self._range = tuple(
             np.broadcast_to(np.asarray(values, np.float32), pool.dataset.input_shape).copy()
             for values in pool.dataset.value_range
         )
-        shape = (self._side, self._side, channels, FILTERS)
-
+        number = self._layout.filters
+        shape = (self._side, self._side, channels, number)
         self._filters = tf.Variable(tf.zeros(shape), trainable=False)
-        self._offsets = tf.Variable(tf.zeros([FILTERS]), trainable=False)
-        self._view = encoder.Directions(GRID * GRID * FILTERS, MOST_DIRECTIONS)
+        self._offsets = tf.Variable(tf.zeros([number]), trainable=False)
+        self._view = encoder.Directions(self._layout.num_answers, MOST_DIRECTIONS)
         self.widths = (self._view.width,)
 
     @property
@@ -88,7 +120,7 @@ class PatchPart(encoder.Part):
     def _answers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, num_answers]`."""
         return encoder.some_at_a_time(
-            self._answers_together, inputs, TOGETHER, GRID * GRID * FILTERS
+            self._answers_together, inputs, TOGETHER, self._layout.num_answers
         )
 
     def _answers_together(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -108,13 +140,14 @@ class PatchPart(encoder.Part):
         contrast = tf.sqrt(tf.maximum(square - tf.square(mean), 0.0) + LEAST_CONTRAST)
         answers = tf.nn.conv2d(images, self._filters, self._stride, "VALID")
         answers -= mean * tf.reduce_sum(self._filters, axis=[0, 1, 2])
-        answers = tf.nn.relu(answers / contrast - self._offsets - THRESHOLD)
-        return tf.reshape(tf.sqrt(self._in_cells(answers)), [-1, GRID * GRID * FILTERS])
+        answers = tf.nn.relu(answers / contrast - self._offsets - self._layout.threshold)
+        return tf.reshape(tf.sqrt(self._in_cells(answers)), [-1, self._layout.num_answers])
 
     def _in_cells(self, answers: tf.Tensor) -> tf.Tensor:
-        """Returns means over cells of the grid, `[batch, GRID, GRID, FILTERS]`."""
-        cells = [-(-side // GRID) for side in answers.shape[1:3]]
-        missing = [cell * GRID - side for cell, side in zip(cells, answers.shape[1:3], strict=True)]
+        """Returns means over cells of the grid, `[batch, grid, grid, filters]`."""
+        sides, grid = answers.shape[1:3], self._layout.grid
+        cells = [-(-side // grid) for side in sides]
+        missing = [cell * grid - side for cell, side in zip(cells, sides, strict=True)]
         around = [[each // 2, each - each // 2] for each in missing]
         padded = tf.pad(answers, [[0, 0], *around, [0, 0]])
         return tf.nn.avg_pool2d(padded, cells, cells, "VALID")
@@ -137,14 +170,14 @@ class PatchPart(encoder.Part):
         self._view.find(mean, (answers.T @ answers) / len(inputs))
 
     def _found_filters(self, pool: Pool) -> tuple[FloatRows, FloatRows]:
-        """Returns filters `[side, side, channels, FILTERS]` and what they answer to the mean."""
+        """Returns filters `[side, side, channels, filters]` and what they answer to the mean."""
         random = np.random.default_rng(self._seed)
         patches = self._drawn_patches(pool, random)
         patches -= patches.mean(axis=1, keepdims=True)
         deviations = patches.std(axis=1, keepdims=True)
         patches = patches[deviations[:, 0] > LEAST_DEVIATION]
         if not len(patches):  # images of one colour each have no pieces
-            return np.zeros(self._filters.shape), np.zeros(FILTERS)
+            return np.zeros(self._filters.shape), np.zeros(self._offsets.shape)
         patches /= np.sqrt(np.square(patches).mean(axis=1, keepdims=True) + LEAST_CONTRAST)
         mean = patches.mean(axis=0)
         centred = patches - mean
@@ -153,14 +186,14 @@ class PatchPart(encoder.Part):
         whitening = (vectors / np.sqrt(np.maximum(variances, 0.0) + least)) @ vectors.T
         whitened = with_norm_one(centred @ whitening)
         clusters = sklearn.cluster.MiniBatchKMeans(
-            min(FILTERS, len(whitened)),
+            min(self._layout.filters, len(whitened)),
             n_init=1,
             batch_size=4_096,
             max_iter=PASSES,
             random_state=int(random.integers(2**31)),
         ).fit(whitened.astype(np.float32))
         found = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
-        filters = np.zeros((patches.shape[1], FILTERS))
+        filters = np.zeros((patches.shape[1], self._layout.filters))
         filters[:, : found.shape[1]] = found
         return filters.reshape(self._filters.shape), mean @ filters
 
@@ -178,6 +211,11 @@ class PatchPart(encoder.Part):
         return scaled.reshape(PATCHES, -1)
 
 
+def settings(dataset: Dataset) -> Mapping[str, Any]:
+    """Returns what identifies filters, besides pool and seed."""
+    return dataclasses.asdict(COLOUR) if dataset.has_colours else {}
+
+
 def _train(parts: Sequence[PatchPart], pool: Pool, seed: int, **progress: Any) -> None:
     del seed, progress  # the part has the seed; it takes seconds
     parts[0].train(pool)
@@ -189,5 +227,6 @@ register(
         parts=lambda pool, seed: [PatchPart(pool, seed)],
         train=_train,
         of_images_alone=True,
+        settings=settings,
     )
 )

@@ -135,6 +135,10 @@ class WaveletPart(encoder.Part):
     `MOST_DIRECTIONS` directions in which the pool's images differ most.
     """
 
+    # Chosen on coloured digits and letters (docs/notes/small_teachers.md).
+    weight = 4.0
+    least_variance = 1.0
+
     def __init__(self, pool: Pool) -> None:
         """Takes shape and range of a pool's images; all weights are zero before `train`.
 

@@ -45,7 +45,8 @@ class TeacherSettings(Settings):
         "your own from raw inputs to features, none of whose weights depends on private records: "
         "encoder:PATH for a .keras file or a SavedModel, encoder:NAME:PATH for weights of Keras "
         "Applications, module:function for a function that returns a Keras model. Default, for the "
-        "first three alone: contrastive+patches for images, raw otherwise.",
+        "first three alone: contrastive+patches for grey images, patches+wavelets for colour ones, "
+        "raw otherwise.",
     )
     max_steps: int | None = setting(
         None,

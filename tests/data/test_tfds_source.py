@@ -1,5 +1,7 @@
 """Image data sets of TFDS, small ones in its own format, from loading to an exported student."""
 
+import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 import scipy.io
 import tensorflow_datasets as tfds
+from script_processes import run_script
 
 import pate_tf
 from pate_tf.core import artifacts
 from pate_tf.data import catalogue, tfds_source
 from pate_tf.data.tfds_source import SVHN
+from pate_tf.representations import patches
 from pate_tf.serving.served import ServedStudent
 
 # What is bright, by class: learnable, by colour and by place.
@@ -196,6 +200,26 @@ def test_colour_teachers_learn_and_a_student_is_exported(
         published = pate_tf.publish(learner, tmp_path / "released")
     inputs = data.held_out.inputs
     assert ServedStudent(published.student_folder).classify(inputs).shape == (len(inputs),)
+
+
+def few_filters() -> None:
+    """A setup: of colour images few patches are told apart, and nothing is taken from elsewhere."""
+    patches.COLOUR = dataclasses.replace(patches.COLOUR, filters=32)
+    os.environ["PATE_TF_CACHE"] = "cache"
+
+
+def test_teachers_of_svhn_by_default_learn_from_features_without_a_network(prepared, tmp_path):
+    ended = run_script(
+        *("train_teachers.py", "--dataset=svhn", f"--data_dir={prepared[0]}", "--stdnt_share=30"),
+        *("--nb_teachers=3", "--train_dir=run", "--report_file=report.json"),
+        folder=tmp_path,
+        setup=few_filters,
+    )
+    assert ended.code == 0, ended.err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["model"], report["representation"]) == ("ridge", "patches+wavelets")
+    assert report["teacher_accuracy_mean"] > 0.4
+    assert len(list((tmp_path / "cache/representations").glob("*.npz"))) == 2
 
 
 def test_mnist_sizes_types_and_ranges(shared_data):

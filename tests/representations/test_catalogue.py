@@ -15,7 +15,7 @@ from pate_tf.core.public import Pool
 from pate_tf.data import catalogue as data
 from pate_tf.data import uci
 from pate_tf.models.encoder import Part
-from pate_tf.representations import Kind, catalogue, contrastive, raw, register
+from pate_tf.representations import Kind, catalogue, contrastive, patches, raw, register
 from pate_tf.selective_sgd import models
 
 POOL = data.load_public("digits").split(300).pool
@@ -39,6 +39,31 @@ def forget():
 def doubled(dataset: Dataset) -> keras.Model:
     inputs = keras.Input(dataset.input_shape)
     return keras.Model(inputs, keras.layers.AveragePooling2D(2)(inputs))
+
+
+def test_defaults_of_grey_and_colour_images_and_of_tables():
+    colour = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
+    datasets = (POOL.dataset, colour, uci.ADULT)
+    compared = ["contrastive", "patches+wavelets", "raw"]
+    assert list(map(catalogue.default_representation, datasets)) == compared
+    learnt_from = ["contrastive+patches", "patches+wavelets", "raw"]
+    assert list(map(catalogue.default_of_teachers, datasets)) == learnt_from
+    assert list(map(catalogue.is_of_images, learnt_from)) == [True, True, False]
+    assert not catalogue.is_of_images("patches+raw")
+
+
+def test_of_colour_images_wavelets_weigh_four_times_as_much_as_patches(monkeypatch):
+    few = dataclasses.replace(patches.COLOUR, filters=40)
+    monkeypatch.setattr(patches, "COLOUR", few)
+    monkeypatch.setattr(contrastive, "_fit", lambda *given, **named: pytest.fail("trained"))
+    dataset = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
+    encoder = catalogue.encoder_of(Pool(dataset, np.repeat(POOL.inputs, 3, axis=3)))
+    features = encoder.features(np.repeat(POOL.inputs, 3, axis=3)) * encoder.scale
+    of_patches, of_wavelets = (
+        np.square(view).sum(axis=1).mean() for view in encoder.views(features)
+    )
+    assert of_wavelets / of_patches == pytest.approx(4.0, rel=0.1)
+    assert of_wavelets + of_patches == pytest.approx(1.0, rel=0.1)
 
 
 def test_what_was_learnt_is_taken_up_and_not_learnt_again(monkeypatch):

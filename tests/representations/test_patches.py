@@ -36,7 +36,8 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     filters, offsets, *_ = (variable.numpy().astype(np.float64) for variable in part.learnt)
     side, _, _, num_filters = filters.shape
     low, high = dataset.value_range
-    stride = -(-max(dataset.input_shape[:2]) // patches.MOST_PLACES)
+    layout = patches.COLOUR if dataset.has_colours else patches.GREY
+    stride = layout.stride * -(-max(dataset.input_shape[:2]) // patches.MOST_PLACES)
     before, after = (side - 1) // 2, side - 1 - (side - 1) // 2
     padded = np.pad((image - low) / (high - low), [(before, after), (before, after), (0, 0)])
     rows, columns = (range(0, length, stride) for length in dataset.input_shape[:2])
@@ -47,11 +48,11 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
             patch = (patch - patch.mean()) / np.sqrt(patch.var() + patches.LEAST_CONTRAST)
             for one in range(num_filters):
                 answer = (patch * filters[..., one]).sum() - offsets[one]
-                found[i, j, one] = max(0.0, answer - patches.THRESHOLD)
-    cells = [-(-length // patches.GRID) for length in found.shape[:2]]
-    missing = [cell * patches.GRID - side for cell, side in zip(cells, found.shape, strict=False)]
+                found[i, j, one] = max(0.0, answer - layout.threshold)
+    cells = [-(-length // layout.grid) for length in found.shape[:2]]
+    missing = [cell * layout.grid - side for cell, side in zip(cells, found.shape, strict=False)]
     whole = np.pad(found, [*((each // 2, each - each // 2) for each in missing), (0, 0)])
-    shape = (patches.GRID, cells[0], patches.GRID, cells[1], num_filters)
+    shape = (layout.grid, cells[0], layout.grid, cells[1], num_filters)
     return np.sqrt(whole.reshape(shape).mean(axis=(1, 3))).ravel()
 
 
@@ -60,7 +61,9 @@ def slow_answers(part: patches.PatchPart, image: np.ndarray, dataset: Dataset) -
     [((8, 8, 1), (0, 16)), ((13, 9, 3), (-1, 1)), ((50, 41, 1), (0, 255)), ((3, 2, 1), (0, 1))],
 )
 def test_answers_are_those_of_a_loop(monkeypatch, shape, value_range):
-    monkeypatch.setattr(patches, "FILTERS", 7)
+    for name in ("GREY", "COLOUR"):
+        few = dataclasses.replace(getattr(patches, name), filters=7)
+        monkeypatch.setattr(patches, name, few)
     pool = images(shape, value_range=value_range)
     part = learnt(pool)
     for image in pool.inputs[:3]:
