@@ -31,6 +31,7 @@ OF_OTHERS = {
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
     *("only", "parts", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
+    *("representations", "students"),  # of benchmarks.colour
     # of benchmarks.instead
     *(
         "epsilons",
