@@ -57,7 +57,7 @@ def test_opening_a_ledger(tmp_path):
     with Way() as again:
         ledger = Ledger.open(tmp_path / "sensitive", **facts)
     ledger.close()
-    new.check("opening a new ledger", files=6, functions=29)
+    new.check("opening a new ledger", files=6, functions=28)
     again.check("opening a ledger again", files=6, functions=26)
 
 

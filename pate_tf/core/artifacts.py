@@ -52,6 +52,7 @@ def transaction(connection: sqlite3.Connection, *, read_only: bool = False) -> I
 
 _TEMPORARY = ".writing-"
 _TRIES = 100
+_HOST = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
 def check_can_hold_files(folder: pathlib.Path) -> None:
@@ -140,16 +141,12 @@ def remove_abandoned(root: pathlib.Path) -> None:
     """Deletes below `root` what writers on this host left half-written when they were killed."""
     for path in root.rglob(f"{_TEMPORARY}*"):
         *_, host, process, _ = path.name.split("-")
-        if host != _host() or _is_running(int(process)):
+        if host != _HOST or _is_running(int(process)):
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _host() -> str:
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
 def _is_running(process: int) -> bool:
@@ -165,7 +162,7 @@ def _is_running(process: int) -> bool:
 def temporary_name(path: pathlib.Path) -> pathlib.Path:
     """Returns a new name next to a path, which `remove_abandoned` knows as this process's."""
     # Host and process, so that `remove_abandoned` knows whether the writer still lives.
-    owner = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    owner = f"{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f"{_TEMPORARY}{path.name}-{owner}")
 
 

@@ -1,6 +1,5 @@
 """Data sets of a user's own, by the name `data_sets_for_tests:<function>`."""
 
-import dataclasses
 import pathlib
 
 import numpy as np
@@ -47,11 +46,6 @@ def not_finite(side: str, data_dir: pathlib.Path | None):
     if side == "private":
         inputs[3, 1, 1] = np.nan
     return dataset, inputs, labels
-
-
-def other_public(side: str, data_dir: pathlib.Path | None):
-    dataset, inputs, labels = waves(side, data_dir)
-    return dataclasses.replace(dataset, pool_size=len(side)), inputs, labels
 
 
 def wrong_shape(side: str, data_dir: pathlib.Path | None):

@@ -39,6 +39,7 @@ NOT_RUN = {
     "how-to/silos_network.md": 2,
     "notes/instead.md": 1,
     "notes/scale.md": 3,
+    "notes/size.md": 2,
     "notes/small_teachers.md": 6,
     "reference/mechanisms.md": 1,
     "tutorials/first_student.md": 2,
