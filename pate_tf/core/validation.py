@@ -201,21 +201,7 @@ LARGEST_BATCH = 2**16
 HIGHEST_RATE = 1.0  # of Adam; the first release's --learning_rate=5 was hundredths, for SGD
 
 
-# Reads small TOML files into checked values; every mistake is one line that names the file.
-
-
-def read_toml(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the tables of a TOML file.
-
-    Raises:
-        ValueError: if it is no TOML.
-        OSError: if it can't be read.
-    """
-    try:
-        return tomllib.loads(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: expected TOML, got something else: {reason}") from None
+# Small TOML files become checked values; every mistake is one line that names the file.
 
 
 class Fields:
@@ -231,6 +217,20 @@ class Fields:
             raise ValueError(f"{where}: expected a table, got something else")
         self._where = where
         self._values = dict(values)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "Fields":
+        """Returns the fields of a TOML file.
+
+        Raises:
+            ValueError: if it is no TOML.
+            OSError: if it can't be read.
+        """
+        try:
+            return cls(str(path), tomllib.loads(path.read_bytes().decode()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path}: expected TOML, got something else: {reason}") from None
 
     def number(self, name: str, *, above: float = 0.0, most: float = math.inf) -> float:
         """Returns a finite number above `above` and up to `most`."""

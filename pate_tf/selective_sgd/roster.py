@@ -11,7 +11,7 @@ from typing import Any
 
 from pate_tf.core.settings import Settings as CheckedSettings
 from pate_tf.core.settings import described, value_type
-from pate_tf.core.validation import Fields, check_name, read_toml
+from pate_tf.core.validation import Fields, check_name
 from pate_tf.selective_sgd.settings import Privacy, Settings
 
 RUN_BYTES = 16
@@ -84,7 +84,7 @@ class Roster:
           ValueError: if the file holds none; one line that says what was expected.
           OSError: if it can't be read.
         """
-        fields = Fields(str(path), read_toml(path))
+        fields = Fields.read(path)
         try:
             return cls._of(fields, str(path))
         except ValueError as error:

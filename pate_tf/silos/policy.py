@@ -13,7 +13,7 @@ from pate_tf.accounting.local import (
 )
 from pate_tf.core import artifacts
 from pate_tf.core.settings import Settings, setting, value_type
-from pate_tf.core.validation import Fields, check_name, read_toml
+from pate_tf.core.validation import Fields, check_name
 from pate_tf.silos.messages import QueryBatch, Reason
 
 PAGE: Final = """\
@@ -126,7 +126,7 @@ class Policy(Settings):
           ValueError: if the file holds none; one line that says what was expected.
           OSError: if it can't be read.
         """
-        page = Fields(str(path), read_toml(path))
+        page = Fields.read(path)
         values: dict[str, Any] = {
             "silo": page.text("silo"),
             "coordinator": page.text("coordinator"),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pate_tf.accounting.local.estimates import WEIGHTINGS
 from pate_tf.core import artifacts, validation
 from pate_tf.core.settings import Settings, setting
-from pate_tf.core.validation import Fields, IntArray, check_name, read_toml
+from pate_tf.core.validation import Fields, IntArray, check_name
 from pate_tf.silos.messages import RANDOMISED_RESPONSE, SHARED, checked_mechanism
 
 SUBSETS = ("random", "balanced")
@@ -74,7 +74,7 @@ class Roster:
           ValueError: if the file holds none; one line that says what was expected.
           OSError: if it can't be read.
         """
-        fields = Fields(str(path), read_toml(path))
+        fields = Fields.read(path)
         run_id, delta = fields.text("run"), fields.number("delta", most=0.1)
         members = []
         try:

@@ -11,7 +11,7 @@ import os
 import pathlib
 
 from pate_tf.core import artifacts
-from pate_tf.core.validation import Fields, check_name, read_toml
+from pate_tf.core.validation import Fields, check_name
 
 _KEY_BYTES = 32
 
@@ -162,7 +162,7 @@ def read_list(path: pathlib.Path) -> tuple[tuple[PartyIdentity, ...], tuple[Part
         expected.
       OSError: if it can't be read.
     """
-    fields = Fields(str(path), read_toml(path))
+    fields = Fields.read(path)
     found: dict[str, list[PartyIdentity]] = {"party": [], "silo": []}
     for kind in ("party", "silo") if fields.has("silo") else ("party",):
         for each in fields.tables(kind):
