@@ -7,10 +7,9 @@ same on every machine with the same fonts: 45,000 private, 10,000 of the public 
 out of both.
 
 `python -m benchmarks.colour --representations patches wavelets --data_dir=DIR` prints how many of
-the pool's labels a linear model has right, by noisy class sums of each representation, and how many
-images a second it takes. Names are joined by `+`. Noise is what `NOISE` says of 45,000 records, and
-as much smaller as `--private` is; the ridge is the best of six on the pool's labels. Nothing is
-private here: it compares features.
+the pool's labels a linear model has right, by noisy class sums of each representation. Names are
+joined by `+`. Noise is what `NOISE` says of 45,000 records, and as much smaller as `--private` is;
+the ridge is the best of six on the pool's labels. Nothing is private here: it compares features.
 
 With `--students` it prints what `--method=feature_sums` gives instead: how many of the labels that
 students learn from are right, and how often each student is, on the private records, by which to
@@ -21,7 +20,6 @@ import argparse
 import functools
 import pathlib
 import tempfile
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -237,7 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
             for load in (digits, letters):
                 compare_students(load, flags, pathlib.Path(folder))
         return
-    heads = ["data set", "representation", *(f"epsilon {one:g}" for one in NOISE), "images/s"]
+    heads = ["data set", "representation", *(f"epsilon {one:g}" for one in NOISE)]
     print("|", *(f"{one} |" for one in heads), flush=True)
     print("|" + "---|" * len(heads), flush=True)
     for load in (digits, letters):
@@ -248,14 +246,12 @@ def main(arguments: list[str] | None = None) -> None:
         for name in flags.representations:
             encoder = encoder_of(pool, name)
             found = vectors(encoder, pool.inputs), known[: flags.public]
-            begun = time.perf_counter()
             summed = vectors(encoder, images), labels
-            a_second = len(images) / (time.perf_counter() - begun)
             rows = [
                 f"{share_right(found, summed, each * len(images) / SIZES['private']):.1%} |"
                 for each in NOISE.values()
             ]
-            print(f"| {load.__name__} | {name} |", *rows, f"{a_second:.0f} |", flush=True)
+            print(f"| {load.__name__} | {name} |", *rows, flush=True)
 
 
 if __name__ == "__main__":
