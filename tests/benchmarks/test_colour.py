@@ -1,12 +1,16 @@
 """Stand-ins for small photographs."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
 import scipy.fft
 
+import pate_tf
 from benchmarks import colour
+from pate_tf.api import feature_sums
+from pate_tf.representations import catalogue, contrastive, patches
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +74,22 @@ def test_shares_right_are_printed_by_data_set_and_representation(capsys):
     colour.main(["--representations", "raw", "--private", "150", "--public", "60"])
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[:2] for row in rows[2:]] == [["| digits", "raw"], ["| letters", "raw"]]
+
+
+def test_students_are_compared_on_private_records_and_held_out(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(patches, "COLOUR", dataclasses.replace(patches.COLOUR, filters=32))
+    monkeypatch.setattr(feature_sums, "default_of_teachers", lambda dataset: "patches")
+    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 2)
+    monkeypatch.setattr(colour, "NOISE", {1e4: None})
+    student, steps = pate_tf.Student, {"consistency": 2, "linear_head": None}
+    monkeypatch.setattr(pate_tf, "Student", lambda name: student(name, steps=steps[name]))
+    flags = types.SimpleNamespace(data_dir=None, private=150, public=80)
+    colour.compare_students(colour.digits, flags, tmp_path)
+    name, epsilon, labels, auto, *right = capsys.readouterr().out.strip("| \n").split(" | ")
+    assert (name, epsilon, auto) == ("digits", "10000", "linear_head")
+    shares = [float(one.strip("%")) for one in (labels.split(": ")[1], *right)]
+    assert len(shares) == 5 and shares[1] > 90  # of the head on private records
 
 
 def test_noise_costs_labels_that_features_tell_apart():
