@@ -139,7 +139,7 @@ class PlanSettings(Settings):
         group="data",
         flag="augmented",
         help="The inputs are images whose data set names an augmentation. Only then can "
-        "feature_sums count records in clusters of the pool.",
+        "feature_sums count records in clusters of the pool, or plan several rounds.",
     )
     dataset: str | None = setting(
         None,
@@ -236,7 +236,9 @@ class MethodComparison:
             return None
         (lowest, highest), chance = WITHOUT_NOISE, 1.0 / self.asked.num_classes
         if method == FEATURE_SUMS and self.sums is not None and self.sums.num_clusters is None:
-            noise = self.sums.standard_deviation * np.sqrt(num_features) * self.asked.num_classes
+            # Of a single release at this cost, by which the range was read off; rounds say no less.
+            deviation = self.sums.standard_deviation / np.sqrt(self.sums.num_rounds)
+            noise = deviation * np.sqrt(num_features) * self.asked.num_classes
             signal = self.asked.num_records / noise
             low, high = (
                 chance + (most - chance) * signal / (signal + half)
@@ -315,12 +317,18 @@ class MethodComparison:
         features = planned_features(asked)
         fewest = ceil(features.fewest_of_class * asked.num_classes)
         fewer = " Of fewer, counts in clusters are planned." if asked.has_augmentation else ""
+        in_rounds = ""
+        if self.sums is not None and self.sums.num_rounds > 1:
+            in_rounds = (
+                f" It does so in {self.sums.num_rounds} rounds, charged together; each later one "
+                f"sums what a linear model of the earlier ones misses."
+            )
         return (
             f"feature_sums asks no teacher: it adds noise to the sum of clipped feature vectors of "
-            f"each class, and labels the whole pool. It is worth its cost from about {fewest:,} "
-            f"private {asked.unit}s on.{fewer} Its forecast is a guess from one data set: an "
-            f"input's features are nearer to those of its own class by {FEATURE_MARGIN:g} of their "
-            f"length."
+            f"each class, and labels the whole pool.{in_rounds} It is worth its cost from about "
+            f"{fewest:,} private {asked.unit}s on.{fewer} Its forecast is a guess from one data "
+            f"set: an input's features are nearer to those of its own class by {FEATURE_MARGIN:g} "
+            f"of their length."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -382,6 +390,7 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
             cluster_numbers(settings.pool_size, settings.num_classes)
             if settings.has_augmentation
             else (),
+            None if settings.unit == "record" and settings.has_augmentation else 1,
         )
     except ValueError as error:
         refusal = str(error).removeprefix("epsilon: ")
@@ -408,7 +417,8 @@ def _noise_of(sums: ReleasesFeatureSums) -> str:
     if sums.num_clusters is not None:
         (scale,) = sums.noise_scales.values()
         return f"scale {scale:.4g}, {sums.num_clusters} clusters"
-    return f"sigma {sums.standard_deviation:.4g}"
+    in_rounds = f", {sums.num_rounds} rounds" if sums.num_rounds > 1 else ""
+    return f"sigma {sums.standard_deviation:.4g}{in_rounds}"
 
 
 def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Outlook, ...]:
@@ -416,7 +426,8 @@ def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Ou
 
     An input's score of a class is its product with the noisy sum of that class: of its own class it
     is larger by margin times the records of a class, in the mean, and noise of standard deviation
-    sigma is added to each score, as the input's vector has at most norm 1. Of counts, the score is
+    sigma is added to each score, as the input's vector has at most norm 1. Of several rounds it is
+    what the first alone would leave. Of counts, the score is
     that of its cluster: larger by margin times the records of a cluster, with Laplace noise.
     """
     if settings.num_records is None:

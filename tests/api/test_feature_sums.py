@@ -69,7 +69,7 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
     examples = PrivateExamples(dataset, images.astype(np.float32), labels)
     sums = FeatureSums(directory=tmp_path, representation="raw").fit(examples, pool)
     kinds = set()
-    for epsilon in (0.01, 0.05, 0.2, 1.0, 3.0):
+    for epsilon in (0.01, 0.05, 0.2, 1.0, 3.0, 100.0):
         asked = PlanSettings(
             epsilon=epsilon,
             num_records=900,
@@ -86,7 +86,8 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
             released = None
         assert named == released
         kinds.add(type(named))
-    assert len(kinds) == (2 if augmentation == "none" else 3)
+    assert len(kinds) == (2 if augmentation == "none" else 4)
+    assert named.num_rounds == (1 if augmentation == "none" else 8)
 
 
 def files_of(folder) -> set[str]:
