@@ -673,6 +673,7 @@ def _labels_of_sums(
         certainty=inferred.certainty,
         network=inferred.network,
         linear_head=None if weights is None else sums.linear_head(weights),
+        sums=noisy,
         strategy=plan.queries.strategy,
         choice=plan.reason,
     )

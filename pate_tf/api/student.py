@@ -16,7 +16,7 @@ from pate_tf.api import silo_coordinator as silos
 from pate_tf.api.data import as_inputs
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.publishing import Published, publish_model
-from pate_tf.api.student_run import learn
+from pate_tf.api.student_run import fits_better, learn
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
@@ -26,7 +26,7 @@ from pate_tf.queries.labels import Labels
 from pate_tf.silos.coordinator import Coordinator
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.students import batches
-from pate_tf.students.config import StudentSettings, complete
+from pate_tf.students.config import StudentSettings, complete, is_left_open
 from pate_tf.students.kinds import AUTO
 
 
@@ -141,6 +141,9 @@ class Student:
             callbacks=self._callbacks,
             verbose=self._verbose,
         )
+        may_be_linear = self._initial is None and is_left_open(self._settings)
+        if may_be_linear and fits_better(labels.linear_head, model, labels):
+            model = labels.linear_head
         self._fitted = model, labels
         return self
 

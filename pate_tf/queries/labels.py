@@ -61,6 +61,8 @@ class Labels:
             none, and of stored labels.
         linear_head: a model from raw inputs to logits with the weights that follow from feature
             sums, for the student of this name; None of other labels, and of stored ones.
+        sums: the noisy sums, by which models are compared; None of other labels, and of stored
+            ones.
 
     Raises:
         ValueError: if queries or neighbours have another shape.
@@ -78,6 +80,7 @@ class Labels:
     labeller: Any = None
     network: Any = None
     linear_head: Any = None
+    sums: Any = None
 
     @property
     def prefers_linear_head(self) -> bool:
@@ -87,7 +90,8 @@ class Labels:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a pickle holds: no labeller, as its votes are private, and no models."""
-        return {**vars(self), "labeller": None, "network": None, "linear_head": None}
+        left_out = ("labeller", "network", "linear_head", "sums")
+        return {**vars(self), **dict.fromkeys(left_out)}
 
     def __post_init__(self) -> None:
         number = self.released.num_queries

@@ -15,6 +15,7 @@ from api_helpers import HUGE, IMAGES, Standardised, pictures
 import pate_tf
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.aggregation.feature_sums import sums_by_class
+from pate_tf.api import student as student_module
 from pate_tf.api.feature_sums import FeatureSums, StoredSums, sums_folder
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.labelling import plan_release
@@ -433,6 +434,38 @@ def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run
         pate_tf.Student("linear_head").fit(data.pool, stored)
     with pytest.raises(ValueError, match="model: expected none for student linear_head"):
         pate_tf.Student("linear_head", model="cnn").fit(data.pool, labels)
+
+
+def test_of_a_table_the_student_is_the_model_whose_answers_fit_the_sums_better(
+    tmp_path, monkeypatch
+):
+    """Told from released sums and the pool, without a label."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 900)
+    x = np.float32(random.normal(size=(900, 4)) + 4.0 * np.eye(4)[y])
+    table = pate_tf.Data.from_arrays(
+        x[:600], y[:600], x[600:], y[600:], num_classes=3, value_range=(-9, 9)
+    )
+    sums = FeatureSums(directory=tmp_path / "run").fit(table.private, table.pool)
+    with Labeller(sums, epsilon=8.0, delta=1e-5) as labeller:
+        labels = labeller.label(table.pool)
+
+    def constant(inputs, training=False):
+        return np.tile([1.0, 0.0, 0.0], (len(inputs), 1))
+
+    monkeypatch.setattr(student_module, "learn", lambda *_args, **_more: constant)
+    assert pate_tf.Student().fit(table.pool, labels).model is labels.linear_head
+    assert pate_tf.Student("supervised").fit(table.pool, labels).model is constant
+    stored = dataclasses.replace(labels, linear_head=None, sums=None)
+    assert pate_tf.Student().fit(table.pool, stored).model is constant
+    right = dict(zip(map(bytes, x[600:]), y[600:], strict=True))
+
+    def true(inputs, training=False):
+        return np.eye(3)[[right[bytes(one)] for one in np.float32(inputs)]]
+
+    monkeypatch.setattr(student_module, "learn", lambda *_args, **_more: true)
+    shuffled = dataclasses.replace(labels, linear_head=constant)
+    assert pate_tf.Student().fit(table.pool, shuffled).model is true
 
 
 @pytest.mark.parametrize("change", ["other labels", "other vectors", "fewer", "no file of arrays"])
