@@ -32,6 +32,7 @@ from pate_tf.audit.mechanism import (
     Check,
     Pair,
     Releases,
+    mean_of_rounds,
     measure,
     noise_check,
     own_registry,
@@ -242,7 +243,7 @@ def _among_sums(run: Any, releases: Releases, number: int) -> _Guesses:
     with_canaries = sums.copy().ravel()
     with_canaries[places] += np.where(is_in, LATTICE, -LATTICE)
     noisy, claimed = releases.release_table(with_canaries.reshape(sums.shape))
-    scores = (noisy.ravel() - sums.ravel())[places] / LATTICE
+    scores = (mean_of_rounds(noisy) - sums).ravel()[places] / LATTICE
     return _Guesses(
         is_in, scores, claimed, Pair((1,), (-1,)), "a vector along one direction, or its opposite"
     )

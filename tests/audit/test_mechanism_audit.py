@@ -42,6 +42,7 @@ RIGHT = [
     StabilityGate(epsilon=1.0, delta=1e-6),
     GaussianFeatureSums(2.0),
     GaussianResidualSums(2.0),
+    GaussianResidualSums(4.0, 3),
     LaplaceClusterCounts(2.0, 20),
 ]
 DRAWS = {
@@ -55,7 +56,7 @@ def audited(mechanism, num_draws=12_000):
     return audit_mechanism(mechanism, delta=DELTA, num_draws=DRAWS.get(mechanism.name, num_draws))
 
 
-@pytest.mark.parametrize("mechanism", RIGHT, ids=lambda one: one.name)
+@pytest.mark.parametrize("mechanism", RIGHT, ids=lambda one: one.summary())
 def test_a_right_mechanism_passes_and_half_its_noise_is_caught(mechanism):
     found = audited(mechanism)
     assert found.outcome == PASSED, found.checks
@@ -136,6 +137,38 @@ def test_sums_are_audited_nearly_tightly():
     found = audit_mechanism(GaussianFeatureSums(2.0 / shift), delta=1e-2, num_draws=200_000)
     assert found.outcome == PASSED
     assert 0.8 * found.claimed <= found.lower_bound <= found.claimed
+    in_rounds = GaussianResidualSums(2.0 * math.sqrt(4) / shift, 4)
+    found = audit_mechanism(in_rounds, delta=1e-2, num_draws=200_000)
+    assert found.outcome == PASSED and "in each of 4 rounds" in found.neighbours
+    assert 0.8 * found.claimed <= found.lower_bound <= found.claimed
+
+
+@pytest.mark.parametrize("wrong", ["charged as one round", "the last round has no noise"])
+def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong):
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(GaussianResidualSums):
+        """Four rounds that are not charged as they are drawn."""
+
+        name = "toy_rounds"
+
+        def alphas(self, moments):
+            alphas = super().alphas(moments)
+            return alphas / self.num_rounds if wrong == "charged as one round" else alphas
+
+        def composed_epsilon(self, number, *, delta):
+            if wrong == "charged as one round":
+                return GaussianFeatureSums(self.sigma).composed_epsilon(number, delta=delta)
+            return super().composed_epsilon(number, delta=delta)
+
+        def draw_sums(self, sums, noise):
+            drawn = super().draw_sums(sums, noise)
+            drawn_so_far.append(len(drawn))
+            is_last = len(drawn_so_far) % self.num_rounds == 0
+            return sums + 1 if is_last and wrong != "charged as one round" else drawn
+
+    drawn_so_far = []
+    registered(Wrong)
+    assert audited(Wrong(4.0, 4)).outcome == VIOLATION
 
 
 @pytest.mark.parametrize(
