@@ -79,7 +79,9 @@ def _define_parameter(flag: Flag) -> None:
 
 def _planned_fields(kind: type[Mechanism]) -> list[dataclasses.Field[Any]]:
     """Returns the fields of a mechanism that has no flags elsewhere, as a run plans them."""
-    return list(dataclasses.fields(kind)) if "flags" in kind.lacks else []
+    known = {parameter.field for parameter in kind.parameters}
+    fields = dataclasses.fields(kind) if "flags" in kind.lacks else ()
+    return [one for one in fields if one.name not in known]
 
 
 def _chosen(kind: type[Mechanism]) -> Mechanism:

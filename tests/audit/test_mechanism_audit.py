@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -330,3 +332,11 @@ def test_repeated_noise_leaves_the_law_of_either_data_set(mechanism):
     p, q = ((labels[name] == 0).mean() for name in counts)
     agree = (labels["first"] == labels["second"]).mean()
     assert agree > p * q + (1 - p) * (1 - q) + 0.05
+
+
+@pytest.mark.parametrize("mechanism", RIGHT[-3:], ids=lambda one: one.summary())
+def test_the_command_takes_the_fields_of_what_a_run_plans(mechanism):
+    fields = [f"--{name}={value}" for name, value in mechanism.to_dict().items() if name != "name"]
+    command = [sys.executable, "-m", "pate_tf.cli.main", "audit", "mechanism", mechanism.name]
+    found = subprocess.run([*command, *fields, "--draws=20"], capture_output=True, text=True)
+    assert found.returncode == 2 and "draws: expected at least" in found.stderr, found.stderr
