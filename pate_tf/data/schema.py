@@ -496,7 +496,7 @@ def draft(
     for name, body in bodies.items():
         left_out = f"# left out: {name!r} has no number and too many values of few words"
         lines += ["", *([f"[columns.{_key(name)}]", *body] if body else [left_out])]
-        if owner is None and _may_be_owners(fields[name]):
+        if owner is None and TEXT_LINE not in body and _may_be_owners(fields[name]):
             lines.append(
                 f"# values repeat: if {_quoted(name)} says whose a record is, write owner = "
                 f"{_quoted(name)} above the columns{', and no column of that name' if body else ''}"
