@@ -366,6 +366,8 @@ def page(results: dict[str, Any]) -> str:
     within = sum(
         one["forecast"][0] <= one["found_label_accuracy"] <= one["forecast"][1] for one in points
     )
+    if missing := [name for name in DATA_SETS if name not in results]:
+        lines += ["", f"Not measured on this code: {', '.join(missing)}."]
     lines += [
         "",
         "## Forecasts",

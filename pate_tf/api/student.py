@@ -61,8 +61,10 @@ class Student:
 
         Args:
             student: "supervised" (the labels alone), "consistency" (the whole pool too), "gan",
-                "random_forest", or another file of `pate_tf.students.kinds`. Default: consistency
-                for images whose data set names an augmentation, supervised otherwise.
+                "random_forest", "linear_head", or another file of `pate_tf.students.kinds`.
+                Default: consistency for images whose data set names an augmentation, supervised
+                otherwise; but linear_head, which is no Keras model, after several rounds of feature
+                sums, and of tables and texts where its answers fit the sums better.
             model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
                 logits, or a name; "random_forest" has one of its own.
             steps: training steps.

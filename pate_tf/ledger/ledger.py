@@ -452,10 +452,10 @@ class Ledger(Store):
         """Returns the sequence of the debit that charged queries; None if they are to be charged.
 
         For what a run that was stopped did not answer; call it inside `exclusive`, where no other
-        process can be answering. It is the caller's that nothing drawn for these queries, and not
-        stored, left the process that was stopped. Not found are a debit of unpredictable noise
-        where this run's is predictable, and one from before a reset was acknowledged, under which
-        another copy of the ledger may have drawn.
+        process can be answering. The caller promises that nothing drawn for these queries, and not
+        stored, left the process that was stopped. Not found are a debit of what was released
+        already, one of unpredictable noise where this run's is predictable, and one from before a
+        reset was acknowledged, under which another copy of the ledger may have drawn.
 
         Args:
             queries: all that the debit is to have charged, in its order.
@@ -468,6 +468,7 @@ class Ledger(Store):
                 found = None
             elif (
                 row.kind == "debit"
+                and not details["past"]
                 and details["queries_digest"] == _digest_of(queries)
                 and (secure_noise or not details["secure_noise"])
             ):

@@ -369,6 +369,11 @@ def test_an_open_debit_is_of_no_use_to_predictable_noise_or_after_a_reset(tmp_pa
     with opened(tmp_path / "two", ensemble_digest="cd" * 32, acknowledge_reset=True) as ledger:
         released_in_rounds(ledger, following)
         assert ledger.charges == {IN_ROUNDS: 2}
+    with opened(tmp_path / "three", ensemble_digest="ef" * 32) as ledger:
+        with ledger.exclusive():  # of what is out already: nothing may be drawn under it
+            ledger.debit(IN_ROUNDS, sums_digests(IN_ROUNDS), secure_noise=True, was_released=True)
+        released_in_rounds(ledger, following)
+        assert ledger.charges == {IN_ROUNDS: 2}
 
 
 def test_rounds_of_a_ledger_that_has_them_in_one_answer_are_released_from_it(tmp_path):
