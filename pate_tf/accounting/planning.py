@@ -343,19 +343,28 @@ def outlook(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> Ou
         ValueError: if the mechanism has no known outcome law, or there are fewer queries than
             exceptions.
     """
+    right, labels = expected_labels(mechanism, assumed.counts(num_queries))
+    return Outlook(margin=assumed.margin, expected_labels=labels, expected_right=right)
+
+
+def expected_labels(mechanism: Mechanism, counts: IntArray) -> tuple[float, float]:
+    """Returns how many labels of class 0 are expected, and how many of any class.
+
+    Args:
+        mechanism: with its noise.
+        counts: votes by class, `[num_queries, num_classes]`.
+
+    Raises:
+        ValueError: if the mechanism has no known outcome law.
+    """
     if not isinstance(mechanism, base.Expected):
         raise lacking(mechanism, "an outcome law", "outcome law")
-    counts = assumed.counts(num_queries)
-    right, labels = mechanism.expected_right(counts), float(num_queries)
+    right, labels = mechanism.expected_right(counts), float(len(counts))
     if mechanism.withholds:  # the sum over all classes that a label may be; equal columns once
         _, first, number = np.unique(counts, axis=1, return_index=True, return_counts=True)
         each = (mechanism.expected_right(np.roll(counts, -one, axis=1)) for one in first)
         labels = float(sum(share * one for share, one in zip(number, each, strict=True)))
-    return Outlook(
-        margin=assumed.margin,
-        expected_labels=max(right, min(labels, float(num_queries))),
-        expected_right=right,
-    )
+    return right, max(right, min(labels, float(len(counts))))
 
 
 def _outlooks(mechanism: Mechanism, assumed: AssumedVotes, num_queries: int) -> tuple[Outlook, ...]:

@@ -164,18 +164,20 @@ class Forecast:
         low: lower end of the range in which it is expected.
         high: upper end.
         num_labels: expected labels.
+        by: what the range follows from.
     """
 
     low: float
     high: float
     num_labels: float
+    by: str = "by what other data sets had"
 
     def in_words(self) -> str:
         """Returns the forecast as a sentence."""
         middle = (self.low + self.high) / 2.0
         return (
             f"about {self.num_labels:,.0f} labels, about {middle:.0%} of them right "
-            f"({self.low:.0%} to {self.high:.0%}, by what other data sets had)"
+            f"({self.low:.0%} to {self.high:.0%}, {self.by})"
         )
 
 

@@ -1,4 +1,8 @@
-"""From two files to a published student: what `pate run` does; its steps import TensorFlow."""
+"""From two files to a published student: what `pate run` does; its steps import TensorFlow.
+
+Before anything is charged both methods are tried on labelled samples of the pool, if there are
+some: in the place of private records, with the noise that the private records would get.
+"""
 
 import dataclasses
 import pathlib
@@ -7,20 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from pate_tf.api.planning import PlanSettings, compare_methods
+from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
+from pate_tf.accounting.planning import Recommendation, expected_labels
+from pate_tf.api.planning import (
+    FEATURE_SUMS,
+    PATE,
+    Forecast,
+    MethodComparison,
+    PlanSettings,
+    compare_methods,
+)
 from pate_tf.api.reporting import QUIET, Reporting, RunReport
 from pate_tf.api.run_folder import DataSource, TeacherRun, TeacherSource
 from pate_tf.api.settings import METHODS, Budget, LabelSettings
 from pate_tf.core import artifacts
+from pate_tf.core.public import UNKNOWN, Pool, PublicSplit
 from pate_tf.core.settings import setting
+from pate_tf.core.validation import IntArray
 
 AUTO = "auto"
 UNKNOWN_WIDTH = 2_000  # about that of texts and of images' representations
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
 # Records of a class over the noise of a sum, from which on random Fourier features of a table label
-# better than the columns themselves: chosen on the pools of `classification` and `incomes` of
-# benchmarks/own_data.py, with 420, 2,100 and 10,000 records at epsilon 1 and 3.
+# better than the columns themselves, where no labels of the pool tell: chosen on the pools of
+# `classification` and `incomes` of benchmarks/own_data.py, with 420, 2,100 and 10,000 records at
+# epsilon 1 and 3.
 FEWEST_OF_FOURIER = 200
+FEWEST_LABELLED = 100  # samples of the pool, for a trial
+FOLDS = 3  # of them; each is labelled by the others
+# By how much of the pool votes must label more right than sums do, to be taken: they label a few
+# inputs, from which a student learns less. And what a forecast is uncertain by besides chance. Both
+# were chosen on the first five of benchmarks/own_data.py.
+LEAD_OF_VOTES = 0.02
+UNCERTAIN = {PATE: 0.03, FEATURE_SUMS: 0.02}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +67,8 @@ class WholeRun(DataSource):
         group="method",
         choices=(AUTO, *METHODS),
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
-        "feature vectors label all of them. auto: whichever is expected to label better, by public "
-        "values alone.",
+        "feature vectors label all of them. auto: whichever is expected to label better, by a "
+        "trial on labelled inputs of the pool, or without labels by public numbers.",
     )
     num_teachers: int | None = setting(
         None,
@@ -111,15 +134,21 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             has_augmentation=dataset.augmentation != "none",
         )
     )
-    method = plan.method if asked.method == AUTO else asked.method
-    is_of_sums = method == "feature_sums"
-    representation = None
+    tried = None
+    if not has_owners:
+        tried = Trial.of(plan, public.split(dataset.pool_size), number, len(private), reporting)
+    method = asked.method
+    if method == AUTO:
+        method = plan.method if tried is None else tried.method
+    is_of_sums = method == FEATURE_SUMS
+    representation = tried.representation if tried is not None and is_of_sums else None
     if (
         is_of_sums
         and not has_owners
         and dataset.kind == "tabular"
         and plan.sums is not None
         and plan.sums.num_clusters is None
+        and tried is None
     ):
         enough = (
             len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.standard_deviation
@@ -134,6 +163,8 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     reporting.note("\n".join(["This stands for:", *(f"  {line}" for line in typed)]))
     widths = {"fourier": 600, "raw": int(np.prod(dataset.input_shape)) + 1}
     forecast = plan.forecast(method, widths.get(representation or "", UNKNOWN_WIDTH))
+    if tried is not None and forecast is not None:
+        forecast = tried.forecasts.get(method, forecast)
     if forecast is not None:
         reporting.note(f"Forecast, before anything is charged: {forecast.in_words()}")
     elif has_owners:
@@ -172,6 +203,186 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     return dataclasses.replace(report, values=values, rows=rows)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What both methods label right of the pool, learning from others of its samples. Public.
+
+    Labels of the pool stand for those of private records; noise is as large beside the trial's
+    sums, and teachers have as many records, as in the release. It holds as far as private records
+    are like public ones.
+
+    Attributes:
+        forecasts: of each method that can be tried.
+        right: share of the pool that each would label right.
+        representation: of feature sums of a table, the best one; None for the default.
+    """
+
+    forecasts: dict[str, Forecast]
+    right: dict[str, float]
+    representation: str | None
+
+    @property
+    def method(self) -> str:
+        """The method to take."""
+        lead = self.right[PATE] - self.right.get(FEATURE_SUMS, 0.0)
+        return PATE if lead > LEAD_OF_VOTES else FEATURE_SUMS
+
+    @classmethod
+    def of(
+        cls,
+        plan: MethodComparison,
+        public: PublicSplit,
+        num_teachers: int,
+        num_records: int,
+        reporting: Reporting,
+    ) -> "Trial | None":
+        """Tries both methods; None if fewer than `FEWEST_LABELLED` of the pool are labelled.
+
+        Args:
+            plan: of both methods, with their noise.
+            public: the pool, and labels of it.
+            num_teachers: of method pate.
+            num_records: private ones; public, as records are protected.
+            reporting: how progress is shown.
+        """
+        from pate_tf.representations import catalogue
+        from pate_tf.representations.raw import MOST_OF_PAIRS
+
+        labels, dataset = public.pool_labels, public.dataset
+        if labels is None or (labels != UNKNOWN).sum() < FEWEST_LABELLED:
+            return None
+        default = catalogue.default_of_teachers(dataset)
+        with reporting.clock_or_bar("training the representation") as progress:
+            encoder = catalogue.encoder_of(public.pool, default, progress=progress)
+        folds = np.array_split(
+            np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN)), FOLDS
+        )
+        names = [default]
+        if dataset.kind == "tabular":
+            names += ["fourier", "fourier_fine"]
+            names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
+        with reporting.clock("trying both methods on labelled samples of the pool"):
+            size = num_records // num_teachers
+            forecast, of_pool = _tried_votes(
+                plan.plan, public.pool, labels, default, folds, num_teachers, size
+            )
+            forecasts, right, best = {PATE: forecast}, {PATE: of_pool}, None
+            for name in names:
+                if plan.sums is None:
+                    break
+                forecast, of_pool = _tried_sums(
+                    plan.sums, public.pool, labels, name, folds, num_records
+                )
+                if of_pool > right.get(FEATURE_SUMS, -1.0):
+                    forecasts[FEATURE_SUMS], right[FEATURE_SUMS] = forecast, of_pool
+                    best = name if len(names) > 1 else None
+        return cls(forecasts=forecasts, right=right, representation=best)
+
+
+def _tried_sums(
+    mechanism: ReleasesFeatureSums,
+    pool: Pool,
+    labels: IntArray,
+    name: str,
+    folds: list[IntArray],
+    num_records: int,
+) -> tuple[Forecast, float]:
+    """Labels each fold of the pool by noisy sums of the others; returns how many are right."""
+    from pate_tf.accounting.conversions import LATTICE
+    from pate_tf.api.feature_sums import summands_of
+    from pate_tf.models.encoder import nearest_centres, record_vectors
+    from pate_tf.queries.propagation import averages_of
+    from pate_tf.representations.catalogue import encoder_of
+    from pate_tf.representations.regression import NoisySums, regress_sums
+
+    encoder, random = encoder_of(pool, name), np.random.default_rng(0)
+    features = encoder.features(pool.inputs)
+    vectors = record_vectors(features, encoder.scale)
+    number = mechanism.num_clusters
+    summands = summands_of(pool if number is not None else None, encoder)
+    if number is not None:
+        summands = dataclasses.replace(summands, centres={number: summands.centres[number]})
+    averages, shares = list(averages_of(pool, name, 0)), []
+    # Rounds say no less than a single release at their cost.
+    deviation = mechanism.standard_deviation / np.sqrt(mechanism.num_rounds)
+    for fold in folds:
+        others = np.concatenate([one for one in folds if one is not fold])
+        table = summands.of_records(features[others], labels[others]) / LATTICE
+        values = table * (num_records / len(others))
+        if number is None:
+            values += random.normal(0.0, deviation, values.shape)
+            noisy = NoisySums.of_features(vectors, values, deviation)
+        else:
+            values = values[-number:]
+            values += random.laplace(0.0, deviation / np.sqrt(2.0), values.shape)
+            clusters = nearest_centres(vectors[:, :-1], summands.centres[number])
+            noisy = NoisySums.of_clusters(clusters, values, deviation)
+        answers = regress_sums(averages, noisy).means.argmax(axis=1)
+        shares.append(float((answers == labels)[fold].mean()))
+    share, half = float(np.mean(shares)), UNCERTAIN[FEATURE_SUMS] + float(np.std(shares))
+    return _forecast(share, half, len(pool)), share
+
+
+def _tried_votes(
+    plan: Recommendation,
+    pool: Pool,
+    labels: IntArray,
+    name: str,
+    folds: list[IntArray],
+    num_teachers: int,
+    size: int,
+) -> tuple[Forecast, float]:
+    """Asks teachers of some of the pool about the queries, and about the rest of it."""
+    from pate_tf.models import closed_form
+    from pate_tf.queries.strategies import find_strategy
+    from pate_tf.representations.catalogue import encoder_of
+
+    asked, *others = folds
+    encoder, random = encoder_of(pool, name), np.random.default_rng(0)
+    features, num_classes = encoder.features(pool.inputs), pool.dataset.num_classes
+    mechanism, number = plan.mechanism, plan.num_queries
+    queries = find_strategy(plan.strategy).choose(pool, number, 0, representation=name)
+    queries = queries[labels[queries] != UNKNOWN]
+    known = np.setdiff1d(np.concatenate(others), queries)
+    asked = np.concatenate([asked, queries])
+    counts = np.zeros((len(asked), num_classes), np.int64)
+    for _ in range(num_teachers):
+        some = random.choice(known, size, replace=size > len(known))
+        weights, offsets = closed_form.fit(
+            closed_form.RIDGE,
+            features[some],
+            labels[some],
+            num_classes=num_classes,
+            num_views=encoder.num_views,
+            scale=encoder.scale,
+        )
+        votes = (features[asked] @ weights.astype(np.float32) + offsets).argmax(axis=1)
+        counts[np.arange(len(asked)), votes] += 1
+    # The true class first.
+    places = (labels[asked, None] + np.arange(num_classes)) % num_classes
+    counts = np.take_along_axis(counts, places, axis=1)
+
+    def share(some: IntArray) -> float:
+        right, any_label = expected_labels(mechanism, some)
+        return right / max(any_label, 1e-9)
+
+    ends = len(asked) - len(queries)
+    of_pool = share(counts[:ends])
+    of_queries = share(counts[ends:]) if len(queries) else of_pool
+    half = UNCERTAIN[PATE] + 1.5 * float(np.sqrt(of_queries * (1.0 - of_queries) / number))
+    arrive = plan.candidates[0].outlooks[0].expected_labels
+    return _forecast(of_queries, half, arrive), of_pool
+
+
+def _forecast(share: float, half: float, num_labels: float) -> Forecast:
+    return Forecast(
+        low=max(share - half, 0.0),
+        high=min(share + half, 1.0),
+        num_labels=num_labels,
+        by="by a trial on labelled samples of the pool",
+    )
+
+
 def commands(
     asked: WholeRun,
     method: str,
@@ -191,7 +402,7 @@ def commands(
     of_public = [f"--{name}={given[name]}" for name in given if name not in ("private", "owner")]
     run = f"--train_dir={folder}"
     cost = [f"--epsilon={asked.epsilon:.12g}", f"--delta={asked.delta:.12g}"]
-    if method == "feature_sums":
+    if method == FEATURE_SUMS:
         chosen = [f"--method={method}"]
         chosen += [f"--representation={representation}"] if representation else []
         return [shlex.join(["pate", "student", *of_private, *chosen, run, *cost])]

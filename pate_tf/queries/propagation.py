@@ -6,7 +6,7 @@ passes is taken.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,19 @@ class Inferred:
         return None if weights is None else float(weights.max(axis=1).mean(dtype=np.float64))
 
 
+def averages_of(pool: Pool, representation: Named | None, seed: int) -> Iterator[Averages]:
+    """Yields what sums are regressed on: neighbourhood averages; of a table features themselves.
+
+    Neighbours in a table need not be of one class.
+    """
+    views = pool_features_by_name(pool, representation, seed)
+    if pool.dataset.augmentation != "none":
+        yield from neighbourhood_averages(views)
+        return
+    features = standardised(np.concatenate([view for group in views for view in group], axis=1))
+    yield Averages(features=features, of_first=features)
+
+
 def infer_from_sums(
     pool: Pool,
     sums: NoisySums,
@@ -182,20 +195,14 @@ def infer_from_sums(
         )
         if pool.dataset.augmentation == "none":
             return Inferred(modelled, modelled, named=modelled)
-    views = pool_features_by_name(pool, representation, seed)
+    if modelled is None:
+        regression = regress_sums(averages_of(pool, representation, seed), sums)
+    first = modelled or labels_of(regression)
     if pool.dataset.augmentation == "none":
-        # Neighbours in a table need not be of one class: no averages.
-        features = standardised(np.concatenate([view for group in views for view in group], axis=1))
-        averages = Averages(features=features, of_first=features)
-        regression = regress_sums([averages], sums)
-        first = labels_of(regression)
         shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
         shares /= shares.sum(axis=1, keepdims=True)
         learnt = dataclasses.replace(first, weights=shares.astype(np.float32))
         return Inferred(first, learnt, named=first)
-    if modelled is None:
-        regression = regress_sums(neighbourhood_averages(views), sums)
-    first = modelled or labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
     try:

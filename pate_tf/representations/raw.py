@@ -75,6 +75,49 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
 
+MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
+
+
+class PairsPart(encoder.Part):
+    """One view of norm 1: products of any two numbers of `RawPart`, the constant among them.
+
+    Their products are the squares of those of `RawPart`, a polynomial kernel of degree 2.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes what is publicly known of at least one input.
+
+        Raises:
+            ValueError: if an input has more than `MOST_OF_PAIRS` numbers and categories.
+        """
+        super().__init__()
+        self._raw = RawPart(pool)
+        (width,) = self._raw.widths
+        if width - 1 > MOST_OF_PAIRS:
+            raise ValueError(
+                f"representation pairs: expected inputs of at most {MOST_OF_PAIRS} numbers and "
+                f"categories, got {width - 1:,}; take raw or fourier"
+            )
+        rows, columns = np.triu_indices(width)
+        self._places = tf.constant(rows * width + columns)
+        # Each pair of two stands for itself and its mirror image.
+        self._weights = tf.constant(np.where(rows == columns, 1.0, np.sqrt(2.0)), tf.float32)
+        self.widths = (len(rows),)
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What numbers are scaled by."""
+        return self._raw.learnt
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        (raw,) = self._raw(inputs)
+        products = tf.reshape(raw[:, :, None] * raw[:, None, :], [tf.shape(raw)[0], -1])
+        return [tf.gather(products, self._places, axis=1) * self._weights]
+
+
+register(Kind(name="pairs", parts=lambda pool, seed: [PairsPart(pool)]))
+
 
 # Partly whitened features: what a linear model learns in few noisy steps.
 #

@@ -300,8 +300,11 @@ def _regress_each(
     """
     regressions, evidence = [], []
     for one in averages:
-        evidence.append(regress_at(one.of_first[:1], one.of_first).evidence)
         regressions.append(regress_at(one.features, one.features))
+        judged = regressions[-1]
+        if one.of_first is not one.features:
+            judged = regress_at(one.of_first[:1], one.of_first)
+        evidence.append(judged.evidence)
     return averaged(regressions, scipy.special.softmax(evidence))
 
 

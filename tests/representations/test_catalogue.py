@@ -218,12 +218,12 @@ def test_a_kind_of_representation_is_what_a_file_registers():
         (
             "contrast",
             POOL,
-            "representation: expected one of contrastive, fourier, patches, raw, wavelets, some",
+            "representation: expected one of contrastive, fourier, fourier_fine, pairs, patches, raw, wavelets, some",
         ),
         (
             "contrastive",
             Pool(uci.ADULT, np.zeros((2, 13), np.float32)),
-            "expected raw, fourier, encoder:PATH or module",
+            "expected raw, pairs, fourier, fourier_fine, encoder:PATH or module",
         ),
         (lambda dataset: "no model", POOL, "expected a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),

@@ -133,6 +133,7 @@ def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch,
 @pytest.mark.parametrize("name", ["patches+", "patches+patches", "+", "contrastive+nothing"])
 def test_what_cannot_be_joined_is_one_line(name):
     with pytest.raises(
-        ValueError, match="expected one of contrastive, fourier, patches, raw, wavelets, some"
+        ValueError,
+        match="expected one of contrastive, fourier, fourier_fine, pairs, patches, raw, wavelets, some",
     ):
         catalogue.check_representation(name, POOL.dataset)
