@@ -56,7 +56,7 @@ def main() -> int:
         typed += f" --insecure_seed={flags.insecure_seed}"
     try:
         runner.check_names(names)
-        data_dirs = dict.fromkeys(("mnist", "svhn"), flags.data_dir)
+        data_dirs = dict.fromkeys(("mnist", "fashion_mnist", "svhn"), flags.data_dir)
         data_dirs |= dict.fromkeys(("adult", "diabetes"), flags.tables_dir)
         bench = Bench(
             setting=setting,

@@ -1,6 +1,7 @@
 """How large the experiments are: as the paper's, or small enough to show that everything runs."""
 
 import dataclasses
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Setting:
       repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
         points.
       sums_epsilons: of feature sums.
+      fashion_epsilons: the same on Fashion-MNIST.
       sums_repetitions: of these.
       frontier_teachers: of the ensembles whose labels alone are compared.
       frontier_queries: how many of these labels.
@@ -67,6 +69,7 @@ class Setting:
     compared_queries: tuple[int, ...]
     repetitions: int
     sums_epsilons: tuple[float, ...]
+    fashion_epsilons: Mapping[str, tuple[float, ...]]
     sums_repetitions: int
     frontier_teachers: tuple[int, ...]
     frontier_queries: tuple[int, ...]
@@ -110,6 +113,7 @@ FULL = Setting(
     compared_queries=(100, 500, 1000),
     repetitions=3,
     sums_epsilons=(0.01, 0.1),
+    fashion_epsilons={"fashion_mnist": (1.0, 3.0, 8.0)},
     sums_repetitions=5,
     frontier_teachers=(250, 500),
     frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
@@ -148,6 +152,7 @@ QUICK = Setting(
     compared_queries=(60,),
     repetitions=2,
     sums_epsilons=(0.5, 8.0),
+    fashion_epsilons={"digits": (3.0,)},
     sums_repetitions=1,
     frontier_teachers=(20,),
     frontier_queries=(20,),
