@@ -16,7 +16,8 @@ from pate_tf.api import silo_coordinator as silos
 from pate_tf.api.data import as_inputs
 from pate_tf.api.labeller import Labeller
 from pate_tf.api.publishing import Published, publish_model
-from pate_tf.api.student_run import fits_better, learn
+from pate_tf.api.reporting import reporting
+from pate_tf.api.student_run import FITS_BETTER, fits_better, learn
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
@@ -27,7 +28,7 @@ from pate_tf.silos.coordinator import Coordinator
 from pate_tf.statement.labels import LabelsStatement
 from pate_tf.students import batches
 from pate_tf.students.config import StudentSettings, complete, is_left_open
-from pate_tf.students.kinds import AUTO
+from pate_tf.students.kinds import AUTO, LINEAR_HEAD
 
 
 class Student:
@@ -92,6 +93,7 @@ class Student:
         self._directory = None if directory is None else pathlib.Path(directory)
         self._verbose = verbose
         self._fitted: tuple[Any, Labels] | None = None
+        self._kind = student
 
     @classmethod
     def from_model(cls, model: keras.Model, labels: Labels) -> Self:
@@ -129,14 +131,16 @@ class Student:
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         # Labels of held-out samples are for `evaluate` alone.
         nothing = PublicExamples(pool.dataset, pool.inputs[:0])
+        config = complete(
+            self._settings,
+            pool.dataset,
+            labels_whole_pool=labels.released.noisy_sums is not None,
+            initial=self._initial,
+            has_linear_model=labels.prefers_linear_head,
+        )
+        self._kind = config.student
         model = learn(
-            complete(
-                self._settings,
-                pool.dataset,
-                labels_whole_pool=labels.released.noisy_sums is not None,
-                initial=self._initial,
-                has_linear_model=labels.prefers_linear_head,
-            ),
+            config,
             PublicSplit(pool=pool, held_out=nothing),
             labels,
             folder=self._directory,
@@ -145,7 +149,8 @@ class Student:
         )
         may_be_linear = self._initial is None and is_left_open(self._settings)
         if may_be_linear and fits_better(labels.linear_head, model, labels):
-            model = labels.linear_head
+            model, self._kind = labels.linear_head, LINEAR_HEAD
+            reporting(self._verbose).note(FITS_BETTER)
         self._fitted = model, labels
         return self
 
@@ -226,7 +231,7 @@ class Student:
 
     def __repr__(self) -> str:
         state = "not trained yet" if self._fitted is None else f"of {len(self.labels)} labels"
-        return f"Student(<{self._settings.student}, {state}>)"
+        return f"Student(<{self._kind}, {state}>)"
 
     def _repr_html_(self) -> str:
         rows = [("kind", self._settings.student)]

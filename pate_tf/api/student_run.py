@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
@@ -283,7 +283,7 @@ def make_student(
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     if may_be_linear and fits_better(labels.linear_head, model, labels):
         model, config = labels.linear_head, dataclasses.replace(config, student=LINEAR_HEAD)
-        reporting.note("Student: linear_head, whose answers on the pool fit the sums better.")
+        reporting.note(FITS_BETTER)
     published = publish_model(
         model,
         labels,
@@ -348,6 +348,9 @@ def learn(
         callbacks=[*logging, *callbacks],
         show_progress=verbose,
     )
+
+
+FITS_BETTER: Final = "Student: linear_head, whose answers on the pool fit the sums better."
 
 
 def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:

@@ -437,7 +437,7 @@ def test_a_linear_head_follows_from_one_round_too_and_not_from_stored_labels(run
 
 
 def test_of_a_table_the_student_is_the_model_whose_answers_fit_the_sums_better(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     """Told from released sums and the pool, without a label."""
     random = np.random.default_rng(0)
@@ -454,7 +454,11 @@ def test_of_a_table_the_student_is_the_model_whose_answers_fit_the_sums_better(
         return np.tile([1.0, 0.0, 0.0], (len(inputs), 1))
 
     monkeypatch.setattr(student_module, "learn", lambda *_args, **_more: constant)
-    assert pate_tf.Student().fit(table.pool, labels).model is labels.linear_head
+    student = pate_tf.Student(verbose=True).fit(table.pool, labels)
+    assert student.model is labels.linear_head and "Student(<linear_head, of" in repr(student)
+    assert "linear_head, whose answers on the pool fit the sums better" in "".join(
+        capsys.readouterr()
+    )
     assert pate_tf.Student("supervised").fit(table.pool, labels).model is constant
     stored = dataclasses.replace(labels, linear_head=None, sums=None)
     assert pate_tf.Student().fit(table.pool, stored).model is constant
