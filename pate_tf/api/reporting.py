@@ -118,7 +118,9 @@ class TablesReport:
 
 def reporting(verbose: bool) -> Reporting:
     """Returns how a run shows its progress: with bars, or not at all."""
-    return Reporting(progress_bar=_bar, clock=_clock, verbose=True) if verbose else QUIET
+    if not verbose:
+        return QUIET
+    return Reporting(progress_bar=_bar, clock=_clock, note=print, verbose=True)
 
 
 @contextlib.contextmanager
