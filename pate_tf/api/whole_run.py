@@ -38,7 +38,9 @@ TEACHER = "ridge"  # in closed form, on a representation: it needs few records
 # epsilon 1 and 3.
 FEWEST_OF_FOURIER = 200
 FEWEST_LABELLED = 100  # samples of the pool, for a trial
+MOST_LABELLED = 3_000  # of those; a share of so many is known to a point
 FOLDS = 3  # of them; each is labelled by the others
+MOST_ASKED = 300  # that teachers of a trial vote on, besides the queries
 # By how much of the pool votes must label more right than sums do, to be taken: they label a few
 # inputs, from which a student learns less. And what a forecast is uncertain by besides chance. Both
 # were chosen on the first five of benchmarks/own_data.py.
@@ -254,9 +256,8 @@ class Trial:
         default = catalogue.default_of_teachers(dataset)
         with reporting.clock_or_bar("training the representation") as progress:
             encoder = catalogue.encoder_of(public.pool, default, progress=progress)
-        folds = np.array_split(
-            np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN)), FOLDS
-        )
+        known = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
+        known = known[:MOST_LABELLED]
         names = [default]
         if dataset.kind == "tabular":
             names += ["fourier", "fourier_fine"]
@@ -264,14 +265,14 @@ class Trial:
         with reporting.clock("trying both methods on labelled samples of the pool"):
             size = num_records // num_teachers
             forecast, of_pool = _tried_votes(
-                plan.plan, public.pool, labels, default, folds, num_teachers, size
+                plan.plan, public.pool, labels, known, default, num_teachers, size
             )
             forecasts, right, best = {PATE: forecast}, {PATE: of_pool}, None
             for name in names:
                 if plan.sums is None:
                     break
                 forecast, of_pool = _tried_sums(
-                    plan.sums, public.pool, labels, name, folds, num_records
+                    plan.sums, public.pool, labels, known, name, num_records
                 )
                 if of_pool > right.get(FEATURE_SUMS, -1.0):
                     forecasts[FEATURE_SUMS], right[FEATURE_SUMS] = forecast, of_pool
@@ -283,32 +284,36 @@ def _tried_sums(
     mechanism: ReleasesFeatureSums,
     pool: Pool,
     labels: IntArray,
+    known: IntArray,
     name: str,
-    folds: list[IntArray],
     num_records: int,
 ) -> tuple[Forecast, float]:
-    """Labels each fold of the pool by noisy sums of the others; returns how many are right."""
+    """Labels each fold of known places by noisy sums of the others; returns how many are right."""
     from pate_tf.accounting.conversions import LATTICE
     from pate_tf.api.feature_sums import summands_of
     from pate_tf.models.encoder import nearest_centres, record_vectors
     from pate_tf.queries.propagation import averages_of
-    from pate_tf.representations.catalogue import encoder_of
+    from pate_tf.representations.catalogue import encoder_of, joined_names
     from pate_tf.representations.regression import NoisySums, regress_sums
 
+    inputs, labels = pool.inputs[known], labels[known]
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
-    features = encoder.features(pool.inputs)
+    features = encoder.features(inputs)
     vectors = record_vectors(features, encoder.scale)
     number = mechanism.num_clusters
     summands = summands_of(pool if number is not None else None, encoder)
     if number is not None:
         summands = dataclasses.replace(summands, centres={number: summands.centres[number]})
-    averages, shares = list(averages_of(pool, name, 0)), []
+    parts = [encoder_of(pool, one) for one in joined_names(name)]
+    views = [one.views(one.features(inputs)) for one in parts]
+    averages, shares = list(averages_of(pool.dataset, views)), []
     # Rounds say no less than a single release at their cost.
     deviation = mechanism.standard_deviation / np.sqrt(mechanism.num_rounds)
-    for fold in folds:
-        others = np.concatenate([one for one in folds if one is not fold])
+    for fold in range(FOLDS):
+        is_asked = np.arange(len(labels)) % FOLDS == fold
+        others = ~is_asked
         table = summands.of_records(features[others], labels[others]) / LATTICE
-        values = table * (num_records / len(others))
+        values = table * (num_records / others.sum())
         if number is None:
             values += random.normal(0.0, deviation, values.shape)
             noisy = NoisySums.of_features(vectors, values, deviation)
@@ -318,7 +323,7 @@ def _tried_sums(
             clusters = nearest_centres(vectors[:, :-1], summands.centres[number])
             noisy = NoisySums.of_clusters(clusters, values, deviation)
         answers = regress_sums(averages, noisy).means.argmax(axis=1)
-        shares.append(float((answers == labels)[fold].mean()))
+        shares.append(float((answers == labels)[is_asked].mean()))
     share, half = float(np.mean(shares)), UNCERTAIN[FEATURE_SUMS] + float(np.std(shares))
     return _forecast(share, half, len(pool)), share
 
@@ -327,8 +332,8 @@ def _tried_votes(
     plan: Recommendation,
     pool: Pool,
     labels: IntArray,
+    known: IntArray,
     name: str,
-    folds: list[IntArray],
     num_teachers: int,
     size: int,
 ) -> tuple[Forecast, float]:
@@ -337,17 +342,19 @@ def _tried_votes(
     from pate_tf.queries.strategies import find_strategy
     from pate_tf.representations.catalogue import encoder_of
 
-    asked, *others = folds
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
-    features, num_classes = encoder.features(pool.inputs), pool.dataset.num_classes
     mechanism, number = plan.mechanism, plan.num_queries
     queries = find_strategy(plan.strategy).choose(pool, number, 0, representation=name)
     queries = queries[labels[queries] != UNKNOWN]
-    known = np.setdiff1d(np.concatenate(others), queries)
-    asked = np.concatenate([asked, queries])
+    ends = min(len(known) // FOLDS, MOST_ASKED)
+    asked = np.concatenate([known[:ends], queries])
+    learnt = np.setdiff1d(known[ends:], queries)
+    num_classes, truth = pool.dataset.num_classes, labels[asked]
+    features, to_ask = (encoder.features(pool.inputs[some]) for some in (learnt, asked))
+    labels = labels[learnt]
     counts = np.zeros((len(asked), num_classes), np.int64)
     for _ in range(num_teachers):
-        some = random.choice(known, size, replace=size > len(known))
+        some = random.choice(len(learnt), size, replace=size > len(learnt))
         weights, offsets = closed_form.fit(
             closed_form.RIDGE,
             features[some],
@@ -356,17 +363,16 @@ def _tried_votes(
             num_views=encoder.num_views,
             scale=encoder.scale,
         )
-        votes = (features[asked] @ weights.astype(np.float32) + offsets).argmax(axis=1)
+        votes = (to_ask @ weights.astype(np.float32) + offsets).argmax(axis=1)
         counts[np.arange(len(asked)), votes] += 1
     # The true class first.
-    places = (labels[asked, None] + np.arange(num_classes)) % num_classes
+    places = (truth[:, None] + np.arange(num_classes)) % num_classes
     counts = np.take_along_axis(counts, places, axis=1)
 
     def share(some: IntArray) -> float:
         right, any_label = expected_labels(mechanism, some)
         return right / max(any_label, 1e-9)
 
-    ends = len(asked) - len(queries)
     of_pool = share(counts[:ends])
     of_queries = share(counts[ends:]) if len(queries) else of_pool
     half = UNCERTAIN[PATE] + 1.5 * float(np.sqrt(of_queries * (1.0 - of_queries) / number))

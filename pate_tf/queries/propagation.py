@@ -15,6 +15,7 @@ import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
@@ -148,13 +149,18 @@ class Inferred:
         return None if weights is None else float(weights.max(axis=1).mean(dtype=np.float64))
 
 
-def averages_of(pool: Pool, representation: Named | None, seed: int) -> Iterator[Averages]:
+def averages_of(
+    dataset: Dataset, views: Sequence[Sequence[npt.NDArray[np.floating]]]
+) -> Iterator[Averages]:
     """Yields what sums are regressed on: neighbourhood averages; of a table features themselves.
 
     Neighbours in a table need not be of one class.
+
+    Args:
+        dataset: of the inputs.
+        views: of the inputs, as `pool_features_by_name` has them.
     """
-    views = pool_features_by_name(pool, representation, seed)
-    if pool.dataset.augmentation != "none":
+    if dataset.augmentation != "none":
         yield from neighbourhood_averages(views)
         return
     features = standardised(np.concatenate([view for group in views for view in group], axis=1))
@@ -196,7 +202,8 @@ def infer_from_sums(
         if pool.dataset.augmentation == "none":
             return Inferred(modelled, modelled, named=modelled)
     if modelled is None:
-        regression = regress_sums(averages_of(pool, representation, seed), sums)
+        views = pool_features_by_name(pool, representation, seed)
+        regression = regress_sums(averages_of(pool.dataset, views), sums)
     first = modelled or labels_of(regression)
     if pool.dataset.augmentation == "none":
         shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)

@@ -281,6 +281,10 @@ def regress_sums(averages: Iterable[Averages], sums: NoisySums) -> Regression:
     num_records, noise = sums.num_records, sums.deviation
     shares = sums.num_of_class / num_records
     beyond = values - num_records * np.outer(known.mean(axis=0, dtype=np.float64), shares)
+    if known.shape[1] > len(known):
+        # What lies beyond all inputs says nothing of them; noise is as large in all directions.
+        turn = np.linalg.svd(known, full_matrices=False)[2]
+        known, beyond = known @ turn.T, turn @ beyond
 
     def linear(features: npt.NDArray[np.float32], of_all: npt.NDArray[np.float32]) -> Regression:
         measured = (num_records / len(known)) * (known.T @ of_all).astype(np.float64)

@@ -67,7 +67,7 @@ def test_a_trial_on_public_labels_tells_easy_classes_from_hard_ones():
     easy, hard = (tried(table(900, is_hard)) for is_hard in (False, True))
     for method in ("pate", "feature_sums"):
         assert easy.forecasts[method].low > 0.7
-        assert hard.forecasts[method].low < 0.5 < hard.forecasts[method].high < 0.8
+        assert hard.forecasts[method].low < 0.54 < hard.forecasts[method].high < 0.8
         assert "by a trial on labelled samples" in easy.forecasts[method].in_words()
     assert easy.right["feature_sums"] > 0.9 and easy.method == "feature_sums"
     # The noise is that of the release: of few records it drowns the sums.
@@ -92,7 +92,6 @@ def test_there_is_no_trial_of_few_labels():
 def test_counts_in_clusters_are_tried_too():
     examples = catalogue.load_public("digits")
     public = examples.split(500)
-    folds = np.array_split(np.arange(500), 3)
 
     def share(num_records):
         plan = pate_tf.compare_methods(
@@ -102,7 +101,7 @@ def test_counts_in_clusters_are_tried_too():
         )
         assert plan.sums.num_clusters is not None
         return whole_run._tried_sums(
-            plan.sums, public.pool, public.pool_labels, "patches", folds, num_records
+            plan.sums, public.pool, public.pool_labels, np.arange(500), "patches", num_records
         )[1]
 
     assert share(20_000) > 0.7 > 0.5 > share(2_500)
