@@ -1,5 +1,7 @@
 """Counts learnt from together, held against slow twins."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -251,3 +253,24 @@ def test_sums_that_noise_drowned_say_how_common_classes_are_and_no_more():
     assert np.isfinite(nothing.means).all() and np.isfinite(nothing.deviations).all()
     weights = regression.labels_of(nothing).weights
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
+    random = np.random.default_rng(0)
+    vectors, features = random.normal(size=(20, 50)), random.normal(size=(20, 30))
+    values = 40.0 * random.normal(size=(50, 3))
+    number = np.array([100.0, 200.0, 300.0])
+    sums = regression.NoisySums(vectors=vectors, values=values, noise=5.0, num_of_class=number)
+    averages = alone(features)
+    features = averages.features
+    found = regression.regress_sums([averages], sums)
+    shares = number / 600.0
+    beyond = values - 600.0 * np.outer(vectors.mean(axis=0), shares)
+    measured = 600.0 / 20 * vectors.T @ features
+    unit = np.sqrt(np.square(measured).sum(axis=1).mean())
+    slow = regression.regress(features, measured / unit, beyond / unit, sums.deviation / unit)
+    np.testing.assert_allclose(found.means, slow.means + shares, rtol=1e-6)
+    turned = np.linalg.qr(random.normal(size=(50, 50)))[0]
+    again = dataclasses.replace(sums, vectors=vectors @ turned, values=turned.T @ values)
+    same = regression.regress_sums([averages], again)
+    np.testing.assert_allclose(same.means, found.means, rtol=1e-6)
