@@ -371,7 +371,7 @@ def _plan_of_sums(
             f"num_rounds: expected 1 for these sums, got {num_rounds}: later rounds read vectors "
             f"of single records, which are stored neither for owners nor by Beam"
         )
-    if num_rounds is None and not (sums.has_vectors and _has_classes(pool)):
+    if num_rounds is None and not sums.has_vectors:
         num_rounds = 1
     mechanism = planned_sums(
         target,

@@ -139,7 +139,7 @@ class PlanSettings(Settings):
         group="data",
         flag="augmented",
         help="The inputs are images whose data set names an augmentation. Only then can "
-        "feature_sums count records in clusters of the pool, or plan several rounds.",
+        "feature_sums count records in clusters of the pool.",
     )
     dataset: str | None = setting(
         None,
@@ -392,7 +392,7 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
             cluster_numbers(settings.pool_size, settings.num_classes)
             if settings.has_augmentation
             else (),
-            None if settings.unit == "record" and settings.has_augmentation else 1,
+            None if settings.unit == "record" else 1,
         )
     except ValueError as error:
         refusal = str(error).removeprefix("epsilon: ")

@@ -51,7 +51,7 @@ class LabelSettings(Settings):
         most=MOST_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
-        "each later one of what a linear model of the earlier ones misses. Default: 8 for images "
+        "each later one of what a linear model of the earlier ones misses. Default: 8 "
         "where noise is faint for the number of records, else 1.",
     )
     seed: int = 0

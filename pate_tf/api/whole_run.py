@@ -290,6 +290,7 @@ def _tried_sums(
 ) -> tuple[Forecast, float]:
     """Labels each fold of known places by noisy sums of the others; returns how many are right."""
     from pate_tf.accounting.conversions import LATTICE
+    from pate_tf.aggregation.feature_sums import residual_sums, vector_steps, weights_of_rounds
     from pate_tf.api.feature_sums import summands_of
     from pate_tf.models.encoder import nearest_centres, record_vectors
     from pate_tf.queries.propagation import averages_of
@@ -307,22 +308,34 @@ def _tried_sums(
     parts = [encoder_of(pool, one) for one in joined_names(name)]
     views = [one.views(one.features(inputs)) for one in parts]
     averages, shares = list(averages_of(pool.dataset, views)), []
-    # Rounds say no less than a single release at their cost.
-    deviation = mechanism.standard_deviation / np.sqrt(mechanism.num_rounds)
+    # Of images, rounds say no less than a single release at their cost.
+    num_rounds = mechanism.num_rounds if pool.dataset.augmentation == "none" else 1
+    deviation = mechanism.standard_deviation * np.sqrt(num_rounds / mechanism.num_rounds)
+    moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
     for fold in range(FOLDS):
         is_asked = np.arange(len(labels)) % FOLDS == fold
         others = ~is_asked
-        table = summands.of_records(features[others], labels[others]) / LATTICE
-        values = table * (num_records / others.sum())
-        if number is None:
-            values += random.normal(0.0, deviation, values.shape)
-            noisy = NoisySums.of_features(vectors, values, deviation)
-        else:
-            values = values[-number:]
+        weight = num_records / others.sum()  # a sample stands for so many records
+        table = summands.of_records(features[others], labels[others]) * weight
+        if number is not None:
+            values = table[-number:] / LATTICE
             values += random.laplace(0.0, deviation / np.sqrt(2.0), values.shape)
             clusters = nearest_centres(vectors[:, :-1], summands.centres[number])
             noisy = NoisySums.of_clusters(clusters, values, deviation)
-        answers = regress_sums(averages, noisy).means.argmax(axis=1)
+            scores = regress_sums(averages, noisy).means
+        elif num_rounds == 1:
+            values = table / LATTICE + random.normal(0.0, deviation, table.shape)
+            noisy = NoisySums.of_features(vectors, values, deviation)
+            scores = regress_sums(averages, noisy).means
+        else:
+            released: list[IntArray] = []
+            while len(released) < num_rounds:
+                noise = random.normal(0.0, deviation * LATTICE, table.shape)
+                released.append(np.rint(table + noise).astype(np.int64))
+                model = weights_of_rounds(np.stack(released), moments, num_records, deviation)
+                table = residual_sums(steps[others], labels[others], model) * weight
+            scores = vectors @ model
+        answers = scores.argmax(axis=1)
         shares.append(float((answers == labels)[is_asked].mean()))
     share, half = float(np.mean(shares)), UNCERTAIN[FEATURE_SUMS] + float(np.std(shares))
     return _forecast(share, half, len(pool)), share

@@ -67,7 +67,9 @@ def test_as_many_rounds_are_compared_as_a_run_takes():
     less = compare_methods(PlanSettings(epsilon=0.25, **asked))
     assert less.sums.num_rounds == 1 and "rounds" not in str(less)
     assert found.forecast("feature_sums", 1_000).low > less.forecast("feature_sums", 1_000).low
-    for changes in ({"has_augmentation": False}, {"unit": "owner"}, {"num_records": None}):
+    table = compare_methods(PlanSettings(epsilon=8.0, has_augmentation=False, **asked))
+    assert table.sums == found.sums
+    for changes in ({"unit": "owner"}, {"num_records": None}):
         other = compare_methods(PlanSettings(**{"epsilon": 8.0, **asked, **changes}))
         assert other.sums.num_rounds == 1
 
