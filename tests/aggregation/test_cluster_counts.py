@@ -78,7 +78,7 @@ def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
 @pytest.mark.parametrize(("factor", "is_right"), [(1.0, True), (0.95, False), (1.05, False)])
 def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
     """The mean of |noise| is Gamma distributed; a false alarm has probability 1e-6."""
-    scale, size = 50.0, (2_000, 10)
+    scale, size = 50.0, (10_000, 10)
     sums, mechanism = FeatureSums(np.zeros(size, np.int64)), LaplaceClusterCounts(scale, size[0])
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=1e-5) as ledger:
         released = release_sums(sums, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
