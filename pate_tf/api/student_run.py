@@ -278,7 +278,7 @@ def make_student(
     if may_be_linear and labels.prefers_linear_head:
         settings = StudentSettings(student=LINEAR_HEAD, seed=config.seed)
         config = complete(settings, public.dataset)
-        reporting.note("Student: linear_head, as no clusters of the pool are clearly classes.")
+        reporting.note("Student: linear_head, with the model of several rounds of sums.")
     config = config.going_on_from(labels.network)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     if may_be_linear and fits_better(labels.linear_head, model, labels):
