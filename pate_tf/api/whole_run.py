@@ -138,7 +138,8 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     )
     tried = None
     if not has_owners:
-        tried = Trial.of(plan, public.split(dataset.pool_size), number, len(private), reporting)
+        split = public.split(dataset.pool_size)
+        tried = Trial.of(plan, split, asked.method, number, len(private), reporting)
     method = asked.method
     if method == AUTO:
         method = plan.method if tried is None else tried.method
@@ -225,7 +226,7 @@ class Trial:
 
     @property
     def method(self) -> str:
-        """The method to take."""
+        """The method to take, of both."""
         lead = self.right[PATE] - self.right.get(FEATURE_SUMS, 0.0)
         return PATE if lead > LEAD_OF_VOTES else FEATURE_SUMS
 
@@ -234,15 +235,17 @@ class Trial:
         cls,
         plan: MethodComparison,
         public: PublicSplit,
+        method: str,
         num_teachers: int,
         num_records: int,
         reporting: Reporting,
     ) -> "Trial | None":
-        """Tries both methods; None if fewer than `FEWEST_LABELLED` of the pool are labelled.
+        """Tries methods; None if fewer than `FEWEST_LABELLED` of the pool are labelled.
 
         Args:
             plan: of both methods, with their noise.
             public: the pool, and labels of it.
+            method: the one to try; "auto" for both.
             num_teachers: of method pate.
             num_records: private ones; public, as records are protected.
             reporting: how progress is shown.
@@ -262,14 +265,15 @@ class Trial:
         if dataset.kind == "tabular":
             names += ["fourier", "fourier_fine"]
             names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
-        with reporting.clock("trying both methods on labelled samples of the pool"):
+        forecasts, right, best = dict[str, Forecast](), dict[str, float](), None
+        with reporting.clock("trying it on labelled samples of the pool"):
             size = num_records // num_teachers
-            forecast, of_pool = _tried_votes(
-                plan.plan, public.pool, labels, known, default, num_teachers, size
-            )
-            forecasts, right, best = {PATE: forecast}, {PATE: of_pool}, None
+            if method != FEATURE_SUMS:
+                forecasts[PATE], right[PATE] = _tried_votes(
+                    plan.plan, public.pool, labels, known, default, num_teachers, size
+                )
             for name in names:
-                if plan.sums is None:
+                if plan.sums is None or method == PATE:
                     break
                 forecast, of_pool = _tried_sums(
                     plan.sums, public.pool, labels, known, name, num_records
@@ -311,7 +315,6 @@ def _tried_sums(
     # Of images, rounds say no less than a single release at their cost.
     num_rounds = mechanism.num_rounds if pool.dataset.augmentation == "none" else 1
     deviation = mechanism.standard_deviation * np.sqrt(num_rounds / mechanism.num_rounds)
-    moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
     for fold in range(FOLDS):
         is_asked = np.arange(len(labels)) % FOLDS == fold
         others = ~is_asked
@@ -328,6 +331,7 @@ def _tried_sums(
             noisy = NoisySums.of_features(vectors, values, deviation)
             scores = regress_sums(averages, noisy).means
         else:
+            moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
             released: list[IntArray] = []
             while len(released) < num_rounds:
                 noise = random.normal(0.0, deviation * LATTICE, table.shape)
@@ -358,7 +362,7 @@ def _tried_votes(
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
     mechanism, number = plan.mechanism, plan.num_queries
     queries = find_strategy(plan.strategy).choose(pool, number, 0, representation=name)
-    queries = queries[labels[queries] != UNKNOWN]
+    queries = queries[np.isin(queries, known)][: len(known) // FOLDS]
     ends = min(len(known) // FOLDS, MOST_ASKED)
     asked = np.concatenate([known[:ends], queries])
     learnt = np.setdiff1d(known[ends:], queries)

@@ -55,12 +55,12 @@ def table(number, is_hard, labelled=None):
     return PublicExamples(dataset, inputs, labels).split(number - 100)
 
 
-def tried(public, **changes):
+def tried(public, method="auto", **changes):
     values = {"epsilon": 1.0, "num_classes": 2, "num_records": 3_000, "num_teachers": 50}
     values |= {"pool_size": len(public.pool), "has_augmentation": False, **changes}
     settings = pate_tf.PlanSettings(**values)
     plan = pate_tf.compare_methods(settings)
-    return Trial.of(plan, public, settings.num_teachers, settings.num_records, QUIET)
+    return Trial.of(plan, public, method, settings.num_teachers, settings.num_records, QUIET)
 
 
 def test_a_trial_on_public_labels_tells_easy_classes_from_hard_ones():
@@ -87,6 +87,10 @@ def test_a_trial_finds_features_that_tell_classes_apart():
 def test_there_is_no_trial_of_few_labels():
     assert tried(table(900, False, labelled=99)) is None
     assert tried(table(900, False, labelled=200)).forecasts["pate"].low > 0.6
+    # Where all of a small pool would be asked about, teachers of the trial learn from a part.
+    found = tried(table(200, False), method="pate", epsilon=1e4, num_queries=100)
+    assert set(found.forecasts) == {"pate"} and found.forecasts["pate"].high > 0.7
+    assert set(tried(table(900, False), method="feature_sums").right) == {"feature_sums"}
 
 
 def test_counts_in_clusters_are_tried_too():
