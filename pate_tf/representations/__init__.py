@@ -25,7 +25,7 @@ class Kind:
         train: trains parts in place, from parts, pool and seed; takes the keywords `folder`, for
             the state of a run that was stopped or None, and `progress`. None where `parts` are
             complete: nothing is cached then.
-        of_images_alone: whether it needs images.
+        data_kinds: of data sets that it is for.
         settings: from a data set to JSON values that identify what is trained.
         doubts: from encoder and pool to one line that says why these features should not be relied
             on, or None. The encoder is of this kind alone.
@@ -34,7 +34,7 @@ class Kind:
     name: str
     parts: Callable[["Pool", int], Sequence["Part"]]
     train: Callable[..., object] | None = None
-    of_images_alone: bool = False
+    data_kinds: tuple[str, ...] = ("image", "tabular", "text")
     settings: Callable[["Dataset"], Mapping[str, Any]] = lambda dataset: {}
     doubts: Callable[["Encoder", "Pool"], str | None] = lambda encoder, pool: None
 

@@ -37,6 +37,7 @@ for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.r
     importlib.import_module(_module.name)
 
 CONTRASTIVE, PATCHES, RAW, WAVELETS = "contrastive", "patches", "raw", "wavelets"
+LSA = "lsa"
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 3  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
@@ -52,13 +53,15 @@ def default_representation(dataset: Dataset) -> str:
 def default_of_teachers(dataset: Dataset) -> str:
     """The name of the representation that teachers learn from, where none is named."""
     if dataset.kind != "image":
-        return RAW
+        return LSA if dataset.kind == "text" else RAW
     return JOIN.join((PATCHES, WAVELETS) if dataset.has_colours else (CONTRASTIVE, PATCHES))
 
 
 def is_of_images(name: Named) -> bool:
     """Whether all that a representation is joined from needs images."""
-    return all(one in KINDS and KINDS[str(one)].of_images_alone for one in joined_names(name))
+    return all(
+        one in KINDS and KINDS[str(one)].data_kinds == ("image",) for one in joined_names(name)
+    )
 
 
 def is_known(name: Named) -> bool:
@@ -85,10 +88,8 @@ def check_representation(name: Named, dataset: Dataset) -> None:
             f"representation: expected one of {', '.join(sorted(KINDS))}, some of them joined as "
             f"in {PATCHES}{JOIN}{WAVELETS}, {pretrained.FORMS} or module:function, got {name!r}"
         )
-    if dataset.kind != "image" and any(
-        KINDS[str(one)].of_images_alone for one in joined_names(name)
-    ):
-        fitting = [kind.name for kind in KINDS.values() if not kind.of_images_alone]
+    if any(dataset.kind not in KINDS[str(one)].data_kinds for one in joined_names(name)):
+        fitting = [kind.name for kind in KINDS.values() if dataset.kind in kind.data_kinds]
         raise ValueError(
             f"representation: expected {', '.join(fitting)}, {pretrained.FORMS} or module:function "
             f"for {dataset.kind} data, got {name}"

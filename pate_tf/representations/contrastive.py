@@ -306,7 +306,7 @@ register(
         name="contrastive",
         parts=parts,
         train=train,
-        of_images_alone=True,
+        data_kinds=("image",),
         settings=settings,
         doubts=doubts,
     )

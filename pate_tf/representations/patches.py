@@ -226,7 +226,7 @@ register(
         name="patches",
         parts=lambda pool, seed: [PatchPart(pool, seed)],
         train=_train,
-        of_images_alone=True,
+        data_kinds=("image",),
         settings=settings,
     )
 )

@@ -211,6 +211,6 @@ register(
         name="wavelets",
         parts=lambda pool, seed: [WaveletPart(pool)],
         train=_train,
-        of_images_alone=True,
+        data_kinds=("image",),
     )
 )

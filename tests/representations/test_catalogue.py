@@ -291,3 +291,29 @@ def test_a_small_model_learns_on_whitened_features_and_is_served_from_raw_inputs
     )
     served = features.served(head)(public.inputs[:5].astype(np.float32))
     np.testing.assert_allclose(served, head(samples.inputs[:5]), atol=1e-4)
+
+
+def test_texts_are_compared_by_latent_semantic_analysis():
+    random = np.random.default_rng(0)
+    weights = np.maximum(random.normal(size=(300, 20)) - 1.0, 0.0).astype(np.float32)
+    dataset = Dataset(
+        name="texts",
+        kind="text",
+        input_shape=(20,),
+        value_range=(0.0, 10.0),
+        num_classes=2,
+        pool_size=200,
+    )
+    pool = Pool(dataset, weights)
+    assert catalogue.default_of_teachers(dataset) == "lsa"
+    found = catalogue.encoder_of(pool, "lsa").features(weights)
+    weighed = np.log1p(weights) * np.log(301 / (np.count_nonzero(weights, axis=0) + 1))
+    norms = np.linalg.norm(weighed, axis=1, keepdims=True)
+    weighed /= np.where(norms > 0, norms, 1.0)
+    centred = weighed - weighed.mean(axis=0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    np.testing.assert_allclose(found @ found.T, centred @ centred.T, atol=1e-4)
+    few = Pool(dataset, weights[:5])
+    assert catalogue.encoder_of(few, "lsa").features(weights).shape == (300, 5)
+    with pytest.raises(ValueError, match=r"expected raw, .* for image data, got lsa"):
+        catalogue.encoder_of(POOL, "lsa")
