@@ -87,8 +87,8 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
             released = None
         assert named == released
         kinds.add(type(named))
-    assert len(kinds) == (2 if augmentation == "none" else 4)
-    assert named.num_rounds == (1 if augmentation == "none" else 8)
+    assert len(kinds) == (3 if augmentation == "none" else 4)
+    assert named.num_rounds == 8
 
 
 def files_of(folder) -> set[str]:
