@@ -655,6 +655,9 @@ def _labels_of_sums(
             weights=weights if mechanism.num_rounds > 1 else None,
             progress=progress,
         )
+    linear = weights
+    if weights is not None and inferred.weights is not None:
+        linear = inferred.weights
     labels = ReleasedLabels(
         query_indices=inferred.first.query_indices,
         labels=inferred.first.labels,
@@ -672,7 +675,7 @@ def _labels_of_sums(
         training_labels=inferred.learnt,
         certainty=inferred.certainty,
         network=inferred.network,
-        linear_head=None if weights is None else sums.linear_head(weights),
+        linear_head=None if linear is None else sums.linear_head(linear),
         sums=noisy,
         strategy=plan.queries.strategy,
         choice=plan.reason,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import keras
 import numpy as np
+from scipy.special import softmax
 
 from pate_tf.accounting import moments
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
@@ -350,15 +351,18 @@ def learn(
     )
 
 
-FITS_BETTER: Final = "Student: linear_head, whose answers on the pool fit the sums better."
+FITS_BETTER: Final = (
+    "Student: linear_head, as the trained one does not fit the sums clearly better."
+)
 
 
 def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:
-    """Whether the answers of labels' linear head make the released sums likelier than a model's.
+    """Whether a model does not make the released sums clearly likelier than labels' linear head.
 
-    Answers on the pool; of tables and texts alone. Of six data sets of benchmarks/own_data.py, at
-    two epsilons, that was the better one nine times in twelve; that answers are compared, not
-    probabilities, was chosen on one of them, `digits`.
+    By probabilities on the pool; of tables and texts alone. Clearly is more than the logarithm of
+    the likelihood varies by itself. A network that learnt from few inputs of a pool fits its sums
+    about as well and errs more on others: so it was on `packages`, `hastie` and `digits` of
+    benchmarks/own_data.py, while on `quantiles` it was clearly ahead, and right.
 
     Args:
         linear_head: of the labels, or None.
@@ -368,10 +372,10 @@ def fits_better(linear_head: Any, model: Any, labels: Labels) -> bool:
     if linear_head is None or labels.pool.dataset.kind == "image":
         return False
     head, other = (
-        labels.sums.misfit(outputs(one, labels.pool.inputs).argmax(axis=1))
+        labels.sums.misfit(softmax(outputs(one, labels.pool.inputs), axis=1))
         for one in (linear_head, model)
     )
-    return bool(head < other)
+    return bool(head < other + np.sqrt(labels.sums.values.size / 2.0))
 
 
 def _measure(

@@ -297,9 +297,13 @@ def _tried_sums(
     from pate_tf.aggregation.feature_sums import residual_sums, vector_steps, weights_of_rounds
     from pate_tf.api.feature_sums import summands_of
     from pate_tf.models.encoder import nearest_centres, record_vectors
-    from pate_tf.queries.propagation import averages_of
+    from pate_tf.queries.propagation import linear_answers
     from pate_tf.representations.catalogue import encoder_of, joined_names
-    from pate_tf.representations.regression import NoisySums, regress_sums
+    from pate_tf.representations.regression import (
+        NoisySums,
+        neighbourhood_averages,
+        regress_sums,
+    )
 
     inputs, labels = pool.inputs[known], labels[known]
     encoder, random = encoder_of(pool, name), np.random.default_rng(0)
@@ -309,11 +313,12 @@ def _tried_sums(
     summands = summands_of(pool if number is not None else None, encoder)
     if number is not None:
         summands = dataclasses.replace(summands, centres={number: summands.centres[number]})
-    parts = [encoder_of(pool, one) for one in joined_names(name)]
-    views = [one.views(one.features(inputs)) for one in parts]
-    averages, shares = list(averages_of(pool.dataset, views)), []
+    is_of_images, averages, shares = pool.dataset.augmentation != "none", [], []
+    if is_of_images:
+        parts = [encoder_of(pool, one) for one in joined_names(name)]
+        averages = list(neighbourhood_averages([one.views(one.features(inputs)) for one in parts]))
     # Of images, rounds say no less than a single release at their cost.
-    num_rounds = mechanism.num_rounds if pool.dataset.augmentation == "none" else 1
+    num_rounds = 1 if is_of_images else mechanism.num_rounds
     deviation = mechanism.standard_deviation * np.sqrt(num_rounds / mechanism.num_rounds)
     for fold in range(FOLDS):
         is_asked = np.arange(len(labels)) % FOLDS == fold
@@ -329,7 +334,8 @@ def _tried_sums(
         elif num_rounds == 1:
             values = table / LATTICE + random.normal(0.0, deviation, table.shape)
             noisy = NoisySums.of_features(vectors, values, deviation)
-            scores = regress_sums(averages, noisy).means
+            found = regress_sums(averages, noisy) if is_of_images else linear_answers(noisy)[0]
+            scores = found.means
         else:
             moments, steps = vectors.T @ vectors / len(vectors), vector_steps(vectors)
             released: list[IntArray] = []

@@ -6,16 +6,16 @@ passes is taken.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.optimize
 import scipy.special
 
 from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.conversions import LATTICE
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named
@@ -37,6 +37,7 @@ from pate_tf.representations.regression import (
     neighbourhood_averages,
     regress_counts,
     regress_sums,
+    standardisation,
     standardised,
 )
 from pate_tf.representations.regression import (
@@ -58,6 +59,7 @@ LEAST_CLEAR = 0.9
 # from 3 to 10 on MNIST's pool; a coherent error in one input in fifty, at an epsilon of .1, would
 # cost about 50.
 MOST_MISFIT = 20.0
+LOG_FACTORS = (-3.0, 7.0)  # of logits, over what a regression expects
 
 Views = Sequence[Sequence[npt.NDArray[np.floating]]]
 
@@ -135,12 +137,15 @@ class Inferred:
             images how probable each is to be the likeliest one, or labels of clear clusters.
         named: the labels by which `certainty` is told.
         network: of the second pass, which a student can go on from; None if there was none.
+        weights: of a table, from what inputs would add to sums to logits, `[width, num_classes]`;
+            None of images.
     """
 
     first: PoolLabels
     learnt: PoolLabels
     named: PoolLabels
     network: Any = None
+    weights: npt.NDArray[np.float64] | None = None
 
     @property
     def certainty(self) -> float | None:
@@ -149,22 +154,39 @@ class Inferred:
         return None if weights is None else float(weights.max(axis=1).mean(dtype=np.float64))
 
 
-def averages_of(
-    dataset: Dataset, views: Sequence[Sequence[npt.NDArray[np.floating]]]
-) -> Iterator[Averages]:
-    """Yields what sums are regressed on: neighbourhood averages; of a table features themselves.
+def linear_answers(sums: NoisySums) -> tuple[Regression, npt.NDArray[np.float64]]:
+    """Returns what sums say of inputs of a table, and weights that say it of any input.
 
-    Neighbours in a table need not be of one class.
+    Neighbours in a table need not be of one class: no averages.
 
     Args:
-        dataset: of the inputs.
-        views: of the inputs, as `pool_features_by_name` has them.
+        sums: of features, with a constant last.
+
+    Returns:
+        The regression, and weights `[width, num_classes]` from vectors to logits: those of the
+        regression, by a factor at which probabilities of the pool are most like its own.
     """
-    if dataset.augmentation != "none":
-        yield from neighbourhood_averages(views)
-        return
-    features = standardised(np.concatenate([view for group in views for view in group], axis=1))
-    yield Averages(features=features, of_first=features)
+    features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max())
+    mean, factors = standardisation(features)
+    some = standardised(features)
+    regression = regress_sums([Averages(features=some, of_first=some)], sums)
+    assumed = sums.num_of_class / sums.num_records
+    weights = factors[:, None] * np.asarray(regression.weights)
+    weights = np.vstack([weights, (assumed - mean @ weights) / constant])
+    shares = class_shares(regression)
+
+    def unlike(logarithm: float) -> float:
+        logits = np.exp(logarithm) * regression.means
+        return -float((shares * scipy.special.log_softmax(logits, axis=1)).sum(axis=1).mean())
+
+    factor = scipy.optimize.minimize_scalar(unlike, bounds=LOG_FACTORS, method="bounded").x
+    return regression, np.exp(factor) * weights
+
+
+def class_shares(regression: Regression) -> npt.NDArray[np.float64]:
+    """Returns how probable each class is, as the means say, `[num_inputs, num_classes]`."""
+    shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def infer_from_sums(
@@ -201,15 +223,15 @@ def infer_from_sums(
         )
         if pool.dataset.augmentation == "none":
             return Inferred(modelled, modelled, named=modelled)
+    if pool.dataset.augmentation == "none":
+        regression, linear = linear_answers(sums)
+        first = labels_of(regression)
+        learnt = dataclasses.replace(first, weights=class_shares(regression).astype(np.float32))
+        return Inferred(first, learnt, named=first, weights=linear)
     if modelled is None:
         views = pool_features_by_name(pool, representation, seed)
-        regression = regress_sums(averages_of(pool.dataset, views), sums)
+        regression = regress_sums(neighbourhood_averages(views), sums)
     first = modelled or labels_of(regression)
-    if pool.dataset.augmentation == "none":
-        shares = np.clip(regression.means, np.finfo(np.float32).eps, 1.0)
-        shares /= shares.sum(axis=1, keepdims=True)
-        learnt = dataclasses.replace(first, weights=shares.astype(np.float32))
-        return Inferred(first, learnt, named=first)
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
     try:

@@ -10,6 +10,7 @@ neighbours is found in the same way: each weighs as much as it makes the release
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +43,14 @@ class Regression:
         deviations: standard deviations, the same for all classes: `[num_inputs]`.
         evidence: of the noisy counts, the logarithm of their density up to what is the same for all
             features.
+        weights: of the features, `[num_features, num_classes]`: means are their products, and a
+            number for each class. None of several regressions.
     """
 
     means: FloatArray
     deviations: FloatArray
     evidence: float
+    weights: FloatArray | None = None
 
 
 def regress(
@@ -81,15 +85,19 @@ def regress(
     along = features @ (own.T @ vectors)  # [num_inputs, num_values]
     left = np.square(features).sum(axis=1, dtype=np.float64) - np.square(along) @ (1.0 / known)
     least = np.finfo(np.float32).eps  # where rounding left nothing
+    solved = noise * (rotated / known[:, None])
     return Regression(
-        means=noise * (along @ (rotated / known[:, None])),
+        means=along @ solved,
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
         evidence=evidence(amplitude),
+        weights=own.T @ (vectors @ solved),
     )
 
 
 def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regression:
-    """Returns the mean of several that weigh `[num_regressions]`, together 1."""
+    """Returns the mean of several that weigh `[num_regressions]`, together 1; a single one."""
+    if len(regressions) == 1:
+        return regressions[0]
     means = sum(weight * one.means for weight, one in zip(weights, regressions, strict=True))
     squares = sum(
         weight * (np.square(one.deviations) + np.square(one.means - means).mean(axis=1))
@@ -102,14 +110,22 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
     )
 
 
+def standardisation(features: npt.NDArray[np.floating]) -> tuple[FloatArray, FloatArray]:
+    """Returns means `[num_features]`, and factors by which features vary about equally.
+
+    Less their means and times these, they have norm 1 in the mean square.
+    """
+    mean = features.mean(axis=0, dtype=np.float64)
+    variance = np.square(features - mean).mean(axis=0)
+    tiny = np.finfo(np.float64).tiny
+    divisors = np.sqrt(variance + max(LEAST_VARIANCE * float(variance.mean()), tiny))
+    return mean, 1.0 / divisors / np.sqrt(max(float((variance / divisors**2).sum()), tiny))
+
+
 def standardised(features: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """Returns features of about equal variance, of norm 1 in the mean square."""
-    centred = features - features.mean(axis=0, dtype=np.float64)
-    variance = np.square(centred).mean(axis=0)
-    tiny = np.finfo(np.float64).tiny
-    divided = centred / np.sqrt(variance + max(LEAST_VARIANCE * float(variance.mean()), tiny))
-    norm = np.sqrt(max(float(np.square(divided).sum(axis=1).mean()), tiny))
-    return (divided / norm).astype(np.float32)
+    mean, factors = standardisation(features)
+    return ((features - mean) * factors).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,13 +269,16 @@ class NoisySums:
         )
         return float(np.sqrt(self.noise**2 + drawn))
 
-    def misfit(self, labels: IntArray) -> float:
-        """Returns minus the logarithm of the density of the values, given labels of the pool.
+    def misfit(self, answers: npt.NDArray[Any]) -> float:
+        """Returns minus the logarithm of the density of the values, given answers on the pool.
 
-        Up to what is the same for all labels `[num_inputs]`.
+        Up to what is the same for all answers, labels `[num_inputs]` or probabilities
+        `[num_inputs, num_classes]`. Its standard deviation is the root of half of the number of
+        values, for the right ones.
         """
-        one_hot = np.eye(self.values.shape[1], dtype=self.vectors.dtype)[labels]
-        by_class = (self.vectors.T @ one_hot).astype(np.float64)
+        if answers.ndim == 1:
+            answers = np.eye(self.values.shape[1], dtype=self.vectors.dtype)[answers]
+        by_class = (self.vectors.T @ answers).astype(np.float64)
         expected = by_class * (self.num_records / len(self.vectors))
         return float(0.5 * np.square((self.values - expected) / self.deviation).sum())
 

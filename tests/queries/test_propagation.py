@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.special
 from query_helpers import POOL
 
 from pate_tf.core.public import Pool
@@ -111,6 +112,11 @@ def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_
     assert others.mean() == pytest.approx(0.3, abs=0.1)
     sure = found.first.weights.max(axis=1)
     assert found.certainty == pytest.approx(sure.mean()) and found.certainty > 0.95
+    # The same answers as a linear model, of about these probabilities.
+    logits = vectors @ found.weights
+    assert (logits.argmax(axis=1) == group).all()
+    likely = scipy.special.softmax(logits, axis=1)[np.arange(NUM_INPUTS), group]
+    assert likely.mean() == pytest.approx(0.7, abs=0.15)
 
 
 def test_misfit_is_minus_the_logarithm_of_a_density():
@@ -123,6 +129,7 @@ def test_misfit_is_minus_the_logarithm_of_a_density():
     off[1, 2] += 6.0
     known = of(vectors, off, 2.0)
     assert known.misfit(labels) == pytest.approx(0.5 * (6.0 / known.deviation) ** 2)
+    assert known.misfit(np.eye(3)[labels]) == known.misfit(labels)
 
 
 def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkeypatch):

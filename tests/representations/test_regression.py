@@ -275,3 +275,14 @@ def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
     again = dataclasses.replace(sums, vectors=vectors @ turned, values=turned.T @ values)
     same = regression.regress_sums([averages], again)
     np.testing.assert_allclose(same.means, found.means, rtol=1e-6)
+
+
+def test_weights_of_a_regression_are_its_means():
+    random = np.random.default_rng(0)
+    features, values = random.normal(size=(30, 8)), random.normal(size=(12, 3))
+    found = regression.regress(features, random.normal(size=(12, 8)), values, 0.3)
+    np.testing.assert_allclose(features @ found.weights, found.means, atol=1e-10)
+    mean, factors = regression.standardisation(features)
+    np.testing.assert_allclose(
+        (features - mean) * factors, regression.standardised(features), rtol=1e-5
+    )
