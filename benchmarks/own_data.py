@@ -380,8 +380,7 @@ def page(results: dict[str, Any]) -> str:
     lines += [
         "",
         "Of 5,000 records and more, at the larger epsilon more than five points behind the model",
-        f"without privacy: {', '.join(behind) or 'none'}. Noise hides rare n-grams of texts, and a",
-        "student of some thousand texts loses a part of what their labels know.",
+        f"without privacy: {', '.join(behind) or 'none'}. Each row is one run.",
         "",
         "## Forecasts",
         "",
