@@ -266,7 +266,7 @@ class Trial:
             names += ["fourier", "fourier_fine"]
             names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
         forecasts, right, best = dict[str, Forecast](), dict[str, float](), None
-        with reporting.clock("trying it on labelled samples of the pool"):
+        with reporting.clock("trying methods on labelled samples of the pool"):
             size = num_records // num_teachers
             if method != FEATURE_SUMS:
                 forecasts[PATE], right[PATE] = _tried_votes(

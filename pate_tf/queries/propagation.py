@@ -166,7 +166,7 @@ def linear_answers(sums: NoisySums) -> tuple[Regression, npt.NDArray[np.float64]
         The regression, and weights `[width, num_classes]` from vectors to logits: those of the
         regression, by a factor at which probabilities of the pool are most like its own.
     """
-    features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max())
+    features, constant = sums.vectors[:, :-1], float(sums.vectors[:, -1].max()) or 1.0
     mean, factors = standardisation(features)
     some = standardised(features)
     regression = regress_sums([Averages(features=some, of_first=some)], sums)
@@ -207,7 +207,8 @@ def infer_from_sums(
         pool: public inputs.
         sums: of records, with noise.
         seed: of the features, and of the network that learns from labels.
-        representation: by its name; None for the data set's default.
+        representation: of images, by its name; None for the data set's default. Tables are compared
+            by what they would add to the sums.
         weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
             are the labels, unless clusters are clear. None for one round.
         progress: how the training of that network is shown.

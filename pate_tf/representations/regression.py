@@ -232,7 +232,9 @@ class NoisySums:
         cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
     ) -> "NoisySums":
         """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
-        number = np.maximum(values[-1] / float(vectors[0, -1]), 0.0)
+        # An input without features has no constant either.
+        constant = float(vectors[:, -1].max()) or 1.0
+        number = np.maximum(values[-1] / constant, 0.0)
         return cls(
             vectors=vectors, values=values, noise=noise, num_of_class=number, is_constant=True
         )

@@ -9,19 +9,20 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.representations.catalogue import encoder_of
 
+SIX = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(6,),
+    value_range=(-5.0, 5.0),
+    num_classes=2,
+    pool_size=400,
+)
+
 
 def test_products_of_fourier_features_approach_the_gaussian_kernel():
-    dataset = Dataset(
-        name="table",
-        kind="tabular",
-        input_shape=(6,),
-        value_range=(-5.0, 5.0),
-        num_classes=2,
-        pool_size=400,
-    )
     inputs = np.random.default_rng(0).normal(0, 1, (400, 6)).astype(np.float32)
     inputs[:, 3] *= 2.0  # the pool's deviation counts, not the range
-    features = encoder_of(Pool(dataset, inputs), "fourier").features(inputs)
+    features = encoder_of(Pool(SIX, inputs), "fourier").features(inputs)
     assert features.shape == (400, 600)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-5)
     standardised = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -3, 3)
@@ -29,21 +30,13 @@ def test_products_of_fourier_features_approach_the_gaussian_kernel():
     kernel = np.exp(-squares / (2.0 * 6))
     products = features @ features.T
     assert np.abs(products - kernel).mean() < 0.05  # of 600 features: about 1 / sqrt(600)
-    again = encoder_of(Pool(dataset, inputs.copy()), "fourier", 1).features(inputs)
+    again = encoder_of(Pool(SIX, inputs.copy()), "fourier", 1).features(inputs)
     assert np.abs(again - features).max() > 0.01  # another seed
 
 
 def test_fine_features_add_half_the_distance():
-    dataset = Dataset(
-        name="table",
-        kind="tabular",
-        input_shape=(6,),
-        value_range=(-5.0, 5.0),
-        num_classes=2,
-        pool_size=400,
-    )
     inputs = np.random.default_rng(0).normal(0, 1, (400, 6)).astype(np.float32)
-    features = encoder_of(Pool(dataset, inputs), "fourier_fine").features(inputs)
+    features = encoder_of(Pool(SIX, inputs), "fourier_fine").features(inputs)
     standardised = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -3, 3)
     squares = np.square(standardised[:, None] - standardised[None]).sum(axis=2)
     kernel = (np.exp(-squares / (2.0 * 6)) + np.exp(-squares / (2.0 * 6 / 4))) / 2.0
@@ -51,13 +44,10 @@ def test_fine_features_add_half_the_distance():
 
 
 def test_products_of_pairs_are_squares_of_those_of_raw_features():
-    dataset = Dataset(
-        name="table",
-        kind="tabular",
+    dataset = dataclasses.replace(
+        SIX,
         input_shape=(3,),
         value_range=((-5.0, -5.0, 0.0), (5.0, 5.0, 3.0)),
-        num_classes=2,
-        pool_size=50,
         num_categories=(0, 0, 4),
     )
     random = np.random.default_rng(0)

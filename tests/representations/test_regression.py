@@ -277,6 +277,16 @@ def test_sums_are_regressed_alike_within_the_span_of_few_inputs():
     np.testing.assert_allclose(same.means, found.means, rtol=1e-6)
 
 
+def test_an_input_without_features_does_not_hide_how_many_records_there_are():
+    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    features[0] = 0.0
+    vectors = record_vectors(features, None)
+    records = np.repeat([70.0, 30.0], 20)[:, None] / 20.0
+    sums = np.column_stack([(vectors[1:20] * records[1:20]).sum(axis=0)] * 2)
+    assert of(vectors, sums, 1.0).num_of_class == pytest.approx(19 * 3.5)
+    assert (of(np.zeros((4, 3)), np.zeros((3, 2)), 1.0).num_of_class == 0.0).all()
+
+
 def test_weights_of_a_regression_are_its_means():
     random = np.random.default_rng(0)
     features, values = random.normal(size=(30, 8)), random.normal(size=(12, 3))
