@@ -7,10 +7,10 @@ from typing import Any
 from benchmarks.paper.bench import Bench, Measured
 from benchmarks.paper.rows import OURS, PAPER, Experiment, Row, not_run, percent
 from pate_tf.aggregation.noise import NoiseSource
+from pate_tf.api.shared_training import Evaluation
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue
-from pate_tf.selective_sgd.evaluation import Evaluation
 from pate_tf.selective_sgd.private_training import train
 from pate_tf.selective_sgd.settings import Settings
 from pate_tf.selective_sgd.upload import dense_bytes

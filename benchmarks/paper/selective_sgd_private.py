@@ -11,9 +11,8 @@ from benchmarks.paper.rows import Experiment, Row, not_run, percent
 from benchmarks.paper.selective_sgd import data_of
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.api.reporting import QUIET
-from pate_tf.api.shared_training import features_of
+from pate_tf.api.shared_training import Evaluation, features_of
 from pate_tf.ledger import LedgerWarning
-from pate_tf.selective_sgd.evaluation import Evaluation
 from pate_tf.selective_sgd.private_training import train
 from pate_tf.selective_sgd.settings import Privacy, Settings
 

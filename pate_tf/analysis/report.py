@@ -291,7 +291,9 @@ def run_rows(run: artifacts.RunDirectory) -> list[Row]:
 def _share(accuracy: float | None) -> str:
     """Returns an accuracy; None where public samples have no labels."""
     return (
-        "not measured: the public samples have no labels" if accuracy is None else f"{accuracy:.2%}"
+        "not measured: these public samples have no labels"
+        if accuracy is None
+        else f"{accuracy:.2%}"
     )
 
 

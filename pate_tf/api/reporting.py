@@ -9,7 +9,7 @@ from typing import Any
 
 Row = tuple[str, str]
 UNEVEN = 1.5  # times its even share: above it a report has the commonest class apart
-NOT_MEASURED = "not measured: the public samples have no labels"
+NOT_MEASURED = "not measured: these public samples have no labels"
 Advance = Callable[[int], object]
 
 

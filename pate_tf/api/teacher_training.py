@@ -3,15 +3,17 @@
 `pate_tf.Teachers.fit` and `train_teachers.py` both go through `train_teachers`.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, UNEVEN, Reporting, Row, RunReport
 from pate_tf.api.run_folder import (
@@ -22,7 +24,7 @@ from pate_tf.api.run_folder import (
     default_folder,
     ensemble_folder,
 )
-from pate_tf.core import artifacts
+from pate_tf.core import artifacts, event_files
 from pate_tf.core import partition as partitions
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.partition import Partition
@@ -33,7 +35,7 @@ from pate_tf.models import catalogue as models
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations import catalogue as representations
 from pate_tf.students.evaluation import true_labels
-from pate_tf.teachers import cluster, kinds, logs, voters
+from pate_tf.teachers import cluster, kinds, voters
 from pate_tf.teachers.kinds import Engine, TeacherKind, Work, load_ensemble
 from pate_tf.teachers.settings import TeacherConfig, TeacherSettings
 from pate_tf.teachers.store import Finished, TeacherStore, check_folders
@@ -382,7 +384,7 @@ def train(
     progress(len(finished.intersection(teachers)))
     missing = [teacher for teacher in teachers if teacher not in finished]
     if missing:
-        with logs.throughput(run_directory, len(finished)) as log:
+        with throughput(run_directory, len(finished)) as log:
             store.save_all(
                 kind.train(work, missing, store), lambda count: (progress(count), log(count))
             )
@@ -396,7 +398,7 @@ def train(
     if not gap and (missing or not target.exists()):
         done = Finished(folder, number)
         kinds.save_ensemble(kind, target, config, done, encoder)
-        logs.write_losses(run_directory, done.losses())
+        write_losses(run_directory, done.losses())
     return not gap
 
 
@@ -483,7 +485,7 @@ def evaluate(
     directory = trained.directory
     if trained.is_complete:
         accuracies, gaps = measured(trained.load(), public, progress)
-        logs.write_accuracies(directory, trained.config, accuracies.values, gaps)
+        write_accuracies(directory, trained.config, accuracies.values, gaps)
         return accuracies
     folder = directory.teachers / "incomplete"
     finished = Finished(directory.teachers)
@@ -738,3 +740,107 @@ def _in_words(kind: TeacherKind, config: TeacherConfig) -> str:
     if config.representation is not None:
         words += f", on {name_of(config.representation)} features of the pool"
     return words + (f", {config.steps_in_words}" if "max_steps" in kind.settings else "")
+
+
+# What TensorBoard shows. SENSITIVE: all of it lies below `sensitive/logs`.
+
+PERCENTILES = {"lowest": 0, "10th": 10, "median": 50, "90th": 90, "highest": 100}
+SECONDS_BETWEEN_SCALARS = 1.0
+
+
+def logs_of(run_directory: artifacts.RunDirectory) -> pathlib.Path:
+    """Returns the folder that TensorBoard reads, made if it is missing: `sensitive/logs/teachers`.
+
+    Percentiles of the loss have folders of their own in it, so that they share a chart.
+    """
+    return artifacts.make_sensitive_folder(run_directory.sensitive / "logs") / "teachers"
+
+
+@contextlib.contextmanager
+def throughput(
+    run_directory: artifacts.RunDirectory, num_done: int
+) -> Iterator[Callable[[int], None]]:
+    """Writes how many teachers are done, and how many a second, about once a second.
+
+    `num_done` are done before. Yields a function to call with how many more are done.
+    """
+    writer = tf.summary.create_file_writer(str(logs_of(run_directory)))
+    last_done, last_time = num_done, time.monotonic()
+
+    def write() -> None:
+        nonlocal last_done, last_time
+        now = time.monotonic()
+        speed = (num_done - last_done) / max(now - last_time, 1e-9)
+        with writer.as_default(step=num_done):
+            tf.summary.scalar("progress/teachers_done", num_done)
+            tf.summary.scalar("progress/teachers_per_second", speed)
+        writer.flush()
+        last_done, last_time = num_done, now
+
+    def add(count: int) -> None:
+        nonlocal num_done
+        num_done += count
+        if time.monotonic() - last_time > SECONDS_BETWEEN_SCALARS:
+            write()
+
+    try:
+        yield add
+        if num_done > last_done:
+            write()
+    finally:
+        writer.close()
+        artifacts.make_private(logs_of(run_directory))
+
+
+def write_losses(
+    run_directory: artifacts.RunDirectory, losses: Sequence[npt.NDArray[np.float32]]
+) -> None:
+    """Writes percentiles over the ensemble of the loss at each step, of `[step]` of each teacher.
+
+    At a step count those teachers that do one, with a finite loss.
+    """
+    longest = max(map(len, losses))
+    padded = np.full((len(losses), longest), np.nan, np.float32)
+    for row, values in zip(padded, losses, strict=True):
+        row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
+    steps = np.flatnonzero(~np.isnan(padded).all(axis=0))
+    for name, percentile in PERCENTILES.items():
+        writer = tf.summary.create_file_writer(str(logs_of(run_directory) / name))
+        with writer.as_default():
+            values = np.nanpercentile(padded[:, steps], percentile, axis=0)
+            for step, value in zip(steps.tolist(), values, strict=True):
+                tf.summary.scalar("loss", value, step=step + 1)
+        writer.close()
+    artifacts.make_private(logs_of(run_directory))
+
+
+def write_accuracies(
+    run_directory: artifacts.RunDirectory,
+    config: TeacherConfig,
+    accuracies: npt.NDArray[np.float64],
+    gaps: npt.NDArray[np.float64],
+) -> None:
+    """Writes every percentile of accuracies and of the votes' gaps, and the settings.
+
+    The percentile takes the place of the step. A gap, between the class with most votes and the
+    next, is a share of the teachers, `[num_samples]`: how much noise the labels of such inputs
+    stand.
+    """
+    folder = logs_of(run_directory)
+    writer = tf.summary.create_file_writer(str(folder))
+    with writer.as_default():
+        for percentile in range(101):
+            for name, values in (
+                ("accuracy/by_percentile", accuracies),
+                ("votes/gap_by_percentile", gaps),
+            ):
+                tf.summary.scalar(name, np.percentile(values, percentile), step=percentile)
+    writer.close()
+    settings = {**config.to_dict(), "dataset": config.dataset.name}
+    results = {
+        "result/mean_accuracy": float(accuracies.mean()),
+        "result/lowest_accuracy": float(accuracies.min()),
+        "result/highest_accuracy": float(accuracies.max()),
+    }
+    event_files.write_result(folder, settings, results)
+    artifacts.make_private(folder)

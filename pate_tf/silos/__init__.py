@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pate_tf.silos.policy import Policy
     from pate_tf.silos.roster import Asking, Member, Roster
     from pate_tf.silos.silo import Silo
-    from pate_tf.silos.simulation import simulated_total
-    from pate_tf.silos.teachers import SiloSums
+    from pate_tf.silos.teachers import SiloSums, simulated_total
 
 # Where each public name is defined.
 _MODULES = {
@@ -29,7 +28,7 @@ _MODULES = {
     "Roster": "roster",
     "Silo": "silo",
     "SiloSums": "teachers",
-    "simulated_total": "simulation",
+    "simulated_total": "teachers",
 }
 
 __all__ = [

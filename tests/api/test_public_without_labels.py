@@ -21,7 +21,7 @@ from pate_tf.students.config import StudentSettings
 from pate_tf.teachers.settings import TeacherSettings
 
 UNLABELLED = PublicExamples(PUBLIC.dataset, PUBLIC.inputs)
-NOT_MEASURED = "not measured: the public samples have no labels"
+NOT_MEASURED = "not measured: these public samples have no labels"
 METRICS = (
     *("label_accuracy", "student_accuracy", "student_accuracy_interval", "evaluated_on"),
     *("num_evaluated", "constant_answer_accuracy", "inferred_label_accuracy"),

@@ -829,7 +829,7 @@ def test_a_run_is_read_before_its_ledger_is_charged(succeed, run, tmp_path):
         assert ledger.history()[-1].kind == "answers"
     student = {"queries": 30, "answered": 30, "label_accuracy": None, "student_accuracy": None}
     (folder / "student_report.json").write_text(json.dumps(student))
-    assert succeed(*flags).out.count("not measured: the public samples have no labels") == 3
+    assert succeed(*flags).out.count("not measured: these public samples have no labels") == 3
 
 
 # Calibration

@@ -11,12 +11,11 @@ from shared_helpers import DATASET, records
 
 from pate_tf.accounting.charge import rounded_up
 from pate_tf.api import shared_training
-from pate_tf.api.shared_training import Features, train_on
+from pate_tf.api.shared_training import Features, Logs, train_on
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.models.encoder import Encoder, Part
-from pate_tf.selective_sgd.evaluation import Logs
 from pate_tf.selective_sgd.settings import Privacy, Settings, SharedRun
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
