@@ -35,6 +35,17 @@ SANITISED = ReleaseRequest(kinds=("sanitised",), delta=DELTA)
 OTHER = ReleaseRequest(kinds=("sanitised",), delta=DELTA, planned=PlannedRelease(sigma=20.0))
 
 
+@pytest.mark.parametrize("name", ["moment", "smoothness", "sigma"])
+def test_a_plan_without_a_positive_scale_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        PlannedRelease(**{name: -1.0})
+
+
+def test_a_threshold_may_be_negative():
+    mechanism = ConfidentGaussianNoisyMax(threshold=-5.0, sigma_threshold=150.0, sigma=40.0)
+    assert mechanism.threshold == -5.0
+
+
 def release(folder, noise, request=SANITISED, **options):
     source = read_ledger(folder).source
     return release_of(source, request, GivenNoise(noise), folder / "elsewhere", **options)

@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.stats
-from secure_helpers import asked, open_parties, some_keys
+from secure_helpers import asked, open_parties, some_keys, tasks
 
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.silos.secure import shamir
+from pate_tf.silos.secure import party, shamir
 from pate_tf.silos.secure.keys import PartyKeys
 from pate_tf.silos.secure.opening import open_histogram
-from pate_tf.silos.secure.protocol import ProtocolError
+from pate_tf.silos.secure.protocol import ProtocolError, Step
 from pate_tf.silos.secure.shares import open_share, seal_shares, seal_sums, vote_shares
 from pate_tf.silos.secure.terms import BatchTerms
 
@@ -57,8 +57,8 @@ def setting(tmp_path):
     sums = {name: random.integers(-(2**30), 2**30, SHAPE) for name in silos}
     parties = open_parties(keys, tmp_path)
     yield parties, silos, terms, sums
-    for party in parties.values():
-        party.close()
+    for one in parties.values():
+        one.close()
 
 
 def sealed_by(silos, terms, sums, noises):
@@ -75,6 +75,17 @@ def test_the_total_with_every_silo_s_noise_opens(setting):
     assert set(opened.silos) == set(noises) and not opened.left_out
     due = sum(sums[name].reshape(-1) + noise.drawn for name, noise in noises.items())
     assert opened.noisy_counts.reshape(-1).tolist() == due.tolist()
+
+
+def test_as_many_silos_as_are_allowed_open_and_one_more_is_refused(setting, monkeypatch):
+    parties, silos, terms, sums = setting
+    sealed = sealed_by(silos, terms, sums, {name: Noted() for name in silos})
+    monkeypatch.setattr(party, "MOST_SILOS", NUM_SILOS - 1)
+    with pytest.raises(ProtocolError, match=f"expected shares of 1 to {NUM_SILOS - 1} silos"):
+        parties[1].answer(tasks(terms, sealed, Step.COMMIT)[1])
+    monkeypatch.setattr(party, "MOST_SILOS", NUM_SILOS)
+    said = parties[1].answer(tasks(terms, sealed, Step.COMMIT)[1])
+    assert repr(said.signature) not in repr(said)
 
 
 def test_the_noise_suffices_where_colluding_silos_leave_theirs_out(setting):
