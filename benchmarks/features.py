@@ -43,13 +43,13 @@ class Setting:
     """One row.
 
     Attributes:
-      dataset: its name.
-      num_teachers: how many.
-      epsilon: worst case, at delta 1e-5.
-      num_queries: how many inputs of the pool are asked about.
-      mechanism: of the two that are compared here.
-      strategy: how queries are chosen.
-      student: how the student learns.
+        dataset: its name.
+        num_teachers: how many.
+        epsilon: worst case, at delta 1e-5.
+        num_queries: how many inputs of the pool are asked about.
+        mechanism: of the two that are compared here.
+        strategy: how queries are chosen.
+        student: how the student learns.
     """
 
     dataset: str

@@ -48,13 +48,13 @@ def rows(
     how sure they are.
 
     Args:
-      problem: data whose two sides are public.
-      numbers: of teachers.
-      epsilons: of all counts together, worst case, at `DELTA`.
-      num_draws: of the noise.
+        problem: data whose two sides are public.
+        numbers: of teachers.
+        epsilons: of all counts together, worst case, at `DELTA`.
+        num_draws: of the noise.
 
     Raises:
-      ValueError: if the pool's labels are not known, or there are no draws.
+        ValueError: if the pool's labels are not known, or there are no draws.
     """
     if num_draws < 1:
         raise ValueError(f"draws: expected at least 1, got {num_draws}")

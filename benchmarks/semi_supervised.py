@@ -39,11 +39,11 @@ def joined_to_pool(records: Views, pool: Views) -> scipy.sparse.csr_array:
     """SENSITIVE: joins each record to the inputs nearest to it in each view.
 
     Args:
-      records: features `[num_records, num_features]` of each view.
-      pool: `[num_inputs, num_features]` of each.
+        records: features `[num_records, num_features]` of each view.
+        pool: `[num_inputs, num_features]` of each.
 
     Returns:
-      Weights `[num_records, num_inputs]`; those of a record sum to 1.
+        Weights `[num_records, num_inputs]`; those of a record sum to 1.
     """
     total = scipy.sparse.csr_array((len(records[0]), len(pool[0])), dtype=np.float32)
     for own, others in zip(records, pool, strict=True):
@@ -65,13 +65,13 @@ def votes_by_spreading(
     A class of many records does not win by their number alone: it counts over the root of it.
 
     Args:
-      reach: how much of each record arrives at each query, `[num_records, num_queries]`.
-      labels: of the records.
-      shares: records of each teacher.
-      num_classes: number of classes.
+        reach: how much of each record arrives at each query, `[num_records, num_queries]`.
+        labels: of the records.
+        shares: records of each teacher.
+        num_classes: number of classes.
 
     Returns:
-      `[num_teachers, num_queries]`.
+        `[num_teachers, num_queries]`.
     """
     votes = np.zeros((len(shares), reach.shape[1]), np.int64)
     for vote, records in zip(votes, shares, strict=True):
@@ -107,13 +107,13 @@ def rows(problem: Problem, *, num_teachers: int, num_queries: int, num_seeds: in
     """Yields a line of a table for each kind of teacher.
 
     Args:
-      problem: data whose two sides are public.
-      num_teachers: of each kind.
-      num_queries: of each batch.
-      num_seeds: how many batches of typical queries; one of diverse queries goes before them.
+        problem: data whose two sides are public.
+        num_teachers: of each kind.
+        num_queries: of each batch.
+        num_seeds: how many batches of typical queries; one of diverse queries goes before them.
 
     Raises:
-      ValueError: if the pool's labels are not known.
+        ValueError: if the pool's labels are not known.
     """
     truth, pool = problem.public.pool_labels, problem.pool
     if truth is None:

@@ -58,7 +58,7 @@ def chosen_methods(flags: argparse.Namespace) -> list[str]:
     """Names of methods, in the order in which they are run.
 
     Raises:
-      ValueError: if there is no such method.
+        ValueError: if there is no such method.
     """
     asked = [*(flags.methods or []), *flags.again]
     for name in asked:

@@ -18,7 +18,7 @@ def check_layers(model: keras.Sequential) -> None:
     """Checks that gradients of all parameters can be taken example by example.
 
     Raises:
-      ValueError: if a layer with parameters is neither Dense nor Conv2D, or has an activation.
+        ValueError: if a layer with parameters is neither Dense nor Conv2D, or has an activation.
     """
     for layer in model.layers:
         if not layer.weights:
@@ -50,13 +50,13 @@ def clipped_sum(
     """Returns the sum over examples of gradients of the cross-entropy clipped to a length.
 
     Args:
-      model: from inputs to logits, as `check_layers` wants it.
-      inputs: float32 `[batch, *input_shape]`.
-      labels: `[batch]`.
-      clip: the most that one example's gradient, of all parameters, may be long.
+        model: from inputs to logits, as `check_layers` wants it.
+        inputs: float32 `[batch, *input_shape]`.
+        labels: `[batch]`.
+        clip: the most that one example's gradient, of all parameters, may be long.
 
     Returns:
-      One tensor for each of `model.trainable_variables`, in their order.
+        One tensor for each of `model.trainable_variables`, in their order.
     """
     seen, taps = [], []
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -34,11 +34,11 @@ class Training:
     """How a network is trained.
 
     Attributes:
-      batch: expected number of records in a step.
-      steps: how many.
-      learning_rate: of steps along means of gradients in clipping lengths.
-      momentum: of these steps.
-      clip: the length that gradients are clipped to.
+        batch: expected number of records in a step.
+        steps: how many.
+        learning_rate: of steps along means of gradients in clipping lengths.
+        momentum: of these steps.
+        clip: the length that gradients are clipped to.
     """
 
     batch: int
@@ -94,9 +94,9 @@ def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequen
     """A small network with tanh.
 
     Args:
-      dataset: of images; of all else one hidden layer is enough.
-      seed: of the initial weights.
-      inputs: public ones, that the network's inputs are centred and scaled by.
+        dataset: of images; of all else one hidden layer is enough.
+        seed: of the initial weights.
+        inputs: public ones, that the network's inputs are centred and scaled by.
     """
     flat = inputs.reshape(len(inputs), -1).astype(np.float64)
     mean, unit = flat.mean(axis=0), max(float(flat.std(axis=0).mean()), 1e-6)

@@ -68,12 +68,12 @@ def run(
     """Releases labels as `train_student.py --epsilon` does, and trains the student.
 
     Args:
-      problem: the data.
-      epsilon: what labels may cost, whatever the data.
-      noise: where it comes from.
-      repetition: which one.
-      folder: of trained teachers.
-      mechanism: the only one to find the noise of, by votes; None for feature sums.
+        problem: the data.
+        epsilon: what labels may cost, whatever the data.
+        noise: where it comes from.
+        repetition: which one.
+        folder: of trained teachers.
+        mechanism: the only one to find the noise of, by votes; None for feature sums.
     """
     by_sums = mechanism is None
     with copied(folder) as copy:

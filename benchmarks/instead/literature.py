@@ -11,10 +11,10 @@ class Point:
     """A published result.
 
     Attributes:
-      what: what was done.
-      epsilon: as published, at delta 1e-5.
-      accuracy: share of right answers, as published.
-      source: where it stands.
+        what: what was done.
+        epsilon: as published, at delta 1e-5.
+        accuracy: share of right answers, as published.
+        source: where it stands.
     """
 
     what: str

@@ -20,14 +20,14 @@ class Method:
     """One way to learn from the private records.
 
     Attributes:
-      title: in a table.
-      run: takes the problem, an epsilon, noise, the number of the repetition and a folder of
-        trained teachers, and returns `accuracy` and what else was found.
-      features: which it needs, whose time is its own, too: the representation of the pool, or of
-        images fixed wavelets; None for none.
-      teachers: which it needs, "weak" or "strong"; None for none.
-      is_private: whether it keeps to an epsilon.
-      by_default: whether it is run where no methods are named.
+        title: in a table.
+        run: takes the problem, an epsilon, noise, the number of the repetition and a folder of
+            trained teachers, and returns `accuracy` and what else was found.
+        features: which it needs, whose time is its own, too: the representation of the pool, or of
+            images fixed wavelets; None for none.
+        teachers: which it needs, "weak" or "strong"; None for none.
+        is_private: whether it keeps to an epsilon.
+        by_default: whether it is run where no methods are named.
     """
 
     title: str

@@ -43,14 +43,14 @@ def means_head(
     them by 2 at most. Which directions features vary in is taken from the public pool.
 
     Args:
-      features: private, `[num_records, num_features]`, of length at most 1.
-      labels: `[num_records]`.
-      num_classes: how many.
-      public: features of the pool.
-      epsilon: at `DELTA`, against replacement of a record.
-      noise: where it comes from.
-      penalty: of the ridge, in what the noise would need if all directions were equal.
-      noise_share: of the noise that is needed; below 1 for tuning on fewer public records alone.
+        features: private, `[num_records, num_features]`, of length at most 1.
+        labels: `[num_records]`.
+        num_classes: how many.
+        public: features of the pool.
+        epsilon: at `DELTA`, against replacement of a record.
+        noise: where it comes from.
+        penalty: of the ridge, in what the noise would need if all directions were equal.
+        noise_share: of the noise that is needed; below 1 for tuning on fewer public records alone.
     """
     sigma = noise_for(epsilon, delta=DELTA, sampling_rate=1.0, rounds=1).noise_multiplier
     sigma *= noise_share

@@ -23,12 +23,12 @@ def publish(results: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
     """Puts what was measured into the record, the page and the picture of its data set.
 
     Args:
-      results: `dataset`, `kind`, `command`, `date` and `rows` of a run.
-      docs_dir: holds `instead.md`, with marks of the data set, and `instead.json` if any was
-        published.
+        results: `dataset`, `kind`, `command`, `date` and `rows` of a run.
+        docs_dir: holds `instead.md`, with marks of the data set, and `instead.json` if any was
+            published.
 
     Raises:
-      ValueError: if the page has no such marks.
+        ValueError: if the page has no such marks.
     """
     name, page, record = results["dataset"], docs_dir / "instead.md", docs_dir / RECORD
     begin, end = f"<!-- measured: {name} -->\n", f"<!-- end: {name} -->\n"

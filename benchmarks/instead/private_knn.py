@@ -45,8 +45,8 @@ def alphas(rate: float, sigma: float) -> npt.NDArray[np.float64]:
     functions as smooth as these; infinite where the plane is too small for a moment.
 
     Args:
-      rate: with which a record is drawn, in (0, 1].
-      sigma: of the noise on each count.
+        rate: with which a record is drawn, in (0, 1].
+        sigma: of the noise on each count.
     """
     length = np.sqrt(2.0)
     first = np.array([length, 0.0])
@@ -85,8 +85,8 @@ class Plan:
     """How many queries, and with how much noise.
 
     Attributes:
-      queries: how many.
-      sigma: of the noise on each count.
+        queries: how many.
+        sigma: of the noise on each count.
     """
 
     queries: int
@@ -113,7 +113,7 @@ def least_sigma(epsilon: float, *, rate: float, queries: int) -> float:
     """Returns noise that keeps to an epsilon, at most a hundredth above the least.
 
     Raises:
-      ValueError: if no noise below 2^20 votes does.
+        ValueError: if no noise below 2^20 votes does.
     """
     high = 2.0
     while epsilon_of(rate=rate, sigma=high, queries=queries) > epsilon:

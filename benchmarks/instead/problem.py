@@ -29,9 +29,9 @@ class Features:
     """Features of length at most 1.
 
     Attributes:
-      private: SENSITIVE: of the private records, each of its own record alone.
-      pool: of the public pool.
-      test: of the held-out samples.
+        private: SENSITIVE: of the private records, each of its own record alone.
+        pool: of the public pool.
+        test: of the held-out samples.
     """
 
     private: npt.NDArray[np.float32]
@@ -44,9 +44,9 @@ class Problem:
     """A data set with its two sides; what is read or learnt once is kept.
 
     Attributes:
-      source: the data set.
-      seed: of the representation, and of what is trained, beside the repetition.
-      quick: whether to train a few steps only, to show that everything runs.
+        source: the data set.
+        seed: of the representation, and of what is trained, beside the repetition.
+        quick: whether to train a few steps only, to show that everything runs.
     """
 
     source: DataSource

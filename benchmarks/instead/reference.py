@@ -32,15 +32,15 @@ def compare(
     """Times the first release's analysis and one of its teachers, and ours.
 
     Args:
-      folder: of its scripts.
-      python: that runs them.
-      dataset: of the teacher; the first release knows mnist, svhn and cifar10.
-      data_dir: where our copy of it lies; it keeps its own.
-      quick: whether a teacher takes a few steps only.
-      report: is told what runs.
+        folder: of its scripts.
+        python: that runs them.
+        dataset: of the teacher; the first release knows mnist, svhn and cifar10.
+        data_dir: where our copy of it lies; it keeps its own.
+        quick: whether a teacher takes a few steps only.
+        report: is told what runs.
 
     Returns:
-      A row for each: `what`, `seconds` of theirs and `ours`, `ratio`; `why` where one failed.
+        A row for each: `what`, `seconds` of theirs and `ours`, `ratio`; `why` where one failed.
     """
     with tempfile.TemporaryDirectory() as place:
         here = pathlib.Path(place)

@@ -33,12 +33,12 @@ class Comparison:
     """What is compared.
 
     Attributes:
-      problem: the data.
-      bench: keeps results; tells what is measured.
-      epsilons: at delta 1e-5, against replacement of a record.
-      methods: names of `METHODS`.
-      repetitions: of each cell.
-      only_kept: whether cells that were not measured before are left out.
+        problem: the data.
+        bench: keeps results; tells what is measured.
+        epsilons: at delta 1e-5, against replacement of a record.
+        methods: names of `METHODS`.
+        repetitions: of each cell.
+        only_kept: whether cells that were not measured before are left out.
     """
 
     problem: Problem

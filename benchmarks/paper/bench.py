@@ -31,8 +31,8 @@ class Measured:
     """The result of a unit.
 
     Attributes:
-      result: JSON values.
-      seconds: wall time that it took, whenever that was.
+        result: JSON values.
+        seconds: wall time that it took, whenever that was.
     """
 
     result: Mapping[str, Any]
@@ -44,11 +44,11 @@ class Bench:
     """Where experiments are run.
 
     Attributes:
-      setting: how large they are.
-      workshop: makes ensembles; its seed is that of all training.
-      folder: kept results.
-      insecure_seed: of the noise, for tests; None for the operating system's entropy.
-      report: is told, in a line, what is being measured.
+        setting: how large they are.
+        workshop: makes ensembles; its seed is that of all training.
+        folder: kept results.
+        insecure_seed: of the noise, for tests; None for the operating system's entropy.
+        report: is told, in a line, what is being measured.
     """
 
     setting: Setting
@@ -79,9 +79,9 @@ class Bench:
         """Returns what was measured before under the same configuration, or measures and keeps.
 
         Args:
-          kind: what is measured; with the configuration it decides the result.
-          config: JSON values.
-          measure: takes where noise comes from; called if there is no result.
+            kind: what is measured; with the configuration it decides the result.
+            config: JSON values.
+            measure: takes where noise comes from; called if there is no result.
         """
         decided_by = {
             "kind": kind,

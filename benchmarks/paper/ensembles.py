@@ -27,9 +27,9 @@ class EnsembleName:
     """Which ensemble.
 
     Attributes:
-      dataset: what it learns.
-      num_teachers: how many share the private records; 1 for a model without privacy.
-      forests: whether teachers are random forests rather than the data set's default network.
+        dataset: what it learns.
+        num_teachers: how many share the private records; 1 for a model without privacy.
+        forests: whether teachers are random forests rather than the data set's default network.
     """
 
     dataset: str
@@ -42,9 +42,9 @@ class Workshop:
     """Where ensembles come from.
 
     Attributes:
-      folder: ensembles and votes go here; sensitive.
-      data_dirs: where the data of each data set lie; None for those that need none.
-      seed: of partition, training and students; not of the privacy noise.
+        folder: ensembles and votes go here; sensitive.
+        data_dirs: where the data of each data set lie; None for those that need none.
+        seed: of partition, training and students; not of the privacy noise.
     """
 
     folder: pathlib.Path
@@ -58,7 +58,7 @@ class Workshop:
         """Returns the public samples of a data set.
 
         Raises:
-          ValueError: if the data are not there.
+            ValueError: if the data are not there.
         """
         return data.load_public(dataset, data_dir=self.data_dirs[dataset])
 
@@ -84,7 +84,7 @@ class Workshop:
         """Returns an ensemble trained as train_teachers.py does, unless it is there already.
 
         Raises:
-          ValueError: if the data are not there.
+            ValueError: if the data are not there.
         """
         dataset, num_teachers = name.dataset, name.num_teachers
         examples = data.load_private(dataset, data_dir=self.data_dirs[dataset])

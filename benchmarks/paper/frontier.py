@@ -43,13 +43,13 @@ class Point:
     """Some students on the frontier.
 
     Attributes:
-      num_teachers: who votes.
-      num_queries: how many labels a student learns from.
-      target: worst-case epsilon that the plan of `analysis.py --calibrate` chooses a mechanism for,
-        at the data set's delta; it reads no votes.
-      mechanism: what draws the labels where nothing is planned.
-      kind: the only mechanism that is planned; None for the best.
-      strategy: how queries are chosen; None for `medoids` of a gate and `diverse` of all else.
+        num_teachers: who votes.
+        num_queries: how many labels a student learns from.
+        target: worst-case epsilon that the plan of `analysis.py --calibrate` chooses a mechanism
+            for, at the data set's delta; it reads no votes.
+        mechanism: what draws the labels where nothing is planned.
+        kind: the only mechanism that is planned; None for the best.
+        strategy: how queries are chosen; None for `medoids` of a gate and `diverse` of all else.
     """
 
     num_teachers: int
@@ -63,7 +63,7 @@ class Point:
         """Returns what draws the labels.
 
         Raises:
-          ValueError: if there is neither a mechanism nor a target.
+            ValueError: if there is neither a mechanism nor a target.
         """
         if self.mechanism is not None:
             return self.mechanism
@@ -186,8 +186,8 @@ def counted(accuracies: Sequence[float], *, of: int) -> list[float]:
     """Returns what goals are compared with: without a released label, nothing is right.
 
     Args:
-      accuracies: of the students that there are.
-      of: how many repetitions there were.
+        accuracies: of the students that there are.
+        of: how many repetitions there were.
     """
     return [*accuracies, *[0.0] * (of - len(accuracies))]
 

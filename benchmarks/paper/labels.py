@@ -48,11 +48,11 @@ class Asking:
     """Which queries are put to whom, and what draws the labels.
 
     Attributes:
-      ensemble: who votes.
-      mechanism: what draws the labels and accounts for them.
-      num_queries: how many samples of the pool are asked for.
-      strategy: how they are chosen, by its name in `pate_tf.queries`.
-      draw: number of the repetition: other noise, other queries, another training.
+        ensemble: who votes.
+        mechanism: what draws the labels and accounts for them.
+        num_queries: how many samples of the pool are asked for.
+        strategy: how they are chosen, by its name in `pate_tf.queries`.
+        draw: number of the repetition: other noise, other queries, another training.
     """
 
     ensemble: EnsembleName
@@ -75,13 +75,13 @@ class Drawn:
     """Noisy labels, kept.
 
     Attributes:
-      queries: int64 `[num_queries]`, positions in the pool.
-      labels: what a student learns from.
-      accuracy: share of right ones among the released labels; 0 where none left.
-      num_inferred: labels that came without a query; `num_inferred_right` of them are right.
-      learnt_accuracy: share of right ones among all that a student learns from.
-      epsilon: data-independent, of these queries alone, at `delta_of` the data set.
-      seconds: wall time of choosing, asking and drawing.
+        queries: int64 `[num_queries]`, positions in the pool.
+        labels: what a student learns from.
+        accuracy: share of right ones among the released labels; 0 where none left.
+        num_inferred: labels that came without a query; `num_inferred_right` of them are right.
+        learnt_accuracy: share of right ones among all that a student learns from.
+        epsilon: data-independent, of these queries alone, at `delta_of` the data set.
+        seconds: wall time of choosing, asking and drawing.
     """
 
     queries: IntArray

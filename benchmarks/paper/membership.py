@@ -35,11 +35,11 @@ class Attacked:
     """A run that is attacked.
 
     Attributes:
-      settings: of the run; all participants download all parameters, and no upload is stale.
-      privacy: of the run.
-      records_each: of each participant.
-      noise: draws noise.
-      folder: for the ledgers.
+        settings: of the run; all participants download all parameters, and no upload is stale.
+        privacy: of the run.
+        records_each: of each participant.
+        noise: draws noise.
+        folder: for the ledgers.
     """
 
     settings: Settings
@@ -62,8 +62,8 @@ def membership_auc(private: PrivateExamples, run: Attacked) -> float:
     the falls of all rounds are added. The mean over all participants.
 
     Args:
-      private: records; the participants take the first of them, as many more belong to none.
-      run: what is attacked.
+        private: records; the participants take the first of them, as many more belong to none.
+        run: what is attacked.
     """
     shares = _shares(private, run, run.settings.num_participants + 1)
     others = shares.pop()
@@ -84,8 +84,8 @@ def canaries_show(private: PrivateExamples, run: Attacked) -> float:
     5.2); as a coin replaces a record, what is shown is against replacement.
 
     Args:
-      private: records; the participants take the first of them.
-      run: what is attacked.
+        private: records; the participants take the first of them.
+        run: what is attacked.
     """
     shares = _shares(private, run, run.settings.num_participants)
     generator = np.random.default_rng([run.settings.seed, 1])
@@ -117,10 +117,10 @@ def least_epsilon(*, total: int, guessed: int, right: int, delta: float) -> floa
     """Returns the largest epsilon that so many right guesses rule out; 0 if they rule out none.
 
     Args:
-      total: coins.
-      guessed: coins that were guessed, the others left open.
-      right: right guesses.
-      delta: of the guarantee that is tested.
+        total: coins.
+        guessed: coins that were guessed, the others left open.
+        right: right guesses.
+        delta: of the guarantee that is tested.
     """
 
     def is_ruled_out(epsilon: float) -> bool:
@@ -225,11 +225,11 @@ def _logits(
     """Returns logits before a change and after it, `[num_inputs, num_classes]` each.
 
     Args:
-      training: whose model it is.
-      before: parameters.
-      change: of them.
-      inputs: raw.
-      along: whether logits move on as they begin to, in a straight line.
+        training: whose model it is.
+        before: parameters.
+        change: of them.
+        inputs: raw.
+        along: whether logits move on as they begin to, in a straight line.
     """
     view, given = training.view, tf.constant(inputs, tf.float32)
     model = view.assign(before, view.initial_buffers)

@@ -53,9 +53,9 @@ def publish(
     """Writes the JSON file, the pictures, and the page from it.
 
     Args:
-      results: of the experiments.
-      benchmarks_dir: JSON files of the other benchmarks.
-      docs_dir: where to write. What is there and was not measured anew stays.
+        results: of the experiments.
+        benchmarks_dir: JSON files of the other benchmarks.
+        docs_dir: where to write. What is there and was not measured anew stays.
     """
     docs_dir.mkdir(parents=True, exist_ok=True)
     path = docs_dir / JSON
@@ -77,8 +77,8 @@ def markdown(everything: Mapping[str, Any], drawn: Mapping[str, str]) -> str:
     """Returns the page.
 
     Args:
-      everything: the JSON file's content.
-      drawn: the picture of an experiment, from the page, by the experiment's name.
+        everything: the JSON file's content.
+        drawn: the picture of an experiment, from the page, by the experiment's name.
     """
     parts = [HEAD]
     for name in EXPERIMENTS:

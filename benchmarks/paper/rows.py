@@ -18,12 +18,12 @@ class Row:
     """One line of an experiment's table.
 
     Attributes:
-      what: what was measured.
-      cells: the other columns, by heading; what the paper reports stands under `PAPER`.
-      why: one sentence that says why ours falls short of the paper; empty where it does not.
-      numbers: what the picture is drawn from.
-      resources: columns of time and memory, which differ from run to run.
-      seconds: wall time that it took to measure, whenever that was, without the ensembles.
+        what: what was measured.
+        cells: the other columns, by heading; what the paper reports stands under `PAPER`.
+        why: one sentence that says why ours falls short of the paper; empty where it does not.
+        numbers: what the picture is drawn from.
+        resources: columns of time and memory, which differ from run to run.
+        seconds: wall time that it took to measure, whenever that was, without the ensembles.
     """
 
     what: str
@@ -39,10 +39,10 @@ class Experiment:
     """One table or figure of the paper.
 
     Attributes:
-      title: a heading.
-      about: what is measured and how, in a sentence or two.
-      rows: measures.
-      draw: draws the picture from the rows as the JSON file holds them; None for no picture.
+        title: a heading.
+        about: what is measured and how, in a sentence or two.
+        rows: measures.
+        draw: draws the picture from the rows as the JSON file holds them; None for no picture.
     """
 
     title: str

@@ -55,7 +55,7 @@ def check_names(names: Sequence[str]) -> None:
     """Checks that all experiments exist.
 
     Raises:
-      ValueError: if one does not.
+        ValueError: if one does not.
     """
     for name in names:
         if name not in EXPERIMENTS:
@@ -73,11 +73,11 @@ def run(
     """Runs an experiment and returns all results in the folder, those of earlier runs among them.
 
     Args:
-      bench: where it is run.
-      name: of the experiment, checked.
-      output_dir: holds the results.
-      flags: what decides the results, as typed.
-      show: is told each row as soon as it is measured.
+        bench: where it is run.
+        name: of the experiment, checked.
+        output_dir: holds the results.
+        flags: what decides the results, as typed.
+        show: is told each row as soon as it is measured.
     """
     path = output_dir / RESULTS
     results = artifacts.read_json(path) if path.exists() else {"experiments": {}}

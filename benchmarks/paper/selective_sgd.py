@@ -54,11 +54,11 @@ def _shared(
     """Trains together without noise; accuracy and bytes, or that it diverged.
 
     Args:
-      bench: where.
-      dataset: whose records are dealt out.
-      model: that they train.
-      records: of each participant; None for as many as the setting says.
-      **options: of `Settings`.
+        bench: where.
+        dataset: whose records are dealt out.
+        model: that they train.
+        records: of each participant; None for as many as the setting says.
+        **options: of `Settings`.
     """
     settings = Settings(**{"rounds": bench.setting.shared_rounds, "seed": bench.seed, **options})
     records = records or bench.setting.shared_records

@@ -9,43 +9,43 @@ class Setting:
     """Public sizes.
 
     Attributes:
-      name: "full" or "quick".
-      images: image data sets.
-      tables: data sets of forests.
-      num_teachers: of the main ensemble.
-      ensembles: numbers of teachers compared in figures 2 and 3.
-      distilled_teachers: of the ensemble of figure 5.
-      table_teachers: of the forests.
-      scale: of the Laplace noise, in votes.
-      gammas: inverse scales compared in figure 2.
-      draws: of the noise in figure 2 and of the forests' labels.
-      figure4_queries: queries of the students of figure 4, by data set.
-      figure4_student: the one that is trained there.
-      figure4_strategies: how its queries are chosen.
-      figure5_queries: labelled samples of the students of figure 5.
-      active_queries: queries of the students of appendix B.2.
-      active_rounds: rounds that they are asked in; None for each strategy's own.
-      table_queries: queries of the forest students.
-      compared_students: students compared at equal queries.
-      compared_queries: how many.
-      repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
-        points.
-      sums_epsilons: of feature sums.
-      fashion_epsilons: the same on Fashion-MNIST.
-      sums_repetitions: of these.
-      frontier_teachers: of the ensembles whose labels alone are compared.
-      frontier_queries: how many of these labels.
-      student_steps: training steps of a student; None for each one's own.
-      shared_images: image data sets of shared training.
-      shared_tables: what the paper's table is measured for: participants, records of each, turns.
-      shared_numbers: numbers of participants that are compared at theta_u 0.1.
-      shared_records: records of each of these, and wherever nothing else is said.
-      shared_rounds: turns of each of these.
-      asynchronous_participants: of the comparison of remedies for stale uploads.
-      asynchronous_rounds: turns of each of these.
-      private_participants: of noisy training, who share all records.
-      private_epsilons: what it may cost.
-      attacked_rounds: turns of each participant of a run that is attacked.
+        name: "full" or "quick".
+        images: image data sets.
+        tables: data sets of forests.
+        num_teachers: of the main ensemble.
+        ensembles: numbers of teachers compared in figures 2 and 3.
+        distilled_teachers: of the ensemble of figure 5.
+        table_teachers: of the forests.
+        scale: of the Laplace noise, in votes.
+        gammas: inverse scales compared in figure 2.
+        draws: of the noise in figure 2 and of the forests' labels.
+        figure4_queries: queries of the students of figure 4, by data set.
+        figure4_student: the one that is trained there.
+        figure4_strategies: how its queries are chosen.
+        figure5_queries: labelled samples of the students of figure 5.
+        active_queries: queries of the students of appendix B.2.
+        active_rounds: rounds that they are asked in; None for each strategy's own.
+        table_queries: queries of the forest students.
+        compared_students: students compared at equal queries.
+        compared_queries: how many.
+        repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
+            points.
+        sums_epsilons: of feature sums.
+        fashion_epsilons: the same on Fashion-MNIST.
+        sums_repetitions: of these.
+        frontier_teachers: of the ensembles whose labels alone are compared.
+        frontier_queries: how many of these labels.
+        student_steps: training steps of a student; None for each one's own.
+        shared_images: image data sets of shared training.
+        shared_tables: what the paper's table is measured for: participants, records of each, turns.
+        shared_numbers: numbers of participants that are compared at theta_u 0.1.
+        shared_records: records of each of these, and wherever nothing else is said.
+        shared_rounds: turns of each of these.
+        asynchronous_participants: of the comparison of remedies for stale uploads.
+        asynchronous_rounds: turns of each of these.
+        private_participants: of noisy training, who share all records.
+        private_epsilons: what it may cost.
+        attacked_rounds: turns of each participant of a run that is attacked.
     """
 
     name: str

@@ -81,7 +81,7 @@ def scale_of(mechanism: Mechanism) -> float:
     """The scale of a mechanism's noise, in votes.
 
     Raises:
-      ValueError: if it has no single one.
+        ValueError: if it has no single one.
     """
     if "calibration" in mechanism.lacks:
         raise ValueError(f"mechanism: expected one of a single scale, got {mechanism.name}")

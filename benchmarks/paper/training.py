@@ -22,7 +22,7 @@ class ResidentMemory(keras.callbacks.Callback):
     """Notes the process' resident memory after every epoch.
 
     Attributes:
-      mebibytes: one number an epoch.
+        mebibytes: one number an epoch.
     """
 
     def __init__(self) -> None:

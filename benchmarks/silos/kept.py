@@ -25,10 +25,10 @@ class Bench:
     """Where everything is measured.
 
     Attributes:
-      setting: sizes.
-      folder: holds `units/`, and below `sensitive/` the votes.
-      data_dir: where the data lie.
-      report: is told what takes long.
+        setting: sizes.
+        folder: holds `units/`, and below `sensitive/` the votes.
+        data_dir: where the data lie.
+        report: is told what takes long.
     """
 
     setting: Setting

@@ -21,9 +21,9 @@ class Answered:
     """What came of a round. Public.
 
     Attributes:
-      labels: released, with their cost.
-      epsilon: of each silo, at `DELTA`.
-      answers: randomised, `[num_silos, num_queries]`; None under secure aggregation.
+        labels: released, with their cost.
+        epsilon: of each silo, at `DELTA`.
+        answers: randomised, `[num_silos, num_queries]`; None under secure aggregation.
     """
 
     labels: Labels
@@ -34,7 +34,7 @@ class Answered:
         """Returns the share of right labels.
 
         Args:
-          truth: of all of the pool.
+            truth: of all of the pool.
         """
         return float((self.labels.labels == truth[self.labels.query_indices]).mean())
 
@@ -51,12 +51,12 @@ def answered(
     """Puts queries of a pool to silos.
 
     Args:
-      votes: sensitive; of each silo's teacher, on the first of the pool.
-      pool: public inputs.
-      mechanism: as of `Asking.mechanism`.
-      num_queries: how many.
-      strategy: how they are chosen.
-      folder: of the simulated parties, sensitive; None without secure aggregation.
+        votes: sensitive; of each silo's teacher, on the first of the pool.
+        pool: public inputs.
+        mechanism: as of `Asking.mechanism`.
+        num_queries: how many.
+        strategy: how they are chosen.
+        folder: of the simulated parties, sensitive; None without secure aggregation.
     """
     columns = {row.tobytes(): place for place, row in enumerate(pool.inputs[: votes.shape[1]])}
     sealer, sums = (None, None) if folder is None else simulated_parties(folder)

@@ -12,21 +12,21 @@ class Setting:
     """Public sizes.
 
     Attributes:
-      name: "full" or "quick".
-      dataset: whose private records the silos share.
-      num_silos: in all.
-      groups: how many of them are asked, in the table of what survives.
-      teachers: kinds of teachers; the first one is a silo's own default.
-      epsilons: of one answer.
-      num_queries: of the tables.
-      sigmas: of secure aggregation, in votes.
-      few_queries: of the students that are asked little.
-      strategy: how the students' queries are chosen.
-      student_epsilons: of one answer, of the students with few queries and of those with
-        `num_queries`.
-      student_sigmas: likewise.
-      student_steps: training steps of a student.
-      repetitions: of each student, with fresh noise.
+        name: "full" or "quick".
+        dataset: whose private records the silos share.
+        num_silos: in all.
+        groups: how many of them are asked, in the table of what survives.
+        teachers: kinds of teachers; the first one is a silo's own default.
+        epsilons: of one answer.
+        num_queries: of the tables.
+        sigmas: of secure aggregation, in votes.
+        few_queries: of the students that are asked little.
+        strategy: how the students' queries are chosen.
+        student_epsilons: of one answer, of the students with few queries and of those with
+            `num_queries`.
+        student_sigmas: likewise.
+        student_steps: training steps of a student.
+        repetitions: of each student, with fresh noise.
     """
 
     name: str

@@ -15,11 +15,11 @@ def shares(kind: str, labels: IntArray, num_silos: int, num_classes: int) -> lis
     """Returns each silo's positions among the records.
 
     Args:
-      kind: "even": the default partition. "skewed": sizes fall as 1 / rank, and nine of
-        ten records are of two classes that are drawn for the silo.
-      labels: of all records.
-      num_silos: how many silos share them.
-      num_classes: number of classes.
+        kind: "even": the default partition. "skewed": sizes fall as 1 / rank, and nine of
+            ten records are of two classes that are drawn for the silo.
+        labels: of all records.
+        num_silos: how many silos share them.
+        num_classes: number of classes.
     """
     if kind == EVEN:
         return list(

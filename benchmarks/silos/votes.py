@@ -41,13 +41,13 @@ def kept_votes(
     """Returns votes on the first of the pool, int64 `[num_silos, number]`; trains what is missing.
 
     Args:
-      kind: of the shares.
-      teacher: of the setting's kinds.
-      number: of inputs of the pool.
-      setting: sizes.
-      folder: sensitive.
-      data_dir: where the data lie.
-      report: is told what takes long.
+        kind: of the shares.
+        teacher: of the setting's kinds.
+        number: of inputs of the pool.
+        setting: sizes.
+        folder: sensitive.
+        data_dir: where the data lie.
+        report: is told what takes long.
     """
     artifacts.make_sensitive_folder(folder)
     firsts = range(0, setting.num_silos, AT_ONCE)

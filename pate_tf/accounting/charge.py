@@ -205,7 +205,7 @@ def shares(values: npt.NDArray[np.number]) -> npt.NDArray[np.float32]:
     class gets the same. It is post-processing, which costs nothing.
 
     Args:
-      values: noisy counts, or means of them, `[num_labels, num_classes]`.
+        values: noisy counts, or means of them, `[num_labels, num_classes]`.
     """
     positive = np.maximum(values, 0).astype(np.float64)
     total = positive.sum(axis=1, keepdims=True)
@@ -220,19 +220,19 @@ class ReleasedLabels(PoolLabels):
     Only the labeller makes them (`pate_tf.aggregation.labeller`).
 
     Attributes:
-      query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
-      labels: int64 `[num_answered]`, the noisy winners.
-      num_classes: number of classes.
-      num_queries: how many queries were asked; a mechanism with a threshold may answer fewer.
-      cost: of these queries alone, data-independent, with the mechanism that was charged.
-      ledger_rows: sequence numbers of the ledger rows that charged them.
-      secure_noise: False if the noise came from a seed; then nothing is private.
-      weights: `shares` of the noisy counts; None without them.
-      noisy_counts: what the mechanism released with the labels, int64 `[num_answered, num_classes]`
-        in units of 1 / LATTICE votes; None if it releases labels alone.
-      noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
-        of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
-        1 / LATTICE; None if labels were drawn.
+        query_indices: int64 `[num_answered]`, positions of the answered queries in the pool.
+        labels: int64 `[num_answered]`, the noisy winners.
+        num_classes: number of classes.
+        num_queries: how many queries were asked; a mechanism with a threshold may answer fewer.
+        cost: of these queries alone, data-independent, with the mechanism that was charged.
+        ledger_rows: sequence numbers of the ledger rows that charged them.
+        secure_noise: False if the noise came from a seed; then nothing is private.
+        weights: `shares` of the noisy counts; None without them.
+        noisy_counts: what the mechanism released with the labels, int64 `[num_answered,
+            num_classes]` in units of 1 / LATTICE votes; None if it releases labels alone.
+        noisy_sums: what it released instead of labels, from which these were worked out: noisy sums
+            of records' vectors by class, int64 `[num_features + 1, num_classes]` in units of
+            1 / LATTICE; None if labels were drawn.
     """
 
     num_queries: int

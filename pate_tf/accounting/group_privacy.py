@@ -82,14 +82,14 @@ def several_teachers_epsilon(
     """Returns the least epsilon known at delta where so many votes of every query move.
 
     Args:
-      charges: how many of each charge, chosen adaptively or not.
-      delta: in (0, 1).
-      one_teacher_epsilon: from any delta to the epsilon of the same where one vote of each moves;
-        infinite where none is known. Default: `composition.smallest_epsilon`.
-      num_teachers: how many teachers change, at least 2.
+        charges: how many of each charge, chosen adaptively or not.
+        delta: in (0, 1).
+        one_teacher_epsilon: from any delta to the epsilon of the same where one vote of each moves;
+            infinite where none is known. Default: `composition.smallest_epsilon`.
+        num_teachers: how many teachers change, at least 2.
 
     Raises:
-      ValueError: if delta is outside (0, 1), a number is negative, or num_teachers is below 2.
+        ValueError: if delta is outside (0, 1), a number is negative, or num_teachers is below 2.
     """
     validation.whole(2, num_teachers=num_teachers)
     validation.between(0, 1, delta=delta)
@@ -134,11 +134,11 @@ def replaced_owner_epsilon(charges: Mapping[Charge, int], delta: float) -> float
     an owner.
 
     Args:
-      charges: how many of each charge.
-      delta: in (0, 1).
+        charges: how many of each charge.
+        delta: in (0, 1).
 
     Raises:
-      ValueError: if delta is outside (0, 1), or a number is negative.
+        ValueError: if delta is outside (0, 1), or a number is negative.
     """
     return several_teachers_epsilon(charges, delta=delta, num_teachers=2)
 
@@ -153,12 +153,12 @@ def group_epsilon(
     is found holds.
 
     Args:
-      one_teacher_epsilon: from delta to the epsilon of one step; infinite where none is known.
-      delta: in (0, 1).
-      num_steps: k, at least 2.
+        one_teacher_epsilon: from delta to the epsilon of one step; infinite where none is known.
+        delta: in (0, 1).
+        num_steps: k, at least 2.
 
     Raises:
-      ValueError: if delta is outside (0, 1).
+        ValueError: if delta is outside (0, 1).
     """
     validation.between(0, 1, delta=delta)
 

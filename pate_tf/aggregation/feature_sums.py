@@ -77,14 +77,14 @@ def sums_of_owners(
     """Returns sums of vectors by class, where each owner adds a norm of at most 1. SENSITIVE.
 
     Args:
-      totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
-        num_features + 1]`.
-      owners: a number for the owner of each pair, `[num_pairs]`.
-      classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
-      num_classes: number of classes.
+        totals: sums of `owner_steps` of an owner's records of one class, `[num_pairs,
+            num_features + 1]`.
+        owners: a number for the owner of each pair, `[num_pairs]`.
+        classes: of each pair, `[num_pairs]`, ascending for each owner; no pair is there twice.
+        num_classes: number of classes.
 
     Returns:
-      As `sums_by_class`.
+        As `sums_by_class`.
     """
     together = totals * OWNER_STEP
     norms = np.sqrt(np.bincount(owners, np.square(together).sum(axis=1)))
@@ -195,14 +195,14 @@ def counts_by_cluster(
     a record, or an owner, is replaced.
 
     Args:
-      clusters: of each record, `[num_records]`.
-      labels: `[num_records]`.
-      num_clusters: number of clusters.
-      num_classes: number of classes.
-      owners: as of `sums_by_class`.
+        clusters: of each record, `[num_records]`.
+        labels: `[num_records]`.
+        num_clusters: number of clusters.
+        num_classes: number of classes.
+        owners: as of `sums_by_class`.
 
     Returns:
-      In steps of 1 / LATTICE.
+        In steps of 1 / LATTICE.
     """
     steps: IntArray = np.full(len(labels), LATTICE, np.int64)
     if owners is not None:

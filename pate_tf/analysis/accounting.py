@@ -92,10 +92,10 @@ class Guarantee:
     """One epsilon.
 
     Attributes:
-      epsilon: at the delta of the analysis.
-      moment: l, the Renyi order less one, that gave it; None where no moment did.
-      at_end: whether that moment is the first or the last of the grid, so that others might give
-        less.
+        epsilon: at the delta of the analysis.
+        moment: l, the Renyi order less one, that gave it; None where no moment did.
+        at_end: whether that moment is the first or the last of the grid, so that others might give
+            less.
     """
 
     epsilon: float
@@ -116,15 +116,15 @@ class Analysis:
     """What the queries cost.
 
     Attributes:
-      num_charged: public; what the queries were charged as, by mechanism.
-      num_queries: public; how many queries were asked.
-      num_answered: public; how many labels were released.
-      config: public.
-      data_independent: publishable; by kind of accounting: see `data_independent_guarantees`.
-      bounds: SENSITIVE; by bound. Empty where votes are missing.
-      smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm, or None
-        if it was not asked for.
-      smooth_bound: the bound whose cost it is about.
+        num_charged: public; what the queries were charged as, by mechanism.
+        num_queries: public; how many queries were asked.
+        num_answered: public; how many labels were released.
+        config: public.
+        data_independent: publishable; by kind of accounting: see `data_independent_guarantees`.
+        bounds: SENSITIVE; by bound. Empty where votes are missing.
+        smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm, or
+            None if it was not asked for.
+        smooth_bound: the bound whose cost it is about.
     """
 
     num_charged: Mapping[Charge, int]
@@ -164,11 +164,11 @@ def epsilon_by_dp_accounting(charges: Mapping[Charge, int], delta: float) -> flo
     Viswanath 2015), what has `noise_multipliers` by those Gaussian mechanisms.
 
     Args:
-      charges: how many of each.
-      delta: in (0, 1).
+        charges: how many of each.
+        delta: in (0, 1).
 
     Raises:
-      ValueError: if dp-accounting is missing, or nothing is known that dominates a charge.
+        ValueError: if dp-accounting is missing, or nothing is known that dominates a charge.
     """
     try:
         from dp_accounting.pld import common
@@ -252,7 +252,7 @@ def chosen_bounds(groups: Sequence[AnsweredVotes], config: AnalysisConfig) -> tu
     """Returns the bounds to compute.
 
     Raises:
-      ValueError: if a bound that was asked for is lacked by a mechanism.
+        ValueError: if a bound that was asked for is lacked by a mechanism.
     """
     for bound in config.bounds or ():
         for group in groups:
@@ -296,12 +296,12 @@ def analyse(
     """Returns what the queries of `source` cost.
 
     Args:
-      source: votes, and how many queries were charged.
-      config: how costs become an epsilon.
-      progress: called with (histograms done, histograms in all) while the bound `exact` runs.
+        source: votes, and how many queries were charged.
+        config: how costs become an epsilon.
+        progress: called with (histograms done, histograms in all) while the bound `exact` runs.
 
     Raises:
-      ValueError: if a mechanism lacks a bound that was asked for.
+        ValueError: if a mechanism lacks a bound that was asked for.
     """
     groups = source.groups or ()
     return Analysis(
@@ -326,7 +326,7 @@ def with_smooth_sensitivity(analysis: Analysis, source: VoteSource, *, beta: flo
     32; for the first bound of the analysis that has one.
 
     Raises:
-      ValueError: if there is not one mechanism with votes, or no bound has a smooth sensitivity.
+        ValueError: if there is not one mechanism with votes, or no bound has a smooth sensitivity.
     """
     group = single_group(source)
     usable = [bound for bound in analysis.bounds if bound in SMOOTH_BOUNDS]
@@ -348,7 +348,7 @@ def single_group(source: VoteSource) -> AnsweredVotes:
     """Returns the votes of a source with one mechanism and one ensemble.
 
     Raises:
-      ValueError: if there are none, or several mechanisms answered, or teachers differ in number.
+        ValueError: if there are none, or several mechanisms answered, or teachers differ in number.
     """
     if not source.groups:
         raise ValueError(

@@ -91,7 +91,7 @@ def save(
     """Writes figures as PNG files by their names, and all of them for TensorBoard.
 
     Raises:
-      OSError: if a file can't be written; it is not there then.
+        OSError: if a file can't be written; it is not there then.
     """
     pictures = {}
     for name, figure in figures.items():
@@ -140,15 +140,15 @@ def draw(
     of teachers, Figure 3 of Papernot et al. 2017 (sensitive).
 
     Args:
-      folder: where the two halves go.
-      source: the votes.
-      config: how costs become an epsilon.
+        folder: where the two halves go.
+        source: the votes.
+        config: how costs become an epsilon.
 
     Returns:
-      The PNG files. With them lies an event file with the same pictures for TensorBoard.
+        The PNG files. With them lies an event file with the same pictures for TensorBoard.
 
     Raises:
-      OSError: if a file can't be written; it is not there then.
+        OSError: if a file can't be written; it is not there then.
     """
     published = {"epsilon_data_independent": data_independent_figure(source.num_charged, config)}
     private = {}

@@ -218,19 +218,20 @@ def release(
     `folder`; by the registry of this user it knows of draws from the same votes elsewhere.
 
     Args:
-      source: votes of one mechanism.
-      request: what is to be released.
-      noise: not drawn from if there is a draw already, nor before a ledger was charged for it and
-        for whether it is secure.
-      folder: a sensitive folder; ledgers of files lie in `releases/` in it.
-      discard_earlier: whether a draw under another plan, or in another folder, was never published,
-        so that a new one may take its place. How often that happened is stored and reported.
+        source: votes of one mechanism.
+        request: what is to be released.
+        noise: not drawn from if there is a draw already, nor before a ledger was charged for it and
+            for whether it is secure.
+        folder: a sensitive folder; ledgers of files lie in `releases/` in it.
+        discard_earlier: whether a draw under another plan, or in another folder, was never
+            published, so that a new one may take its place. How often that happened is stored and
+            reported.
 
     Raises:
-      ValueError: if the queries are adaptive, the source or mechanism has no such release, or an
-        earlier draw from the same votes exists.
-      BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
-      LedgerError: if the ledger can't be used; what was drawn is not returned either.
+        ValueError: if the queries are adaptive, the source or mechanism has no such release, or an
+            earlier draw from the same votes exists.
+        BudgetExceeded: if the ledger's budget does not cover the draw; nothing was drawn.
+        LedgerError: if the ledger can't be used; what was drawn is not returned either.
     """
     if request.adaptive:
         raise ValueError(
@@ -326,9 +327,10 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
     """Opens the ledger that is charged for a draw, exclusively.
 
     Args:
-      source: the votes.
-      digest: of what they are drawn from.
-      folder: of ledgers of files; a file's ledger has a random name, which tells nothing of votes.
+        source: the votes.
+        digest: of what they are drawn from.
+        folder: of ledgers of files; a file's ledger has a random name, which tells nothing of
+            votes.
     """
     with contextlib.ExitStack() as stack:
         place = source.folder
@@ -363,8 +365,8 @@ def _check_elsewhere(
     """Checks that draws from the same votes elsewhere, or of a deleted ledger, allow another one.
 
     Raises:
-      ValueError: if they don't: a gate may be tried as often as was stated beforehand, something
-        else drawn again once the user says that the earlier one was never published.
+        ValueError: if they don't: a gate may be tried as often as was stated beforehand, something
+            else drawn again once the user says that the earlier one was never published.
     """
     drawn = _drawn_elsewhere(ledger)
     if not drawn or (discard_earlier and GATE not in request.kinds):

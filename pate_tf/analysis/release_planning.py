@@ -224,17 +224,17 @@ class ReleaseRequest:
     """What is to be released, fixed before the votes are read. Public.
 
     Attributes:
-      kinds: some of `RELEASES`, at least one. `sanitised` and `gate` read one and the same draw;
-        `smooth_sensitivity` is another draw and stands alone.
-      delta: in total.
-      planned: how it is drawn; a gate has no confidence, its failures are half of delta.
-      adaptive: whether queries were chosen by looking at earlier noisy labels; then refused.
-      budget: the gate's, a cost at the moment in natural logarithms. Default: planned.
-      attempts: how often a gate is tried on these votes in all, anywhere; its guarantee covers that
-        many. None where it is not stated; then it covers one, and is no worst case.
+        kinds: some of `RELEASES`, at least one. `sanitised` and `gate` read one and the same draw;
+            `smooth_sensitivity` is another draw and stands alone.
+        delta: in total.
+        planned: how it is drawn; a gate has no confidence, its failures are half of delta.
+        adaptive: whether queries were chosen by looking at earlier noisy labels; then refused.
+        budget: the gate's, a cost at the moment in natural logarithms. Default: planned.
+        attempts: how often a gate is tried on these votes in all, anywhere; its guarantee covers
+            that many. None where it is not stated; then it covers one, and is no worst case.
 
     Raises:
-      ValueError: if kinds do not go together, or a value is for another kind.
+        ValueError: if kinds do not go together, or a value is for another kind.
     """
 
     kinds: tuple[str, ...]
@@ -273,7 +273,7 @@ class ReleaseRequest:
         """Returns the plan; no vote enters.
 
         Raises:
-          ValueError: if the mechanism has no such release, or a value is out of range.
+            ValueError: if the mechanism has no such release, or a value is out of range.
         """
         planned = self.planned
         found = plan_release(
@@ -299,14 +299,14 @@ class Released:
     """Publishable: what was read from the one draw.
 
     Attributes:
-      plan: what was fixed before the votes were read.
-      sanitised: an epsilon that covers labels and itself, if it was asked for.
-      gate: whether labels may be released, if it was asked for.
-      attempts: how many tries of the gate its guarantee covers, as the user stated; or None.
-      plan_was_fixed: whether the plan was fixed before there were votes, as a ledger shows.
-      num_discarded: how many earlier draws the user said were never published.
-      is_charged: whether the labels' ledger was charged for it; a file of votes has none.
-      secure_noise: False if the draw's noise came from a seed.
+        plan: what was fixed before the votes were read.
+        sanitised: an epsilon that covers labels and itself, if it was asked for.
+        gate: whether labels may be released, if it was asked for.
+        attempts: how many tries of the gate its guarantee covers, as the user stated; or None.
+        plan_was_fixed: whether the plan was fixed before there were votes, as a ledger shows.
+        num_discarded: how many earlier draws the user said were never published.
+        is_charged: whether the labels' ledger was charged for it; a file of votes has none.
+        secure_noise: False if the draw's noise came from a seed.
     """
 
     plan: ReleasePlan

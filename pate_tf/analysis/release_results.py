@@ -192,9 +192,9 @@ def sanitised_epsilon(drawn: Mapping[str, Any], *, delta: float, spent: float) -
     """Returns the epsilon that a stored draw gives.
 
     Args:
-      drawn: as `Ledger.stored_release` returns it.
-      delta: what it is to hold at; a draw by smooth sensitivity has its own and holds at that.
-      spent: data-independent, at `delta`, of all that the ledger charged; 0 without one.
+        drawn: as `Ledger.stored_release` returns it.
+        delta: what it is to hold at; a draw by smooth sensitivity has its own and holds at that.
+        spent: data-independent, at `delta`, of all that the ledger charged; 0 without one.
     """
     key = drawn["key"]
     if key["delta"] is None:

@@ -15,6 +15,7 @@ from pate_tf.ledger import Ledger, LedgerRow
 from pate_tf.ledger.chain import DEBITS, charge_of
 
 Row = tuple[str, str]
+NOT_MEASURED = "not measured: these public samples have no labels"
 
 
 def shown(epsilon: float) -> str:
@@ -290,11 +291,7 @@ def run_rows(run: artifacts.RunDirectory) -> list[Row]:
 
 def _share(accuracy: float | None) -> str:
     """Returns an accuracy; None where public samples have no labels."""
-    return (
-        "not measured: these public samples have no labels"
-        if accuracy is None
-        else f"{accuracy:.2%}"
-    )
+    return NOT_MEASURED if accuracy is None else f"{accuracy:.2%}"
 
 
 def cost_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
@@ -333,10 +330,10 @@ class LedgerReport:
     """What one ledger says; data-independent throughout.
 
     Attributes:
-      history: a line for each row.
-      balance: budget, what was spent and what remains.
-      together: what all known ensembles of the same private records have spent.
-      values: all of it as JSON values.
+        history: a line for each row.
+        balance: budget, what was spent and what remains.
+        together: what all known ensembles of the same private records have spent.
+        values: all of it as JSON values.
     """
 
     history: tuple[str, ...]

@@ -36,9 +36,9 @@ class AnsweredVotes:
     """Sensitive: the votes of all queries that one mechanism answered.
 
     Attributes:
-      mechanism: what answered.
-      counts: int64 `[num_answered, num_classes]`.
-      num_unanswered: queries that a threshold left without a label.
+        mechanism: what answered.
+        counts: int64 `[num_answered, num_classes]`.
+        num_unanswered: queries that a threshold left without a label.
     """
 
     mechanism: Mechanism
@@ -51,23 +51,25 @@ class VoteSource:
     """Sensitive: what an analysis is about.
 
     Attributes:
-      groups: the votes, a group for each mechanism and number of classes; None if a ledger's votes
-        are not there, or some queries were chosen by looking at noisy labels, so that only
-        data-independent accounting is possible.
-      num_charged: public; what the queries were charged as, by mechanism. Counts queries too whose
-        answers a crash lost.
-      num_asked: public; how many queries were asked. Default: as many as were charged.
-      num_answered: public; how many labels were released. Default: one for each query.
-      releases: public; what else a ledger was charged for: draws of the noisy data-dependent cost.
-      planned_release: public; what the only ledger fixed of a release before there were votes.
-      has_release: public; whether the only ledger stores a draw, to be shown again for nothing.
-      identity: digest of what the votes are drawn from, whichever part of it is analysed and in
-        whichever order: computed on demand.
-      labels: the single votes, where the file has them.
-      labels_left: public; whether the noisy labels have been released already, as a ledger's have.
-      folder: of the only ledger, which is charged for the draw of a release and stores it; None
-        for files, whose draws go where the results go, and for several ledgers.
-      is_secure: public; whether all noise came from the operating system's entropy.
+        groups: the votes, a group for each mechanism and number of classes; None if a ledger's
+            votes are not there, or some queries were chosen by looking at noisy labels, so that
+            only data-independent accounting is possible.
+        num_charged: public; what the queries were charged as, by mechanism. Counts queries too
+            whose answers a crash lost.
+        num_asked: public; how many queries were asked. Default: as many as were charged.
+        num_answered: public; how many labels were released. Default: one for each query.
+        releases: public; what else a ledger was charged for: draws of the noisy data-dependent
+            cost.
+        planned_release: public; what the only ledger fixed of a release before there were votes.
+        has_release: public; whether the only ledger stores a draw, to be shown again for nothing.
+        identity: digest of what the votes are drawn from, whichever part of it is analysed and in
+            whichever order: computed on demand.
+        labels: the single votes, where the file has them.
+        labels_left: public; whether the noisy labels have been released already, as a ledger's
+            have.
+        folder: of the only ledger, which is charged for the draw of a release and stores it; None
+            for files, whose draws go where the results go, and for several ledgers.
+        is_secure: public; whether all noise came from the operating system's entropy.
     """
 
     groups: tuple[AnsweredVotes, ...] | None
@@ -110,18 +112,18 @@ def read_votes_file(
     Files of type float are accepted if they hold whole numbers.
 
     Args:
-      path: the `.npy` file.
-      mechanism: what answers the queries.
-      input_is_counts: whether the file holds counts.
-      indices_file: a `.npy` file with the positions of the queries that count, in their order.
-        Default: all.
-      max_examples: how many of those, from the first. Default: all.
-      num_classes: number of classes. Default: the columns of counts; 10 for labels. It is public
-        and never read off the votes; a class without votes only makes the bounds larger.
+        path: the `.npy` file.
+        mechanism: what answers the queries.
+        input_is_counts: whether the file holds counts.
+        indices_file: a `.npy` file with the positions of the queries that count, in their order.
+            Default: all.
+        max_examples: how many of those, from the first. Default: all.
+        num_classes: number of classes. Default: the columns of counts; 10 for labels. It is public
+            and never read off the votes; a class without votes only makes the bounds larger.
 
     Raises:
-      ValueError: if a file is broken or does not hold what is expected of it.
-      OSError: if a file can't be read.
+        ValueError: if a file is broken or does not hold what is expected of it.
+        OSError: if a file can't be read.
     """
     if num_classes is not None:
         validation.whole(1, MOST_CLASSES, num_classes=num_classes)
@@ -187,11 +189,11 @@ def check_mechanisms(num_charged: Iterable[Charge], said: Mapping[str, object]) 
     """Checks that what a user said about the mechanism agrees with the ledger.
 
     Args:
-      num_charged: the mechanisms of the ledger.
-      said: the name and the fields that the user gave.
+        num_charged: the mechanisms of the ledger.
+        said: the name and the fields that the user gave.
 
     Raises:
-      ValueError: if a given value is not that of every mechanism in the ledger.
+        ValueError: if a given value is not that of every mechanism in the ledger.
     """
     for mechanism in num_charged:
         fields = mechanism.to_dict()
@@ -207,7 +209,7 @@ def ledger_folder(path: pathlib.Path) -> pathlib.Path:
     """Returns the folder of a ledger that was named by its file or its folder.
 
     Raises:
-      ValueError: if it was named by another file.
+        ValueError: if it was named by another file.
     """
     if path.is_file() and path.name != LEDGER_FILE:
         raise ValueError(
@@ -220,13 +222,13 @@ def read_ledgers(ledgers: Sequence[Ledger], *, votes_needed: bool) -> VoteSource
     """Reads what was charged to ledgers of ensembles trained on the same records.
 
     Args:
-      ledgers: open. Copies of one ledger that went on apart count with every branch, and with what
-        they have in common once.
-      votes_needed: whether missing votes are an error, rather than left out.
+        ledgers: open. Copies of one ledger that went on apart count with every branch, and with
+            what they have in common once.
+        votes_needed: whether missing votes are an error, rather than left out.
 
     Raises:
-      ValueError: if one ledger is named twice, or the votes are not of one ensemble.
-      LedgerError: if votes are damaged, or missing though they are needed.
+        ValueError: if one ledger is named twice, or the votes are not of one ensemble.
+        LedgerError: if votes are damaged, or missing though they are needed.
     """
     digests = [ledger.ensemble_digest for ledger in ledgers]
     if len({ledger.head for ledger in ledgers}) < len(ledgers):

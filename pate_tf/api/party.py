@@ -45,10 +45,10 @@ def serve(run: PartyRun, *, on_event: Callable[[str], None] = lambda event: None
     """Works until the process is stopped.
 
     Raises:
-      ValueError: if the party is not the list's.
-      PermissionError: if the coordinator doesn't know the party.
-      LedgerError: if the party's journal can't be used.
-      OSError: if a file can't be read.
+        ValueError: if the party is not the list's.
+        PermissionError: if the coordinator doesn't know the party.
+        LedgerError: if the party's journal can't be used.
+        OSError: if a file can't be read.
     """
     from pate_tf.silos.clients import PartyConnection  # needs grpcio
     from pate_tf.silos.secure.keys import PartyKeys, read_list

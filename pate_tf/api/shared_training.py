@@ -70,8 +70,8 @@ class Evaluation:
     """Accuracy of a model's copies on labelled public samples.
 
     Args:
-      view: of the model.
-      samples: public; every one has a label.
+        view: of the model.
+        samples: public; every one has a label.
     """
 
     def __init__(self, view: FlatView, samples: PublicExamples) -> None:
@@ -82,8 +82,8 @@ class Evaluation:
         """Returns the share of correct answers.
 
         Args:
-          model: what the view's model holds now; the same object.
-          most: how many samples are used, from the first. Default: all.
+            model: what the view's model holds now; the same object.
+            most: how many samples are used, from the first. Default: all.
         """
         inputs, labels = self._samples.inputs[:most], self._samples.labels
         if model is not self._model or labels is None:
@@ -126,7 +126,7 @@ class Logs:
     A round is a step.
 
     Args:
-      directory: of the run.
+        directory: of the run.
     """
 
     def __init__(self, directory: artifacts.RunDirectory) -> None:
@@ -140,9 +140,9 @@ class Logs:
         """Writes what a round was like.
 
         Args:
-          statistics: of the round.
-          accuracy: of the global model on some public samples; None where they have no labels.
-          epsilon: of the ledger; None without privacy.
+            statistics: of the round.
+            accuracy: of the global model on some public samples; None where they have no labels.
+            epsilon: of the ledger; None without privacy.
         """
         with self._writer.as_default(step=statistics.round + 1):
             if np.isfinite(statistics.loss):
@@ -177,8 +177,8 @@ class Features:
     """A fixed map, learnt from public inputs only, from raw inputs to what is trained on.
 
     Attributes:
-      dataset: of what is trained on.
-      encoder: from raw inputs to features; None where inputs stay as they are.
+        dataset: of what is trained on.
+        encoder: from raw inputs to features; None where inputs stay as they are.
     """
 
     dataset: Dataset
@@ -229,14 +229,14 @@ def features_of(
     """Learns features of the data set's public pool, without labels.
 
     Args:
-      name: as of `representations.catalogue.encoder_of`; "whitened" for the data set's default,
-        partly whitened; None for inputs as they are.
-      public: public samples; the first of them are the pool.
-      reporting: how progress is shown.
-      seed: of the learning.
+        name: as of `representations.catalogue.encoder_of`; "whitened" for the data set's default,
+            partly whitened; None for inputs as they are.
+        public: public samples; the first of them are the pool.
+        reporting: how progress is shown.
+        seed: of the learning.
 
     Raises:
-      ValueError: if there is no such representation, or it does not fit.
+        ValueError: if there is no such representation, or it does not fit.
     """
     dataset = public.dataset
     if name is None:
@@ -389,14 +389,14 @@ def run(
     A stopped run goes on in the same folder where it stopped.
 
     Args:
-      asked: settings.
-      data: private records, which are dealt out, and public samples that measure the model.
-        Default: the digits.
-      reporting: how progress is shown.
+        asked: settings.
+        data: private records, which are dealt out, and public samples that measure the model.
+            Default: the digits.
+        reporting: how progress is shown.
 
     Raises:
-      ValueError: if something does not fit; nothing was charged then.
-      LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
+        ValueError: if something does not fit; nothing was charged then.
+        LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
     """
     source = data or DataSource()
     examples, public = source.load_private(reporting), source.load_public(reporting)
@@ -550,11 +550,11 @@ def take_part(
     Killed and started again with the same arguments it goes on where it was.
 
     Raises:
-      ValueError: if roster, records and server do not fit each other; nothing was charged then,
-        unless the server refuses an upload.
-      PermissionError: if the server does not know the participant.
-      LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
-      OSError: if a file can't be read or written.
+        ValueError: if roster, records and server do not fit each other; nothing was charged then,
+            unless the server refuses an upload.
+        PermissionError: if the server does not know the participant.
+        LedgerError: if the ledger does not suffice, can't be used, or a copy of the run went on.
+        OSError: if a file can't be read or written.
     """
     from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
     from pate_tf.selective_sgd.network import ParameterConnection
@@ -650,8 +650,8 @@ def serve(
     Killed and started again with the same arguments it goes on from its state.
 
     Raises:
-      ValueError: if roster, data and state do not fit each other.
-      OSError: if a file can't be read or written.
+        ValueError: if roster, data and state do not fit each other.
+        OSError: if a file can't be read or written.
     """
     from pate_tf.net.credentials import TlsFiles  # gRPC comes with an extra
     from pate_tf.selective_sgd import network

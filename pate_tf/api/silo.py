@@ -129,8 +129,8 @@ def initialise(folder: pathlib.Path, policy: Policy) -> pathlib.Path:
     """Makes a silo's folder with its policy, and returns the policy's file.
 
     Raises:
-      ValueError: if there is a policy already.
-      OSError: if it can't be written.
+        ValueError: if there is a policy already.
+        OSError: if it can't be written.
     """
     path = folder / POLICY
     if path.exists():
@@ -146,13 +146,13 @@ def share_out(folder: pathlib.Path, names: Sequence[str], *, dataset: str = "dig
     They go to `FOLDER/NAME/sensitive/records.npz`.
 
     Args:
-      folder: of all silos.
-      names: of the silos.
-      dataset: name that `data.catalogue` knows.
+        folder: of all silos.
+        names: of the silos.
+        dataset: name that `data.catalogue` knows.
 
     Raises:
-      ValueError: if there is no such data set.
-      OSError: if they can't be written.
+        ValueError: if there is no such data set.
+        OSError: if they can't be written.
     """
     private = catalogue.load_private(dataset)
     parts = np.array_split(np.arange(len(private)), len(names))
@@ -171,10 +171,10 @@ def serve(
     """Works until the process is stopped.
 
     Raises:
-      ValueError: if policy, teacher and coordinator do not fit each other.
-      PermissionError: if the coordinator doesn't know the silo.
-      LedgerError: if the account can't be used.
-      OSError: if a file can't be read.
+        ValueError: if policy, teacher and coordinator do not fit each other.
+        PermissionError: if the coordinator doesn't know the silo.
+        LedgerError: if the account can't be used.
+        OSError: if a file can't be read.
     """
     policy = policy_in_force(run)
     sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
@@ -220,8 +220,8 @@ def policy_in_force(run: SiloRun) -> Policy:
     raise of the budget.
 
     Raises:
-      ValueError: if the file holds no policy, or the run goes beyond it.
-      OSError: if it can't be read.
+        ValueError: if the file holds no policy, or the run goes beyond it.
+        OSError: if it can't be read.
     """
     policy = Policy.read(run.folder / POLICY)
     if run.coordinator not in (None, policy.coordinator):
@@ -281,13 +281,13 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     They are worked out in a process that ends, so that a silo that serves holds no TensorFlow.
 
     Args:
-      run: of which records, by which representation.
-      folder: sensitive; the sums are stored there.
+        run: of which records, by which representation.
+        folder: sensitive; the sums are stored there.
 
     Raises:
-      ValueError: if there are no records, they do not fit the data set, the encoder is another
-        than the one named, or the stored sums are of something else.
-      OSError: if a file can't be read.
+        ValueError: if there are no records, they do not fit the data set, the encoder is another
+            than the one named, or the stored sums are of something else.
+        OSError: if a file can't be read.
     """
     from pate_tf.teachers.processes import in_order
 
@@ -363,12 +363,12 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
     """Returns the silo's teacher; one that was trained before is taken up again.
 
     Args:
-      run: which one.
-      folder: sensitive; what is trained is stored there.
+        run: which one.
+        folder: sensitive; what is trained is stored there.
 
     Raises:
-      ValueError: if there is neither a teacher nor records, or they do not fit the data set.
-      OSError: if a file can't be read.
+        ValueError: if there is neither a teacher nor records, or they do not fit the data set.
+        OSError: if a file can't be read.
     """
     dataset = catalogue.load_dataset(run.dataset, data_dir=run.data_dir)
     facts: dict[str, Any] = {

@@ -127,11 +127,11 @@ class CoordinatorReport:
     """What a coordinator found out. Public.
 
     Attributes:
-      published: the student with its statement.
-      num_parties: parties that added up votes; 0 without.
-      label_accuracy: share of right labels; None where no public label tells.
-      student_accuracy: of the exported student on held-out samples; None where none has a label.
-      seconds_per_round: of asking, on average.
+        published: the student with its statement.
+        num_parties: parties that added up votes; 0 without.
+        label_accuracy: share of right labels; None where no public label tells.
+        student_accuracy: of the exported student on held-out samples; None where none has a label.
+        seconds_per_round: of asking, on average.
     """
 
     published: Published[SilosStatement]
@@ -169,11 +169,11 @@ def publish(
     """Exports a student, and states what its labels cost each silo.
 
     Args:
-      model: from raw inputs to logits; learnt from these labels and public data alone.
-      labels: that it learnt from.
-      coordinator: that asked for them, open.
-      folder: `student/` and the statement go there, in JSON and as a page.
-      export_formats: of "onnx" and "litert", to write the student in besides.
+        model: from raw inputs to logits; learnt from these labels and public data alone.
+        labels: that it learnt from.
+        coordinator: that asked for them, open.
+        folder: `student/` and the statement go there, in JSON and as a page.
+        export_formats: of "onnx" and "litert", to write the student in besides.
 
     Raises ValueError if the labels are not the coordinator's, or the model can't be exported.
     """
@@ -202,9 +202,9 @@ def coordinate(
     Killed and started again with the same arguments it goes on from its journal.
 
     Raises:
-      ValueError: if roster, data, parties and silos do not fit each other.
-      JournalError: if the journal can't be used.
-      OSError: if a file can't be read, or a party is missing.
+        ValueError: if roster, data, parties and silos do not fit each other.
+        JournalError: if the journal can't be used.
+        OSError: if a file can't be read, or a party is missing.
     """
     from pate_tf.api.student_run import learn
     from pate_tf.queries.rounds import check_queries

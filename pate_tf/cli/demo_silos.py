@@ -85,8 +85,8 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
     """Runs the demonstration in a folder of its own; returns its exit code.
 
     Args:
-      folder: empty, or of this demonstration.
-      method: "feature_sums" or "pate".
+        folder: empty, or of this demonstration.
+        method: "feature_sums" or "pate".
     """
     are_sums = method == "feature_sums"
     budget, delta = (EPSILON, 1e-5) if are_sums else (VOTES_EPSILON, 1e-6)

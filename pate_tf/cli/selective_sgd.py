@@ -82,8 +82,8 @@ def chosen_privacy() -> Privacy:
     """Returns what the flags say of privacy.
 
     Raises:
-      ValueError: if flags of privacy are given without --privacy: no protection is promised that
-        there is not.
+        ValueError: if flags of privacy are given without --privacy: no protection is promised that
+            there is not.
     """
     for name in own_flags.names_of(Privacy):
         if FLAGS.privacy == "none" and name != "privacy" and FLAGS[name].present:

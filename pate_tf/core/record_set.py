@@ -76,9 +76,9 @@ def fingerprint(
     Two sets that were not made to collide differ but for a chance of 2^-128.
 
     Args:
-      digests: `record_digests`, `[num_records, 16]`.
-      labels: `[num_records]`.
-      owners: `owner_digests` of each record's owner; None for none.
+        digests: `record_digests`, `[num_records, 16]`.
+        labels: `[num_records]`.
+        owners: `owner_digests` of each record's owner; None for none.
     """
     lanes = np.ascontiguousarray(digests).view("<u8") * (2 * labels.astype(np.uint64) + 1)[:, None]
     if owners is not None:

@@ -379,8 +379,8 @@ def nearest_centres(
     """Returns which centre is nearest to each vector, `[num_inputs]`; of equals the first.
 
     Args:
-      vectors: of norm at most 1, `[num_inputs, width]`.
-      centres: in whole steps, `[num_clusters, width]`.
+        vectors: of norm at most 1, `[num_inputs, width]`.
+        centres: in whole steps, `[num_clusters, width]`.
     """
     steps = centres / CENTRE_STEP
     products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T

@@ -25,13 +25,13 @@ def unpack(message: Array, what: str, *, dtypes: Sequence[str] = DTYPES) -> npt.
     """Returns the array of a message, which can't be written.
 
     Args:
-      message: from anybody.
-      what: what it is, for the error.
-      dtypes: types that are expected.
+        message: from anybody.
+        what: what it is, for the error.
+        dtypes: types that are expected.
 
     Raises:
-      ValueError: if type, shape and bytes don't fit each other, it has no numbers, or one of them
-        is NaN or infinite.
+        ValueError: if type, shape and bytes don't fit each other, it has no numbers, or one of them
+            is NaN or infinite.
     """
     if message.dtype not in dtypes:
         raise ValueError(f"{what}: expected a type of {', '.join(dtypes)}, got another")

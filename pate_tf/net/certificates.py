@@ -29,13 +29,13 @@ def write_demo_certificates(
     Only the coordinator's certificate may be used to serve, so no silo can pose as one.
 
     Args:
-      folder: where they go: `authority.pem`, and `NAME.pem` and `NAME.key` for each.
-      names: of silos and parties, all different.
-      coordinator: name of the coordinator.
-      days: how long they are valid.
+        folder: where they go: `authority.pem`, and `NAME.pem` and `NAME.key` for each.
+        names: of silos and parties, all different.
+        coordinator: name of the coordinator.
+        days: how long they are valid.
 
     Returns:
-      The files of each name, the coordinator's too.
+        The files of each name, the coordinator's too.
 
     Raises ValueError if a name is none or stands there twice.
     """

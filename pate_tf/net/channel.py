@@ -21,10 +21,10 @@ def open_channel(
     """Returns a channel with mutual TLS; gRPC dials, and dials again with growing waits.
 
     Args:
-      address: `host:port`.
-      files: of this end.
-      server: the name that the server's certificate must have.
-      limits: of a message.
+        address: `host:port`.
+        files: of this end.
+        server: the name that the server's certificate must have.
+        limits: of a message.
 
     Raises OSError if a file can't be read.
     """
@@ -55,16 +55,16 @@ def call(
     """Calls a server.
 
     Args:
-      method: of a stub.
-      request: its message.
-      seconds: how long it may take.
-      server: what errors call it.
+        method: of a stub.
+        request: its message.
+        seconds: how long it may take.
+        server: what errors call it.
 
     Raises:
-      PermissionError: if it doesn't know this end.
-      ValueError: if it says that the request makes no sense.
-      ConnectionError: if it can't be reached, is too busy, took too long or failed; worth another
-        try.
+        PermissionError: if it doesn't know this end.
+        ValueError: if it says that the request makes no sense.
+        ConnectionError: if it can't be reached, is too busy, took too long or failed; worth another
+            try.
     """
     try:
         return method(request, timeout=seconds)

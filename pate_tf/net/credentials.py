@@ -27,9 +27,9 @@ class TlsFiles:
     """The files of one end of a connection, in PEM.
 
     Attributes:
-      authority: certificate of the authority that signed all others; alone trusted.
-      certificate: of this end; its common name says who that is.
-      key: private key of the certificate, which its owner alone can read.
+        authority: certificate of the authority that signed all others; alone trusted.
+        certificate: of this end; its common name says who that is.
+        key: private key of the certificate, which its owner alone can read.
     """
 
     authority: pathlib.Path
@@ -88,10 +88,10 @@ class Limits:
     """What a server allows and how it waits.
 
     Attributes:
-      message_bytes: of one message to the server or from it.
-      calls_per_second: of one caller, on average.
-      calls_at_once: of one caller, in a burst and also side by side.
-      longest_wait: how long a poll may wait for something to do, in seconds.
+        message_bytes: of one message to the server or from it.
+        calls_per_second: of one caller, on average.
+        calls_at_once: of one caller, in a burst and also side by side.
+        longest_wait: how long a poll may wait for something to do, in seconds.
     """
 
     message_bytes: int = 64 * 2**20
@@ -114,8 +114,8 @@ class CallLimiter:
     A name has `calls_at_once` tokens; a call takes one, and they come back at `calls_per_second`.
 
     Args:
-      limits: what is allowed.
-      clock: seconds, always ahead.
+        limits: what is allowed.
+        clock: seconds, always ahead.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:

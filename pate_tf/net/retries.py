@@ -13,8 +13,8 @@ class Backoff:
     """Waits that grow after every failure, and differ by chance: many clients don't come at once.
 
     Attributes:
-      first: the first wait, in seconds.
-      longest: the longest one.
+        first: the first wait, in seconds.
+        longest: the longest one.
     """
 
     def __init__(self, *, first: float = 0.2, longest: float = 30.0) -> None:
@@ -42,11 +42,11 @@ def with_retries(
     """Repeats a step until it is stopped; waits longer after every failure.
 
     Args:
-      step: returns True if something was done, False if it failed, None if there was nothing to do;
-        raises ConnectionError while the other end can't be reached.
-      until: asked before every step whether to stop.
-      sleep: waits for so many seconds.
-      on_event: called with what happened, in words without anything sensitive.
+        step: returns True if something was done, False if it failed, None if there was nothing to
+            do; raises ConnectionError while the other end can't be reached.
+        until: asked before every step whether to stop.
+        sleep: waits for so many seconds.
+        on_event: called with what happened, in words without anything sensitive.
     """
     backoff = Backoff()
     while not until():

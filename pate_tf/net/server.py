@@ -28,9 +28,9 @@ class Gate(grpc.ServerInterceptor):
     """Lets those call a service who are on its roster, and no more often than is allowed.
 
     Args:
-      rosters: names of the callers of each service, by its full name. The health service is open to
-        all with a certificate; services that aren't named are closed.
-      limits: of every caller.
+        rosters: names of the callers of each service, by its full name. The health service is open
+            to all with a certificate; services that aren't named are closed.
+        limits: of every caller.
     """
 
     def __init__(self, rosters: Mapping[str, Collection[str]], limits: Limits) -> None:
@@ -105,18 +105,18 @@ class Server:
     """Serves until it is stopped.
 
     Args:
-      address: `host:port`; port 0 for any free one.
-      files: certificate and key of this end, and the authority of all callers.
-      services: what adds each service to a server, by the service's full name.
-      rosters: who may call each service, by the service's full name.
-      limits: of every caller.
+        address: `host:port`; port 0 for any free one.
+        files: certificate and key of this end, and the authority of all callers.
+        services: what adds each service to a server, by the service's full name.
+        rosters: who may call each service, by the service's full name.
+        limits: of every caller.
 
     Attributes:
-      port: that it listens on.
+        port: that it listens on.
 
     Raises:
-      ValueError: if the address can't be listened on.
-      OSError: if a file can't be read.
+        ValueError: if the address can't be listened on.
+        OSError: if a file can't be read.
     """
 
     def __init__(

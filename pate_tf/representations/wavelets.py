@@ -74,10 +74,10 @@ def transform(images: tf.Tensor) -> tf.Tensor:
     then of order 2.
 
     Args:
-      images: float32 `[batch, height, width, channels]`.
+        images: float32 `[batch, height, width, channels]`.
 
     Raises:
-      ValueError: if a side has less than 5 pixels, or blocks of them.
+        ValueError: if a side has less than 5 pixels, or blocks of them.
     """
     height, width, channels = images.shape[1:]
     block = -(-max(height, width) // MOST_PIXELS)
@@ -118,7 +118,7 @@ def scattering(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     They are those of `transform`, which says what is raised.
 
     Args:
-      images: `[num_images, height, width, channels]`.
+        images: `[num_images, height, width, channels]`.
     """
     compiled = tf.function(transform, autograph=False, reduce_retracing=True)
     parts = [

@@ -34,7 +34,7 @@ class ServerProxy(Server):
     """Takes the place of the server in a participant's process; see `JoinedParticipant.take_turn`.
 
     Attributes:
-      pushed: the upload that is to go to the server.
+        pushed: the upload that is to go to the server.
     """
 
     pushed: bytes = b""
@@ -66,16 +66,16 @@ class JoinedParticipant:
     with one participant in it.
 
     Args:
-      roster: terms of the run.
-      name: of the participant, on the roster.
-      model: a Keras model from raw inputs to logits.
-      share: its records.
-      initial: float32 `[num_parameters]`, where all begin.
-      begin: charges its ledger, see `ChargedTraining`; None without privacy.
-      noise: draws records and noise.
+        roster: terms of the run.
+        name: of the participant, on the roster.
+        model: a Keras model from raw inputs to logits.
+        share: its records.
+        initial: float32 `[num_parameters]`, where all begin.
+        begin: charges its ledger, see `ChargedTraining`; None without privacy.
+        noise: draws records and noise.
 
     Raises:
-      ValueError: if something does not fit; nothing was charged then.
+        ValueError: if something does not fit; nothing was charged then.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class JoinedParticipant:
         """Trains on what came from the server; the upload is in the state.
 
         Raises:
-          ValueError: if, without noise, the loss is not finite.
+            ValueError: if, without noise, the loss is not finite.
         """
         self._server.receive(received)
         return self._training.run_round()
@@ -134,7 +134,7 @@ class JoinedParticipant:
         """Goes on from what `state` returned.
 
         Raises:
-          ValueError: if it is not the state of such a participant.
+            ValueError: if it is not the state of such a participant.
         """
         self._training.restore(arrays)
         self._server.pushed = arrays[UPLOAD].tobytes()
@@ -155,15 +155,15 @@ class JoinedParticipant:
         never drawn anew for what may have left.
 
         Args:
-          connection: to the server.
-          save: makes a state durable, and notes its round in the ledger (`RunState.save`).
-          sleep: waits for so many seconds.
-          on_event: called with what happens, in words without anything sensitive.
-          on_round: called with what each turn was like. SENSITIVE.
+            connection: to the server.
+            save: makes a state durable, and notes its round in the ledger (`RunState.save`).
+            sleep: waits for so many seconds.
+            on_event: called with what happens, in words without anything sensitive.
+            on_round: called with what each turn was like. SENSITIVE.
 
         Raises:
-          PermissionError: if the server does not know the participant.
-          ValueError: if the server refuses an upload, or training fails.
+            PermissionError: if the server does not know the participant.
+            ValueError: if the server refuses an upload, or training fails.
         """
         until = functools.partial(until_answered, sleep=sleep, on_event=on_event)
 

@@ -33,13 +33,13 @@ class FlatView:
     it stays with each participant.
 
     Args:
-      model: from raw inputs to logits.
+        model: from raw inputs to logits.
 
     Attributes:
-      initial_buffers: what the model held besides its parameters at first.
+        initial_buffers: what the model held besides its parameters at first.
 
     Raises:
-      ValueError: if the model has nothing to train, or parameters of another type than float32.
+        ValueError: if the model has nothing to train, or parameters of another type than float32.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -83,10 +83,10 @@ class FlatView:
         """Returns the mean loss in training, its gradients by the pieces, and new buffers.
 
         Args:
-          pieces: parameters, in the model's order.
-          buffers: what the model holds besides them.
-          inputs: float32 `[batch, *input_shape]`.
-          labels: int64 `[batch]`.
+            pieces: parameters, in the model's order.
+            buffers: what the model holds besides them.
+            inputs: float32 `[batch, *input_shape]`.
+            labels: int64 `[batch]`.
         """
         with tf.GradientTape() as tape:
             tape.watch(pieces)
@@ -116,9 +116,9 @@ def network(name: Named | None, dataset: Dataset) -> Named:
     """Returns the model that a name stands for here.
 
     Args:
-      name: "cnn" or "mlp" for the paper's, "linear", or another that `models.catalogue.build`
-        takes; None for "cnn" where inputs are images, else "mlp".
-      dataset: the data it is for.
+        name: "cnn" or "mlp" for the paper's, "linear", or another that `models.catalogue.build`
+            takes; None for "cnn" where inputs are images, else "mlp".
+        dataset: the data it is for.
     """
     chosen = name or ("cnn" if dataset.kind == "image" else "mlp")
     named = {"cnn": cnn, "mlp": mlp, "linear": linear}
@@ -153,7 +153,7 @@ def cnn(dataset: Dataset) -> keras.Model:
     """Two convolutions: 105,506 parameters for gray images, 313,546 for images in colour.
 
     Raises:
-      ValueError: if the data are no images.
+        ValueError: if the data are no images.
     """
     if dataset.kind != "image":
         raise ValueError(f"model cnn: expected images, got {dataset.kind} {dataset.name}")
@@ -205,7 +205,7 @@ def dealt_shares(
     depend on its position and public numbers alone.
 
     Raises:
-      ValueError: if there are too few records.
+        ValueError: if there are too few records.
     """
     if records_each is None:
         return random_partition(

@@ -45,7 +45,7 @@ def parameters_of_wire(message: wire.Parameters, num_parameters: int) -> Paramet
     """Returns the parameters of a message.
 
     Raises:
-      ValueError: if it has none of such a model.
+        ValueError: if it has none of such a model.
     """
     values = arrays.unpack(message.values, "values", dtypes=("<f4",))
     indices = np.arange(num_parameters)
@@ -69,7 +69,7 @@ def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
     """Returns what a participant's ledger says. Only its auditors can check it.
 
     Raises:
-      ValueError: if a value is out of its range, or it holds at another delta than that.
+        ValueError: if a value is out of its range, or it holds at another delta than that.
     """
     fields: dict[str, Any] = {name: getattr(message, name) for name in _REQUIRED}
     fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
@@ -104,14 +104,14 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
     Safe to use from several threads.
 
     Args:
-      server: applies uploads.
-      roster: terms of the run.
-      ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
-        upload is applied before. None without privacy.
-      limits: of every caller. Default: `message_limits`.
+        server: applies uploads.
+        roster: terms of the run.
+        ledgers: file of what participants say of their ledgers, below `sensitive/`; with privacy no
+            upload is applied before. None without privacy.
+        limits: of every caller. Default: `message_limits`.
 
     Attributes:
-      facts: what participants say of their ledgers, by name; they may charge more later.
+        facts: what participants say of their ledgers, by name; they may charge more later.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class ParameterService(parameters_pb2_grpc.ParameterServerServicer):
         """Returns a running server, which only participants on the roster may call.
 
         Args:
-          address: `host:port`; port 0 for any free one.
-          files: certificate and key of the server, and the authority.
+            address: `host:port`; port 0 for any free one.
+            files: certificate and key of the server, and the authority.
 
         Raises:
-          ValueError: if the address can't be listened on.
-          OSError: if a file can't be read.
+            ValueError: if the address can't be listened on.
+            OSError: if a file can't be read.
         """
         add = functools.partial(parameters_pb2_grpc.add_ParameterServerServicer_to_server, self)
         names = self._roster.names
@@ -254,15 +254,15 @@ class ParameterConnection:
     """Connects a participant to a parameter server. It dials, and can't be dialled.
 
     Args:
-      address: `host:port` of the server.
-      files: certificate and key of the participant, and the authority.
-      run: 16 bytes that name the run.
-      num_parameters: of the model.
-      server: the name in the server's certificate.
-      wait_seconds: how long a call waits at the server for its turn.
+        address: `host:port` of the server.
+        files: certificate and key of the participant, and the authority.
+        run: 16 bytes that name the run.
+        num_parameters: of the model.
+        server: the name in the server's certificate.
+        wait_seconds: how long a call waits at the server for its turn.
 
     Raises:
-      OSError: if a file can't be read.
+        OSError: if a file can't be read.
     """
 
     def __init__(
@@ -285,13 +285,13 @@ class ParameterConnection:
         """Returns the parameters where all begin, float32 `[num_parameters]`.
 
         Args:
-          facts: what this participant's ledger says; with privacy the server takes no upload
-            before.
+            facts: what this participant's ledger says; with privacy the server takes no upload
+                before.
 
         Raises:
-          ConnectionError: if the server can't be reached, or sends something else.
-          PermissionError: if it does not know this participant.
-          ValueError: if it has other terms.
+            ConnectionError: if the server can't be reached, or sends something else.
+            PermissionError: if it does not know this participant.
+            ValueError: if it has other terms.
         """
         ledger = None if facts is None else facts_to_wire(facts)
         reply = self._call(self._stub.Join, wire.JoinRequest(run=self._run, ledger=ledger))
@@ -310,12 +310,12 @@ class ParameterConnection:
         """Returns the parameters of this participant's turn; None if it has not come yet.
 
         Args:
-          round_number: from 0; the number of rounds for the final parameters.
+            round_number: from 0; the number of rounds for the final parameters.
 
         Raises:
-          ConnectionError: if the server can't be reached, or sends something else.
-          PermissionError: if it does not know this participant.
-          ValueError: if it refuses.
+            ConnectionError: if the server can't be reached, or sends something else.
+            PermissionError: if it does not know this participant.
+            ValueError: if it refuses.
         """
         reply = self._call(
             self._stub.Pull,
@@ -332,12 +332,12 @@ class ParameterConnection:
         """Hands over an upload; may be repeated.
 
         Returns:
-          Whether it is applied, now or before; otherwise others come first.
+            Whether it is applied, now or before; otherwise others come first.
 
         Raises:
-          ConnectionError: if the server can't be reached.
-          PermissionError: if it does not know this participant, or the upload names another.
-          ValueError: if it refuses the upload.
+            ConnectionError: if the server can't be reached.
+            PermissionError: if it does not know this participant, or the upload names another.
+            ValueError: if it refuses the upload.
         """
         request = wire.PushRequest(upload=content, wait_seconds=self._wait_seconds)
         return self._call(self._stub.Push, request).answer in (wire.OK, wire.SAME)

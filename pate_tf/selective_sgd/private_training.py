@@ -54,12 +54,12 @@ class RecordGradients:
     - The vector is zero if the gradient is not finite, or if an operation of the model fails.
 
     Args:
-      view: of the model, which must treat records apart: no statistics over a batch, no dropout,
-        no branches that depend on a record.
-      shares: each participant's records.
+        view: of the model, which must treat records apart: no statistics over a batch, no dropout,
+            no branches that depend on a record.
+        shares: each participant's records.
 
     Raises:
-      ValueError: if the model does not treat records apart, or takes no records of the data set.
+        ValueError: if the model does not treat records apart, or takes no records of the data set.
     """
 
     def __init__(self, view: FlatView, shares: Sequence[PrivateExamples]) -> None:
@@ -99,10 +99,10 @@ class RecordGradients:
         """SENSITIVE: returns the sums, int64 `[num_participants, num_indices]`, in clip / LATTICE.
 
         Args:
-          parameters: float32 `[num_parameters]`.
-          drawn: of each participant, which of its records, each once, int64 `[num_drawn]`.
-          indices: of the parameters that are uploaded, the same for all.
-          clip: the length that a record's gradient on these parameters is clipped to.
+            parameters: float32 `[num_parameters]`.
+            drawn: of each participant, which of its records, each once, int64 `[num_drawn]`.
+            indices: of the parameters that are uploaded, the same for all.
+            clip: the length that a record's gradient on these parameters is clipped to.
         """
         inputs = np.concatenate(
             [share.inputs[one] for share, one in zip(self._shares, drawn, strict=True)]
@@ -159,7 +159,7 @@ class RecordGradients:
         """Traces the graph and runs it without any record.
 
         Raises:
-          ValueError: if records would be computed together, or it fails.
+            ValueError: if records would be computed together, or it fails.
         """
         graph = self._graph.get_concrete_function().graph.as_graph_def()
         functions = [function.node_def for function in graph.library.function]
@@ -216,7 +216,7 @@ def noise_scales(charge: SparseVectorTraining) -> tuple[float, float, float]:
     """Returns the scales of the noise on thresholds, comparisons and values, in steps.
 
     Raises:
-      ValueError: if one is too large to be drawn exactly.
+        ValueError: if one is too large to be drawn exactly.
     """
     # A change of the participant's records moves a number by up to 2 gamma.
     spread = 2 * STEPS
@@ -247,15 +247,15 @@ def uploaded(
     F4).
 
     Args:
-      change: of all parameters, float32 `[num_parameters]`. SENSITIVE.
-      charge: of the run.
-      gamma: the largest absolute value of a number.
-      threshold: tau, as a share of gamma.
-      noise: draws the noise.
-      generator: draws the order, which is no secret.
+        change: of all parameters, float32 `[num_parameters]`. SENSITIVE.
+        charge: of the run.
+        gamma: the largest absolute value of a number.
+        threshold: tau, as a share of gamma.
+        noise: draws the noise.
+        generator: draws the order, which is no secret.
 
     Raises:
-      ValueError: as `noise_scales`.
+        ValueError: as `noise_scales`.
     """
     threshold_scale, query_scale, value_scale = noise_scales(charge)
     finite = np.where(np.isfinite(change), change, 0.0).astype(np.float64)
@@ -294,17 +294,17 @@ class ChargedTraining(SharedTraining):
     uploads noise on zeros.
 
     Args:
-      settings: of the run.
-      model: see `SharedTraining`.
-      shares: each participant's records.
-      privacy: what protects uploads.
-      noise: draws records and noise.
-      begin: charges all rounds, once everything else fits; nothing is drawn before it returns. See
-        `ChargedRun.begin`.
-      holders: how many participants hold one record at most.
+        settings: of the run.
+        model: see `SharedTraining`.
+        shares: each participant's records.
+        privacy: what protects uploads.
+        noise: draws records and noise.
+        begin: charges all rounds, once everything else fits; nothing is drawn before it returns.
+            See `ChargedRun.begin`.
+        holders: how many participants hold one record at most.
 
     Raises:
-      ValueError: if something does not fit; nothing was charged then.
+        ValueError: if something does not fit; nothing was charged then.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class ChargedTraining(SharedTraining):
         """Takes up what is about to be charged.
 
         Raises:
-          ValueError: if it does not fit.
+            ValueError: if it does not fit.
         """
 
     def _train(self, participant: int) -> tuple[FloatArray, float]:
@@ -511,23 +511,23 @@ def train(
     every call is a run with a ledger of its own, which is charged before the first upload.
 
     Args:
-      private: the records, and where they are features the raw records that these are of
-        (`origin`). SENSITIVE.
-      settings: how they train.
-      model: "cnn", "mlp", "linear", another name that `models.catalogue` takes, or a function of
-        the data set that returns a Keras model from raw inputs to logits.
-      privacy: what protects uploads. Default: nothing.
-      records_each: records of each participant. Default: all are dealt out evenly.
-      directory: of the run; the ledger lies below it. Needed with privacy.
-      noise: where noise comes from. Default: the operating system's entropy.
-      on_round: called after each round.
+        private: the records, and where they are features the raw records that these are of
+            (`origin`). SENSITIVE.
+        settings: how they train.
+        model: "cnn", "mlp", "linear", another name that `models.catalogue` takes, or a function of
+            the data set that returns a Keras model from raw inputs to logits.
+        privacy: what protects uploads. Default: nothing.
+        records_each: records of each participant. Default: all are dealt out evenly.
+        directory: of the run; the ledger lies below it. Needed with privacy.
+        noise: where noise comes from. Default: the operating system's entropy.
+        on_round: called after each round.
 
     Returns:
-      The training, all rounds done: `global_model()`, `local_model(participant)`.
+        The training, all rounds done: `global_model()`, `local_model(participant)`.
 
     Raises:
-      ValueError: if something does not fit; nothing was charged then.
-      LedgerError: if the ledger does not suffice, or can't be used.
+        ValueError: if something does not fit; nothing was charged then.
+        LedgerError: if the ledger does not suffice, or can't be used.
     """
     shares, holders = models.dealt(private, settings, records_each)
     builder = models.network(model, private.dataset)

@@ -22,16 +22,16 @@ class Roster:
     """The terms of a run. Public; every participant reads them before it joins.
 
     Attributes:
-      run: name of the run.
-      dataset: name that `data.catalogue` knows, or `module:function`: shapes and classes.
-      model: as `models.network` takes it; None for the default of the data set.
-      names: of the participants, as in their certificates; their order is that of round robin.
-      settings: of the run.
-      privacy: what protects uploads.
-      holders: how many participants hold one record at most.
+        run: name of the run.
+        dataset: name that `data.catalogue` knows, or `module:function`: shapes and classes.
+        model: as `models.network` takes it; None for the default of the data set.
+        names: of the participants, as in their certificates; their order is that of round robin.
+        settings: of the run.
+        privacy: what protects uploads.
+        holders: how many participants hold one record at most.
 
     Raises:
-      ValueError: if something does not fit.
+        ValueError: if something does not fit.
     """
 
     run: str
@@ -70,7 +70,7 @@ class Roster:
         """Returns the number of a participant, from 0.
 
         Raises:
-          ValueError: if it is not on the roster.
+            ValueError: if it is not on the roster.
         """
         if name not in self.names:
             raise ValueError("participant: expected one on the roster, got another")
@@ -81,8 +81,8 @@ class Roster:
         """Reads a roster.
 
         Raises:
-          ValueError: if the file holds none; one line that says what was expected.
-          OSError: if it can't be read.
+            ValueError: if the file holds none; one line that says what was expected.
+            OSError: if it can't be read.
         """
         fields = Fields.read(path)
         try:

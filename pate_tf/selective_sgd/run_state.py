@@ -36,16 +36,16 @@ class LedgerFacts:
     """What a ledger says of a run and of everything else that it charged. Public.
 
     Attributes:
-      epsilon: of all that the ledger ever charged, at `delta`.
-      delta: of the ledger.
-      ledger_head: sequence and digest of the last row of the ledger.
-      secure_noise: False if anything was charged that used predictable noise.
-      was_reset: whether an earlier ledger, or rows of it, were gone.
-      epsilon_all_ensembles: of all ensembles and runs of the same records that this user's registry
-        knows of, at `delta_all_ensembles`; None if no account was kept of them.
-      delta_all_ensembles: see `statement.facts.StatedFacts`.
-      num_ledgers: how many ledgers were counted for it.
-      num_records: how many the participant has, where it tells others; None otherwise.
+        epsilon: of all that the ledger ever charged, at `delta`.
+        delta: of the ledger.
+        ledger_head: sequence and digest of the last row of the ledger.
+        secure_noise: False if anything was charged that used predictable noise.
+        was_reset: whether an earlier ledger, or rows of it, were gone.
+        epsilon_all_ensembles: of all ensembles and runs of the same records that this user's
+            registry knows of, at `delta_all_ensembles`; None if no account was kept of them.
+        delta_all_ensembles: see `statement.facts.StatedFacts`.
+        num_ledgers: how many ledgers were counted for it.
+        num_records: how many the participant has, where it tells others; None otherwise.
     """
 
     epsilon: float
@@ -73,15 +73,15 @@ class ChargedRun:
     notices one on another machine. Use it in one thread.
 
     Args:
-      folder: of the ledger, below `sensitive/`.
-      records: the raw records that the run learns from, by which other runs and ensembles of the
-        same records are recognised.
-      privacy: gives budget and delta.
-      nonce: random bytes that name the run, stored with its state. Default: new ones.
-      round_number: how many rounds its state has behind it.
-      token: random bytes that name that state, where there is one.
-      acknowledge_reset: goes on although the ledger, or rows of it, are gone. What is known of them
-        is charged, the run too, and the budget raised to that, on record for ever.
+        folder: of the ledger, below `sensitive/`.
+        records: the raw records that the run learns from, by which other runs and ensembles of the
+            same records are recognised.
+        privacy: gives budget and delta.
+        nonce: random bytes that name the run, stored with its state. Default: new ones.
+        round_number: how many rounds its state has behind it.
+        token: random bytes that name that state, where there is one.
+        acknowledge_reset: goes on although the ledger, or rows of it, are gone. What is known of
+            them is charged, the run too, and the budget raised to that, on record for ever.
     """
 
     def __init__(
@@ -110,15 +110,15 @@ class ChargedRun:
         """Charges the run, unless it was charged before.
 
         Args:
-          charge: all rounds of the run.
-          secure_noise: whether the noise is unpredictable.
+            charge: all rounds of the run.
+            secure_noise: whether the noise is unpredictable.
 
         Returns:
-          What the ledger says now.
+            What the ledger says now.
 
         Raises:
-          LedgerError: if the ledger can't be used, does not suffice, or has noted a later round;
-            nothing may be uploaded then.
+            LedgerError: if the ledger can't be used, does not suffice, or has noted a later round;
+                nothing may be uploaded then.
         """
         self.close()
         delta, target = self._privacy.delta, self._privacy.target_epsilon
@@ -176,12 +176,12 @@ class ChargedRun:
         """Notes durably that a state is about to be released, before anything of it leaves.
 
         Args:
-          round_number: how many rounds it has behind it.
-          token: random bytes that name it, and are stored with it.
+            round_number: how many rounds it has behind it.
+            token: random bytes that name it, and are stored with it.
 
         Raises:
-          LedgerError: if a copy of this run or another process went on with it, or it can't be
-            noted; then nothing may leave.
+            LedgerError: if a copy of this run or another process went on with it, or it can't be
+                noted; then nothing may leave.
         """
         ledger, debit = self._opened(), self._noted.debit
         if debit is None:
@@ -260,18 +260,18 @@ class RunState:
     With privacy it has a ledger, too (`ChargedRun`), which notes each state once it is stored.
 
     Args:
-      folder: below `sensitive/`.
-      identity: JSON values that fix the result.
-      privacy: what protects uploads. Default: nothing, and there is no ledger.
-      records: the raw records, with privacy.
-      acknowledge_reset: see `ChargedRun`.
+        folder: below `sensitive/`.
+        identity: JSON values that fix the result.
+        privacy: what protects uploads. Default: nothing, and there is no ledger.
+        records: the raw records, with privacy.
+        acknowledge_reset: see `ChargedRun`.
 
     Attributes:
-      saved: the state that was found; without `ROUND` if there was none.
-      charged: the run in its ledger; None without privacy.
+        saved: the state that was found; without `ROUND` if there was none.
+        charged: the run in its ledger; None without privacy.
 
     Raises:
-      ValueError: if the folder holds another run, or a damaged state.
+        ValueError: if the folder holds another run, or a damaged state.
     """
 
     def __init__(
@@ -317,12 +317,12 @@ class RunState:
         """Stores a state, and notes it in the ledger: what was drawn counts as released from then.
 
         Args:
-          state: all that the run goes on from; with privacy it has `ROUND`.
-          at_once: else, without privacy, only if some seconds have passed.
+            state: all that the run goes on from; with privacy it has `ROUND`.
+            at_once: else, without privacy, only if some seconds have passed.
 
         Raises:
-          LedgerError: as `ChargedRun.note`; then nothing of it may leave.
-          OSError: if it can't be written.
+            LedgerError: as `ChargedRun.note`; then nothing of it may leave.
+            OSError: if it can't be written.
         """
         if self.charged is not None:
             token = _new_nonce()

@@ -51,9 +51,9 @@ class Parameters:
     """What a participant downloads.
 
     Attributes:
-      version: how many uploads the server had applied.
-      indices: int64 `[num_downloaded]`, ascending.
-      values: float32 `[num_downloaded]`.
+        version: how many uploads the server had applied.
+        indices: int64 `[num_downloaded]`, ascending.
+        values: float32 `[num_downloaded]`.
     """
 
     version: int
@@ -77,14 +77,14 @@ class Server:
     Not safe to use from several threads at once.
 
     Args:
-      settings: of the run.
-      initial: float32 `[num_parameters]`.
-      run: 16 bytes that name the run.
-      privacy: Gaussian noise is averaged over the second half of the rounds.
-      folder: where the state lies, below `sensitive/`. Default: it is not stored.
+        settings: of the run.
+        initial: float32 `[num_parameters]`.
+        run: 16 bytes that name the run.
+        privacy: Gaussian noise is averaged over the second half of the rounds.
+        folder: where the state lies, below `sensitive/`. Default: it is not stored.
 
     Raises:
-      ValueError: if the folder holds another run, or a damaged state.
+        ValueError: if the folder holds another run, or a damaged state.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class Server:
         """Returns what a participant trains on in a round; None if its turn has not come.
 
         Args:
-          participant: from 0.
-          round_number: from 0; the number of rounds for the final parameters.
+            participant: from 0.
+            round_number: from 0; the number of rounds for the final parameters.
 
         Raises:
-          ValueError: if there is no such participant or round, or its upload was applied.
+            ValueError: if there is no such participant or round, or its upload was applied.
         """
         settings = self.settings
         if not 0 <= participant < settings.num_participants:
@@ -182,17 +182,17 @@ class Server:
         """Applies an upload, unless it was applied before.
 
         Args:
-          content: an encoded `Upload`.
+            content: an encoded `Upload`.
 
         Returns:
-          "ok" if it was applied now, "same" if it had been before, "early" if others come first in
-          a synchronous round.
+            "ok" if it was applied now, "same" if it had been before, "early" if others come first
+            in a synchronous round.
 
         Raises:
-          RefusedUploadError: if it is malformed, of another run, too large, out of turn, not
-            finite, out of range, or another upload for a round that was applied. Nothing has
-            changed.
-          OSError: if it can't be made durable; then sending it again decides.
+            RefusedUploadError: if it is malformed, of another run, too large, out of turn, not
+                finite, out of range, or another upload for a round that was applied. Nothing has
+                changed.
+            OSError: if it can't be made durable; then sending it again decides.
         """
         upload = self._decoded(content)
         participant, digest = upload.participant, hashlib.sha256(content).digest()
@@ -246,8 +246,8 @@ class Server:
         """Goes on from what `state` returned.
 
         Raises:
-          ValueError: if it is the state of a server of other sizes.
-          KeyError: if it is none.
+            ValueError: if it is the state of a server of other sizes.
+            KeyError: if it is none.
         """
         if any(state[name].shape != array.shape for name, array in self.state().items()):
             raise ValueError(

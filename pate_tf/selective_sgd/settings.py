@@ -36,7 +36,7 @@ class Settings(CheckedSettings):
     What the paper leaves open has a default here. No privacy noise comes from `seed`.
 
     Raises:
-      ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range.
     """
 
     num_participants: int = setting(
@@ -121,8 +121,8 @@ class Settings(CheckedSettings):
         """Returns settings as given, and else the defaults that suit what protects uploads.
 
         Raises:
-          ValueError: if one was given that looks at private records, or has no effect, where noise
-            is Gaussian; or one is out of range.
+            ValueError: if one was given that looks at private records, or has no effect, where
+                noise is Gaussian; or one is out of range.
         """
         if not privacy.is_gaussian:
             return cls(**given)
@@ -161,7 +161,7 @@ class Privacy(CheckedSettings):
     """What protects what a participant uploads. Public.
 
     Raises:
-      ValueError: if a value is out of its range.
+        ValueError: if a value is out of its range.
     """
 
     kind: str = setting(
@@ -245,13 +245,13 @@ class Privacy(CheckedSettings):
         """Returns what is charged before the first upload; None without privacy.
 
         Args:
-          settings: of the run.
-          num_parameters: how many the model has.
-          holders: how many participants hold one record at most, where records are protected: it
-            is part of the uploads of all of them.
+            settings: of the run.
+            num_parameters: how many the model has.
+            holders: how many participants hold one record at most, where records are protected: it
+                is part of the uploads of all of them.
 
         Raises:
-          ValueError: if the target can't be reached, or the settings don't go with it.
+            ValueError: if the target can't be reached, or the settings don't go with it.
         """
         if self.kind == "none" or self.target_epsilon is None:
             return None
@@ -278,7 +278,7 @@ def noise_scale(training: NoisyTraining) -> float:
     noise of sigma (docs/proofs/selective_sgd.md, Theorem F3).
 
     Raises:
-      ValueError: if it is too large to be drawn exactly.
+        ValueError: if it is too large to be drawn exactly.
     """
     scale = sqrt((training.noise_multiplier * LATTICE) ** 2 + ROUNDING**2) * (1.0 + 1e-12)
     if scale > LARGEST_NOISE:

@@ -41,10 +41,10 @@ class LocalState:
     """SENSITIVE: what stays with a participant.
 
     Attributes:
-      parameters: float32 `[num_parameters]`, its local model.
-      buffers: what the model holds besides them.
-      slots: the state of its optimizer, over the flat view.
-      version: of the server's parameters that it downloaded last.
+        parameters: float32 `[num_parameters]`, its local model.
+        buffers: what the model holds besides them.
+        slots: the state of its optimizer, over the flat view.
+        version: of the server's parameters that it downloaded last.
     """
 
     parameters: FloatArray
@@ -60,11 +60,11 @@ class LocalTraining:
     SGD uploads -learning_rate * gradient to the last bit, not a difference of two roundings.
 
     Args:
-      view: of the model.
-      settings: of the run.
+        view: of the model.
+        settings: of the run.
 
     Raises:
-      ValueError: if Keras knows no such optimizer, or it moves parameters by their own value.
+        ValueError: if Keras knows no such optimizer, or it moves parameters by their own value.
     """
 
     def __init__(self, view: FlatView, settings: Settings) -> None:
@@ -100,17 +100,17 @@ class LocalTraining:
         """Trains for the local epochs; the state is brought up to date, if nothing is raised.
 
         Args:
-          state: of the participant.
-          inputs: its raw records `[num_records, *input_shape]`.
-          labels: int64 `[num_records]`.
-          learning_rate: of this round.
-          generator: draws the order of the records.
+            state: of the participant.
+            inputs: its raw records `[num_records, *input_shape]`.
+            labels: int64 `[num_records]`.
+            learning_rate: of this round.
+            generator: draws the order of the records.
 
         Returns:
-          The change of the parameters, float32 `[num_parameters]`, and the mean loss.
+            The change of the parameters, float32 `[num_parameters]`, and the mean loss.
 
         Raises:
-          NotFiniteError: if the loss, or anything that would be stored, is not finite.
+            NotFiniteError: if the loss, or anything that would be stored, is not finite.
         """
         order = np.concatenate(
             [generator.permutation(len(labels)) for _ in range(self._settings.local_epochs)]
@@ -193,11 +193,11 @@ class RoundStatistics:
     """SENSITIVE: what a round was like.
 
     Attributes:
-      round: from 0.
-      loss: mean of the local losses.
-      upload_bytes: mean of an upload, as encoded.
-      fraction_uploaded: mean share of the parameters in an upload.
-      staleness: mean of the uploads.
+        round: from 0.
+        loss: mean of the local losses.
+        upload_bytes: mean of an upload, as encoded.
+        fraction_uploaded: mean share of the parameters in an upload.
+        staleness: mean of the uploads.
     """
 
     round: int
@@ -214,18 +214,18 @@ class SharedTraining:
     where few are selected.
 
     Args:
-      settings: of the run.
-      model: a Keras model from raw inputs to logits; its parameters are where all begin.
-      shares: each participant's records.
-      privacy: what protects uploads; see `private_training.training_with`.
+        settings: of the run.
+        model: a Keras model from raw inputs to logits; its parameters are where all begin.
+        shares: each participant's records.
+        privacy: what protects uploads; see `private_training.training_with`.
 
     Attributes:
-      first_number: number of the first participant here; not 0 where others train elsewhere.
-      charge: all rounds of the run; None without privacy.
-      facts: what the ledger says, once it is charged; None without privacy.
+        first_number: number of the first participant here; not 0 where others train elsewhere.
+        charge: all rounds of the run; None without privacy.
+        facts: what the ledger says, once it is charged; None without privacy.
 
     Raises:
-      ValueError: if settings, model and shares do not fit each other.
+        ValueError: if settings, model and shares do not fit each other.
     """
 
     first_number = 0
@@ -262,7 +262,7 @@ class SharedTraining:
         """Lets every participant take its turn.
 
         Raises:
-          ValueError: if an upload was refused or, without noise, a loss is not finite.
+            ValueError: if an upload was refused or, without noise, a loss is not finite.
         """
         turns = self._take_turns()
         statistics = RoundStatistics(
@@ -304,7 +304,7 @@ class SharedTraining:
         """Goes on from what `state` returned.
 
         Raises:
-          ValueError: if it is not the state of such a run.
+            ValueError: if it is not the state of such a run.
         """
         try:
             self.server.restore({name: arrays[f"server/{name}"] for name in self.server.state()})

@@ -56,13 +56,13 @@ class Upload:
     """SENSITIVE unless it was noised: changes of some parameters by one participant.
 
     Attributes:
-      run: 16 bytes that name the run, so that no upload of another run is applied.
-      participant: who sends it, from 0.
-      round: of the participant, from 0. Participant and round are the key: applied once.
-      version: of the parameters that the participant trained on.
-      num_parameters: how many the model has.
-      indices: int64 `[num_changes]`, ascending, of the parameters that change.
-      values: float32 `[num_changes]`, what is added to them.
+        run: 16 bytes that name the run, so that no upload of another run is applied.
+        participant: who sends it, from 0.
+        round: of the participant, from 0. Participant and round are the key: applied once.
+        version: of the parameters that the participant trained on.
+        num_parameters: how many the model has.
+        indices: int64 `[num_changes]`, ascending, of the parameters that change.
+        values: float32 `[num_changes]`, what is added to them.
     """
 
     run: bytes
@@ -118,13 +118,13 @@ def decode(content: bytes, *, num_parameters: int, most: int) -> Upload:
     """Reads an upload; nothing of its size is allocated before its length is checked.
 
     Args:
-      content: what `encode` returned.
-      num_parameters: how many the model has.
-      most: how many changes are allowed.
+        content: what `encode` returned.
+        num_parameters: how many the model has.
+        most: how many changes are allowed.
 
     Raises:
-      RefusedUploadError: if it is none, for another model, or too large. Its values are not
-        looked at.
+        RefusedUploadError: if it is none, for another model, or too large. Its values are not
+            looked at.
     """
     if len(content) < HEADER.size:
         raise RefusedUploadError(

@@ -30,7 +30,7 @@ class SiloAccount(Store):
     only one of its silo is refused, see `Store`.
 
     Attributes:
-      silo: name of the silo.
+        silo: name of the silo.
     """
 
     epsilon_budget: float  # every account has one
@@ -49,20 +49,20 @@ class SiloAccount(Store):
         """Opens an account, or a new one.
 
         Args:
-          folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
-            it ends: then nothing is private.
-          silo: name of the silo; fixed at first use.
-          epsilon_budget: of everything that the silo ever answers. Every change is recorded.
-          delta: that it holds at; every change is recorded.
-          records: what the silo's teacher learnt from; None if that is not known.
-          unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
-          acknowledge_reset: whether to go on although an earlier account of the silo, or later rows
-            of this one, are gone. That stays on record; what is known of what was spent is charged
-            again.
+            folder: sensitive; gets mode 0700. None for a simulation, which forgets everything when
+                it ends: then nothing is private.
+            silo: name of the silo; fixed at first use.
+            epsilon_budget: of everything that the silo ever answers. Every change is recorded.
+            delta: that it holds at; every change is recorded.
+            records: what the silo's teacher learnt from; None if that is not known.
+            unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
+            acknowledge_reset: whether to go on although an earlier account of the silo, or later
+                rows of this one, are gone. That stays on record; what is known of what was spent is
+                charged again.
 
         Raises:
-          LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
-            there was another one, or one with more rows.
+            LedgerError: if the account is damaged, was changed, or belongs to another silo, or if
+                there was another one, or one with more rows.
         """
         super().__init__(
             folder,
@@ -125,10 +125,10 @@ class SiloAccount(Store):
         """Charges durably; call it inside `exclusive`. Nothing may be drawn before it returns.
 
         Args:
-          charge: of each query.
-          queries: digests, distinct and not charged yet.
-          number: how many are charged.
-          batch: key of the batch of sealed shares; None for labels.
+            charge: of each query.
+            queries: digests, distinct and not charged yet.
+            number: how many are charged.
+            batch: key of the batch of sealed shares; None for labels.
 
         Raises LedgerError if it can't be made durable; then it may have been charged.
         """
@@ -153,8 +153,8 @@ class SiloAccount(Store):
         """Stores the answers of charged queries durably; call it inside `exclusive`.
 
         Raises:
-          LedgerError: if a query was not charged or was answered before, or they can't be made
-            durable; then none may be sent.
+            LedgerError: if a query was not charged or was answered before, or they can't be made
+                durable; then none may be sent.
         """
         by_debit: dict[int, list[bytes]] = {}
         for query in labels:

@@ -27,11 +27,11 @@ class _Client:
     """A line to the coordinator, which dials: no other process can dial it.
 
     Args:
-      address: `host:port` of the coordinator.
-      files: certificate and key of this end, and the authority.
-      coordinator: the name in the coordinator's certificate.
-      limits: of a message.
-      wait_seconds: how long a poll waits at the coordinator.
+        address: `host:port` of the coordinator.
+        files: certificate and key of this end, and the authority.
+        coordinator: the name in the coordinator's certificate.
+        limits: of a message.
+        wait_seconds: how long a poll waits at the coordinator.
 
     Raises OSError if a file can't be read.
     """
@@ -77,8 +77,8 @@ class SiloConnection(_Client):
         """Returns the next batch that waits for this silo's reply; None if none does.
 
         Raises:
-          ConnectionError: if the coordinator can't be reached, or sends what is no batch.
-          PermissionError: if it doesn't know this silo.
+            ConnectionError: if the coordinator can't be reached, or sends what is no batch.
+            PermissionError: if it doesn't know this silo.
         """
         reply = self._poll()
         if not reply.HasField("batch"):
@@ -92,8 +92,8 @@ class SiloConnection(_Client):
         """Hands over a reply; may be repeated.
 
         Raises:
-          ConnectionError: if the coordinator can't be reached.
-          PermissionError: if it doesn't know this silo, or the reply names another.
+            ConnectionError: if the coordinator can't be reached.
+            PermissionError: if it doesn't know this silo, or the reply names another.
         """
         return self._submit(reply_to_wire(reply))
 
@@ -102,11 +102,11 @@ class PartyConnection(_Client):
     """A party's connection to a coordinator: fetches tasks, answers them, and tries again.
 
     Args:
-      party: `secure.party.Party`, with its keys and journal.
-      known: all parties and silos by name, from the person who set the run up, never from the
-        coordinator.
-      address: `host:port` of the coordinator.
-      **line: as of `SiloConnection`.
+        party: `secure.party.Party`, with its keys and journal.
+        known: all parties and silos by name, from the person who set the run up, never from the
+            coordinator.
+        address: `host:port` of the coordinator.
+        **line: as of `SiloConnection`.
 
     Raises OSError if a file can't be read.
     """
@@ -123,11 +123,11 @@ class PartyConnection(_Client):
         """Polls once and answers what there was.
 
         Returns:
-          The step or the refusal, and what the coordinator answered; None if there was no task.
+            The step or the refusal, and what the coordinator answered; None if there was no task.
 
         Raises:
-          ConnectionError: if the coordinator can't be reached.
-          PermissionError: if it doesn't know this party.
+            ConnectionError: if the coordinator can't be reached.
+            PermissionError: if it doesn't know this party.
         """
         reply = self._poll()
         if not reply.HasField("task"):

@@ -72,11 +72,11 @@ def plurality(
     Ties are broken at random, from the round's number alone.
 
     Args:
-      one: the round.
-      replies: to it, by silo.
-      roster: all silos.
-      weighting: how silos with different epsilons count; see `class_scores`.
-      least_answers: how many answers a label needs.
+        one: the round.
+        replies: to it, by silo.
+        roster: all silos.
+        weighting: how silos with different epsilons count; see `class_scores`.
+        least_answers: how many answers a label needs.
     """
     answers = answers_of(one, replies, roster)
     there = [place for place, row in enumerate(answers) if (row != ABSENT).any()]
@@ -106,8 +106,8 @@ def spending(
     """Returns what each silo's answers cost it, for its whole content.
 
     Args:
-      rounds: with the replies to each, by silo. No query stands in two of them.
-      roster: all silos.
+        rounds: with the replies to each, by silo. No query stands in two of them.
+        roster: all silos.
     """
     charged: dict[str, Counter[Charge]] = {name: Counter() for name in roster.names}
     refused: Counter[str] = Counter()
@@ -145,8 +145,8 @@ def check_total(total: npt.NDArray[np.float64], noise: float) -> None:
     most that of its number of records. A silo that lies by less is not noticed.
 
     Args:
-      total: `[num_features + 1, num_classes]`, in L2 norms of a record.
-      noise: standard deviation on each number.
+        total: `[num_features + 1, num_classes]`, in L2 norms of a record.
+        noise: standard deviation on each number.
 
     Raises ValueError if it can't.
     """
@@ -176,9 +176,9 @@ class Coordinator:
     Where `asking.mechanism` is `secure_feature_sums`, no query is asked: see `label_from_sums`.
 
     Attributes:
-      roster: who is asked.
-      asking: how.
-      queue: what silos call; see `silos.server.serve_coordinator`.
+        roster: who is asked.
+        asking: how.
+        queue: what silos call; see `silos.server.serve_coordinator`.
     """
 
     def __init__(
@@ -195,17 +195,17 @@ class Coordinator:
         """Opens the journal, and takes up what it holds.
 
         Args:
-          roster: who is asked, or the file that says so.
-          folder: of the journal; None to keep it in memory.
-          silos: those of the roster in this process, for a simulation; None over a network.
-          asking: how silos are asked; default: randomised response, all silos.
-          secure: the parties; None without secure aggregation.
-          clock: seconds since 1970.
-          on_progress: called with who replied, and who is waited for.
+            roster: who is asked, or the file that says so.
+            folder: of the journal; None to keep it in memory.
+            silos: those of the roster in this process, for a simulation; None over a network.
+            asking: how silos are asked; default: randomised response, all silos.
+            secure: the parties; None without secure aggregation.
+            clock: seconds since 1970.
+            on_progress: called with who replied, and who is waited for.
 
         Raises:
-          ValueError: if roster, silos and mechanism do not fit each other.
-          JournalError: if the journal can't be used or is of another run.
+            ValueError: if roster, silos and mechanism do not fit each other.
+            JournalError: if the journal can't be used or is of another run.
         """
         self.roster = roster if isinstance(roster, Roster) else Roster.read(pathlib.Path(roster))
         self.asking = Asking() if asking is None else asking
@@ -245,14 +245,14 @@ class Coordinator:
         """Chooses queries of a pool, and has silos label them.
 
         Args:
-          pool: public inputs.
-          num_queries: how many are put to silos, over all rounds.
-          strategy: how they are chosen, of `pate_tf.queries.strategies`; adaptive ones ask in
-            rounds.
-          seed: fixes random choices.
+            pool: public inputs.
+            num_queries: how many are put to silos, over all rounds.
+            strategy: how they are chosen, of `pate_tf.queries.strategies`; adaptive ones ask in
+                rounds.
+            seed: fixes random choices.
 
         Returns:
-          `pate_tf.Labels`, with what a student learns from and the cost.
+            `pate_tf.Labels`, with what a student learns from and the cost.
 
         Raises ValueError if queries, pool and silos do not fit each other; no silo was asked then.
         """
@@ -269,8 +269,8 @@ class Coordinator:
         A round that was open when a coordinator was killed is finished first.
 
         Args:
-          pool: public inputs.
-          indices: positions in the pool, int64 `[num_queries]`.
+            pool: public inputs.
+            indices: positions in the pool, int64 `[num_queries]`.
 
         Raises ValueError if no silo is left to ask; none was asked then.
         """
@@ -310,17 +310,17 @@ class Coordinator:
         A total that opened before is taken from the journal, and no silo is charged again.
 
         Args:
-          pool: public inputs.
-          representation: fitted `pate_tf.Representation`, the one that silos have.
+            pool: public inputs.
+            representation: fitted `pate_tf.Representation`, the one that silos have.
 
         Returns:
-          `pate_tf.Labels` of the whole pool, with the cost.
+            `pate_tf.Labels` of the whole pool, with the cost.
 
         Raises:
-          ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
-            sums: then nothing opened, and those that did stay charged; or if no records have such
-            a total, because a silo shared something else.
-          ConnectionError: if a party is missing; nothing opened, and it can be asked again.
+            ValueError: if the mechanism is another, or fewer silos than `least_silos` shared their
+                sums: then nothing opened, and those that did stay charged; or if no records have
+                such a total, because a silo shared something else.
+            ConnectionError: if a party is missing; nothing opened, and it can be asked again.
         """
         from pate_tf.models.encoder import record_vectors
         from pate_tf.queries.labels import Labels
@@ -456,10 +456,10 @@ class Coordinator:
         """Returns what may be published with a student of these labels.
 
         Args:
-          dataset: name of the data set.
-          query_strategy: how queries were chosen.
-          student_digest: SHA-256 of the student's weights.
-          versions: version of each library that took part.
+            dataset: name of the data set.
+            query_strategy: how queries were chosen.
+            student_digest: SHA-256 of the student's weights.
+            versions: version of each library that took part.
         """
         return SilosStatement(
             dataset=dataset,

@@ -110,8 +110,8 @@ def check_queries(queries: object) -> None:
     """Checks that something is a batch of queries.
 
     Raises:
-      ValueError: unless it is an array of uint8 or float32, `[num_queries, ...]`, at least one
-        query of at least one number, all finite.
+        ValueError: unless it is an array of uint8 or float32, `[num_queries, ...]`, at least one
+            query of at least one number, all finite.
     """
     if not isinstance(queries, np.ndarray):
         raise ValueError(f"queries: expected an array, got {type(queries).__name__}")
@@ -142,11 +142,11 @@ class Answer(enum.Enum):
     """A coordinator's answer to a submission.
 
     Attributes:
-      OK: taken, for the first time.
-      SAME: had been taken before, equal to the last byte.
-      CONFLICT: another reply had been taken for this batch; it stands.
-      LATE: the deadline has passed, or the batch is closed; nothing was taken.
-      UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was taken.
+        OK: taken, for the first time.
+        SAME: had been taken before, equal to the last byte.
+        CONFLICT: another reply had been taken for this batch; it stands.
+        LATE: the deadline has passed, or the batch is closed; nothing was taken.
+        UNKNOWN: no such run, batch or silo, or the reply does not fit the batch; nothing was taken.
     """
 
     OK = "ok"
@@ -161,19 +161,19 @@ class QueryBatch:
     """Public queries that a coordinator asks one silo.
 
     Attributes:
-      run_id: name of the run.
-      batch_id: name of the batch within the run.
-      queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite.
-      digests: of each query, see `query_digest`; checked against the queries.
-      num_classes: number of classes, at least 2.
-      mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
-        `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
-        `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
-        pool what they know), and `secure_feature_sums` with its charge's fields, whose one query is
-        that of `sums_query`.
-      deadline: when the coordinator stops collecting, in seconds since 1970.
-      witness: what the silo sent with its last answer, see `RandomisedVotes.witness`; None for a
-        silo that sent none.
+        run_id: name of the run.
+        batch_id: name of the batch within the run.
+        queries: public inputs, uint8 or float32, `[num_queries, ...]`, finite.
+        digests: of each query, see `query_digest`; checked against the queries.
+        num_classes: number of classes, at least 2.
+        mechanism: `name` and parameters. Of one silo alone: `randomised_response` or
+            `truncated_geometric` with `epsilon` (per query, for this silo). Of all together:
+            `secure_histogram` with `sigma` (votes), `num_parties` and `threshold` (parties that may
+            pool what they know), and `secure_feature_sums` with its charge's fields, whose one
+            query is that of `sums_query`.
+        deadline: when the coordinator stops collecting, in seconds since 1970.
+        witness: what the silo sent with its last answer, see `RandomisedVotes.witness`; None for a
+            silo that sent none.
     """
 
     run_id: str
@@ -221,9 +221,9 @@ class _Reply:
     """What a silo sends on a batch.
 
     Attributes:
-      run_id: name of the run.
-      batch_id: name of the batch.
-      silo: name of the silo.
+        run_id: name of the run.
+        batch_id: name of the batch.
+        silo: name of the silo.
 
     Raises ValueError if a value is none that it may be.
     """
@@ -242,10 +242,10 @@ class RandomisedVotes(_Reply):
     """Randomised votes of one silo. They may be sent: each is what `mechanism` drew.
 
     Attributes:
-      labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
-      witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of it.
-        The coordinator stores the latest and sends it with the next batch; a silo whose account
-        lacks that row refuses. None for a silo without an account on disk.
+        labels: int64 `[num_queries]`, at least 0, in the order of the batch's queries.
+        witness: 32 bytes that stand for the last row of the silo's account and reveal nothing of
+            it. The coordinator stores the latest and sends it with the next batch; a silo whose
+            account lacks that row refuses. None for a silo without an account on disk.
     """
 
     labels: IntArray = dataclasses.field(repr=False)
@@ -265,8 +265,8 @@ class SealedShares(_Reply):
     """Shares of one silo's votes, each sealed to one party.
 
     Attributes:
-      sealed: one for each party, party 1 first.
-      witness: see `RandomisedVotes`.
+        sealed: one for each party, party 1 first.
+        witness: see `RandomisedVotes`.
     """
 
     sealed: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -286,7 +286,7 @@ class Refusal(_Reply):
     """A silo's refusal of a whole batch, by its policy.
 
     Attributes:
-      reason: why; says nothing about the silo's data.
+        reason: why; says nothing about the silo's data.
     """
 
     reason: Reason

@@ -123,8 +123,8 @@ class Policy(Settings):
         """Reads a policy.
 
         Raises:
-          ValueError: if the file holds none; one line that says what was expected.
-          OSError: if it can't be read.
+            ValueError: if the file holds none; one line that says what was expected.
+            OSError: if it can't be read.
         """
         page = Fields.read(path)
         values: dict[str, Any] = {

@@ -22,9 +22,9 @@ class Member:
     """One silo as the coordinator knows it. Public.
 
     Attributes:
-      name: as in its certificate.
-      epsilon: what it agreed to be charged for one randomised answer.
-      queries: how many queries it declared to answer in all. The silo's own account decides.
+        name: as in its certificate.
+        epsilon: what it agreed to be charged for one randomised answer.
+        queries: how many queries it declared to answer in all. The silo's own account decides.
 
     Raises ValueError if a value is out of its range.
     """
@@ -44,9 +44,9 @@ class Roster:
     """All silos of a run: a small TOML file. Public.
 
     Attributes:
-      run_id: name of the run.
-      delta: that the statement's epsilons hold at.
-      members: the silos, with different names.
+        run_id: name of the run.
+        delta: that the statement's epsilons hold at.
+        members: the silos, with different names.
 
     Raises ValueError if a value is out of its range or a silo stands there twice.
     """
@@ -71,8 +71,8 @@ class Roster:
         """Reads a roster.
 
         Raises:
-          ValueError: if the file holds none; one line that says what was expected.
-          OSError: if it can't be read.
+            ValueError: if the file holds none; one line that says what was expected.
+            OSError: if it can't be read.
         """
         fields = Fields.read(path)
         run_id, delta = fields.text("run"), fields.number("delta", most=0.1)
@@ -102,10 +102,10 @@ class Asking(Settings):
     """How silos are asked. Public.
 
     Attributes:
-      mechanism: name and parameters, as of `QueryBatch.mechanism`. Without an epsilon each silo is
-        asked at its own of the roster.
-      unit: of feature sums, what is protected; silos that protect something else refuse.
-      seed: fixes the subsets.
+        mechanism: name and parameters, as of `QueryBatch.mechanism`. Without an epsilon each silo
+            is asked at its own of the roster.
+        unit: of feature sums, what is protected; silos that protect something else refuse.
+        seed: fixes the subsets.
     """
 
     mechanism: Mapping[str, Any] = dataclasses.field(
@@ -168,13 +168,13 @@ def choose_silos(
     """Returns who is asked what, `[num_silos, num_queries]`, from public values alone.
 
     Args:
-      num_queries: number of queries.
-      left: how many queries each silo declared and was not asked yet, int64 `[num_silos]`.
-      subset: how many silos are asked each query, fewer where fewer have queries left; None for
-        all of them.
-      how: "random", every subset equally likely; or "balanced", those with most queries left, ties
-        at random.
-      seed: fixes the choice, so that a coordinator that was killed asks the same silos again.
+        num_queries: number of queries.
+        left: how many queries each silo declared and was not asked yet, int64 `[num_silos]`.
+        subset: how many silos are asked each query, fewer where fewer have queries left; None for
+            all of them.
+        how: "random", every subset equally likely; or "balanced", those with most queries left,
+            ties at random.
+        seed: fixes the choice, so that a coordinator that was killed asks the same silos again.
 
     Raises ValueError if there is no such way, or no silo is left to ask a query.
     """

@@ -32,8 +32,8 @@ class SiloService(silos_pb2_grpc.SilosServicer):
     """Hands batches out and takes replies. The caller is the one that its certificate names.
 
     Args:
-      queue: of the coordinator.
-      limits: of a message, and how long a poll waits.
+        queue: of the coordinator.
+        limits: of a message, and how long a poll waits.
     """
 
     def __init__(self, queue: BatchQueue, limits: Limits | None = None) -> None:
@@ -77,15 +77,15 @@ class PartyService(silos_pb2_grpc.PartiesServicer):
     Safe to use from several threads.
 
     Args:
-      parties: in the order of their numbers, as silos know them.
-      silos: that may add feature sums, as parties and silos know them; none for votes.
-      limits: how long a poll waits.
-      seconds: how long to wait for a party's message on one step.
-      on_opened: called with every histogram and the silos that were left out.
+        parties: in the order of their numbers, as silos know them.
+        silos: that may add feature sums, as parties and silos know them; none for votes.
+        limits: how long a poll waits.
+        seconds: how long to wait for a party's message on one step.
+        on_opened: called with every histogram and the silos that were left out.
 
     Attributes:
-      names: of the parties.
-      sums: what a `Coordinator` takes as `secure`.
+        names: of the parties.
+        sums: what a `Coordinator` takes as `secure`.
     """
 
     def __init__(
@@ -172,16 +172,16 @@ def serve_coordinator(
     """Returns a running server of a coordinator.
 
     Args:
-      address: `host:port`; port 0 for any free one.
-      queue: what silos see of the coordinator.
-      files: certificate and key of the coordinator, and the authority.
-      silos: names of those on the roster; they and the parties alone get in.
-      parties: of secure aggregation; None without it.
-      limits: of every caller.
+        address: `host:port`; port 0 for any free one.
+        queue: what silos see of the coordinator.
+        files: certificate and key of the coordinator, and the authority.
+        silos: names of those on the roster; they and the parties alone get in.
+        parties: of secure aggregation; None without it.
+        limits: of every caller.
 
     Raises:
-      ValueError: if a name is a silo's and a party's, or the address can't be listened on.
-      OSError: if a file can't be read.
+        ValueError: if a name is a silo's and a party's, or the address can't be listened on.
+        OSError: if a file can't be read.
     """
     services = {SILO_SERVICE: SiloService(queue, limits).add_to}
     rosters: dict[str, Sequence[str]] = {SILO_SERVICE: silos}

@@ -49,8 +49,8 @@ class Silo:
         reply = silo.answer(batch)
 
     Attributes:
-      policy: what it allows.
-      account: what it was charged and answered.
+        policy: what it allows.
+        account: what it was charged and answered.
     """
 
     def __init__(
@@ -71,25 +71,26 @@ class Silo:
         """Opens the silo's account.
 
         Args:
-          policy: what the silo allows, or the file that says so.
-          teacher: a function or object with `predict`, a path, or a `SiloTeacher`; or, for method
-            feature_sums, fitted `pate_tf.FeatureSums` or `SiloSums`.
-          folder: sensitive; holds the account. None for a simulation alone, which stores none.
-          num_classes: number of classes; None where the teacher knows, as the two below.
-          input_shape: shape of one query; None for any.
-          input_type: "uint8" or "float32"; None for either.
-          sealer: seals votes to parties; None if the silo takes no part in secure aggregation. With
-            feature sums it holds the silo's keys.
-          noise: default: the operating system's entropy. Anything else is for tests.
-          clock: seconds since 1970.
-          records: what the teacher learnt from, so that ledgers of the same records are recognised;
-            None if that is not known.
-          acknowledge_reset: see `SiloAccount`.
+            policy: what the silo allows, or the file that says so.
+            teacher: a function or object with `predict`, a path, or a `SiloTeacher`; or, for method
+                feature_sums, fitted `pate_tf.FeatureSums` or `SiloSums`.
+            folder: sensitive; holds the account. None for a simulation alone, which stores none.
+            num_classes: number of classes; None where the teacher knows, as the two below.
+            input_shape: shape of one query; None for any.
+            input_type: "uint8" or "float32"; None for either.
+            sealer: seals votes to parties; None if the silo takes no part in secure aggregation.
+                With feature sums it holds the silo's keys.
+            noise: default: the operating system's entropy. Anything else is for tests.
+            clock: seconds since 1970.
+            records: what the teacher learnt from, so that ledgers of the same records are
+                recognised; None if that is not known.
+            acknowledge_reset: see `SiloAccount`.
 
         Raises:
-          ValueError: if policy or teacher are none, or sums are of another unit than the policy's.
-          LedgerError: if the account is damaged, belongs to another silo, was restored from an
-            older copy, or is new where the silo had one.
+            ValueError: if policy or teacher are none, or sums are of another unit than the
+                policy's.
+            LedgerError: if the account is damaged, belongs to another silo, was restored from an
+                older copy, or is new where the silo had one.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.read(pathlib.Path(policy))
         self._sums = as_sums(teacher)
@@ -162,8 +163,8 @@ class Silo:
         """Polls once; answers and submits what there was. Returns what came of it, or None.
 
         Raises:
-          ConnectionError: if the coordinator can't be reached. The reply is stored and sent again,
-            unchanged, when the batch is polled again.
+            ConnectionError: if the coordinator can't be reached. The reply is stored and sent
+                again, unchanged, when the batch is polled again.
         """
         batch = connection.poll()
         if batch is None:
@@ -184,9 +185,9 @@ class Silo:
         """Polls and answers until it is stopped; for `until` and `sleep` see `with_retries`.
 
         Args:
-          connection: to the coordinator.
-          on_event: called with what happened, in words without anything of the data.
-          **waiting: of `pate_tf.net.retries.with_retries`.
+            connection: to the coordinator.
+            on_event: called with what happened, in words without anything of the data.
+            **waiting: of `pate_tf.net.retries.with_retries`.
         """
 
         def step() -> bool | None:

@@ -1,4 +1,6 @@
-"""A silo's teacher: something that gives each public query one label; or its feature sums.
+"""What a silo shares: a teacher that gives each public query one label, or its feature sums.
+
+`simulated_total` adds up the sums of many silos in one process, to plan with.
 
 TensorFlow and scikit-learn are imported only by teachers that need them.
 """
@@ -30,9 +32,9 @@ class SiloTeacher(Protocol):
     """Sensitive: a trained teacher.
 
     Attributes:
-      num_classes: number of classes.
-      input_shape: shape of one query; None for any.
-      input_type: "uint8" or "float32"; None for either.
+        num_classes: number of classes.
+        input_shape: shape of one query; None for any.
+        input_type: "uint8" or "float32"; None for either.
     """
 
     num_classes: int
@@ -51,10 +53,10 @@ class SiloSums:
     """SENSITIVE: what a silo has in the place of a teacher with method feature_sums.
 
     Attributes:
-      sums: of its records by class, exact.
-      representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
-      unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
-      records: which records were summed; None if that is not known.
+        sums: of its records by class, exact.
+        representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
+        unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
+        records: which records were summed; None if that is not known.
     """
 
     sums: FeatureSums
@@ -128,11 +130,11 @@ class OwnTeacher:
         """Takes a model.
 
         Args:
-          model: called with queries `[num_queries, *input_shape]`, itself or its `predict`; gives
-            labels `[num_queries]` or scores `[num_queries, num_classes]`.
-          num_classes: number of classes.
-          input_shape: shape of one query; None for any.
-          input_type: "uint8" or "float32"; None for either.
+            model: called with queries `[num_queries, *input_shape]`, itself or its `predict`; gives
+                labels `[num_queries]` or scores `[num_queries, num_classes]`.
+            num_classes: number of classes.
+            input_shape: shape of one query; None for any.
+            input_type: "uint8" or "float32"; None for either.
 
         Raises ValueError if it can't be called.
         """
@@ -183,14 +185,14 @@ def load_teacher(path: str | pathlib.Path, **facts: Any) -> OwnTeacher:
     """Returns a teacher from disk.
 
     Args:
-      path: a SavedModel's folder, as `pate_tf` exports students (signatures from raw inputs to
-        `label`); a file `*.keras` of a Keras model from raw inputs, float32, to scores; or a file
-        `*.skops` of a classifier of scikit-learn.
-      **facts: as of `OwnTeacher`.
+        path: a SavedModel's folder, as `pate_tf` exports students (signatures from raw inputs to
+            `label`); a file `*.keras` of a Keras model from raw inputs, float32, to scores; or a
+            file `*.skops` of a classifier of scikit-learn.
+        **facts: as of `OwnTeacher`.
 
     Raises:
-      ValueError: if there is no such teacher there.
-      OSError: if it can't be read.
+        ValueError: if there is no such teacher there.
+        OSError: if it can't be read.
     """
     path = pathlib.Path(path)
     if path.is_dir():

@@ -124,9 +124,9 @@ def task_of_wire(message: wire.PartyTask, known: Mapping[str, PartyIdentity]) ->
     """Returns the task of a message.
 
     Args:
-      message: from the coordinator.
-      known: the parties and silos that this one knows, by name: no key is learnt from a
-        coordinator.
+        message: from the coordinator.
+        known: the parties and silos that this one knows, by name: no key is learnt from a
+            coordinator.
 
     Raises ValueError if it is none, or names a party or silo that isn't known.
     """

@@ -22,16 +22,16 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
     from these, and what does not. From the numbers follow all sentences, which are checked, too.
 
     Args:
-      fields: the JSON of a statement.
-      *stores: of labels the ensemble's ledger; of shared training some of the participants'
-        ledgers; of silos some of their accounts. They may have grown since.
+        fields: the JSON of a statement.
+        *stores: of labels the ensemble's ledger; of shared training some of the participants'
+            ledgers; of silos some of their accounts. They may have grown since.
 
     Returns:
-      The statement.
+        The statement.
 
     Raises:
-      ValueError: if one does not hold what is quoted, or says something worse, or words and numbers
-        disagree.
+        ValueError: if one does not hold what is quoted, or says something worse, or words and
+            numbers disagree.
     """
     statement = PrivacyStatement.from_dict(fields)
     statement.check(stores)
@@ -44,7 +44,7 @@ def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
     """Opens ledgers and accounts, each named by its file or its folder, to look at them.
 
     Raises:
-      LedgerError: if one is missing, damaged or was changed.
+        LedgerError: if one is missing, damaged or was changed.
     """
     with contextlib.ExitStack() as stack:
         found = []
@@ -60,7 +60,7 @@ def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
     """Returns the statement of a run's student; None if it has none.
 
     Raises:
-      ValueError: if the statement is broken.
+        ValueError: if the statement is broken.
     """
     path = run.root / artifacts.RELEASED / JSON_FILE
     return LabelsStatement.from_dict(artifacts.read_json(path)) if path.exists() else None
@@ -73,12 +73,12 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
     includes the release. The copy that travels with an exported student stays as it was made.
 
     Returns:
-      The page; None if the run has no student, or one that another ledger was charged for, whose
-      delta has changed since, or whose queries were chosen by earlier noisy answers.
+        The page; None if the run has no student, or one that another ledger was charged for, whose
+        delta has changed since, or whose queries were chosen by earlier noisy answers.
 
     Raises:
-      ValueError: if the statement is broken.
-      LedgerError: if the ledger can't be read.
+        ValueError: if the statement is broken.
+        LedgerError: if the ledger can't be read.
     """
     statement = read_statement(run)
     if statement is None or statement.is_adaptive:

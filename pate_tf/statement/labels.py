@@ -209,11 +209,11 @@ class Sanitised:
     """A sanitised epsilon that was published with a student, for all votes of its ensemble.
 
     Attributes:
-      epsilon: of the labels and of the release itself, for these votes.
-      delta: what both epsilons hold at.
-      confidence: probability that the release's own noise did not make `epsilon` too small.
-      worst_case_epsilon: data-independent, of the labels and of the release together.
-      plan_was_fixed: whether its plan was fixed before there were votes, as the ledger shows.
+        epsilon: of the labels and of the release itself, for these votes.
+        delta: what both epsilons hold at.
+        confidence: probability that the release's own noise did not make `epsilon` too small.
+        worst_case_epsilon: data-independent, of the labels and of the release together.
+        plan_was_fixed: whether its plan was fixed before there were votes, as the ledger shows.
     """
 
     epsilon: float
@@ -227,9 +227,9 @@ class Sanitised:
         """Reads what a draw says.
 
         Args:
-          drawn: as `Ledger.stored_release` returns it.
-          delta: that it is to hold at, where the draw has none of its own.
-          spent: data-independent epsilon of all that the ledger charged, at that delta.
+            drawn: as `Ledger.stored_release` returns it.
+            delta: that it is to hold at, where the draw has none of its own.
+            spent: data-independent epsilon of all that the ledger charged, at that delta.
         """
         found = sanitised_epsilon(drawn, delta=delta, spent=spent)
         names = ("epsilon", "delta", "confidence", "worst_case_epsilon")
@@ -260,45 +260,48 @@ class LabelsStatement(PrivacyStatement):
     """What may be published with a student of one holder's labels; see `PrivacyStatement`.
 
     Attributes:
-      unit: what is protected, "record" or "owner".
-      mechanism: what was charged; it decides `method`.
-      num_teachers: number of teachers that voted; None with feature sums.
-      query_strategy: how queries were chosen from the pool, one of `queries.strategies.STRATEGIES`.
-      num_queries: queries asked for this student.
-      num_answered: queries that got a label.
-      num_neighbours: how many nearest public inputs a query was asked together with.
-      choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
-      encoder: name and digest of a pre-trained encoder that features come from; None without one.
-      epsilon: data-independent epsilon of this student's labels: against replacement of a record,
-        or adding or removing an owner.
-      delta: the ledger's, at which epsilons hold.
-      charged_before: other charges that `epsilon` counts too, and how often: batches of a mechanism
-        that is charged once for a batch, which led to these labels.
-      epsilon_ensemble: data-independent epsilon of everything that the ledger was ever charged for.
-      epsilon_ensemble_replaced: for unit "owner" the same against replacing one owner's records by
-        another's; None for unit "record".
-      epsilon_budget: the ledger's budget, or None if it has none.
-      budget_was_raised: whether budget or delta were ever raised after their first use.
-      ledger_rows: rows of the ledger that charged the labels.
-      ledger_head: sequence and digest of the ledger's last row when the statement was made; they
-        fix the history before it, and so `epsilon_ensemble`.
-      sanitised: what `analysis.py` released of the votes, or None if it did not.
-      num_records: how many private records there are; None where it is not known, or not public, as
-        for owners.
-      epsilon_all_ensembles: data-independent epsilon of all that ensembles of the same private
-        records released, as far as known to this user on this machine; None if that is not known.
-      delta_all_ensembles: the delta that it holds at: `delta`, or more where the batches of all of
-        them that were charged by (epsilon, delta) have more of it together.
-      num_ledgers: how many ledgers were counted for it.
-      num_other_units: how many of them protect something else than `unit`, or it is not known what,
-        so that nothing holds for all of them.
-      records_are_known: whether the records could be compared with those of other ensembles; if
-        not, only ensembles with equal teachers were counted.
+        unit: what is protected, "record" or "owner".
+        mechanism: what was charged; it decides `method`.
+        num_teachers: number of teachers that voted; None with feature sums.
+        query_strategy: how queries were chosen from the pool, one of
+            `queries.strategies.STRATEGIES`.
+        num_queries: queries asked for this student.
+        num_answered: queries that got a label.
+        num_neighbours: how many nearest public inputs a query was asked together with.
+        choice: how mechanism, noise and number of queries were chosen, in sentences; or None.
+        encoder: name and digest of a pre-trained encoder that features come from; None without one.
+        epsilon: data-independent epsilon of this student's labels: against replacement of a record,
+            or adding or removing an owner.
+        delta: the ledger's, at which epsilons hold.
+        charged_before: other charges that `epsilon` counts too, and how often: batches of a
+            mechanism that is charged once for a batch, which led to these labels.
+        epsilon_ensemble: data-independent epsilon of everything that the ledger was ever charged
+            for.
+        epsilon_ensemble_replaced: for unit "owner" the same against replacing one owner's records
+            by another's; None for unit "record".
+        epsilon_budget: the ledger's budget, or None if it has none.
+        budget_was_raised: whether budget or delta were ever raised after their first use.
+        ledger_rows: rows of the ledger that charged the labels.
+        ledger_head: sequence and digest of the ledger's last row when the statement was made; they
+            fix the history before it, and so `epsilon_ensemble`.
+        sanitised: what `analysis.py` released of the votes, or None if it did not.
+        num_records: how many private records there are; None where it is not known, or not public,
+            as for owners.
+        epsilon_all_ensembles: data-independent epsilon of all that ensembles of the same private
+            records released, as far as known to this user on this machine; None if that is not
+            known.
+        delta_all_ensembles: the delta that it holds at: `delta`, or more where the batches of all
+            of them that were charged by (epsilon, delta) have more of it together.
+        num_ledgers: how many ledgers were counted for it.
+        num_other_units: how many of them protect something else than `unit`, or it is not known
+            what, so that nothing holds for all of them.
+        records_are_known: whether the records could be compared with those of other ensembles; if
+            not, only ensembles with equal teachers were counted.
 
     Raises:
-      ValueError: if unit or query strategy is unknown, the mechanism has no words, a sanitised
-        epsilon comes with adaptive queries, which it does not hold for, or
-        `epsilon_ensemble_replaced` is missing for owners or given for records.
+        ValueError: if unit or query strategy is unknown, the mechanism has no words, a sanitised
+            epsilon comes with adaptive queries, which it does not hold for, or
+            `epsilon_ensemble_replaced` is missing for owners or given for records.
     """
 
     system: ClassVar[str] = "labels"
@@ -743,7 +746,7 @@ def at_least(name: str, said: float, due: float, what: str = "") -> None:
     """Checks that a stated number is not below a due one; NaN is.
 
     Raises:
-      ValueError: if it is.
+        ValueError: if it is.
     """
     if not said >= due * (1.0 - ROUNDING):
         raise ValueError(f"statement: expected at least {name} {due:.6g} {what}, got {said}")
@@ -753,7 +756,7 @@ def check_noise(statement: PrivacyStatement, rows: Sequence[LedgerRow]) -> None:
     """Checks that a statement of secure noise is one of rows with secure noise.
 
     Raises:
-      ValueError: if a row records noise from a seed.
+        ValueError: if a row records noise from a seed.
     """
     is_secure = all(row.details.get("secure_noise", True) for row in rows if row.kind in DEBITS)
     if statement.secure_noise and not is_secure:

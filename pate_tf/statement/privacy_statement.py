@@ -42,14 +42,14 @@ class Guarantee:
     """One kind of epsilon, what it promises and to whom. Publishable.
 
     Attributes:
-      kind: "data-independent", "sanitised", "gated" or "data-dependent"; for owners also
-        "data-independent, against replacement".
-      covers: what it counts.
-      epsilon: None where no such number was published; infinite where there is no finite one.
-      delta: of that epsilon; 0 where all that it counts is purely epsilon-private.
-      promises: what it says, or why there is no number.
-      to_whom: who may rely on it.
-      bounds_guesses: whether it holds for all data sets, and so bounds guesses about them.
+        kind: "data-independent", "sanitised", "gated" or "data-dependent"; for owners also
+            "data-independent, against replacement".
+        covers: what it counts.
+        epsilon: None where no such number was published; infinite where there is no finite one.
+        delta: of that epsilon; 0 where all that it counts is purely epsilon-private.
+        promises: what it says, or why there is no number.
+        to_whom: who may rely on it.
+        bounds_guesses: whether it holds for all data sets, and so bounds guesses about them.
     """
 
     kind: str
@@ -85,12 +85,13 @@ class PrivacyStatement(ABC):
     True
 
     Attributes:
-      system: kind of statement: "labels", "silos" or "shared training".
-      dataset: name of the data set.
-      student_digest: SHA-256 of the model's weights; empty for labels alone.
-      versions: version of each library that took part.
-      secure_noise: False if any noise came from a seed.
-      ledger_was_reset: whether a user went on although an earlier ledger, or rows of it, were gone.
+        system: kind of statement: "labels", "silos" or "shared training".
+        dataset: name of the data set.
+        student_digest: SHA-256 of the model's weights; empty for labels alone.
+        versions: version of each library that took part.
+        secure_noise: False if any noise came from a seed.
+        ledger_was_reset: whether a user went on although an earlier ledger, or rows of it, were
+            gone.
     """
 
     system: ClassVar[str]
@@ -138,7 +139,7 @@ class PrivacyStatement(ABC):
         """Checks the numbers against ledgers or accounts; see `check.check_statement`.
 
         Raises:
-          ValueError: if one of them says something worse.
+            ValueError: if one of them says something worse.
         """
 
     def warnings(self) -> Sequence[str]:
@@ -195,7 +196,7 @@ class PrivacyStatement(ABC):
         """Rebuilds a statement of any system from `to_dict()`, also after a trip through JSON.
 
         Raises:
-          ValueError: if it is none, or has values of other types.
+            ValueError: if it is none, or has values of other types.
         """
         system = fields.get("statement", "labels") if isinstance(fields, Mapping) else None
         kinds = {one.system: one for one in PrivacyStatement.__subclasses__()}
@@ -209,7 +210,7 @@ class PrivacyStatement(ABC):
         """Checks that JSON values are `to_dict()`, all sentences among them.
 
         Raises:
-          ValueError: if one differs, or there are others.
+            ValueError: if one differs, or there are others.
         """
         due = json.loads(json.dumps(self.to_dict()))
         if differing := sorted(name for name in due if fields.get(name) != due[name]):
@@ -332,8 +333,8 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
     Theorem 2.1; docs/proofs/theory.md, Proposition C6).
 
     Args:
-      epsilon: at least 0.
-      delta: from 0 to 1.
+        epsilon: at least 0.
+        delta: from 0 to 1.
     """
     return float(1.0 - (1.0 - delta) * expit(-epsilon))
 
@@ -373,7 +374,7 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
     """Returns what `_to_json` made a value of a type of.
 
     Raises:
-      ValueError: if it is of another type; `name` says where.
+        ValueError: if it is of another type; `name` says where.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):

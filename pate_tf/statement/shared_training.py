@@ -41,27 +41,28 @@ class SharedTrainingStatement(PrivacyStatement):
     """What may be published with a model of shared training; see `PrivacyStatement`.
 
     Attributes:
-      num_participants: how many trained together.
-      num_parameters: how many the model has.
-      upload: the share of the parameters in an upload.
-      rounds: uploads of each participant.
-      protocol: the order of turns.
-      charge: what each ledger was charged; None without noise.
-      epsilon: of the ledger that was charged most, for this run and everything else that it was
-        charged for; infinite where there is no finite one, None without noise.
-      delta: what it holds at; None without noise.
-      unit: what is protected, "record" or "participant"; None without noise.
-      epsilon_all_ensembles: of a single record, for all ensembles and runs of the same records that
-        are known to the users who ran the participants; None if one of them kept no account.
-      delta_all_ensembles: what that holds at; None as above.
-      num_ledgers: how many ledgers were counted for it, at most; None as above.
-      holders: how many participants hold the same record at most; its costs are added up.
-      fewest_records: of a participant; None where participants are protected.
-      ledger_heads: sequence and digest of the last row of each ledger: one in one process, else one
-        of each participant.
+        num_participants: how many trained together.
+        num_parameters: how many the model has.
+        upload: the share of the parameters in an upload.
+        rounds: uploads of each participant.
+        protocol: the order of turns.
+        charge: what each ledger was charged; None without noise.
+        epsilon: of the ledger that was charged most, for this run and everything else that it was
+            charged for; infinite where there is no finite one, None without noise.
+        delta: what it holds at; None without noise.
+        unit: what is protected, "record" or "participant"; None without noise.
+        epsilon_all_ensembles: of a single record, for all ensembles and runs of the same records
+            that are known to the users who ran the participants; None if one of them kept no
+            account.
+        delta_all_ensembles: what that holds at; None as above.
+        num_ledgers: how many ledgers were counted for it, at most; None as above.
+        holders: how many participants hold the same record at most; its costs are added up.
+        fewest_records: of a participant; None where participants are protected.
+        ledger_heads: sequence and digest of the last row of each ledger: one in one process, else
+            one of each participant.
 
     Raises:
-      ValueError: if there is a charge without delta and unit, or the other way round.
+        ValueError: if there is a charge without delta and unit, or the other way round.
     """
 
     system: ClassVar[str] = "shared training"

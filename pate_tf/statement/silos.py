@@ -99,13 +99,13 @@ class SiloSpending:
     """What one silo's answers in a run cost it. Public.
 
     Attributes:
-      name: of the silo.
-      charged: what its answers were charged as, and how many of each.
-      num_refused: queries that it refused by policy.
-      epsilon: of all its answers in this run together, at `delta`.
-      delta: that epsilon holds at; 129 times the run's where a silo answered by several mechanisms,
-        which the coordinator may have chosen by earlier answers.
-      num_declared: how many queries it declared in public to answer in all.
+        name: of the silo.
+        charged: what its answers were charged as, and how many of each.
+        num_refused: queries that it refused by policy.
+        epsilon: of all its answers in this run together, at `delta`.
+        delta: that epsilon holds at; 129 times the run's where a silo answered by several
+            mechanisms, which the coordinator may have chosen by earlier answers.
+        num_declared: how many queries it declared in public to answer in all.
     """
 
     name: str
@@ -136,16 +136,16 @@ class SilosStatement(PrivacyStatement):
     """What may be published with a student of many holders; see `PrivacyStatement`.
 
     Attributes:
-      run_id: name of the run.
-      query_strategy: how queries were chosen from the public pool.
-      num_queries: queries that were asked.
-      num_answered: queries that got a label.
-      delta: the run's.
-      silos: what each silo was charged.
-      unit: what is protected: "silo" with votes; "record" or "owner" with feature sums.
+        run_id: name of the run.
+        query_strategy: how queries were chosen from the public pool.
+        num_queries: queries that were asked.
+        num_answered: queries that got a label.
+        delta: the run's.
+        silos: what each silo was charged.
+        unit: what is protected: "silo" with votes; "record" or "owner" with feature sums.
 
     Raises:
-      ValueError: if there is no silo.
+        ValueError: if there is no silo.
     """
 
     system: ClassVar[str] = "silos"
@@ -364,10 +364,10 @@ class SilosStatement(PrivacyStatement):
         """Checks that each silo answered what the coordinator's journal of the run has.
 
         Args:
-          charges: what the answers of each silo were charged as, and how many, by its name.
+            charges: what the answers of each silo were charged as, and how many, by its name.
 
         Raises:
-          ValueError: if a silo is missing, or answered otherwise.
+            ValueError: if a silo is missing, or answered otherwise.
         """
         stated = {one.name: dict(one.charges) for one in self.silos}
         for name in {**stated, **charges}:

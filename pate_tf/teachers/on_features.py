@@ -28,10 +28,10 @@ def features_of_shares(
     SENSITIVE. Few shares are in memory at a time.
 
     Args:
-      examples: the private records of all teachers.
-      partition: who gets which record.
-      teachers: whose features are wanted; they come in ascending order.
-      encoder: what features are.
+        examples: the private records of all teachers.
+        partition: who gets which record.
+        teachers: whose features are wanted; they come in ascending order.
+        encoder: what features are.
     """
     shares = partition.all_records()
     wanted = sorted(set(teachers))

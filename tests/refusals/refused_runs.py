@@ -37,12 +37,12 @@ class Case:
     """A command, and what must be told of it.
 
     Attributes:
-      script: which.
-      flags: of it. It is run in a folder of its own.
-      told: what the message must hold.
-      prepare: fills the folder first, called with it; a function of a module.
-      code: the exit code; None for any but 0.
-      environment: besides.
+        script: which.
+        flags: of it. It is run in a folder of its own.
+        told: what the message must hold.
+        prepare: fills the folder first, called with it; a function of a module.
+        code: the exit code; None for any but 0.
+        environment: besides.
     """
 
     script: str
@@ -65,9 +65,9 @@ def problems(
     """Runs cases, and returns a line for each that was not refused as it must be.
 
     Args:
-      cases: that must be refused.
-      folder: an empty one.
-      trained: a run of teachers; each case finds a copy as `run` in its folder.
+        cases: that must be refused.
+        folder: an empty one.
+        trained: a run of teachers; each case finds a copy as `run` in its folder.
     """
     found = folder / "problems"
     process = _CONTEXT.Process(target=_run_all, args=(tuple(cases), folder, trained, found))

@@ -90,12 +90,12 @@ def run_together(folder: pathlib.Path, names, *, dies=None) -> dict[str, list[En
     """Runs a server and participants to their end; starts anew those that were killed.
 
     Args:
-      folder: with roster and certificates; all folders lie in it.
-      names: of the participants.
-      dies: for "server" and names, what is set up in each of their lives, one after another.
+        folder: with roster and certificates; all folders lie in it.
+        names: of the participants.
+        dies: for "server" and names, what is set up in each of their lives, one after another.
 
     Returns:
-      How each life of each ended.
+        How each life of each ended.
     """
     dies = {name: list(setups) for name, setups in (dies or {}).items()}
     port = free_port()

@@ -30,11 +30,11 @@ class Exported:
     """A student in memory and on disk.
 
     Attributes:
-      model: the Keras model.
-      dataset: what it is for.
-      folder: the exported version.
-      inputs: raw inputs `[num_inputs, *input_shape]`, none of them between two classes.
-      labels: what the Keras model says of them, int64 `[num_inputs]`.
+        model: the Keras model.
+        dataset: what it is for.
+        folder: the exported version.
+        inputs: raw inputs `[num_inputs, *input_shape]`, none of them between two classes.
+        labels: what the Keras model says of them, int64 `[num_inputs]`.
     """
 
     model: keras.Model

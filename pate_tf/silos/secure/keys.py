@@ -21,9 +21,9 @@ class PartyIdentity:
     """What is public of a party; silos and parties get it from each other, not from a coordinator.
 
     Attributes:
-      name: of the party, as in its certificate.
-      sealing_key: X25519 public key, 32 bytes.
-      signing_key: Ed25519 public key, 32 bytes.
+        name: of the party, as in its certificate.
+        sealing_key: X25519 public key, 32 bytes.
+        signing_key: Ed25519 public key, 32 bytes.
 
     Raises ValueError if the name is none or a key has not 32 bytes.
     """
@@ -69,12 +69,12 @@ class PartyKeys:
     """A party's private keys. They are in no repr and leave in no message.
 
     Args:
-      name: of the party.
-      private: X25519 and Ed25519 private keys, 32 secret random bytes each.
+        name: of the party.
+        private: X25519 and Ed25519 private keys, 32 secret random bytes each.
 
     Attributes:
-      identity: what is public of them.
-      sealing: private key that opens what is sealed to this party.
+        identity: what is public of them.
+        sealing: private key that opens what is sealed to this party.
     """
 
     def __init__(self, name: str, private: bytes) -> None:
@@ -158,9 +158,9 @@ def read_list(path: pathlib.Path) -> tuple[tuple[PartyIdentity, ...], tuple[Part
     """Returns the parties of a list, party 1 first, and the silos, of which there may be none.
 
     Raises:
-      ValueError: if the file holds no parties, or one name twice; one line that says what was
-        expected.
-      OSError: if it can't be read.
+        ValueError: if the file holds no parties, or one name twice; one line that says what was
+            expected.
+        OSError: if it can't be read.
     """
     fields = Fields.read(path)
     found: dict[str, list[PartyIdentity]] = {"party": [], "silo": []}

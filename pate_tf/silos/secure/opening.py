@@ -36,10 +36,10 @@ class PartyMissingError(ConnectionError):
     """A party could not be reached. The batch goes on from there once it is back.
 
     Attributes:
-      party: number of the party.
-      step: what it was asked.
-      can_do_without: whether the other parties are enough to ask the queries again as another
-        batch, which silos are charged for again.
+        party: number of the party.
+        step: what it was asked.
+        can_do_without: whether the other parties are enough to ask the queries again as another
+            batch, which silos are charged for again.
     """
 
     def __init__(self, party: int, step: Step, terms: BatchTerms) -> None:
@@ -62,10 +62,10 @@ class OpenedHistogram:
     """What opens of a batch, and nothing else does. Publishable.
 
     Attributes:
-      noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
-        sums `[1, size]`, in units of 1 / LATTICE.
-      silos: those whose votes or sums are in it, in order.
-      left_out: the others, with what is known of why; their budgets stay spent.
+        noisy_counts: int64 `[num_queries, num_classes]`, in units of 1 / LATTICE votes; of feature
+            sums `[1, size]`, in units of 1 / LATTICE.
+        silos: those whose votes or sums are in it, in order.
+        left_out: the others, with what is known of why; their budgets stay spent.
     """
 
     noisy_counts: IntArray
@@ -83,15 +83,15 @@ def open_histogram(
     The last step needs `2 * threshold + 1` parties; the others need all.
 
     Args:
-      terms: of the batch.
-      sealed: by silo, its sealed shares, party 1 first. Keep them until the histogram is there.
-      parties: how to ask each party, by its number.
+        terms: of the batch.
+        sealed: by silo, its sealed shares, party 1 first. Keep them until the histogram is there.
+        parties: how to ask each party, by its number.
 
     Raises:
-      PartyMissingError: if a party can't be reached; nothing has opened.
-      ProtocolError: if a party says what it can't say.
-      TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
-      ValueError: as a party refuses.
+        PartyMissingError: if a party can't be reached; nothing has opened.
+        ProtocolError: if a party says what it can't say.
+        TooFewSilosError: if too few silos' shares fit; nothing will ever open of these terms.
+        ValueError: as a party refuses.
     """
     for silo, shares in sealed.items():
         if len(shares) != len(terms.parties):
@@ -155,9 +155,9 @@ class PartySealer:
     All are known from the silo's own files, never from a coordinator.
 
     Args:
-      parties: of secure aggregation.
-      silos: that may add feature sums; none for votes.
-      keys: of this silo, which is one of them; None for votes.
+        parties: of secure aggregation.
+        silos: that may add feature sums; none for votes.
+        keys: of this silo, which is one of them; None for votes.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class PartySums:
     """Has the parties add up sealed shares, wherever they run.
 
     Args:
-      parties: in the order of their numbers, as silos know them.
-      party_clients: how to ask each party, in the same order.
-      silos: that may add feature sums, as parties and silos know them; none for votes.
-      on_opened: called with every histogram and the silos that were left out.
+        parties: in the order of their numbers, as silos know them.
+        party_clients: how to ask each party, in the same order.
+        silos: that may add feature sums, as parties and silos know them; none for votes.
+        on_opened: called with every histogram and the silos that were left out.
     """
 
     def __init__(

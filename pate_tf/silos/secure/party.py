@@ -65,8 +65,8 @@ class PartyJournal(Store):
     copy, or lost, is refused, as a `Store` with the party's key as its subject.
 
     Args:
-      folder: where it lies, mode 0700.
-      identity: of the party.
+        folder: where it lies, mode 0700.
+        identity: of the party.
 
     Raises LedgerError if it is damaged, of another party, or not the newest.
     """
@@ -94,8 +94,8 @@ class PartyJournal(Store):
         """Returns the message that a task got before; None if the step is new.
 
         Raises:
-          AnsweredOtherwiseError: if the step was asked with other values, or out of order.
-          LedgerError: if the message is not as it was written.
+            AnsweredOtherwiseError: if the step was asked with other values, or out of order.
+            LedgerError: if the message is not as it was written.
         """
         done = self._done(task.terms)
         if task.step not in done:
@@ -115,7 +115,7 @@ class PartyJournal(Store):
         """Returns what was said before a new task, its own messages included.
 
         Raises:
-          ProtocolError: if messages are missing or forged, or the party's own is not among them.
+            ProtocolError: if messages are missing or forged, or the party's own is not among them.
         """
         number, transcript, done = 0, Transcript(task.terms), self._done(task.terms)
         if self._latest is not None and self._latest[0] == task.terms.digest.hex():
@@ -135,9 +135,9 @@ class PartyJournal(Store):
         """Makes a message durable before it is sent; call it inside `exclusive`.
 
         Args:
-          task: new one that it answers.
-          message: this party's.
-          transcript: of the task.
+            task: new one that it answers.
+            message: this party's.
+            transcript: of the task.
         """
         parts = [str(message.party).encode()]
         for each in (message, *task.messages):
@@ -209,9 +209,9 @@ class Party:
     """A party with its keys and its journal. Safe to call from several threads and processes.
 
     Args:
-      keys: its own.
-      folder: of its journal.
-      noise: what its noise is drawn from; None for the operating system's entropy.
+        keys: its own.
+        folder: of its journal.
+        noise: what its noise is drawn from; None for the operating system's entropy.
 
     Raises LedgerError if the journal can't be used, see `PartyJournal`.
     """
@@ -232,10 +232,10 @@ class Party:
         """Returns the message on a step; the same task always gets the same message.
 
         Raises:
-          ProtocolError: if another party's message is missing, forged or contradicts others.
-          AnsweredOtherwiseError: if the step was asked with other values before.
-          ValueError: if this party is not in the terms.
-          LedgerError: if the journal can't be used.
+            ProtocolError: if another party's message is missing, forged or contradicts others.
+            AnsweredOtherwiseError: if the step was asked with other values before.
+            ValueError: if this party is not in the terms.
+            LedgerError: if the journal can't be used.
         """
         terms, step = task.terms, task.step
         if self.identity not in terms.parties:

@@ -26,12 +26,12 @@ class Step(enum.Enum):
     """The steps of a batch, in their order; each takes all parties' messages of the one before.
 
     Attributes:
-      COMMIT: shares were received; noise and a seed are drawn, noise is shared among the parties.
-      REVEAL: the seed, once every party is committed.
-      MASK: shares of masked sums of each silo's votes under the challenge.
-      CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
-      AGREE: which silos pass.
-      RELEASE: the party's share of the noisy sum.
+        COMMIT: shares were received; noise and a seed are drawn, noise is shared among the parties.
+        REVEAL: the seed, once every party is committed.
+        MASK: shares of masked sums of each silo's votes under the challenge.
+        CHECK: shares of what is 0 for each silo whose votes are votes, given the masked sums.
+        AGREE: which silos pass.
+        RELEASE: the party's share of the noisy sum.
     """
 
     COMMIT = "commit"
@@ -58,11 +58,11 @@ class PartyMessage:
     """One party's message on one step. Public: all of them together tell the noisy sum.
 
     Attributes:
-      terms_digest: of the batch, 32 bytes.
-      step: which step.
-      party: number of the party, from 1.
-      content: its form depends on the step.
-      signature: of all of the above, 64 bytes.
+        terms_digest: of the batch, 32 bytes.
+        step: which step.
+        party: number of the party, from 1.
+        content: its form depends on the step.
+        signature: of all of the above, 64 bytes.
     """
 
     terms_digest: bytes
@@ -82,10 +82,10 @@ class PartyTask:
     """What a party is asked.
 
     Attributes:
-      step: which step.
-      terms: of the batch; a party checks that it is in them.
-      sealed: only to `COMMIT`: by silo, what it sealed to this party.
-      messages: of all parties on the step before, by their numbers; none to `COMMIT`.
+        step: which step.
+        terms: of the batch; a party checks that it is in them.
+        sealed: only to `COMMIT`: by silo, what it sealed to this party.
+        messages: of all parties on the step before, by their numbers; none to `COMMIT`.
     """
 
     step: Step
@@ -193,10 +193,10 @@ class Challenge:
     """The random weights of a batch's checks, public once every party is committed.
 
     Attributes:
-      rho: of votes, `[num_queries, num_classes]`.
-      tau: of squares, `[num_queries]`.
-      chi: of numbers of votes, `[num_queries]`.
-      are_votes: whether votes are checked; else `check_value` is 0.
+        rho: of votes, `[num_queries, num_classes]`.
+        tau: of squares, `[num_queries]`.
+        chi: of numbers of votes, `[num_queries]`.
+        are_votes: whether votes are checked; else `check_value` is 0.
     """
 
     rho: Elements
@@ -274,11 +274,11 @@ class Commitment:
     """What a party commits to.
 
     Attributes:
-      dealings: of each silo whose share it could open, by name and in order, the digest of the
-        silo's shares for all parties, 32 bytes.
-      received: digest of its task with all shares that it got, 32 bytes.
-      seed: digest of its seed, 32 bytes.
-      noise: its noise in shares, each sealed to a party; empty for itself.
+        dealings: of each silo whose share it could open, by name and in order, the digest of the
+            silo's shares for all parties, 32 bytes.
+        received: digest of its task with all shares that it got, 32 bytes.
+        seed: digest of its seed, 32 bytes.
+        noise: its noise in shares, each sealed to a party; empty for itself.
     """
 
     dealings: Mapping[str, bytes]
@@ -345,15 +345,16 @@ class Transcript:
     """All parties' messages on the steps of a batch so far, and what follows from them. Public.
 
     Attributes:
-      terms: of the batch.
-      seen: `round_digest` of the last step's messages; every message on the next step begins with
-        it, so that parties that saw different messages never go on together.
-      committed: after `COMMIT`, what each party committed to.
-      silos: after `COMMIT`, the silos of which every party holds a share of the same dealing.
-      challenge: after `REVEAL`.
-      masked: after `MASK`, of each silo y `[num_queries]`, None where shares don't fit each other.
-      passing: after `CHECK`, the silos whose votes are votes.
-      total: after `RELEASE`, the noisy sum, of the terms' shape.
+        terms: of the batch.
+        seen: `round_digest` of the last step's messages; every message on the next step begins with
+            it, so that parties that saw different messages never go on together.
+        committed: after `COMMIT`, what each party committed to.
+        silos: after `COMMIT`, the silos of which every party holds a share of the same dealing.
+        challenge: after `REVEAL`.
+        masked: after `MASK`, of each silo y `[num_queries]`, None where shares don't fit each
+            other.
+        passing: after `CHECK`, the silos whose votes are votes.
+        total: after `RELEASE`, the noisy sum, of the terms' shape.
     """
 
     committed: list[Commitment]

@@ -85,8 +85,8 @@ def uniform(shape: tuple[int, ...], words: Words) -> Elements:
     """Returns exactly uniform elements.
 
     Args:
-      shape: of the result.
-      words: source of uniform 64-bit words, for secrets the operating system's entropy.
+        shape: of the result.
+        words: source of uniform 64-bit words, for secrets the operating system's entropy.
     """
     size = int(np.prod(shape))
     drawn = words(size) >> np.uint64(3)
@@ -130,10 +130,10 @@ def share(secrets: Elements, *, num_parties: int, degree: int, words: Words) -> 
     """Returns a share of each secret for each party, `[num_parties, *secrets.shape]`.
 
     Args:
-      secrets: elements of the field, any shape.
-      num_parties: how many parties there are; party i has row i - 1.
-      degree: of the polynomials; so many parties together learn nothing.
-      words: the entropy of the polynomials.
+        secrets: elements of the field, any shape.
+        num_parties: how many parties there are; party i has row i - 1.
+        degree: of the polynomials; so many parties together learn nothing.
+        words: the entropy of the polynomials.
 
     Raises ValueError unless 1 <= degree < num_parties.
     """
@@ -153,8 +153,8 @@ def weights(parties: Sequence[int], at: int) -> list[np.uint64]:
     """Returns Lagrange's weights: the value at a point is the weighted sum of shares.
 
     Args:
-      parties: numbers of the parties whose shares there are, all different.
-      at: the point, 0 for the secret.
+        parties: numbers of the parties whose shares there are, all different.
+        at: the point, 0 for the secret.
     """
     found = []
     for party in parties:
@@ -171,13 +171,13 @@ def reconstruct(shares: Mapping[int, Elements], *, degree: int) -> Elements:
     """Returns the secrets of shares, same shape as each of them.
 
     Args:
-      shares: by number of the party, at least degree + 1 of them. All beyond so many are compared
-        with the others.
-      degree: of the polynomials.
+        shares: by number of the party, at least degree + 1 of them. All beyond so many are compared
+            with the others.
+        degree: of the polynomials.
 
     Raises:
-      InconsistentSharesError: if they lie on no polynomial of that degree.
-      ValueError: if there are too few.
+        InconsistentSharesError: if they lie on no polynomial of that degree.
+        ValueError: if there are too few.
     """
     parties = sorted(shares)
     if len(parties) <= degree:

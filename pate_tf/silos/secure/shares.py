@@ -46,11 +46,11 @@ def seal(secret: bytes, terms: BatchTerms, *, sender: str, kind: str, party: int
     """Returns bytes that only a party can read, `OVERHEAD` longer.
 
     Args:
-      secret: what is sealed.
-      terms: of the batch.
-      sender: name of the silo or party that it comes from.
-      kind: "votes" or "noise".
-      party: number of the party that it is for.
+        secret: what is sealed.
+        terms: of the batch.
+        sender: name of the silo or party that it comes from.
+        kind: "votes" or "noise".
+        party: number of the party that it is for.
     """
     key = X25519PublicKey.from_public_bytes(terms.parties[party - 1].sealing_key)
     return _SUITE.encrypt(secret, key, _info(terms, sender, kind, terms.parties[party - 1]))
@@ -80,10 +80,10 @@ def seal_votes(
     """Returns a silo's votes in shares, one for each party, each sealed to it.
 
     Args:
-      labels: one vote for each query, int64 `[num_queries]`. Sensitive.
-      terms: of the batch.
-      silo: name of the silo.
-      noise: entropy; None for the operating system's.
+        labels: one vote for each query, int64 `[num_queries]`. Sensitive.
+        terms: of the batch.
+        silo: name of the silo.
+        noise: entropy; None for the operating system's.
 
     Raises ValueError unless there is a class for every query.
     """
@@ -103,12 +103,12 @@ def seal_sums(
     """Returns a silo's feature sums with its noise in shares, each sealed to its party.
 
     Args:
-      sums: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE. Sensitive. Numbers
-        beyond `terms.largest_sum` are cut off, so that a total can't wrap around; that takes sums
-        no further apart.
-      terms: of the batch.
-      keys: of the silo, which the terms name.
-      noise: entropy; None for the operating system's.
+        sums: int64 `[num_features + 1, num_classes]`, in steps of 1 / LATTICE. Sensitive. Numbers
+            beyond `terms.largest_sum` are cut off, so that a total can't wrap around; that takes
+            sums no further apart.
+        terms: of the batch.
+        keys: of the silo, which the terms name.
+        noise: entropy; None for the operating system's.
 
     Raises ValueError if sums or keys are not those of the terms.
     """
@@ -128,10 +128,10 @@ def vote_shares(one_hot: Elements, terms: BatchTerms, noise: NoiseSource) -> Ele
     """Returns each party's shares of what a silo shares, `[num_parties, share_size(terms)]`.
 
     Args:
-      one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`; or a
-        table of sums, `[1, size]`.
-      terms: of the batch.
-      noise: entropy.
+        one_hot: 1 for the class that has the vote and else 0, `[num_queries, num_classes]`; or a
+            table of sums, `[1, size]`.
+        terms: of the batch.
+        noise: entropy.
     """
     a = shamir.uniform((terms.num_queries,), noise.words)
     return shamir.share(
@@ -170,8 +170,8 @@ def open_share(
     The digest, 32 bytes, says nothing of the shares, which are sensitive.
 
     Raises:
-      ValueError: if it was sealed for anything else, the share is not the one that its digests
-        name, or a silo that must sign did not.
+        ValueError: if it was sealed for anything else, the share is not the one that its digests
+            name, or a silo that must sign did not.
     """
     whole = unseal(sealed, terms, sender=silo, kind="votes", keys=keys)
     signed = BLIND_BYTES + DIGEST_BYTES * len(terms.parties)

@@ -43,15 +43,15 @@ class BatchTerms:
     """The public terms of one batch of shared votes or feature sums.
 
     Attributes:
-      run_id: name of the run.
-      batch_id: name of the batch; a batch opens once, so another opening needs another name.
-      queries_digest: SHA-256 over the digests of the queries, 32 bytes.
-      num_queries: number of queries, at least 1; 1 of feature sums.
-      num_classes: number of classes, at least 2; of feature sums how many numbers a table has.
-      mechanism: noise, number of parties and threshold; what is charged for it.
-      parties: the parties in the order of their numbers, which count from 1.
-      silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
-        be made up, as parties add the noise.
+        run_id: name of the run.
+        batch_id: name of the batch; a batch opens once, so another opening needs another name.
+        queries_digest: SHA-256 over the digests of the queries, 32 bytes.
+        num_queries: number of queries, at least 1; 1 of feature sums.
+        num_classes: number of classes, at least 2; of feature sums how many numbers a table has.
+        mechanism: noise, number of parties and threshold; what is charged for it.
+        parties: the parties in the order of their numbers, which count from 1.
+        silos: of feature sums the silos, which sign what they share; none of votes, of whom any may
+            be made up, as parties add the noise.
 
     Raises ValueError if values don't fit each other, or a sum could wrap around in the field.
     """
@@ -109,9 +109,9 @@ class BatchTerms:
         """Returns the terms of a batch that a coordinator asks.
 
         Args:
-          batch: with a mechanism of `SHARED`.
-          parties: as the caller knows them; never from the coordinator.
-          silos: that may add feature sums, as the caller knows them.
+            batch: with a mechanism of `SHARED`.
+            parties: as the caller knows them; never from the coordinator.
+            silos: that may add feature sums, as the caller knows them.
 
         Raises ValueError if the batch is not to be shared, or names another number of parties.
         """
