@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 from collections.abc import Iterator
 
 from script_processes import REPOSITORY, modules_after
@@ -176,6 +177,16 @@ def test_the_public_side_reaches_nothing_sensitive_by_name_or_path():
                 assert not names & forbidden, module
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     assert not node.value.startswith("sensitive"), module
+
+
+def test_sections_of_docstrings_are_indented_alike():
+    section = re.compile(r"^( *)(?:Args|Attributes|Raises|Returns|Yields):\n( +)", re.MULTILINE)
+    found = {
+        name: {len(inner) - len(outer) for outer, inner in section.findall(path.read_text())}
+        for name, path in MODULES.items()
+    }
+    assert {name: widths for name, widths in found.items() if widths - {4}} == {}
+    assert sum(map(bool, found.values())) > 100
 
 
 def test_no_assert_and_no_pickle():
