@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.local import SecureFeatureSums
-from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import validation
 from pate_tf.core.record_set import RecordSet
@@ -283,6 +282,8 @@ def simulated_total(
     Raises:
         ValueError: if lengths or the unit don't fit.
     """
+    from pate_tf.aggregation.feature_sums import sums_by_class  # imports scipy; a silo doesn't
+
     validation.one_of(("record", "owner"), unit=unit)
     if not len(vectors) == len(labels) == len(silos):
         raise ValueError("silos: expected a vector, a label and a silo of each record")
