@@ -14,6 +14,7 @@ import scipy.special
 from pate_tf.accounting.charge import Cost, lacking
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import Mechanism, ReleasesFeatureSums
+from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
 from pate_tf.aggregation.labeller import QUERY_DIGEST_BYTES, check_owners, cost_of_labels
 from pate_tf.aggregation.noise import NoiseSource, check_scales
 from pate_tf.core.sensitive import FeatureSums
@@ -138,9 +139,11 @@ def weights_of_rounds(
             num_classes]`.
         moments: means of the products of two numbers of a pool's vector, `[width, width]`.
         num_records: private records.
-        noise: standard deviation, in what a record adds at most.
+        noise: standard deviation in each round, in what a record adds at most.
     """
-    total = values.sum(axis=0) / LATTICE
+    norms = np.array([1.0] + [RESIDUAL_NORM] * (len(values) - 1))
+    total = np.tensordot(norms, values, axes=1) / LATTICE
+    noise *= float(np.sqrt(np.square(norms).mean()))
     mean = moments[:, -1] / np.sqrt(moments[-1, -1])  # the last number is a constant
     total -= num_records / total.shape[1] * mean[:, None]  # at weights 0 all classes are equal
     curvature = num_records / 4.0 * moments + RIDGE * noise * np.eye(len(moments))
@@ -155,7 +158,8 @@ def residual_sums(
     """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
 
     A record adds the outer product of its vector and its class's one-hot vector less the model's
-    probabilities, clipped to an L2 norm of 1 and verified as in `sums_by_class`.
+    probabilities, clipped to an L2 norm of `RESIDUAL_NORM`, divided by it, and verified as in
+    `sums_by_class`.
 
     Args:
         vectors: of `vector_steps`, `[num_records, width]`.
@@ -171,6 +175,7 @@ def residual_sums(
         some = vectors[start : start + ROWS] / VECTOR_STEPS
         missed = np.eye(num_classes)[labels[start : start + ROWS]]
         missed -= scipy.special.softmax(some @ weights, axis=1)
+        missed /= RESIDUAL_NORM
         norms = np.linalg.norm(some, axis=1) * np.linalg.norm(missed, axis=1)
         missed /= np.maximum(norms, 1.0)[:, None]
         products = (missed.T[:, :, None] * some).reshape(-1, some.shape[1])
@@ -234,7 +239,8 @@ class ReleasedSums:
 def sums_digests(mechanism: ReleasesFeatureSums) -> list[bytes]:
     """Returns what identifies the table of each round in the ledger of its ensemble."""
     what: list[object] = [mechanism.to_dict(), "sums of all records by class"]
-    rounds = [what, *([*what, number] for number in range(1, mechanism.num_rounds))]
+    later = range(1, mechanism.num_rounds)
+    rounds = [what, *([*what, number, RESIDUAL_NORM] for number in later)]
     return [
         hashlib.blake2b(canonical_json(one).encode(), digest_size=QUERY_DIGEST_BYTES).digest()
         for one in rounds

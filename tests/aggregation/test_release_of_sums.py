@@ -23,6 +23,7 @@ from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     GaussianResidualSums,
 )
+from pate_tf.accounting.mechanisms.feature_sums import RESIDUAL_NORM
 from pate_tf.aggregation.feature_sums import (
     release_sums,
     residual_sums,
@@ -133,7 +134,7 @@ def slow_residuals(vectors, labels, weights):
     for vector, label in zip(vectors, labels, strict=True):
         odds = np.exp(vector @ weights)
         part = np.outer(vector, np.eye(weights.shape[1])[label] - odds / odds.sum())
-        total += part / max(1.0, np.linalg.norm(part))
+        total += part / max(RESIDUAL_NORM, np.linalg.norm(part))
     return total
 
 
@@ -177,6 +178,13 @@ def test_rounds_go_towards_the_model_that_misses_nothing():
         tables.append(residual_sums(steps, labels, weights))
         left.append(norm(tables[-1]))
     assert right[-1] > right[0] and left == sorted(left, reverse=True)
+    # Parts of later rounds weigh in by the length to which they were clipped, noise likewise.
+    found = weights_of_rounds(np.array(tables[:2]), moments, len(labels), 40.0)
+    total = (tables[0] + RESIDUAL_NORM * tables[1]) / LATTICE
+    total -= len(labels) / NUM_CLASSES * moments[:, [-1]] / np.sqrt(moments[-1, -1])
+    ridge = 3.0 * 40.0 * np.sqrt((1.0 + RESIDUAL_NORM**2) / 2.0)
+    curvature = len(labels) / 4.0 * moments + ridge * np.eye(len(moments))
+    np.testing.assert_allclose(found, np.linalg.solve(curvature, total), atol=1e-6)
 
 
 def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):

@@ -58,11 +58,11 @@ def test_labels_of_counts_are_as_accurate_as_simulated_counts(epsilon):
 def test_as_many_rounds_are_compared_as_a_run_takes():
     asked = {"num_records": 60_000, "pool_size": 500, **WHOLE}
     found = compare_methods(PlanSettings(epsilon=8.0, **asked))
-    assert (found.sums.num_rounds, found.method) == (8, "feature_sums")
+    assert (found.sums.num_rounds, found.method) == (16, "feature_sums")
     assert 7.99 < found.sums_epsilon <= 8.0
-    assert f"sigma {found.sums.sigma:.4g}, 8 rounds" in str(found)
-    assert "It does so in 8 rounds, charged together" in " ".join(str(found).split())
-    assert found.to_dict()["feature_sums"]["mechanism"]["num_rounds"] == 8
+    assert f"sigma {found.sums.sigma:.4g}, 16 rounds" in str(found)
+    assert "It does so in 16 rounds, charged together" in " ".join(str(found).split())
+    assert found.to_dict()["feature_sums"]["mechanism"]["num_rounds"] == 16
     # A forecast does not fall because noise is shared out to rounds.
     less = compare_methods(PlanSettings(epsilon=0.25, **asked))
     assert less.sums.num_rounds == 1 and "rounds" not in str(less)
