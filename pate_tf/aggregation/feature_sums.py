@@ -113,8 +113,9 @@ def _verified(
 
 VECTOR_STEPS = 2**14  # of stored vectors, whose norm is at most 1: int16
 WEIGHT_STEPS = 2**20  # logits are exact: whole numbers that float64 adds up in any order
+PART_STEPS = 2**10  # of both factors of a record's part, whose product has steps of 1 / LATTICE
 LARGEST_LOGIT = 2.0**18  # in steps of both, below 2^53
-ROWS = 1_024  # records at a time, whose products with all classes are in memory
+ROWS = 4_096  # records at a time
 
 
 @np.errstate(all="ignore")  # a warning would tell of a record
@@ -158,8 +159,8 @@ def residual_sums(
     """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
 
     A record adds the outer product of its vector and its class's one-hot vector less the model's
-    probabilities, clipped to an L2 norm of `RESIDUAL_NORM`, divided by it, and verified as in
-    `sums_by_class`.
+    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are whole
+    numbers of steps, so that the norm of their product is verified exactly, and sums are exact.
 
     Args:
         vectors: of `vector_steps`, `[num_records, width]`.
@@ -170,19 +171,20 @@ def residual_sums(
         In steps of 1 / LATTICE.
     """
     num_classes = weights.shape[1]
-    total = np.zeros(weights.shape, np.int64)
+    total = np.zeros(weights.shape)
     for start in range(0, len(labels), ROWS):
         some = vectors[start : start + ROWS] / VECTOR_STEPS
         missed = np.eye(num_classes)[labels[start : start + ROWS]]
         missed -= scipy.special.softmax(some @ weights, axis=1)
-        missed /= RESIDUAL_NORM
-        norms = np.linalg.norm(some, axis=1) * np.linalg.norm(missed, axis=1)
-        missed /= np.maximum(norms, 1.0)[:, None]
-        products = (missed.T[:, :, None] * some).reshape(-1, some.shape[1])
-        units = np.tile(np.arange(len(some)), num_classes)
-        classes = np.repeat(np.arange(num_classes), len(some))
-        total += _verified(products, units, classes, num_classes)
-    return total
+        some = np.rint(some * PART_STEPS)
+        lengths = np.linalg.norm(some, axis=1) / PART_STEPS
+        missed /= np.maximum(RESIDUAL_NORM, lengths * np.linalg.norm(missed, axis=1))[:, None]
+        missed = np.trunc(missed * (PART_STEPS * BELOW))
+        # Whole numbers that float64 holds, as are their sums; NaN compares as false.
+        squares = np.square(some).sum(axis=1) * np.square(missed).sum(axis=1)
+        missed[~(squares <= LATTICE**2)] = 0.0
+        total += some.T @ missed
+    return total.astype(np.int64)
 
 
 def counts_by_cluster(

@@ -162,7 +162,7 @@ def test_one_record_replaced_moves_residual_sums_by_two_at_most(size):
     expected = slow_residuals(
         np.vstack([universe[0], others[0]]) / 2**14, np.append(1, others[1]), weights
     )
-    np.testing.assert_allclose(sums(0, 1) / LATTICE, expected, atol=1e-5)
+    np.testing.assert_allclose(sums(0, 1) / LATTICE, expected, atol=3 * 2.0**-9)  # steps of 2^-10
 
 
 def test_rounds_go_towards_the_model_that_misses_nothing():
