@@ -159,8 +159,9 @@ def residual_sums(
     """Returns the sum of what a linear model misses of records, `[width, num_classes]`. SENSITIVE.
 
     A record adds the outer product of its vector and its class's one-hot vector less the model's
-    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are whole
-    numbers of steps, so that the norm of their product is verified exactly, and sums are exact.
+    probabilities, clipped to an L2 norm of `RESIDUAL_NORM` and divided by it. Both factors are
+    whole numbers of steps, so that the norm of their product is verified exactly, and sums are
+    exact.
 
     Args:
         vectors: of `vector_steps`, `[num_records, width]`.
