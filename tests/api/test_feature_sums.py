@@ -88,7 +88,7 @@ def test_what_is_released_is_what_a_comparison_of_methods_names(tmp_path, augmen
         assert named == released
         kinds.add(type(named))
     assert len(kinds) == (3 if augmentation == "none" else 4)
-    assert named.num_rounds == 8
+    assert named.num_rounds == 16
 
 
 def files_of(folder) -> set[str]:

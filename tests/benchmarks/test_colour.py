@@ -81,13 +81,13 @@ def test_students_are_compared_on_private_records_and_held_out(capsys, monkeypat
     monkeypatch.setattr(patches, "COLOUR", dataclasses.replace(patches.COLOUR, filters=32))
     monkeypatch.setattr(feature_sums, "default_of_teachers", lambda dataset: "patches")
     monkeypatch.setattr(contrastive, "STUDENT_STEPS", 2)
-    monkeypatch.setattr(colour, "NOISE", {1e4: None})
+    monkeypatch.setattr(colour, "ASKED", ((1e4, 4),))
     student, steps = pate_tf.Student, {"consistency": 2, "linear_head": None}
     monkeypatch.setattr(pate_tf, "Student", lambda name: student(name, steps=steps[name]))
     flags = types.SimpleNamespace(data_dir=None, private=150, public=80)
     colour.compare_students(colour.digits, flags, tmp_path)
-    name, epsilon, labels, auto, *right = capsys.readouterr().out.strip("| \n").split(" | ")
-    assert (name, epsilon, auto) == ("digits", "10000", "linear_head")
+    name, epsilon, rounds, labels, auto, *right = capsys.readouterr().out.strip("| \n").split(" | ")
+    assert (name, epsilon, rounds, auto) == ("digits", "10000", "4", "linear_head")
     shares = [float(one.strip("%")) for one in (labels.split(": ")[1], *right)]
     assert len(shares) == 5 and shares[1] > 90  # of the head on private records
 
