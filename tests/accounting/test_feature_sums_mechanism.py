@@ -86,7 +86,7 @@ def test_rounds_are_planned_where_noise_is_faint_for_the_records():
         )
         for epsilon in (0.1, 1.0, 3.0, 8.0)
     }
-    assert [one.num_rounds for one in planned.values()] == [1, 1, 8, 8]
+    assert [one.num_rounds for one in planned.values()] == [1, 16, 16, 16]
     for epsilon, one in planned.items():
         assert 0.99 * epsilon < smallest_epsilon({one: 1}, DELTA)[0] <= epsilon
     with pytest.raises(ValueError, match="num_rounds: expected rounds whose noise leaves labels"):

@@ -64,7 +64,7 @@ def test_as_many_rounds_are_compared_as_a_run_takes():
     assert "It does so in 16 rounds, charged together" in " ".join(str(found).split())
     assert found.to_dict()["feature_sums"]["mechanism"]["num_rounds"] == 16
     # A forecast does not fall because noise is shared out to rounds.
-    less = compare_methods(PlanSettings(epsilon=0.25, **asked))
+    less = compare_methods(PlanSettings(epsilon=0.1, **asked))
     assert less.sums.num_rounds == 1 and "rounds" not in str(less)
     assert found.forecast("feature_sums", 1_000).low > less.forecast("feature_sums", 1_000).low
     table = compare_methods(PlanSettings(epsilon=8.0, has_augmentation=False, **asked))
