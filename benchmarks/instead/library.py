@@ -5,6 +5,7 @@ measured by running this again (`--again=library`).
 """
 
 import contextlib
+import dataclasses
 import pathlib
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from pate_tf.api import teacher_training as train_teachers
 from pate_tf.api.feature_sums import SumsSource
 from pate_tf.api.run_folder import TeacherRun, TeacherSource
 from pate_tf.api.settings import Budget, LabelSettings
+from pate_tf.students.config import AUTO
 from pate_tf.teachers.settings import TeacherSettings
 
 WEAK, STRONG = "ridge", None  # the model's name; None is the data set's default
@@ -85,7 +87,7 @@ def run(
                 sources=train_student.Sources(
                     data=problem.source, labels_from=sums if by_sums else teachers
                 ),
-                settings=problem.student_settings(repetition),
+                settings=dataclasses.replace(problem.student_settings(repetition), student=AUTO),
                 labels=LabelSettings(
                     method="feature_sums" if by_sums else "pate",
                     epsilon=epsilon,
