@@ -93,6 +93,20 @@ def test_clusters_that_leave_much_of_the_pool_unclear_are_no_classes(problem, mo
     assert (found.labels == truth).mean() > 0.95
 
 
+@pytest.mark.parametrize(("less_likely", "taken"), [(10, (1, 1)), (35, (0, 1)), (60, (0, 0))])
+def test_after_several_rounds_clusters_may_fit_the_first_ones_sums_less(
+    problem, monkeypatch, less_likely, taken
+):
+    """Of one round, and of several: the model of these fits noise of the first, too."""
+    truth, _, _, (vectors, sums) = problem(lambda group, _: group)
+    weights = 9.0 * np.linalg.lstsq(vectors, np.eye(10)[truth], rcond=None)[0]
+    misfits = iter([less_likely, 0.0] * 2)  # of cluster labels, then of the others
+    monkeypatch.setattr(propagation.NoisySums, "misfit", lambda *_: next(misfits))
+    for is_taken, model in zip(taken, (None, weights), strict=True):
+        found = propagation.infer_from_sums(POOL, of(vectors, sums, NOISE), 0, weights=model)
+        assert (found.certainty is None) == bool(is_taken)
+
+
 def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_noise(problem):
     """Seven of ten records of a group are of one class, which is certain; and three of the next."""
     random = np.random.default_rng(1)
