@@ -12,7 +12,8 @@ joined by `+`. Noise is what `NOISE` says of 45,000 records, and as much smaller
 the ridge is the best of six on the pool's labels. Nothing is private here: it compares features.
 
 With `--students` it prints what `--method=feature_sums` gives instead: how many of the labels that
-students x
+students learn from are right, and how often each student is, on some of the private records, by
+which to choose, and on the samples held out.
 """
 
 import argparse
