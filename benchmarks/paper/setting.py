@@ -28,6 +28,7 @@ class Setting:
         table_queries: queries of the forest students.
         compared_students: students compared at equal queries.
         compared_queries: how many.
+        gan_steps: long trainings of a GAN on the first 100 queries.
         repetitions: of that comparison, of figure 5's and appendix B.2's, and of the frontier's
             points.
         sums_epsilons: of feature sums.
@@ -67,6 +68,7 @@ class Setting:
     table_queries: int
     compared_students: tuple[str, ...]
     compared_queries: tuple[int, ...]
+    gan_steps: tuple[int, ...]
     repetitions: int
     sums_epsilons: tuple[float, ...]
     fashion_epsilons: Mapping[str, tuple[float, ...]]
@@ -111,6 +113,7 @@ FULL = Setting(
     table_queries=500,
     compared_students=("supervised", "gan", "consistency"),
     compared_queries=(100, 500, 1000),
+    gan_steps=(30_000,),
     repetitions=3,
     sums_epsilons=(0.01, 0.1),
     fashion_epsilons={"fashion_mnist": (0.01, 0.1, 1.0, 3.0, 8.0)},
@@ -150,6 +153,7 @@ QUICK = Setting(
     table_queries=100,
     compared_students=("supervised",),
     compared_queries=(60,),
+    gan_steps=(20,),
     repetitions=2,
     sums_epsilons=(0.5, 8.0),
     fashion_epsilons={"digits": (3.0,)},

@@ -38,18 +38,23 @@ class ResidentMemory(keras.callbacks.Callback):
 
 
 def config_of(
-    bench: Bench, student: str, dataset: Dataset, *, repetition: int = 0
+    bench: Bench,
+    student: str,
+    dataset: Dataset,
+    *,
+    repetition: int = 0,
+    steps: int | None = None,
 ) -> StudentConfig:
-    """Returns a student's own defaults, with the steps of the setting where it has steps."""
+    """Returns a student's own defaults, with given steps or, where it has some, the setting's."""
     settings = StudentSettings(
         student=student,
-        max_steps=None if student == "random_forest" else bench.setting.student_steps,
+        max_steps=None if student == "random_forest" else steps or bench.setting.student_steps,
         seed=bench.seed + repetition,
     )
     return complete(settings, dataset)
 
 
-def train(bench: Bench, asking: Asking, student: str) -> Measured:
+def train(bench: Bench, asking: Asking, student: str, *, steps: int | None = None) -> Measured:
     """Trains a student on kept labels, unless that was done before.
 
     Its result: right answers `held_out` and `unqueried`, out of `num_held_out` and
@@ -58,7 +63,7 @@ def train(bench: Bench, asking: Asking, student: str) -> Measured:
     after each epoch.
     """
     public = bench.workshop.public(asking.ensemble.dataset)
-    config = config_of(bench, student, public.dataset, repetition=asking.draw)
+    config = config_of(bench, student, public.dataset, repetition=asking.draw, steps=steps)
     drawn = draw(bench, asking)
 
     def measure(noise: NoiseSource) -> dict[str, Any]:
