@@ -114,7 +114,7 @@ def certainty(labels: Labels) -> float | None:
         or released.num_answered > MOST_QUERIES  # then each propagates by itself
     ):
         return None
-    return float(weights.max(axis=1).mean(dtype=np.float64))
+    return labels.inferred.certainty
 
 
 def warn_of_noise(labels: Labels, reporting: Reporting) -> None:

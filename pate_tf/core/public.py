@@ -190,6 +190,11 @@ class PoolLabels:
         """What a model learns: `weights` where there are some, else `labels`."""
         return np.asarray(self.labels if self.weights is None else self.weights)
 
+    @property
+    def certainty(self) -> float | None:
+        """The mean probability of the likeliest class, by `weights`; None without."""
+        return None if self.weights is None else float(self.weights.max(axis=1).mean(dtype=float))
+
     def check_pool(self, pool: Pool) -> None:
         """Checks that a student can learn from these labels of this pool.
 

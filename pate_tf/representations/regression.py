@@ -43,6 +43,8 @@ class Regression:
         deviations: standard deviations, the same for all classes: `[num_inputs]`.
         evidence: of the noisy counts, the logarithm of their density up to what is the same for all
             features.
+        freedom: effective degrees of freedom. In these, noise raises the logarithm of the density
+            by half as much on average.
         weights: of the features, `[num_features, num_classes]`: means are their products, and a
             number for each class. None of several regressions.
     """
@@ -50,6 +52,7 @@ class Regression:
     means: FloatArray
     deviations: FloatArray
     evidence: float
+    freedom: float
     weights: FloatArray | None = None
 
 
@@ -90,6 +93,7 @@ def regress(
         means=along @ solved,
         deviations=noise * amplitude * np.sqrt(np.maximum(left, least)),
         evidence=evidence(amplitude),
+        freedom=num_classes * float((values / known).sum()),
         weights=own.T @ (vectors @ solved),
     )
 
@@ -107,6 +111,7 @@ def averaged(regressions: Sequence[Regression], weights: FloatArray) -> Regressi
         means=np.asarray(means),
         deviations=np.sqrt(squares),
         evidence=float(scipy.special.logsumexp([one.evidence for one in regressions], b=weights)),
+        freedom=float(np.dot(weights, [one.freedom for one in regressions])),
     )
 
 

@@ -11,7 +11,13 @@ from pate_tf.core.public import Pool
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries import propagation
 from pate_tf.queries.strategies import STRATEGIES, find_strategy
-from pate_tf.representations.regression import NoisySums
+from pate_tf.representations.regression import (
+    NoisySums,
+    averaged,
+    labels_of,
+    neighbourhood_averages,
+    regress_sums,
+)
 from pate_tf.students.training import TrainingDivergedError
 
 NUM_INPUTS, NUM_RECORDS = len(POOL), 20_000
@@ -158,6 +164,47 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
     monkeypatch.setattr(propagation, "student_features", Diverges())
     found = propagation.infer_from_sums(POOL, of(*known, NOISE), 0)
     assert found.learnt is found.first and (found.first.labels == once.labels).all()
+
+
+@pytest.mark.parametrize(
+    ("little", "gain", "goes_on"), [(0.75, 1.5, True), (0.75, 0.0, False), (0.65, 1.5, False)]
+)
+def test_after_little_certainty_clearly_better_features_count_alone_and_the_network_goes_on(
+    problem, monkeypatch, little, gain, goes_on
+):
+    """What is little certainty, .7 being there, and how much better features become each time."""
+    truth, _, _, known = problem(lambda group, _: group)
+    noise = np.random.default_rng(4).normal(size=(NUM_INPUTS, 11))
+
+    def features(strength):
+        return (strength * np.eye(10, 11)[truth] + noise).astype(np.float32)
+
+    first = 0.3  # hardly any group
+    views = ((features(first),),)
+    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *_, **_more: views)
+    monkeypatch.setattr(propagation, "LITTLE_CERTAINTY", little)
+    monkeypatch.setattr(propagation, "LEAST_CLEAR", 1.01)  # no clusters
+    right, seen, networks = [], [], []
+
+    def student_features(pool, labels, seed, *, network=None, progress=None):
+        right.append((labels.labels == truth).mean())
+        networks.append(network)
+        seen.append(features(first + gain * (len(seen) + 1)))
+        return len(seen), seen[-1]
+
+    monkeypatch.setattr(propagation, "student_features", student_features)
+    sums = of(*known, NOISE)
+    found = propagation.infer_from_sums(POOL, sums, 0)
+    last = regress_sums(neighbourhood_averages([[seen[-1]]]), sums)
+    if goes_on:
+        assert networks == [None, *range(1, 1 + propagation.FURTHER_PASSES)]
+        assert right[0] < right[-1] <= (found.learnt.labels == truth).mean()
+    else:
+        assert networks == [None]
+        both = [regress_sums(neighbourhood_averages(views), sums), last]
+        last = averaged(both, propagation.PASS_WEIGHTS)
+    assert found.network == len(networks)
+    np.testing.assert_allclose(found.learnt.weights, labels_of(last).weights)
 
 
 # Nearest neighbours.

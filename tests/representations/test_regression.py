@@ -59,13 +59,15 @@ def test_means_and_deviations_are_those_of_a_gaussian_process(seed, noise):
     np.testing.assert_allclose(found.means, solved.T @ residuals, rtol=1e-5, atol=1e-4)
     left = (best * noise) ** 2 * np.diag(kernel) - (across * solved.T).sum(axis=1)
     np.testing.assert_allclose(found.deviations**2, left, rtol=1e-3, atol=1e-5 * noise**2)
+    smoother = np.linalg.solve(covariance(best), (best * noise) ** 2 * kernel[np.ix_(asked, asked)])
+    assert found.freedom == pytest.approx(residuals.shape[1] * np.trace(smoother), rel=1e-6)
 
 
 def test_a_probability_is_the_share_of_draws_in_which_a_class_leads():
     means = np.array([[10.0, 9.0, 2.0], [0.0, 0.0, 0.0], [5.0, -90.0, 5.5]])
     deviations = np.array([1.0, 3.0, 0.5])
     found = regression.class_probabilities(
-        regression.Regression(means=means, deviations=deviations, evidence=0.0)
+        regression.Regression(means=means, deviations=deviations, evidence=0.0, freedom=1.0)
     )
     draws = np.random.default_rng(0).normal(means, deviations[:, None], (200_000, 3, 3))
     shares = np.stack([(draws.argmax(axis=2) == one).mean(axis=0) for one in range(3)], axis=1)
@@ -115,7 +117,10 @@ def test_a_mean_of_regressions_has_their_mean_and_deviation():
     random = np.random.default_rng(0)
     ones = [
         regression.Regression(
-            means=random.normal(size=(4, 3)), deviations=np.full(4, 0.5), evidence=0.0
+            means=random.normal(size=(4, 3)),
+            deviations=np.full(4, 0.5),
+            evidence=0.0,
+            freedom=1.0,
         )
         for _ in range(2)
     ]
