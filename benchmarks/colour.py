@@ -87,6 +87,9 @@ def letters(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, 
     return _dataset("photographed_letters", tuple(drawn.LETTERS)), images, labels
 
 
+SETS: dict[str, Load] = {"digits": digits, "letters": letters}
+
+
 def _random(side: str, which: int) -> np.random.Generator:
     return np.random.default_rng([list(SIZES).index(side), which, SIDE])
 
@@ -201,7 +204,7 @@ def compare_students(load: Load, flags: argparse.Namespace, folder: pathlib.Path
         name=dataset.name,
     )
     sums = pate_tf.FeatureSums(directory=folder / load.__name__).fit(data.private, data.pool)
-    for epsilon, num_rounds in ASKED:
+    for epsilon, num_rounds in (one for one in ASKED if one[0] in flags.epsilons):
         with pate_tf.Labeller(
             sums, epsilon=epsilon, delta=DELTA, num_rounds=num_rounds
         ) as labeller:
@@ -230,6 +233,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--public", type=int, default=2_000, help="inputs of the pool")
     parser.add_argument("--data_dir", type=pathlib.Path, help="where MNIST is")
     parser.add_argument("--students", action="store_true", help="compare students instead")
+    parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, choices=list(NOISE), default=list(NOISE)
+    )
     flags = parser.parse_args(arguments)
     if flags.students:
         heads = ["data set", "epsilon", "rounds", "labels right", "auto takes"]
@@ -237,13 +244,13 @@ def main(arguments: list[str] | None = None) -> None:
         print("|", *(f"{one} |" for one in heads), flush=True)
         print("|" + "---|" * len(heads), flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            for load in (digits, letters):
-                compare_students(load, flags, pathlib.Path(folder))
+            for name in flags.only:
+                compare_students(SETS[name], flags, pathlib.Path(folder))
         return
-    heads = ["data set", "representation", *(f"epsilon {one:g}" for one in NOISE)]
+    heads = ["data set", "representation", *(f"epsilon {one:g}" for one in flags.epsilons)]
     print("|", *(f"{one} |" for one in heads), flush=True)
     print("|" + "---|" * len(heads), flush=True)
-    for load in (digits, letters):
+    for load in map(SETS.__getitem__, flags.only):
         dataset, images, labels = load("private", flags.data_dir)
         images, labels = images[: flags.private], labels[: flags.private]
         _, inputs, known = load("public", flags.data_dir)
@@ -253,8 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
             found = vectors(encoder, pool.inputs), known[: flags.public]
             summed = vectors(encoder, images), labels
             rows = [
-                f"{share_right(found, summed, each * len(images) / SIZES['private']):.1%} |"
-                for each in NOISE.values()
+                f"{share_right(found, summed, NOISE[one] * len(images) / SIZES['private']):.1%} |"
+                for one in flags.epsilons
             ]
             print(f"| {load.__name__} | {name} |", *rows, flush=True)
 

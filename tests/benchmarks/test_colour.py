@@ -71,9 +71,14 @@ def test_no_digit_of_the_pool_is_in_an_image_held_out_nor_the_reverse(
 
 
 def test_shares_right_are_printed_by_data_set_and_representation(capsys):
-    colour.main(["--representations", "raw", "--private", "150", "--public", "60"])
+    small = ["--representations", "raw", "--private", "150", "--public", "60"]
+    colour.main(small)
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" | ")[:2] for row in rows[2:]] == [["| digits", "raw"], ["| letters", "raw"]]
+    colour.main([*small, "--only", "letters", "--epsilons", "0.1"])
+    (row,) = capsys.readouterr().out.splitlines()[2:]
+    *known, _, share = rows[-1].split(" | ")
+    assert row.split(" | ") == [*known, share]
 
 
 def test_students_are_compared_on_private_records_and_held_out(capsys, monkeypatch, tmp_path):
@@ -84,7 +89,7 @@ def test_students_are_compared_on_private_records_and_held_out(capsys, monkeypat
     monkeypatch.setattr(colour, "ASKED", ((1e4, 4),))
     student, steps = pate_tf.Student, {"consistency": 2, "linear_head": None}
     monkeypatch.setattr(pate_tf, "Student", lambda name: student(name, steps=steps[name]))
-    flags = types.SimpleNamespace(data_dir=None, private=150, public=80)
+    flags = types.SimpleNamespace(data_dir=None, private=150, public=80, epsilons=[1e4])
     colour.compare_students(colour.digits, flags, tmp_path)
     name, epsilon, rounds, labels, auto, *right = capsys.readouterr().out.strip("| \n").split(" | ")
     assert (name, epsilon, rounds, auto) == ("digits", "10000", "4", "linear_head")
