@@ -43,8 +43,7 @@ class Regression:
         deviations: standard deviations, the same for all classes: `[num_inputs]`.
         evidence: of the noisy counts, the logarithm of their density up to what is the same for all
             features.
-        freedom: effective degrees of freedom. In these, noise raises the logarithm of the density
-            by half as much on average.
+        freedom: effective degrees of freedom of the means.
         weights: of the features, `[num_features, num_classes]`: means are their products, and a
             number for each class. None of several regressions.
     """

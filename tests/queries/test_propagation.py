@@ -167,10 +167,11 @@ def test_a_network_that_diverges_leaves_what_the_first_time_said(problem, monkey
 
 
 @pytest.mark.parametrize(
-    ("little", "gain", "goes_on"), [(0.75, 1.5, True), (0.75, 0.0, False), (0.65, 1.5, False)]
+    ("little", "gain", "taken"),
+    [(0.75, 1.5, "further"), (0.75, 0.0, "both"), (0.65, 1.5, "both"), (0.65, 0.0, "first")],
 )
-def test_after_little_certainty_clearly_better_features_count_alone_and_the_network_goes_on(
-    problem, monkeypatch, little, gain, goes_on
+def test_what_passes_count_follows_from_certainty_and_from_how_likely_features_make_the_sums(
+    problem, monkeypatch, little, gain, taken
 ):
     """What is little certainty, .7 being there, and how much better features become each time."""
     truth, _, _, known = problem(lambda group, _: group)
@@ -196,13 +197,14 @@ def test_after_little_certainty_clearly_better_features_count_alone_and_the_netw
     sums = of(*known, NOISE)
     found = propagation.infer_from_sums(POOL, sums, 0)
     last = regress_sums(neighbourhood_averages([[seen[-1]]]), sums)
-    if goes_on:
+    if taken == "further":
         assert networks == [None, *range(1, 1 + propagation.FURTHER_PASSES)]
         assert right[0] < right[-1] <= (found.learnt.labels == truth).mean()
     else:
         assert networks == [None]
-        both = [regress_sums(neighbourhood_averages(views), sums), last]
-        last = averaged(both, propagation.PASS_WEIGHTS)
+        once = regress_sums(neighbourhood_averages(views), sums)
+        both = averaged([once, last], propagation.PASS_WEIGHTS)
+        last = {"both": both, "first": once}[taken]
     assert found.network == len(networks)
     np.testing.assert_allclose(found.learnt.weights, labels_of(last).weights)
 
