@@ -29,7 +29,10 @@ def _rows(bench: Bench) -> Iterator[Row]:
 def _long_rows(bench: Bench) -> Iterator[Row]:
     setting = bench.setting
     for dataset in setting.images:
-        for steps in () if bench.missing(dataset) else setting.gan_steps:
+        if reason := bench.missing(dataset):
+            yield not_run(dataset, reason)
+            continue
+        for steps in setting.gan_steps:
             yield _row(bench, dataset, "gan", 100, strategy="first", steps=steps)
 
 

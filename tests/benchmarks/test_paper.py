@@ -11,7 +11,10 @@ from script_processes import Ended, learn_little, run_script
 SCRIPT = "benchmarks/paper/__main__.py"
 FIGURES = ("figure2", "figure3", "figure4")
 FAST = ("teachers", *FIGURES, "forests", "data_independent")
-SLOW = ("figure5", "active", "students", "feature_sums", "feature_sums_fashion", "frontier")
+SLOW = (
+    *("figure5", "active", "students", "feature_sums", "feature_sums_fashion"),
+    *("frontier", "pate_g"),
+)
 SHARED = ("selective_sgd", "selective_sgd_attacks", "selective_sgd_private")
 
 
