@@ -25,6 +25,8 @@ from pate_tf.representations.catalogue import CACHE_VARIABLE
 from pate_tf.students import evaluation
 from pate_tf.students.config import OutputSettings, StudentSettings, complete
 
+WITH_WAVELETS = "contrastive+patches+wavelets"
+
 
 def _rows(bench: Bench) -> Iterator[Row]:
     yield from _of_each(bench, dict.fromkeys(bench.setting.images, bench.setting.sums_epsilons))
@@ -34,13 +36,19 @@ def _rows_of_fashion(bench: Bench) -> Iterator[Row]:
     yield from _of_each(bench, bench.setting.fashion_epsilons)
 
 
-def _of_each(bench: Bench, asked: Mapping[str, Sequence[float]]) -> Iterator[Row]:
+def _rows_with_wavelets(bench: Bench) -> Iterator[Row]:
+    yield from _of_each(bench, bench.setting.wavelet_epsilons, WITH_WAVELETS)
+
+
+def _of_each(
+    bench: Bench, asked: Mapping[str, Sequence[float]], representation: str | None = None
+) -> Iterator[Row]:
     for dataset, epsilons in asked.items():
         if reason := bench.missing(dataset):
             yield not_run(dataset, reason)
             continue
         measured = [
-            _measured(bench, dataset, each, epsilons)
+            _measured(bench, dataset, each, epsilons, representation)
             for each in range(bench.setting.sums_repetitions)
         ]
         for place, epsilon in enumerate(epsilons):
@@ -79,7 +87,11 @@ def _in_seconds(values: Sequence[float]) -> str:
 
 
 def _measured(
-    bench: Bench, dataset: str, repetition: int, epsilons: Sequence[float]
+    bench: Bench,
+    dataset: str,
+    repetition: int,
+    epsilons: Sequence[float],
+    representation: str | None,
 ) -> dict[str, Any]:
     """Returns what one repetition found, by its own held-out samples, pool, seeds and noise."""
     steps = bench.setting.student_steps
@@ -97,7 +109,8 @@ def _measured(
             try:
                 folder = artifacts.RunDirectory(pathlib.Path(place) / "sums")
                 private = load_private(dataset, data_dir=data_dir)
-                sums = fit(SumsSettings(seed=seed), private, public.pool, directory=folder)
+                settings = SumsSettings(representation, seed)
+                sums = fit(settings, private, public.pool, directory=folder)
                 seconds_of_sums = time.monotonic() - began
                 students = []
                 for epsilon in epsilons:
@@ -154,6 +167,8 @@ def _measured(
         }
 
     config = {"dataset": dataset, "repetition": repetition, "epsilons": list(epsilons)}
+    if representation is not None:
+        config["representation"] = representation
     return dict(bench.unit("feature_sums", config, measure).result)
 
 
@@ -178,4 +193,9 @@ FASHION = Experiment(
     about=ABOUT + "Rounds, passes and the kind of student were chosen by labels of the pool and "
     "by private records.",
     rows=_rows_of_fashion,
+)
+WAVELETS = Experiment(
+    title="Feature sums of Fashion-MNIST, with wavelets",
+    about=ABOUT + f"All as above, with `--representation={WITH_WAVELETS}`.",
+    rows=_rows_with_wavelets,
 )

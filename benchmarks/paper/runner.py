@@ -46,7 +46,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         selective_sgd_attacks,
         selective_sgd_private,
     )
-} | {"feature_sums_fashion": feature_sums.FASHION, "pate_g": students.LONG}
+} | {
+    "feature_sums_fashion": feature_sums.FASHION,
+    "feature_sums_wavelets": feature_sums.WAVELETS,
+    "pate_g": students.LONG,
+}
 RESULTS = "results.json"
 LIBRARIES = ("tensorflow", "keras", "numpy", "scipy", "scikit-learn", "opendp")
 

@@ -33,6 +33,7 @@ class Setting:
             points.
         sums_epsilons: of feature sums.
         fashion_epsilons: the same on Fashion-MNIST.
+        wavelet_epsilons: the same with wavelets beside the default representation.
         sums_repetitions: of these.
         frontier_teachers: of the ensembles whose labels alone are compared.
         frontier_queries: how many of these labels.
@@ -72,6 +73,7 @@ class Setting:
     repetitions: int
     sums_epsilons: tuple[float, ...]
     fashion_epsilons: Mapping[str, tuple[float, ...]]
+    wavelet_epsilons: Mapping[str, tuple[float, ...]]
     sums_repetitions: int
     frontier_teachers: tuple[int, ...]
     frontier_queries: tuple[int, ...]
@@ -117,6 +119,7 @@ FULL = Setting(
     repetitions=3,
     sums_epsilons=(0.01, 0.1),
     fashion_epsilons={"fashion_mnist": (0.01, 0.1, 1.0, 3.0, 8.0)},
+    wavelet_epsilons={"fashion_mnist": (1.0, 3.0, 8.0)},
     sums_repetitions=5,
     frontier_teachers=(250, 500),
     frontier_queries=(10, 25, 50, 100, 250, 500, 1000),
@@ -157,6 +160,7 @@ QUICK = Setting(
     repetitions=2,
     sums_epsilons=(0.5, 8.0),
     fashion_epsilons={"digits": (3.0,)},
+    wavelet_epsilons={"digits": (3.0,)},
     sums_repetitions=1,
     frontier_teachers=(20,),
     frontier_queries=(20,),

@@ -13,7 +13,7 @@ FIGURES = ("figure2", "figure3", "figure4")
 FAST = ("teachers", *FIGURES, "forests", "data_independent")
 SLOW = (
     *("figure5", "active", "students", "feature_sums", "feature_sums_fashion"),
-    *("frontier", "pate_g"),
+    *("feature_sums_wavelets", "frontier", "pate_g"),
 )
 SHARED = ("selective_sgd", "selective_sgd_attacks", "selective_sgd_private")
 
