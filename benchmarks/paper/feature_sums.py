@@ -109,7 +109,7 @@ def _measured(
             try:
                 folder = artifacts.RunDirectory(pathlib.Path(place) / "sums")
                 private = load_private(dataset, data_dir=data_dir)
-                settings = SumsSettings(representation, seed)
+                settings = SumsSettings(representation=representation, seed=seed)
                 sums = fit(settings, private, public.pool, directory=folder)
                 seconds_of_sums = time.monotonic() - began
                 students = []
