@@ -29,6 +29,7 @@ from pate_tf.aggregation.feature_sums import (
     residual_sums,
     sums_by_class,
     sums_of_owners,
+    sums_of_rounds,
     vector_steps,
     weights_of_rounds,
 )
@@ -186,6 +187,13 @@ class StoredSums:
     def weights(self, values: IntArray, noise: float) -> npt.NDArray[np.float64]:
         """Returns what `weights_of_rounds` does, for noisy sums of each round. Public."""
         return weights_of_rounds(values, self._vectors["moments"], self.records.num_records, noise)
+
+    def of_rounds(
+        self, values: IntArray, vectors: npt.NDArray[np.floating], noise: float
+    ) -> tuple[npt.NDArray[np.float64], float]:
+        """Returns what `sums_of_rounds` does, of vectors of a pool. Public."""
+        moments, number = self._vectors["moments"], self.records.num_records
+        return sums_of_rounds(values, vectors, moments, number, noise)
 
     def are_vectors(
         self, records: IntArray, vectors: npt.NDArray[np.float64], labels: IntArray

@@ -624,7 +624,7 @@ def _labels_of_sums(
     reporting: Reporting,
 ) -> Labels:
     mechanism, vectors = cast(ReleasesFeatureSums, plan.mechanism), sums.vectors(pool.inputs)
-    number, next_sums, weights = mechanism.num_clusters, None, None
+    number, next_sums, weights, of_rounds = mechanism.num_clusters, None, None, None
     table = sums.sums if number is None else sums.cluster_counts[number]
     deviation = mechanism.standard_deviation
     if has_linear_model(plan, sums):
@@ -638,6 +638,10 @@ def _labels_of_sums(
     if has_linear_model(plan, sums):
         by_round = released.values.reshape(mechanism.num_rounds, *table.values.shape)
         weights = sums.weights(by_round, deviation)
+        if mechanism.num_rounds > 1:
+            of_rounds = NoisySums.of_features(
+                vectors, *sums.of_rounds(by_round, vectors, deviation)
+            )
     values = released.values[: len(table.values)] / LATTICE
     noisy = (
         NoisySums.of_features(vectors, values, deviation)
@@ -653,6 +657,7 @@ def _labels_of_sums(
             plan.queries.seed,
             representation=plan.queries.representation,
             weights=weights if mechanism.num_rounds > 1 else None,
+            of_rounds=of_rounds,
             progress=progress,
         )
     linear = weights
@@ -676,6 +681,7 @@ def _labels_of_sums(
         certainty=inferred.certainty,
         network=inferred.network,
         linear_head=None if linear is None else sums.linear_head(linear),
+        network_is_better=inferred.network_is_better,
         sums=noisy,
         strategy=plan.queries.strategy,
         choice=plan.reason,

@@ -61,6 +61,8 @@ class Labels:
             none, and of stored labels.
         linear_head: a model from raw inputs to logits with the weights that follow from feature
             sums, for the student of this name; None of other labels, and of stored ones.
+        network_is_better: whether features of `network` make sums clearly likelier than those that
+            the sums are of.
         sums: the noisy sums, by which models are compared; None of other labels, and of stored
             ones.
 
@@ -80,13 +82,15 @@ class Labels:
     labeller: Any = None
     network: Any = None
     linear_head: Any = None
+    network_is_better: bool = False
     sums: Any = None
 
     @property
     def prefers_linear_head(self) -> bool:
-        """Whether several rounds were released, and no clusters of the pool are clearly classes."""
+        """Whether several rounds were released, no clusters are classes and no network better."""
         rounds = getattr(self.released.cost.charge, "num_rounds", 1)
-        return self.linear_head is not None and rounds > 1 and self.certainty is not None
+        names_no_clusters = self.certainty is not None and not self.network_is_better
+        return self.linear_head is not None and rounds > 1 and names_no_clusters
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a pickle holds: no labeller, as its votes are private, and no models."""

@@ -152,6 +152,7 @@ class Inferred:
             images how probable each is to be the likeliest one, or labels of clear clusters.
         named: the labels by which `certainty` is told.
         network: of the second pass, which a student can go on from; None if there was none.
+        network_is_better: whether its features make the sums clearly likelier than the first ones.
         weights: of a table, from what inputs would add to sums to logits, `[width, num_classes]`;
             None of images.
     """
@@ -160,6 +161,7 @@ class Inferred:
     learnt: PoolLabels
     named: PoolLabels
     network: Any = None
+    network_is_better: bool = False
     weights: npt.NDArray[np.float64] | None = None
 
     @property
@@ -210,6 +212,7 @@ def infer_from_sums(
     *,
     representation: Named | None = None,
     weights: npt.NDArray[np.float64] | None = None,
+    of_rounds: NoisySums | None = None,
     progress: Progress = hidden,
 ) -> Inferred:
     """Returns labels of a pool; of a table, or where a class is never the likeliest, in one pass.
@@ -224,7 +227,9 @@ def infer_from_sums(
         representation: of images, by its name; None for the data set's default. Tables are compared
             by what they would add to the sums.
         weights: of the linear model of several rounds, `[width, num_classes]`; its probabilities
-            are the labels, unless clusters are clear. None for one round.
+            are the labels, unless clusters are clear or the network's features clearly better.
+            None for one round.
+        of_rounds: the sums as all rounds tell them, where `sums` are those of the first of several.
         progress: how the training of that network is shown.
     """
     modelled = None
@@ -243,9 +248,12 @@ def infer_from_sums(
         first = labels_of(regression)
         learnt = dataclasses.replace(first, weights=class_shares(regression).astype(np.float32))
         return Inferred(first, learnt, named=first, weights=linear)
-    if modelled is None:
+
+    def by_views(told: NoisySums) -> Regression:
         views = pool_features_by_name(pool, representation, seed)
-        regression = regress_sums(neighbourhood_averages(views), sums)
+        return regress_sums(neighbourhood_averages(views), told)
+
+    regression = by_views(sums)
     first = modelled or labels_of(regression)
     if len(np.unique(first.labels)) < first.num_classes:
         return Inferred(first, first, named=first)
@@ -253,17 +261,19 @@ def infer_from_sums(
         network, features = student_features(pool, first, seed, progress=progress)
     except TrainingDivergedError:  # of an auxiliary network: the first pass suffices
         return Inferred(first, first, named=first)
-    second, goes_on = first, False
-    if modelled is None:
-        again = regress_sums(neighbourhood_averages([[features]]), sums)
-        # Noise that the network has learnt makes its features look better, too.
-        is_better = again.evidence - regression.evidence > CLEARLY_BETTER * again.freedom
-        is_unsure = (first.certainty or 1.0) < LITTLE_CERTAINTY
-        goes_on = is_better and is_unsure
-        if goes_on:
-            second = labels_of(again)
-        elif is_better or is_unsure:
-            second = labels_of(averaged([regression, again], PASS_WEIGHTS))
+    again = regress_sums(neighbourhood_averages([[features]]), sums)
+    # Noise that the network has learnt makes its features look better, too.
+    is_better = again.evidence - regression.evidence > CLEARLY_BETTER * again.freedom
+    is_unsure = modelled is None and (first.certainty or 1.0) < LITTLE_CERTAINTY
+    goes_on = is_better and is_unsure
+    if is_better and of_rounds is not None:
+        regression = by_views(of_rounds)
+        again = regress_sums(neighbourhood_averages([[features]]), of_rounds)
+    second = first
+    if goes_on:
+        second = labels_of(again)
+    elif is_better or is_unsure:
+        second = labels_of(averaged([regression, again], PASS_WEIGHTS))
     medoids = find_strategy("medoids").choose(
         pool,
         min(MEDOIDS_OF_CLASS * second.num_classes, len(pool) // 2),
@@ -282,7 +292,7 @@ def infer_from_sums(
         second = labels_of(regress_sums(neighbourhood_averages([[features]]), sums))
         clear = _of_clusters(features, second, medoids, sums, most)
     learnt = second if clear is None else clear
-    return Inferred(first, learnt, named=learnt, network=network)
+    return Inferred(first, learnt, named=learnt, network=network, network_is_better=is_better)
 
 
 def _of_clusters(

@@ -341,6 +341,7 @@ def student_features(
     """
     defaults = kind_of(STUDENT)
     steps = STUDENT_STEPS if network is None else STUDENT_STEPS // 2
+    steps = defaults.steps_for(steps, pool.dataset)
     config = StudentConfig(
         student=STUDENT,
         model=defaults.default_model(pool.dataset),

@@ -154,13 +154,16 @@ def complete(
     training: dict[str, Any] = {name: getattr(kind, name) for name in TRAINING}
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table
-    goes_on = kind.going_on_steps is not None and settings.model is None and initial is None
+    going_on = kind.going_on_steps if settings.model is None and initial is None else None
+    if labels_whole_pool:
+        training["max_steps"] = kind.steps_for(training["max_steps"], dataset)
+        going_on = None if going_on is None else kind.steps_for(going_on, dataset)
     config = StudentConfig(
         student=kind.name,
         model=kind.default_model(dataset) if model is None else model,
         seed=settings.seed,
         initial=initial,
-        going_on_steps=given.get("max_steps", kind.going_on_steps) if goes_on else None,
+        going_on_steps=None if going_on is None else given.get("max_steps", going_on),
         **{**training, **given},
     )
     if is_auto and kind.name == "consistency" and (model or initial) is not None:

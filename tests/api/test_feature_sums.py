@@ -384,6 +384,11 @@ def test_a_student_goes_on_from_the_network_of_the_second_pass(labels, data, tmp
         assert complete(StudentSettings(**asked), data.pool.dataset).going_on_steps is None
     assert complete(StudentSettings(), data.pool.dataset).going_on_steps == 500
     assert complete(StudentSettings(max_steps=7), data.pool.dataset).going_on_steps == 7
+    colours = dataclasses.replace(data.pool.dataset, input_shape=(8, 8, 3))
+    for asked, going_on in ((StudentSettings(), 1_500), (StudentSettings(max_steps=7), 7)):
+        found = complete(asked, colours, labels_whole_pool=True)
+        assert found.going_on_steps == going_on
+        assert complete(asked, colours).max_steps * (3 if going_on > 7 else 1) == found.max_steps
 
 
 def test_rounds_are_released_once_and_label_the_pool(tmp_path):
@@ -415,6 +420,8 @@ def test_rounds_are_released_once_and_label_the_pool(tmp_path):
     # By default where no clusters are classes, unless a model or training is named.
     assert dataclasses.replace(labels, certainty=0.9).prefers_linear_head
     assert not dataclasses.replace(labels, certainty=None).prefers_linear_head
+    better = dataclasses.replace(labels, certainty=0.9, network_is_better=True)
+    assert not better.prefers_linear_head
     assert complete(StudentSettings(), IMAGES, has_linear_model=True).student == "linear_head"
     asked = StudentSettings(max_steps=5)
     assert complete(asked, IMAGES, has_linear_model=True).student == "consistency"

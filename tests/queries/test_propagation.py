@@ -209,6 +209,36 @@ def test_what_passes_count_follows_from_certainty_and_from_how_likely_features_m
     np.testing.assert_allclose(found.learnt.weights, labels_of(last).weights)
 
 
+@pytest.mark.parametrize(("gain", "is_better"), [(1.5, True), (0.0, False)])
+def test_after_rounds_a_network_whose_features_are_clearly_better_names_the_pool(
+    problem, monkeypatch, gain, is_better
+):
+    """By the sums as all rounds tell them, which have less noise; the model otherwise."""
+    truth, _, _, (vectors, sums) = problem(lambda group, _: group)
+    noise = np.random.default_rng(4).normal(size=(NUM_INPUTS, 11))
+    wrong = np.where(np.arange(NUM_INPUTS) % 3, truth, (truth + 1) % 10)
+    weights = np.linalg.lstsq(vectors, 9.0 * np.eye(10)[wrong], rcond=None)[0]
+
+    def features(strength):
+        return (strength * np.eye(10, 11)[truth] + noise).astype(np.float32)
+
+    views, seen = ((features(0.3),),), features(0.3 + gain)
+    monkeypatch.setattr(propagation, "pool_features_by_name", lambda *_, **_more: views)
+    monkeypatch.setattr(propagation, "LEAST_CLEAR", 1.01)  # no clusters
+    monkeypatch.setattr(propagation, "student_features", lambda *_, **_more: ("network", seen))
+    first, told = of(vectors, sums, 4.0 * NOISE), of(vectors, sums, NOISE)
+    found = propagation.infer_from_sums(POOL, first, 0, weights=weights, of_rounds=told)
+    assert found.network_is_better == is_better and found.network == "network"
+    modelled = (vectors @ weights).argmax(axis=1)
+    assert (found.first.labels == modelled).all() and found.certainty is not None
+    if is_better:
+        both = [regress_sums(neighbourhood_averages(one), told) for one in (views, [[seen]])]
+        expected = labels_of(averaged(both, propagation.PASS_WEIGHTS)).weights
+        np.testing.assert_allclose(found.learnt.weights, expected)
+    else:
+        assert found.learnt is found.first
+
+
 # Nearest neighbours.
 
 

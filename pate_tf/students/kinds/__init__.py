@@ -99,6 +99,8 @@ class StudentKind:
         learning_rate: of Adam where no number is given.
         of_whole_table: other numbers of the three above for labels of every input of a table's
             pool, which follow from feature sums: single ones are not noisy.
+        times_for_colours: how many times as many steps it takes for labels of every input of a pool
+            of colour images, which follow from feature sums.
         has_steps: whether it is trained in steps; a forest and a linear head are not.
         takes_initial: whether it can begin with a given network.
         going_on_steps: as of `StudentConfig`, where no number of steps and no model is given.
@@ -113,10 +115,15 @@ class StudentKind:
     batch_size: int = 64
     learning_rate: float = 0.002
     of_whole_table: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    times_for_colours: int = 1
     has_steps: bool = True
     takes_initial: bool = False
     going_on_steps: int | None = None
     can_convert: bool = True
+
+    def steps_for(self, steps: int, dataset: Dataset) -> int:
+        """Returns how many steps labels of a whole pool take, where grey images take `steps`."""
+        return steps * self.times_for_colours if dataset.has_colours else steps
 
     def train(self, config: StudentConfig, released: PoolLabels, pool: Pool, **options: Any) -> Any:
         """Returns a model that is called as a Keras model is, from raw inputs to logits.
