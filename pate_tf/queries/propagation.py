@@ -52,14 +52,13 @@ LABEL_DEVIATION = 0.1
 # Weights of the two passes. Equal ones lost nothing on average on MNIST's pool and gained a point
 # on Fashion-MNIST's, at epsilons of .1 and .25, over the second alone.
 PASS_WEIGHTS = np.array([0.5, 0.5])
-# Certainty of the first pass. Where it is higher, and the network's features not clearly better, as
-# on Fashion-MNIST at an epsilon of .1 (.90), the first has 83.6 and 83.7 % of the pool's labels,
-# and both passes have 82.9 and 83.4 %. Where it is lower, and the network's features are clearly
-# better, they alone have more: on coloured digits at epsilons of .1, .25 and 1 (.48, .67 and .84)
-# 79.0, 87.6 and 89.5 %, and both passes 77.3, 87.8 and 91.4 %.
+# Certainty of the first pass. Where it is higher, and the network's features are not clearly
+# better, the first alone has more labels right, as on Fashion-MNIST at an epsilon of .1; where it
+# is lower, and they are, they alone have, as on coloured digits at .1 and .25. Chosen on the pools
+# of these (docs/notes/small_teachers.md).
 LITTLE_CERTAINTY = 0.75
-# How much likelier the sums are made, as a logarithm for each effective degree of freedom. It was
-# .5 to 1.5 on coloured digits at epsilons of .07 to 1, .14 and less on Fashion-MNIST and MNIST.
+# How much likelier the sums are made, as a logarithm for each effective degree of freedom: more on
+# coloured digits at epsilons of .07 to 1, less on Fashion-MNIST and MNIST.
 CLEARLY_BETTER = 0.25
 FURTHER_PASSES = 2
 MEDOIDS_OF_CLASS = 50  # whose labels name clusters; of ten, a wrong one weighs too much

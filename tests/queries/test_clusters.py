@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -139,6 +140,27 @@ def test_a_network_that_diverges_loses_nothing(monkeypatch):
     asked = clusters.choose(POOL, 40, seed=1)
     found = propagation.infer_from_labels(POOL, released_labels(asked, labels[asked]), 1)
     assert len(found.labels) >= 40
+
+
+def test_of_images_in_colour_the_network_learns_three_times_as_long(monkeypatch):
+    monkeypatch.setattr(contrastive, "STUDENT_STEPS", 2)
+    coloured = Pool(
+        dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3), value_range=(0.0, 16.0)),
+        np.repeat(POOL.inputs.reshape(-1, 8, 8, 1), 3, axis=3),
+    )
+    known = released_labels(np.arange(len(POOL)), PUBLIC.labels[: len(POOL)])
+    shown = []
+
+    @contextlib.contextmanager
+    def progress(total, unit):
+        done = []
+        yield done.append
+        shown.append((total, sum(done), unit))
+
+    for pool in (POOL, coloured):
+        network, _ = contrastive.student_features(pool, known, 0, progress=progress)
+        contrastive.student_features(pool, known, 0, network=network, progress=progress)
+    assert shown == [(number, number, "step") for number in (2, 1, 6, 3)]
 
 
 def test_nothing_is_inferred_where_features_can_not_be_learnt():
