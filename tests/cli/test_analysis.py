@@ -541,7 +541,8 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
 
     for path in hostile_files(tmp_path).values():
         message = refusal(counts_file=path, input_is_counts=True)
-        assert str(path) in message and "235" not in message and "\n" not in message
+        assert str(path) in message and "\n" not in message
+        assert "235" not in message.replace(str(path), "")
     for kind in ("a vector", "fractions", "nan", "text", "objects", "truncated"):
         assert "\n" not in refusal(counts_file=tmp_path / f"{kind}.npy")
     good = pathlib.Path(h1.removeprefix("--counts_file="))
