@@ -280,7 +280,7 @@ def make_student(
         settings = StudentSettings(student=LINEAR_HEAD, seed=config.seed)
         config = complete(settings, public.dataset)
         reporting.note("Student: linear_head, with the model of several rounds of sums.")
-    config = config.going_on_from(labels.network)
+    config = config.going_on_from(labels.network, labels.certainty)
     model = learn(config, public, labels, folder=released, verbose=reporting.verbose)
     if may_be_linear and fits_better(labels.linear_head, model, labels):
         model, config = labels.linear_head, dataclasses.replace(config, student=LINEAR_HEAD)
@@ -333,7 +333,7 @@ def learn(
     labels.check_pool(public.pool)
     if config.student == LINEAR_HEAD:
         config = dataclasses.replace(config, initial=labels.linear_head)
-    config = config.going_on_from(labels.network)
+    config = config.going_on_from(labels.network, labels.certainty)
     student = find_student(config, public.dataset)
     shown = public.held_out.labelled()
     logging = (

@@ -155,15 +155,18 @@ def complete(
     if labels_whole_pool and dataset.kind == "tabular":
         training |= kind.of_whole_table
     going_on = kind.going_on_steps if settings.model is None and initial is None else None
-    if labels_whole_pool:
+    unsure = None
+    if labels_whole_pool and dataset.has_colours:
         training["max_steps"] = kind.steps_for(training["max_steps"], dataset)
-        going_on = None if going_on is None else kind.steps_for(going_on, dataset)
+        if going_on is not None and "max_steps" not in given:
+            going_on, unsure = kind.steps_for(going_on, dataset), going_on
     config = StudentConfig(
         student=kind.name,
         model=kind.default_model(dataset) if model is None else model,
         seed=settings.seed,
         initial=initial,
         going_on_steps=None if going_on is None else given.get("max_steps", going_on),
+        going_on_unsure=unsure,
         **{**training, **given},
     )
     if is_auto and kind.name == "consistency" and (model or initial) is not None:

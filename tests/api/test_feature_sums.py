@@ -388,6 +388,9 @@ def test_a_student_goes_on_from_the_network_of_the_second_pass(labels, data, tmp
     for asked, going_on in ((StudentSettings(), 1_500), (StudentSettings(max_steps=7), 7)):
         found = complete(asked, colours, labels_whole_pool=True)
         assert found.going_on_steps == going_on
+        unsure = 500 if going_on > 7 else 7
+        for certainty, steps in ((None, going_on), (0.86, going_on), (0.84, unsure)):
+            assert found.going_on_from(labels.network, certainty).max_steps == steps
         assert complete(asked, colours).max_steps * (3 if going_on > 7 else 1) == found.max_steps
 
 

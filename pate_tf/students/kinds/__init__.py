@@ -20,6 +20,10 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data.named_function import Named, name_of
 
+# Certainty of labels, below which a student that learns from them for long learns their errors. On
+# coloured digits it is .78 at an epsilon of .1, and .9 at 1 (docs/notes/small_teachers.md).
+SURE = 0.85
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudentConfig:
@@ -30,6 +34,7 @@ class StudentConfig:
             itself unchanged. It must have learnt from the same labels and public data alone.
         going_on_steps: how many steps the network of `Labels` is trained on, if there is one; None
             to begin with weights of the seed all the same.
+        going_on_unsure: the same for labels whose certainty is below `SURE`; None for as many.
     """
 
     student: str = "supervised"
@@ -40,6 +45,7 @@ class StudentConfig:
     seed: int
     initial: Any = dataclasses.field(default=None, repr=False)
     going_on_steps: int | None = None
+    going_on_unsure: int | None = None
 
     def __post_init__(self) -> None:
         validation.whole(1, validation.MOST_STEPS, max_steps=self.max_steps)
@@ -50,21 +56,24 @@ class StudentConfig:
         if self.going_on_steps is not None:
             validation.whole(1, validation.MOST_STEPS, going_on_steps=self.going_on_steps)
 
-    def going_on_from(self, network: Any) -> "StudentConfig":
+    def going_on_from(self, network: Any, certainty: float | None) -> "StudentConfig":
         """Returns the configuration by which a network is trained on, if it may be.
 
         Itself where `network` is None or `going_on_steps` is.
         """
         if network is None or self.going_on_steps is None:
             return self
+        steps, unsure = self.going_on_steps, self.going_on_unsure
+        if unsure is not None and certainty is not None and certainty < SURE:
+            steps = unsure
         return dataclasses.replace(
-            self, initial=network, max_steps=self.going_on_steps, going_on_steps=None
+            self, initial=network, max_steps=steps, going_on_steps=None, going_on_unsure=None
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as JSON values; a function by its name."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        del values["initial"], values["going_on_steps"]
+        del values["initial"], values["going_on_steps"], values["going_on_unsure"]
         return {**values, "model": name_of(self.model)}
 
 
