@@ -65,7 +65,8 @@ class Student:
                 "random_forest", "linear_head", or another file of `pate_tf.students.kinds`.
                 Default: consistency for images whose data set names an augmentation, supervised
                 otherwise; but linear_head, which is no Keras model, after several rounds of feature
-                sums, and of tables and texts unless the trained one fits the sums clearly better.
+                sums where `Labels.prefers_linear_head`, and of tables and texts unless the trained
+                one fits the sums clearly better.
             model: a function that takes a `Dataset` and returns a Keras model from raw inputs to
                 logits, or a name; "random_forest" has one of its own.
             steps: training steps.

@@ -158,8 +158,9 @@ LINEAR_HEAD = "linear_head"
 DISTILLATION = "distillation"  # a comparison without privacy: see `config.ComparisonSettings`
 # Values of `--student` with their help.
 CHOICES = {
-    AUTO: "linear_head where several rounds of feature sums are released and clusters of the pool "
-    "are not clearly classes, and on tables and texts unless a trained one fits clearly better; "
+    AUTO: "linear_head where several rounds of feature sums are released, unless clusters of the "
+    "pool are clearly classes or features of a network clearly better, and on tables and texts "
+    "unless a trained one fits clearly better; "
     "consistency for images whose data set names an augmentation and a "
     "model without batch normalisation; supervised otherwise.",
     DISTILLATION: "NOT PRIVATE, see --non_private_comparison.",
