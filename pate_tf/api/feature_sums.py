@@ -105,6 +105,7 @@ class StoredSums:
         encoder_digest: of the weights of the features' encoder; public.
         representation_digest: of the encoder, its description included; public.
         scale: factors by which features vary about equally in the pool, `[num_features]`; public.
+        groups: as of `Encoder.groups`; public.
         num_teachers: None: no teacher was trained.
     """
 
@@ -126,7 +127,7 @@ class StoredSums:
             self.representation_digest = str(described["encoder"])
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
-            self.scale = arrays["scale"]
+            self.scale, self.groups = arrays["scale"], tuple(arrays["groups"].tolist())
             numbers = arrays["resolutions"].tolist()
             self.centres = {one: arrays[f"centres_{one}"] for one in numbers}
             self.cluster_counts = {
@@ -262,11 +263,13 @@ class Summands:
     Attributes:
         num_classes: number of classes.
         scale: of the features, `[num_features]`.
+        groups: of the features, as of `Encoder.groups`.
         centres: of the pool's clusters, by their number.
     """
 
     num_classes: int
     scale: npt.NDArray[np.float64]
+    groups: tuple[int, ...]
     centres: Mapping[int, npt.NDArray[np.float64]]
 
     @property
@@ -332,7 +335,8 @@ class Summands:
         numbers = list(self.centres)
         ends = len(self.scale) + 1 + np.cumsum([0, *numbers[:-1]])
         sums, *counts = np.split(table, ends)
-        found = {"sums": sums, "scale": self.scale, "resolutions": np.array(numbers)}
+        found = {"sums": sums, "scale": self.scale, "groups": np.array(self.groups)}
+        found["resolutions"] = np.array(numbers)
         found |= {f"centres_{number}": each for number, each in self.centres.items()}
         found |= {f"counts_{one}": each for one, each in zip(numbers, counts, strict=True)}
         return found
@@ -346,7 +350,7 @@ def summands_of(pool: Pool | None, encoder: Encoder) -> Summands:
         numbers = cluster_numbers(len(pool), num_classes)
         centres = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
     scale = np.ones(encoder.num_features) if encoder.scale is None else encoder.scale
-    return Summands(num_classes, scale, centres)
+    return Summands(num_classes, scale, encoder.groups, centres)
 
 
 def sums_of_records(
@@ -665,7 +669,7 @@ class FeatureSums:
             directory: of the run. Default: `runs/NAME-feature_sums` in the working directory.
             representation: what maps an input to features: a `pate_tf.Representation`, or what one
                 is made of. Default: "contrastive+patches" for grey images, "patches+wavelets" for
-                colour ones, "raw" otherwise.
+                colour ones, "bins" for tables, "lsa" for texts.
             seed: of a representation that is given by name; not of the privacy noise.
             verbose: whether progress bars are shown.
         """

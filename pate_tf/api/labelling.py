@@ -644,7 +644,7 @@ def _labels_of_sums(
             )
     values = released.values[: len(table.values)] / LATTICE
     noisy = (
-        NoisySums.of_features(vectors, values, deviation)
+        NoisySums.of_features(vectors, values, deviation, sums.groups)
         if number is None
         else NoisySums.of_clusters(
             nearest_centres(vectors[:, :-1], sums.centres[number]), values, deviation

@@ -176,12 +176,12 @@ class Teachers:
                 noise.
             representation: what "ridge" and its like, or a classifier of scikit-learn, take for an
                 input: "contrastive", "patches" or "wavelets", of the pool that `fit` is given;
-                "raw"; several of them joined by "+"; "encoder:PATH" for a model on disk; a
-                `pate_tf.Representation`; a Keras model from raw inputs to features, or a function,
-                itself or as "module:function", from a `Dataset` to one. None of its weights may
-                depend on private records. Default, for "ridge" and its like alone:
-                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "raw"
-                otherwise.
+                "bins" or "raw"; several of them joined by "+"; "encoder:PATH" for a model on
+                disk; a `pate_tf.Representation`; a Keras model from raw inputs to features, or a
+                function, itself or as "module:function", from a `Dataset` to one. None of its
+                weights may depend on private records. Default, for "ridge" and its like alone:
+                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "bins"
+                for tables, "lsa" for texts.
             class_weights: how much a record of each class counts, from public knowledge, not for
                 compiled models and classifiers of scikit-learn. Default: all the same.
             callbacks: for a compiled model's `fit`: a function that returns new ones for each

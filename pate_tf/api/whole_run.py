@@ -33,7 +33,7 @@ AUTO = "auto"
 UNKNOWN_WIDTH = 2_000  # about that of texts and of images' representations
 TEACHER = "ridge"  # in closed form, on a representation: it needs few records
 # Records of a class over the noise of a sum, from which on random Fourier features of a table label
-# better than the columns themselves, where no labels of the pool tell: chosen on the pools of
+# better than its columns, where no labels of the pool tell: chosen on the pools of
 # `classification` and `incomes` of benchmarks/own_data.py, with 420, 2,100 and 10,000 records at
 # epsilon 1 and 3.
 FEWEST_OF_FOURIER = 200
@@ -156,7 +156,7 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         enough = (
             len(private) >= FEWEST_OF_FOURIER * dataset.num_classes * plan.sums.standard_deviation
         )
-        representation = "fourier" if enough else "raw"
+        representation = "fourier" if enough else "bins"
     folder = asked.folder or (
         feature_sums.default_folder(dataset.name)
         if is_of_sums
@@ -164,7 +164,9 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     )
     typed = commands(asked, method, number, folder, representation)
     reporting.note("\n".join(["This stands for:", *(f"  {line}" for line in typed)]))
-    widths = {"fourier": 600, "raw": int(np.prod(dataset.input_shape)) + 1}
+    from pate_tf.representations.raw import BINS
+
+    widths = {"fourier": 600, "bins": (1 + BINS) * int(np.prod(dataset.input_shape)) + 1}
     forecast = plan.forecast(method, widths.get(representation or "", UNKNOWN_WIDTH))
     if tried is not None and forecast is not None:
         forecast = tried.forecasts.get(method, forecast)
@@ -258,13 +260,14 @@ class Trial:
             return None
         default = catalogue.default_of_teachers(dataset)
         with reporting.clock_or_bar("training the representation") as progress:
-            encoder = catalogue.encoder_of(public.pool, default, progress=progress)
+            catalogue.encoder_of(public.pool, default, progress=progress)
         known = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
         known = known[:MOST_LABELLED]
         names = [default]
         if dataset.kind == "tabular":
-            names += ["fourier", "fourier_fine"]
-            names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
+            names += ["raw", "fourier", "fourier_fine"]
+            (width,) = catalogue.encoder_of(public.pool, "raw").widths
+            names += ["pairs"] if width - 1 <= MOST_OF_PAIRS else []
         forecasts, right, best = dict[str, Forecast](), dict[str, float](), None
         with reporting.clock("trying methods on labelled samples of the pool"):
             size = num_records // num_teachers
@@ -333,7 +336,7 @@ def _tried_sums(
             scores = regress_sums(averages, noisy).means
         elif num_rounds == 1:
             values = table / LATTICE + random.normal(0.0, deviation, table.shape)
-            noisy = NoisySums.of_features(vectors, values, deviation)
+            noisy = NoisySums.of_features(vectors, values, deviation, encoder.groups)
             found = regress_sums(averages, noisy) if is_of_images else linear_answers(noisy)[0]
             scores = found.means
         else:

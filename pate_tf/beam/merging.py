@@ -78,7 +78,9 @@ def merge(
     runs = [described_run(root.root) for root in roots]
     sources = [{} if run is None else {**run.source, "private": None} for run in runs]
     sizes = {None if run is None else run.pool_size for run in runs}
-    summands = feature_sums.Summands(first.dataset.num_classes, first.scale, first.centres)
+    summands = feature_sums.Summands(
+        first.dataset.num_classes, first.scale, first.groups, first.centres
+    )
     return feature_sums.store(
         described,
         folders[0] / ENCODER,

@@ -46,9 +46,23 @@ class Part(tf.Module):
         return None
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """Number of features of each group; classes may depend less on a later one."""
+        return (sum(self.widths),)
+
+    @property
     def learnt(self) -> list[Any]:
         """Keras' or TensorFlow's variables that hold what was learnt, in an order of their own."""
         raise NotImplementedError
+
+    def take(self, values: Sequence[npt.ArrayLike]) -> None:
+        """Takes what another part of the kind has `learnt`, before an encoder is made of it.
+
+        Raises:
+            ValueError: if there are more or fewer arrays, or one has another shape.
+        """
+        for variable, value in zip(self.learnt, values, strict=True):
+            variable.assign(value)
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns views float32 `[batch, width]` of raw inputs, float32 `[batch, *input_shape]`."""
@@ -151,6 +165,11 @@ class Encoder(tf.Module):
     def num_views(self) -> int:
         """Number of views."""
         return len(self.widths)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Number of features of each group, of all parts side by side."""
+        return tuple(width for part in self.parts for width in part.groups)
 
     @property
     def feature_dataset(self) -> Dataset:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -36,8 +37,8 @@ from pate_tf.representations import KINDS, Kind, Progress, hidden, pretrained
 for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.representations."):
     importlib.import_module(_module.name)
 
-CONTRASTIVE, PATCHES, RAW, WAVELETS = "contrastive", "patches", "raw", "wavelets"
-LSA = "lsa"
+BINS, LSA = "bins", "lsa"
+CONTRASTIVE, PATCHES, WAVELETS = "contrastive", "patches", "wavelets"
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 3  # of the rules by which a pool becomes a representation
 CACHE_VARIABLE = "PATE_TF_CACHE"
@@ -53,7 +54,7 @@ def default_representation(dataset: Dataset) -> str:
 def default_of_teachers(dataset: Dataset) -> str:
     """The name of the representation that teachers learn from, where none is named."""
     if dataset.kind != "image":
-        return LSA if dataset.kind == "text" else RAW
+        return LSA if dataset.kind == "text" else BINS
     return JOIN.join((PATCHES, WAVELETS) if dataset.has_colours else (CONTRASTIVE, PATCHES))
 
 
@@ -205,9 +206,10 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
         inputs = np.zeros((1, *dataset.input_shape), dataset.input_type)
         pool = Pool(dataset=dataset, inputs=inputs)
         parts = [part for one in _described_parts(description) for part in one.parts(pool, 0)]
+        values = (arrays[str(place)] for place in range(len(arrays) - 1))
+        for part in parts:
+            part.take(list(itertools.islice(values, len(part.learnt))))
         encoder = Encoder(dataset, parts, description)
-        for place, variable in enumerate(encoder.learnt):
-            variable.assign(arrays[str(place)])
     except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
         raise ValueError(refused) from error
     return encoder
@@ -344,11 +346,12 @@ class Representation:
 
         Args:
             source: "contrastive" or "patches", trained on images of the pool; "wavelets" of images,
-                scaled by the pool; "raw", scaled numbers and one-hot categories; several joined by
-                "+"; a Keras model from raw inputs to features, or a function from a `Dataset` to
-                one, itself or as `module:function`.
-                None for "contrastive" of grey images, "patches+wavelets" of colour ones, "raw" of
-                anything else.
+                scaled by the pool; "raw", scaled numbers and one-hot categories; "bins" of tables,
+                these and in which of its bins each number lies; several joined by "+"; a Keras
+                model from raw inputs to features, or a function from a `Dataset` to one, itself or
+                as `module:function`.
+                None for "contrastive" of grey images, "patches+wavelets" of colour ones, "bins" of
+                tables, "lsa" of texts.
             seed: of what is trained.
         """
         self.source = pretrained.function_of(source) if isinstance(source, keras.Model) else source

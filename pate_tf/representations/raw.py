@@ -1,5 +1,6 @@
-"""Inputs as they are, scaled by what is publicly known of them: features for tables."""
+"""Inputs as they are, scaled by what is publicly known of them, and bins: features for tables."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,12 +50,21 @@ class RawPart(encoder.Part):
         """What numbers are scaled by."""
         return [self._middle, self._unit]
 
+    @property
+    def num_numbers(self) -> int:
+        """Features that are no category."""
+        return int(self._numbers.shape[0])
+
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
-        number = self._numbers.shape[0]
+        number = self.num_numbers
         parts = [scaled[:, :number], tf.ones_like(scaled[:, :1]), scaled[:, number:]]
         return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+
+    def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns what is no category as it is, float32 `[batch, num_numbers]`."""
+        return tf.gather(tf.reshape(inputs, [-1, self._middle.shape[0]]), self._numbers, axis=1)
 
     def scaled(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns scaled numbers, then categories one-hot: float32 `[batch, width - 1]`."""
@@ -74,6 +84,89 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
+
+# Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 20 were
+# better at 3 and worse at 1 and below (docs/notes/small_teachers.md).
+BINS = 10
+WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
+MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
+
+
+class BinsPart(encoder.Part):
+    """One view of norm 1: that of `RawPart`, and in which of its bins each number lies.
+
+    A linear function of them is a sum of a function of each column, a generalised additive model
+    (Hastie and Tibshirani 1986). The bins' part of the squared norm is a quarter of the other's, so
+    that where a linear function of the columns tells enough little is lost. Bins hold about as many
+    of the pool's inputs each, where a value that more of them share counts as often as a bin holds:
+    of a column that is nearly always 0, the other values have bins, too. A number of only two
+    values has none.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        """Takes what is publicly known of at least one input."""
+        super().__init__()
+        self._raw = RawPart(pool)
+        rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
+        found = [np.unique(column, return_counts=True) for column in rows.T]
+        usable = [place for place, (values, _) in enumerate(found) if len(values) > 2]
+        number = min(BINS, MOST_BINS // max(len(usable), 1))
+        columns, low, high = list[int](), list[float](), list[float]()
+        for place in usable if number > 1 else ():
+            edges = [-np.inf, *_edges(*found[place], number), np.inf]
+            columns += [place] * (len(edges) - 1)
+            low += edges[:-1]
+            high += edges[1:]
+        self.take([*(one.numpy() for one in self._raw.learnt), columns, low, high])
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Raw features, and bins."""
+        (width,) = self._raw.widths
+        return width, self.widths[0] - width
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What numbers are scaled by; of each bin its column, lowest value and upper end."""
+        return [*self._raw.learnt, self._columns, self._low, self._high]
+
+    def take(self, values: Sequence[npt.ArrayLike]) -> None:
+        """Takes what was learnt; there may be another number of bins."""
+        *scales, columns, low, high = values
+        self._raw.take(scales)
+        if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
+            raise ValueError("bins: expected a column, a lowest value and an end of each")
+        if not np.isin(columns, np.arange(self._raw.num_numbers)).all():
+            raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
+        self._columns, self._low, self._high = (
+            tf.Variable(values, trainable=False, dtype=kind)
+            for values, kind in zip(
+                (columns, low, high), (tf.int32, tf.float32, tf.float32), strict=True
+            )
+        )
+        self.widths = (self._raw.widths[0] + int(self._columns.shape[0]),)
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        numbers = tf.gather(self._raw.numbers(inputs), self._columns, axis=1)
+        is_in_bin = tf.cast((numbers >= self._low) & (numbers < self._high), tf.float32)
+        bins = WEIGHT_OF_BINS * tf.math.l2_normalize(is_in_bin, axis=1)
+        return [tf.math.l2_normalize(tf.concat([*self._raw(inputs), bins], axis=1), axis=1)]
+
+
+def _edges(
+    values: npt.NDArray[np.float32], counts: npt.NDArray[np.integer], number: int
+) -> npt.NDArray[np.float32]:
+    """Returns where bins meet, between values `[num_values]` that inputs have so many times."""
+    shares = np.minimum(counts, counts.sum() / number)
+    places = (shares.cumsum() - shares / 2.0) / shares.sum()
+    found = np.interp(np.arange(1, number) / number, places, values)
+    above = np.unique(np.searchsorted(values, found))
+    above = above[above > 0]
+    return np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
+
+
+register(Kind(name="bins", parts=lambda pool, seed: [BinsPart(pool)], data_kinds=("tabular",)))
 
 MOST_OF_PAIRS = 64  # numbers and categories of an input; their products are 2,145
 

@@ -223,6 +223,8 @@ class NoisySums:
         noise: its standard deviation, in the same unit; above 0.
         num_of_class: records of each class, as far as the values say, at least 0, `[num_classes]`.
         is_constant: whether the last number of all vectors is the same.
+        groups: how many of the other numbers belong to each group, as of `Encoder.groups`; () where
+            there is one.
     """
 
     vectors: npt.NDArray[np.floating] = dataclasses.field(repr=False)
@@ -230,17 +232,27 @@ class NoisySums:
     noise: float
     num_of_class: FloatArray = dataclasses.field(repr=False)
     is_constant: bool = False
+    groups: tuple[int, ...] = ()
 
     @classmethod
     def of_features(
-        cls, vectors: npt.NDArray[np.floating], values: FloatArray, noise: float
+        cls,
+        vectors: npt.NDArray[np.floating],
+        values: FloatArray,
+        noise: float,
+        groups: tuple[int, ...] = (),
     ) -> "NoisySums":
         """Takes sums of `models.encoder.record_vectors`, whose last number is a constant."""
         # An input without features has no constant either.
         constant = float(vectors[:, -1].max()) or 1.0
         number = np.maximum(values[-1] / constant, 0.0)
         return cls(
-            vectors=vectors, values=values, noise=noise, num_of_class=number, is_constant=True
+            vectors=vectors,
+            values=values,
+            noise=noise,
+            num_of_class=number,
+            is_constant=True,
+            groups=groups,
         )
 
     @classmethod

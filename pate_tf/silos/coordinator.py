@@ -346,6 +346,7 @@ class Coordinator:
                 record_vectors(encoder.features(pool.inputs), encoder.scale).astype(np.float32),
                 values / LATTICE,
                 noise,
+                encoder.groups,
             ),
             representation.seed,
             representation=representation.source,

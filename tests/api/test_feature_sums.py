@@ -319,7 +319,7 @@ def test_sums_of_a_table_tell_its_classes_apart(tmp_path):
         held_out=0.25,
     )
     sums = FeatureSums(directory=tmp_path).fit(table.private, table.pool)
-    assert isinstance(sums.stored, StoredSums) and sums.stored.representation == "raw"
+    assert isinstance(sums.stored, StoredSums) and sums.stored.representation == "bins"
     with Labeller(sums, epsilon=0.5, delta=1e-6) as labeller:
         found = labeller.label(table.pool)
     truth = (table.pool.inputs[:, 0] + 0.5 * table.pool.inputs[:, 1] > 1.0).astype(np.int64)

@@ -139,6 +139,32 @@ def test_of_a_table_students_learn_how_probable_classes_are_and_certainty_is_of_
     assert likely.mean() == pytest.approx(0.7, abs=0.15)
 
 
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_later_group_counts_as_much_as_the_sums_say(monkeypatch, tells):
+    """Of a table two numbers tell classes apart, or all of 82."""
+    random = np.random.default_rng(5)
+    effects = random.normal(size=(82, 2)) * np.where(np.arange(82) < 2, 2.0, 0.5 * tells)[:, None]
+
+    def drawn_table(number):
+        features = random.normal(size=(number, 82)).astype(np.float32)
+        classes = (features @ effects + random.normal(size=(number, 2))).argmax(axis=1)
+        return record_vectors(features, None), classes
+
+    (records, labels), (pool, truth) = map(drawn_table, (4_000, 1_000))
+    values = records.T @ np.eye(2)[labels] + random.normal(0.0, 25.0, (83, 2))
+    known = of(pool.astype(np.float32), values, 25.0, (2, 80))
+    right = {}
+    for one in (*propagation.GROUP_WEIGHTS, None):
+        tried = propagation.GROUP_WEIGHTS if one is None else (one,)
+        monkeypatch.setattr(propagation, "GROUP_WEIGHTS", tried)
+        regression, weights = propagation.linear_answers(known)
+        assert ((pool @ weights).argmax(axis=1) == regression.means.argmax(axis=1)).all()
+        right[one] = (regression.means.argmax(axis=1) == truth).mean()
+        monkeypatch.undo()
+    assert right[None] > max(right.values()) - 0.04
+    assert right[1.0 if tells else 0.0] > right[0.0 if tells else 1.0] + 0.08
+
+
 def test_misfit_is_minus_the_logarithm_of_a_density():
     random = np.random.default_rng(3)
     vectors = record_vectors(random.normal(size=(50, 4)).astype(np.float32), None)

@@ -44,9 +44,9 @@ def doubled(dataset: Dataset) -> keras.Model:
 def test_defaults_of_grey_and_colour_images_and_of_tables():
     colour = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
     datasets = (POOL.dataset, colour, uci.ADULT)
-    compared = ["contrastive", "patches+wavelets", "raw"]
+    compared = ["contrastive", "patches+wavelets", "bins"]
     assert list(map(catalogue.default_representation, datasets)) == compared
-    learnt_from = ["contrastive+patches", "patches+wavelets", "raw"]
+    learnt_from = ["contrastive+patches", "patches+wavelets", "bins"]
     assert list(map(catalogue.default_of_teachers, datasets)) == learnt_from
     assert list(map(catalogue.is_of_images, learnt_from)) == [True, True, False]
     assert not catalogue.is_of_images("patches+raw")
@@ -167,7 +167,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     rows[:, 0] = [40.0, 60.0, 50.0]
     rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
     rows[:, 9] = [0.0, 0.0, 99_999.0]
-    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows))
+    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows), "raw")
     found = encoder.features(rows)[0]
     numbers = 5
     assert found @ found == pytest.approx(1.0, rel=1e-5)
@@ -218,12 +218,12 @@ def test_a_kind_of_representation_is_what_a_file_registers():
         (
             "contrast",
             POOL,
-            "representation: expected one of contrastive, fourier, .* patches, raw, wavelets, some",
+            "representation: expected one of bins, contrastive, .* raw, wavelets, some",
         ),
         (
             "contrastive",
             Pool(uci.ADULT, np.zeros((2, 13), np.float32)),
-            "expected raw, pairs, fourier, fourier_fine, encoder:PATH or module",
+            "expected raw, bins, pairs, fourier, fourier_fine, encoder:PATH or module",
         ),
         (lambda dataset: "no model", POOL, "expected a Keras model"),
         ("nowhere:nothing", POOL, "representation: can't import"),

@@ -17,7 +17,9 @@ TABLE = dataclasses.replace(
 ROWS = Pool(dataset=TABLE, inputs=np.random.default_rng(0).normal(8, 3, (20, 4)).astype("f4"))
 
 
-@pytest.mark.parametrize(("pool", "name"), [(DATA.pool, "patches+raw"), (ROWS, "raw")])
+@pytest.mark.parametrize(
+    ("pool", "name"), [(DATA.pool, "patches+raw"), (ROWS, "raw"), (ROWS, "raw+bins")]
+)
 def test_an_encoder_read_back_gives_the_same_features(tmp_path, pool, name):
     encoder = encoder_of(pool, name, 3)
     save_encoder(encoder, tmp_path / "encoder.npz")
@@ -44,3 +46,23 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path, change):
     artifacts.write_arrays(path, arrays)
     with pytest.raises(ValueError, match="expected the encoder of inputs of digits"):
         load_encoder(path, DATA.dataset)
+
+
+@pytest.mark.parametrize("change", ["column", "number", "all"])
+def test_bins_of_another_table_are_refused_in_one_line(tmp_path, change):
+    path = tmp_path / "encoder.npz"
+    save_encoder(encoder_of(ROWS, "bins", 0), path)
+    arrays = artifacts.read_arrays(path)
+    columns = arrays["2"]
+    if change == "column":
+        arrays["2"] = np.where(columns == 3, 4, columns)
+    if change == "number":
+        arrays["3"] = arrays["3"][1:]
+    if change == "all":
+        arrays |= {name: arrays[name][:0] for name in ("2", "3", "4")}
+    artifacts.write_arrays(path, arrays)
+    if change == "all":  # a pool may have no bins
+        assert load_encoder(path, TABLE).widths == encoder_of(ROWS, "raw", 0).widths
+        return
+    with pytest.raises(ValueError, match="expected the encoder of inputs of digits"):
+        load_encoder(path, TABLE)

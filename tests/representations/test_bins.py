@@ -1,0 +1,81 @@
+"""In which of its column's bins a number lies."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pate_tf.core.dataset import Dataset
+from pate_tf.core.public import Pool
+from pate_tf.representations.catalogue import encoder_of
+from pate_tf.representations.raw import BINS, MOST_BINS
+
+TABLE = Dataset(
+    name="table",
+    kind="tabular",
+    input_shape=(4,),
+    value_range=((-9.0, 0.0, 0.0, 0.0), (9.0, 99.0, 1.0, 3.0)),
+    num_classes=2,
+    pool_size=1_000,
+    num_categories=(0, 0, 0, 4),
+)
+RANDOM = np.random.default_rng(0)
+NORMAL = RANDOM.normal(0, 1, 1_000)
+SPIKE = np.where(RANDOM.random(1_000) < 0.93, 0.0, RANDOM.integers(1, 99, 1_000))
+INPUTS = np.column_stack(
+    [NORMAL, SPIKE, RANDOM.integers(0, 2, 1_000), RANDOM.integers(0, 4, 1_000)]
+).astype(np.float32)
+NUM_RAW = 3 + 1 + 4
+
+
+def _bins(pool: Pool, inputs: np.ndarray) -> np.ndarray:
+    """Returns `[num_inputs, num_bins]`: whether an input is in each bin."""
+    return encoder_of(pool, "bins").features(inputs)[:, NUM_RAW:] > 0.0
+
+
+def test_bins_lie_beside_raw_features_and_hold_about_as_many_inputs_each():
+    pool = Pool(TABLE, INPUTS)
+    raw, features = (encoder_of(pool, name).features(INPUTS) for name in ("raw", "bins"))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-5)
+    beside = features[:, :NUM_RAW]
+    np.testing.assert_allclose(
+        beside / np.linalg.norm(beside, axis=1, keepdims=True), raw, atol=1e-5
+    )
+    found = _bins(pool, INPUTS)
+    assert (found[:, :BINS].sum(axis=1) == 1).all()
+    assert (np.abs(found[:, :BINS].sum(axis=0) - 100) <= 2).all()
+    places = found[:, :BINS].argmax(axis=1)
+    assert (np.diff(places[NORMAL.argsort()]) >= 0).all()
+
+
+def test_a_column_that_is_nearly_always_0_has_bins_for_what_is_not():
+    spike = _bins(Pool(TABLE, INPUTS), INPUTS)[:, BINS:]  # a number of two values has none
+    assert 4 <= spike.shape[1] <= BINS and (spike.sum(axis=1) == 1).all()
+    of_zero = spike[SPIKE == 0].any(axis=0)
+    assert of_zero.sum() == 1 and not spike[SPIKE > 0][:, of_zero].all()
+
+
+def test_what_lies_beyond_the_pool_is_in_the_outermost_bins():
+    extreme = np.array([[-9, 0, 0, 0], [9, 99, 1, 3]], np.float32)
+    found = _bins(Pool(TABLE, INPUTS), extreme)
+    assert found[0, 0] and found[1, BINS - 1] and found[1, -1] and (found.sum(axis=1) == 2).all()
+
+
+def test_a_linear_function_of_bins_tells_what_one_of_the_columns_does_not():
+    classes = np.where(np.abs(NORMAL) > 0.67, 1.0, -1.0)
+    right = {}
+    for name in ("raw", "bins"):
+        features = encoder_of(Pool(TABLE, INPUTS), name).features(INPUTS)
+        weights = np.linalg.lstsq(features, classes, rcond=None)[0]
+        right[name] = (np.sign(features @ weights) == classes).mean()
+    assert right["bins"] > 0.9 and right["raw"] < 0.65
+
+
+@pytest.mark.parametrize(("width", "each"), [(50, BINS), (200, MOST_BINS // 200), (600, 0)])
+def test_many_numbers_get_fewer_bins(width, each):
+    dataset = dataclasses.replace(
+        TABLE, input_shape=(width,), value_range=(-9.0, 9.0), num_categories=()
+    )
+    inputs = np.random.default_rng(0).normal(0, 1, (60, width)).astype(np.float32)
+    (found,) = encoder_of(Pool(dataset, inputs), "bins").widths
+    assert found == width + 1 + width * each
