@@ -14,7 +14,7 @@ from pate_tf.core.public import Pool, PoolLabels, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.models.encoder import Encoder
-from pate_tf.representations.catalogue import default_of_teachers, encoder_of
+from pate_tf.representations.catalogue import default_of_sums, encoder_of
 from pate_tf.representations.wavelets import scattering
 from pate_tf.students.batches import outputs
 from pate_tf.students.config import StudentSettings, complete
@@ -76,8 +76,8 @@ class Problem:
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """What the library's own teachers learn from, learnt from the pool alone."""
-        return encoder_of(self.pool, default_of_teachers(self.dataset), self.seed)
+        """What the library's own sums are of, learnt from the pool alone."""
+        return encoder_of(self.pool, default_of_sums(self.dataset), self.seed)
 
     def features(self, inputs: npt.NDArray) -> npt.NDArray[np.float32]:
         """Returns features of length at most 1, `[num_inputs, num_features]`.

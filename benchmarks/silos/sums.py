@@ -30,7 +30,7 @@ from pate_tf.data import catalogue
 from pate_tf.models.encoder import record_vectors
 from pate_tf.queries.propagation import infer_from_sums
 from pate_tf.representations.catalogue import (
-    default_of_teachers,
+    default_of_sums,
     encoder_of,
     pool_features_by_name,
 )
@@ -177,7 +177,7 @@ class _Problem:
     def name(self) -> str:
         """Of the representation."""
         split = self.bench.split
-        return "raw" if self.bench.setting.name == "quick" else default_of_teachers(split.dataset)
+        return "raw" if self.bench.setting.name == "quick" else default_of_sums(split.dataset)
 
     @functools.cached_property
     def averages(self) -> list[Averages]:

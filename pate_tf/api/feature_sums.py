@@ -61,7 +61,7 @@ from pate_tf.models.encoder import (
 from pate_tf.representations.catalogue import (
     Representation,
     check_representation,
-    default_of_teachers,
+    default_of_sums,
     encoder_of,
     source_of,
 )
@@ -489,7 +489,7 @@ def sums_encoder(
         raise ValueError(
             f"pool: expected inputs of the records' data set, got others: {difference}"
         )
-    name = source_of(settings.representation) or default_of_teachers(dataset)
+    name = source_of(settings.representation) or default_of_sums(dataset)
     check_representation(name, dataset)
     folder = sums_folder(directory).name
     directory.check(files=[], folders=[artifacts.SENSITIVE, f"{artifacts.SENSITIVE}/{folder}"])
@@ -511,7 +511,7 @@ def described_sums(
         fingerprint: `record_set.fingerprint` of records, labels and owners.
         has_owners: whether owners are protected.
     """
-    name = source_of(settings.representation) or default_of_teachers(encoder.dataset)
+    name = source_of(settings.representation) or default_of_sums(encoder.dataset)
     described = {
         "dataset": encoder.dataset.to_dict(),
         "unit": "owner" if has_owners else "record",

@@ -349,7 +349,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
         encoder = representations.load_encoder(run.encoder, dataset)
     else:
         public = catalogue.load_public(run.dataset, data_dir=run.data_dir)
-        name = run.representation or representations.default_of_teachers(dataset)
+        name = run.representation or representations.default_of_sums(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
     sums = sums_of_records(examples, encoder, summands_of(None, encoder))

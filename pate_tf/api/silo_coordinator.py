@@ -318,7 +318,7 @@ def _representation(run: CoordinatorRun, pool: Pool) -> Representation:
     """Returns the representation of feature sums, and writes its weights where silos get them."""
     from pate_tf.representations import catalogue as representations
 
-    name = run.representation or representations.default_of_teachers(pool.dataset)
+    name = run.representation or representations.default_of_sums(pool.dataset)
     representation = representations.Representation(name).fit(pool)
     path = artifacts.RunDirectory(run.folder).root / artifacts.RELEASED / ENCODER
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -180,7 +180,7 @@ class Teachers:
                 disk; a `pate_tf.Representation`; a Keras model from raw inputs to features, or a
                 function, itself or as "module:function", from a `Dataset` to one. None of its
                 weights may depend on private records. Default, for "ridge" and its like alone:
-                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "bins"
+                "contrastive+patches" for grey images, "patches+wavelets" for colour ones, "raw"
                 for tables, "lsa" for texts.
             class_weights: how much a record of each class counts, from public knowledge, not for
                 compiled models and classifiers of scikit-learn. Default: all the same.

@@ -260,14 +260,13 @@ class Trial:
             return None
         default = catalogue.default_of_teachers(dataset)
         with reporting.clock_or_bar("training the representation") as progress:
-            catalogue.encoder_of(public.pool, default, progress=progress)
+            encoder = catalogue.encoder_of(public.pool, default, progress=progress)
         known = np.random.default_rng(0).permutation(np.flatnonzero(labels != UNKNOWN))
         known = known[:MOST_LABELLED]
         names = [default]
         if dataset.kind == "tabular":
-            names += ["raw", "fourier", "fourier_fine"]
-            (width,) = catalogue.encoder_of(public.pool, "raw").widths
-            names += ["pairs"] if width - 1 <= MOST_OF_PAIRS else []
+            names += ["bins", "fourier", "fourier_fine"]
+            names += ["pairs"] if encoder.num_features - 1 <= MOST_OF_PAIRS else []
         forecasts, right, best = dict[str, Forecast](), dict[str, float](), None
         with reporting.clock("trying methods on labelled samples of the pool"):
             size = num_records // num_teachers

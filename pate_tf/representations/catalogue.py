@@ -37,7 +37,7 @@ from pate_tf.representations import KINDS, Kind, Progress, hidden, pretrained
 for _module in pkgutil.iter_modules(pate_tf.representations.__path__, "pate_tf.representations."):
     importlib.import_module(_module.name)
 
-BINS, LSA = "bins", "lsa"
+BINS, LSA, RAW = "bins", "lsa", "raw"
 CONTRASTIVE, PATCHES, WAVELETS = "contrastive", "patches", "wavelets"
 JOIN = "+"  # between names whose features lie side by side
 VERSION = 3  # of the rules by which a pool becomes a representation
@@ -54,8 +54,16 @@ def default_representation(dataset: Dataset) -> str:
 def default_of_teachers(dataset: Dataset) -> str:
     """The name of the representation that teachers learn from, where none is named."""
     if dataset.kind != "image":
-        return LSA if dataset.kind == "text" else BINS
+        return LSA if dataset.kind == "text" else RAW
     return JOIN.join((PATCHES, WAVELETS) if dataset.has_colours else (CONTRASTIVE, PATCHES))
+
+
+def default_of_sums(dataset: Dataset) -> str:
+    """The name of the representation that feature sums are of, where none is named.
+
+    A teacher has too few records of a table for bins.
+    """
+    return BINS if dataset.kind == "tabular" else default_of_teachers(dataset)
 
 
 def is_of_images(name: Named) -> bool:
@@ -350,7 +358,7 @@ class Representation:
                 these and in which of its bins each number lies; several joined by "+"; a Keras
                 model from raw inputs to features, or a function from a `Dataset` to one, itself or
                 as `module:function`.
-                None for "contrastive" of grey images, "patches+wavelets" of colour ones, "bins" of
+                None for "contrastive" of grey images, "patches+wavelets" of colour ones, "raw" of
                 tables, "lsa" of texts.
             seed: of what is trained.
         """

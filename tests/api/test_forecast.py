@@ -67,7 +67,7 @@ def test_a_trial_on_public_labels_tells_easy_classes_from_hard_ones():
     easy, hard = (tried(table(900, is_hard)) for is_hard in (False, True))
     for method in ("pate", "feature_sums"):
         assert easy.forecasts[method].low > 0.7
-        assert hard.forecasts[method].low < 0.54 < hard.forecasts[method].high < 0.85
+        assert hard.forecasts[method].low < 0.54 < hard.forecasts[method].high < 0.8
         assert "by a trial on labelled samples" in easy.forecasts[method].in_words()
     assert easy.right["feature_sums"] > 0.9 and easy.method == "feature_sums"
     # The noise is that of the release: of few records it drowns the sums.

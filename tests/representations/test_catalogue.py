@@ -44,10 +44,12 @@ def doubled(dataset: Dataset) -> keras.Model:
 def test_defaults_of_grey_and_colour_images_and_of_tables():
     colour = dataclasses.replace(POOL.dataset, input_shape=(8, 8, 3))
     datasets = (POOL.dataset, colour, uci.ADULT)
-    compared = ["contrastive", "patches+wavelets", "bins"]
+    compared = ["contrastive", "patches+wavelets", "raw"]
     assert list(map(catalogue.default_representation, datasets)) == compared
-    learnt_from = ["contrastive+patches", "patches+wavelets", "bins"]
+    learnt_from = ["contrastive+patches", "patches+wavelets", "raw"]
     assert list(map(catalogue.default_of_teachers, datasets)) == learnt_from
+    summed = ["contrastive+patches", "patches+wavelets", "bins"]
+    assert list(map(catalogue.default_of_sums, datasets)) == summed
     assert list(map(catalogue.is_of_images, learnt_from)) == [True, True, False]
     assert not catalogue.is_of_images("patches+raw")
 
@@ -167,7 +169,7 @@ def test_raw_features_of_a_table_are_scaled_numbers_and_one_hot_categories():
     rows[:, 0] = [40.0, 60.0, 50.0]
     rows[0, 1:3] = [2.0, 15.0]  # third work class, last education
     rows[:, 9] = [0.0, 0.0, 99_999.0]
-    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows), "raw")
+    encoder = catalogue.encoder_of(Pool(uci.ADULT, rows))
     found = encoder.features(rows)[0]
     numbers = 5
     assert found @ found == pytest.approx(1.0, rel=1e-5)
