@@ -128,6 +128,8 @@ class StoredSums:
             self.records = RecordSet.from_dict(described["record_set"])
             self.sums = sensitive.FeatureSums(arrays["sums"])
             self.scale, self.groups = arrays["scale"], tuple(arrays["groups"].tolist())
+            if min(self.groups) < 0 or sum(self.groups) != len(self.scale):
+                raise ValueError("groups: expected how many features each has, got others")
             numbers = arrays["resolutions"].tolist()
             self.centres = {one: arrays[f"centres_{one}"] for one in numbers}
             self.cluster_counts = {

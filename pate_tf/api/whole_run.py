@@ -164,10 +164,12 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     )
     typed = commands(asked, method, number, folder, representation)
     reporting.note("\n".join(["This stands for:", *(f"  {line}" for line in typed)]))
-    from pate_tf.representations.raw import BINS
+    width = UNKNOWN_WIDTH
+    if representation is not None:
+        from pate_tf.representations.catalogue import encoder_of  # TensorFlow
 
-    widths = {"fourier": 600, "bins": (1 + BINS) * int(np.prod(dataset.input_shape)) + 1}
-    forecast = plan.forecast(method, widths.get(representation or "", UNKNOWN_WIDTH))
+        width = encoder_of(public.split(dataset.pool_size).pool, representation).num_features
+    forecast = plan.forecast(method, width)
     if tried is not None and forecast is not None:
         forecast = tried.forecasts.get(method, forecast)
     if forecast is not None:

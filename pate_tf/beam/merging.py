@@ -97,8 +97,8 @@ def merge(
 
 
 def _has_same(one: StoredSums, other: StoredSums) -> bool:
-    """Whether scale and clusters, which are public, are the same."""
-    return list(one.centres) == list(other.centres) and all(
+    """Whether scale, groups and clusters, which are public, are the same."""
+    return (one.groups, *one.centres) == (other.groups, *other.centres) and all(
         np.array_equal(first, second)
         for first, second in zip(
             (one.scale, *one.centres.values()), (other.scale, *other.centres.values()), strict=True

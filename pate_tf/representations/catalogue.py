@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib
-import itertools
 import json
 import os
 import pathlib
@@ -214,11 +213,14 @@ def load_encoder(path: pathlib.Path, dataset: Dataset) -> Encoder:
         inputs = np.zeros((1, *dataset.input_shape), dataset.input_type)
         pool = Pool(dataset=dataset, inputs=inputs)
         parts = [part for one in _described_parts(description) for part in one.parts(pool, 0)]
-        values = (arrays[str(place)] for place in range(len(arrays) - 1))
+        values = [arrays[str(place)] for place in range(len(arrays) - 1)]
         for part in parts:
-            part.take(list(itertools.islice(values, len(part.learnt))))
+            own, values = values[: len(part.learnt)], values[len(part.learnt) :]
+            part.take(own)
         encoder = Encoder(dataset, parts, description)
-    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        if values:
+            raise ValueError("expected the arrays of its parts alone, got more")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(refused) from error
     return encoder
 

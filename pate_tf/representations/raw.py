@@ -136,6 +136,8 @@ class BinsPart(encoder.Part):
         self._raw.take(scales)
         if not (np.ndim(columns) == 1 and np.shape(columns) == np.shape(low) == np.shape(high)):
             raise ValueError("bins: expected a column, a lowest value and an end of each")
+        if np.size(low) > MOST_BINS:
+            raise ValueError(f"bins: expected at most {MOST_BINS:,}, got more")
         if not np.isin(columns, np.arange(self._raw.num_numbers)).all():
             raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
         self._columns, self._low, self._high = (
@@ -163,7 +165,8 @@ def _edges(
     found = np.interp(np.arange(1, number) / number, places, values)
     above = np.unique(np.searchsorted(values, found))
     above = above[above > 0]
-    return np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
+    middle = np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
+    return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32
 
 
 register(Kind(name="bins", parts=lambda pool, seed: [BinsPart(pool)], data_kinds=("tabular",)))

@@ -40,13 +40,14 @@ class TeacherSettings(Settings):
         None,
         help="Input of ridge, nearest_mean, nearest_neighbour or a classifier of scikit-learn: "
         "contrastive or patches, trained on the public pool alone and stored in ~/.cache/pate_tf "
-        "(or $PATE_TF_CACHE); wavelets, scaled by the pool; raw, scaled by the pool; fourier, "
-        "random Fourier features of raw; several of them joined by +; or a model of "
-        "your own from raw inputs to features, none of whose weights depends on private records: "
+        "(or $PATE_TF_CACHE); wavelets, scaled by the pool; raw, scaled by the pool; bins, raw and "
+        "bins of numbers; fourier, random Fourier features of raw; pairs, products of two numbers "
+        "of raw; several of them joined by +; or a model of your own from raw inputs to features, "
+        "none of whose weights depends on private records: "
         "encoder:PATH for a .keras file or a SavedModel, encoder:NAME:PATH for weights of Keras "
         "Applications, module:function for a function that returns a Keras model. Default, for the "
         "first three alone: contrastive+patches for grey images, patches+wavelets for colour ones, "
-        "raw otherwise.",
+        "raw otherwise; of feature sums, which have no such model, bins for tables.",
     )
     max_steps: int | None = setting(
         None,

@@ -71,6 +71,13 @@ def test_a_linear_function_of_bins_tells_what_one_of_the_columns_does_not():
     assert right["bins"] > 0.9 and right["raw"] < 0.65
 
 
+def test_whole_numbers_that_are_neighbours_in_float32_have_bins_of_their_own():
+    inputs = INPUTS.copy()
+    inputs[:, 1] = 2.0**24 + 2.0 * (np.arange(1_000) % 6)
+    found = _bins(Pool(TABLE, inputs), inputs)[:, BINS:]
+    assert found.shape[1] == 6 and (found.sum(axis=0) >= 166).all()
+
+
 @pytest.mark.parametrize(("width", "each"), [(50, BINS), (200, MOST_BINS // 200), (600, 0)])
 def test_many_numbers_get_fewer_bins(width, each):
     dataset = dataclasses.replace(

@@ -30,7 +30,7 @@ def test_an_encoder_read_back_gives_the_same_features(tmp_path, pool, name):
     assert found.scale is None or np.array_equal(found.scale, encoder.scale)
 
 
-@pytest.mark.parametrize("change", ["weights", "names", "missing", "text"])
+@pytest.mark.parametrize("change", ["weights", "names", "missing", "more", "text", "list", "deep"])
 def test_what_is_no_encoder_is_refused_in_one_line(tmp_path, change):
     path = tmp_path / "encoder.npz"
     save_encoder(encoder_of(DATA.pool, "raw", 0), path)
@@ -41,14 +41,17 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path, change):
         arrays["description"] = np.frombuffer(b'{"representation": "unheard-of"}', np.uint8)
     if change == "missing":
         del arrays["1"]
-    if change == "text":
-        arrays["description"] = np.frombuffer(b"not JSON", np.uint8)
+    if change == "more":
+        arrays["2"] = np.zeros(3)
+    texts = {"text": b"not JSON", "list": b"[]", "deep": b"[" * 200_000}
+    if change in texts:
+        arrays["description"] = np.frombuffer(texts[change], np.uint8)
     artifacts.write_arrays(path, arrays)
     with pytest.raises(ValueError, match="expected the encoder of inputs of digits"):
         load_encoder(path, DATA.dataset)
 
 
-@pytest.mark.parametrize("change", ["column", "number", "all"])
+@pytest.mark.parametrize("change", ["column", "number", "many", "all"])
 def test_bins_of_another_table_are_refused_in_one_line(tmp_path, change):
     path = tmp_path / "encoder.npz"
     save_encoder(encoder_of(ROWS, "bins", 0), path)
@@ -58,6 +61,8 @@ def test_bins_of_another_table_are_refused_in_one_line(tmp_path, change):
         arrays["2"] = np.where(columns == 3, 4, columns)
     if change == "number":
         arrays["3"] = arrays["3"][1:]
+    if change == "many":
+        arrays |= {name: np.resize(arrays[name], 1_001) for name in ("2", "3", "4")}
     if change == "all":
         arrays |= {name: arrays[name][:0] for name in ("2", "3", "4")}
     artifacts.write_arrays(path, arrays)
