@@ -32,6 +32,7 @@ OF_OTHERS = {
     "log_device_placement",
     *("only", "parts", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
     *("representations", "students"),  # of benchmarks.colour
+    "sums",  # of benchmarks.tables
     # of benchmarks.instead
     *(
         "epsilons",
