@@ -84,7 +84,7 @@ def test_shares_right_are_printed_by_data_set_and_representation(capsys):
 def test_students_are_compared_on_private_records_and_held_out(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv(catalogue.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(patches, "COLOUR", dataclasses.replace(patches.COLOUR, filters=32))
-    monkeypatch.setattr(feature_sums, "default_of_teachers", lambda dataset: "patches")
+    monkeypatch.setattr(feature_sums, "default_of_sums", lambda dataset: "patches")
     monkeypatch.setattr(contrastive, "STUDENT_STEPS", 2)
     monkeypatch.setattr(colour, "ASKED", ((1e4, 4),))
     student, steps = pate_tf.Student, {"consistency": 2, "linear_head": None}

@@ -134,6 +134,6 @@ def test_joined_representations_lie_side_by_side_and_weigh_the_same(monkeypatch,
 def test_what_cannot_be_joined_is_one_line(name):
     with pytest.raises(
         ValueError,
-        match=r"expected one of contrastive, fourier, .* patches, raw, wavelets, some",
+        match=r"expected one of bins, contrastive, .* patches, raw, wavelets, some",
     ):
         catalogue.check_representation(name, POOL.dataset)
