@@ -35,7 +35,8 @@ from pate_tf.representations.catalogue import encoder_of
 NUM_RECORDS, RARE, SEED = 32_561, 0.24, 5
 NUMBERS, QUERIES = (125, 250, 500, 1_000, 2_000), (500, 2_000)
 EPSILONS, REPETITIONS = (0.05, 0.1, 0.25, 1.0, 3.0), 3
-COMPARED = (("raw", 0), ("bins", 5), ("bins", 10), ("bins", 20), ("fourier", 0))  # and bins
+# Representations, and how many bins a column has; 0 where it has none.
+COMPARED = (("raw", 0), ("bins", 5), ("bins", 10), ("bins", 20), ("fourier", 0))
 
 
 def made_up(features: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray:

@@ -146,6 +146,7 @@ def checked_options(engine: Engine) -> Any:
             f"options: expected a flag of this command or an option of Apache Beam, got "
             f"{unknown[0]!r}"
         )
+    filesystems().set_options(found)  # files are looked for before there is a pipeline
     if engine.work_dir is not None:
         folder = _shared_folder(engine.work_dir)
         _remove(folder)

@@ -62,10 +62,10 @@ class QueryConfig(Settings):
         help="Features that feature sums are of, and that diverse and medoids compare inputs by: "
         "contrastive or patches, learnt from the pool alone and cached in ~/.cache/pate_tf (or "
         "$PATE_TF_CACHE); raw, or bins of tables; several of them joined by +; encoder:PATH for a "
-        "model on disk (.keras or SavedModel), or "
-        "module:function for a Keras model, from raw inputs to features. "
-        "Default: that of the teachers, if they have one; of feature sums contrastive+patches for "
-        "grey images, bins for tables; else contrastive for grey images, raw for tables.",
+        "model on disk (.keras or SavedModel), or module:function for a Keras model, from raw "
+        "inputs to features. Default: that of the teachers, if they have one; of feature sums "
+        "contrastive+patches for grey images, bins for tables; else contrastive for grey images, "
+        "raw for tables.",
     )
     num_neighbours: int | None = setting(
         None,

@@ -85,8 +85,8 @@ def with_norm_one(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 register(Kind(name="raw", parts=lambda pool, seed: [RawPart(pool)]))
 
-# Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 20 were
-# better at 3 and worse at 1 and below (docs/notes/small_teachers.md).
+# Of a number. Chosen at epsilons from .05 to 3 on a fifth of Adult's training file, where 5 are
+# worse at all but .1, and 20 at all (docs/notes/small_teachers.md).
 BINS = 10
 WEIGHT_OF_BINS = 0.5  # norm; chosen likewise, and on three tables of benchmarks/own_data.py
 MOST_BINS = 1_000  # of all numbers together; many numbers get fewer each
@@ -141,8 +141,8 @@ class BinsPart(encoder.Part):
         if not np.isin(columns, np.arange(self._raw.num_numbers)).all():
             raise ValueError(f"bins: expected columns below {self._raw.num_numbers}, got others")
         self._columns, self._low, self._high = (
-            tf.Variable(values, trainable=False, dtype=kind)
-            for values, kind in zip(
+            tf.Variable(one, trainable=False, dtype=kind)
+            for one, kind in zip(
                 (columns, low, high), (tf.int32, tf.float32, tf.float32), strict=True
             )
         )

@@ -47,7 +47,7 @@ class TeacherSettings(Settings):
         "encoder:PATH for a .keras file or a SavedModel, encoder:NAME:PATH for weights of Keras "
         "Applications, module:function for a function that returns a Keras model. Default, for the "
         "first three alone: contrastive+patches for grey images, patches+wavelets for colour ones, "
-        "raw otherwise; of feature sums, which have no such model, bins for tables.",
+        "raw otherwise (of feature sums bins for tables).",
     )
     max_steps: int | None = setting(
         None,

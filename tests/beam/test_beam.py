@@ -357,6 +357,24 @@ def test_what_may_not_be_merged_is_one_line(here, data, parts, tmp_path):
         folder = changed(f"description {name}", described(change))
         refused("expected complete ones", folder, parts[1])
 
+    def regrouped(of_width):
+        def write(folder: pathlib.Path) -> None:
+            stored, arrays = StoredSums(folder), artifacts.read_arrays(folder / "sums.npz")
+            arrays["groups"] = np.array(of_width(len(stored.scale)))
+            digest = digest_of(stored.description, arrays, stored.encoder_digest)
+            artifacts.write_arrays(folder / "sums.npz", arrays)
+            artifacts.write_json(
+                folder / "description.json", {**stored.description, "digest": digest}
+            )
+
+        return write
+
+    other = changed("other groups", regrouped(lambda width: [width - 1, 1]))
+    refused("expected feature sums of one representation", parts[1], other)
+    for number, of_width in enumerate((lambda width: [width + 1], lambda width: [width + 1, -1])):
+        folder = changed(f"no groups {number}", regrouped(of_width))
+        refused("expected complete ones", folder, parts[1])
+
     def truncated(name: str):
         def cut(folder: pathlib.Path) -> None:
             content = (folder / name).read_bytes()

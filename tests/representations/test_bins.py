@@ -41,6 +41,10 @@ def test_bins_lie_beside_raw_features_and_hold_about_as_many_inputs_each():
     np.testing.assert_allclose(
         beside / np.linalg.norm(beside, axis=1, keepdims=True), raw, atol=1e-5
     )
+    squares = np.square(features)
+    np.testing.assert_allclose(squares[:, NUM_RAW:].sum(axis=1), 0.2, atol=1e-5)
+    encoder = encoder_of(pool, "bins")
+    assert encoder.groups == (NUM_RAW, features.shape[1] - NUM_RAW)
     found = _bins(pool, INPUTS)
     assert (found[:, :BINS].sum(axis=1) == 1).all()
     assert (np.abs(found[:, :BINS].sum(axis=0) - 100) <= 2).all()
