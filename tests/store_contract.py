@@ -14,6 +14,7 @@ import warnings
 import pytest
 from stores import STORES, spend
 
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import LedgerError, LedgerWarning
 
 HERE = pathlib.Path(__file__).parent
@@ -43,9 +44,9 @@ class StoreContract:
     def open(self, folder, **settings):
         return STORES[self.kind].open(folder, **settings)
 
-    def spent(self, folder, numbers):
+    def spent(self, folder, numbers, **settings):
         """Answers of a store that is opened and closed for them."""
-        store = self.open(folder)
+        store = self.open(folder, **settings)
         try:
             return spend(self.kind, store, numbers)
         finally:
@@ -111,26 +112,22 @@ class StoreContract:
         assert store.num_queries == 5
         store.close()
 
-    def test_another_store_of_the_same_is_never_a_fresh_one(self, folder, tmp_path):
-        self.spent(folder, range(5))
+    def test_another_store_counts_for_the_same_source_or_is_refused(self, folder, tmp_path):
+        source = PrivateSource.named("patients")
+        self.spent(folder, range(5), source=source)
         elsewhere = tmp_path / "there" / "sensitive"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LedgerWarning)
-            try:
-                other = self.open(elsewhere)
-            except LedgerError as error:
-                assert str(folder) in str(error) and "\n" not in str(error)
-                other = self.open(elsewhere, acknowledge_reset=True)
-        assert other.num_queries == 5
-        spend(self.kind, other, range(20, 21))
-        if self.is_single:
+        if self.is_single:  # what the first one spent is charged here
+            assert str(folder) in self.refusal(elsewhere)
+            other = self.open(elsewhere, acknowledge_reset=True)
+            assert other.num_queries == 5
+            spend(self.kind, other, range(20, 21))
             assert "another ledger of the same subject went on" in self.refusal(folder)
-        else:  # each goes on, and is charged what the other spends
-            one = self.open(folder)
-            spend(self.kind, one, range(10, 13))
-            with other.exclusive():
-                assert one.num_queries == other.num_queries == 9
-            one.close()
+        else:
+            with pytest.warns(LedgerWarning, match="2 ledgers are charged to the source patients"):
+                other = self.open(elsewhere, source=source)
+            assert other.num_queries == 0
+            spend(self.kind, other, range(20, 21))
+            assert sum(other.source_spending().charges.values()) == 6
         other.close()
 
     def test_of_two_copies_one_goes_on(self, folder, tmp_path):

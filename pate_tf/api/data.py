@@ -21,6 +21,7 @@ from pate_tf.core.dataset import IMAGE_AUGMENTATION, Dataset, check_inputs, to_i
 from pate_tf.core.public import Pool, PublicExamples, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import Settings, setting
+from pate_tf.core.source import PrivateSource
 from pate_tf.data import image_folders, schema, tables
 from pate_tf.data.schema import MOST_CATEGORIES, Schema, TableColumn, field_text, read_schema
 
@@ -72,7 +73,8 @@ def read_records(path: pathlib.Path, dataset: Dataset) -> PrivateExamples:
     if set(arrays) != {"inputs", "labels"}:
         raise ValueError(f"{path}: expected the arrays inputs and labels, got others")
     inputs = to_input_type(arrays["inputs"], dataset, str(path))
-    return PrivateExamples(dataset, inputs, arrays["labels"])
+    source = PrivateSource.of_file(path)
+    return PrivateExamples(dataset, inputs, arrays["labels"], source=source)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,8 +113,9 @@ class FileSource(Settings):
     )
     name: str | None = setting(
         None,
-        help="What the data set is called in the statement and in the run's folder. Default: what "
-        "the schema says, else the name of the public file or folder.",
+        help="What the data set is called in the run's folder, and the source of the private data "
+        "unless --source_name names it. Default: what the schema says, else the name of the public "
+        "file or folder.",
     )
 
     def check_images(self) -> None:
@@ -157,10 +160,15 @@ class FileSource(Settings):
         if self.public.is_dir() != self.private.is_dir():
             raise ValueError("private: expected two folders of images or two files, got one")
         if self.public.is_dir():
-            return image_folders.load_private(self.private, public)
-        by = self._schema()
-        table = tables.read_table(self.private, tables.text_form(self.public, by))
-        return table.private(by, public, label=self.label, owner=self.owner)
+            examples = image_folders.load_private(self.private, public)
+        else:
+            by = self._schema()
+            table = tables.read_table(self.private, tables.text_form(self.public, by))
+            examples = table.private(by, public, label=self.label, owner=self.owner)
+        source = PrivateSource.of_file(self.private)
+        if self.name is not None:
+            source = PrivateSource.named(self.name)
+        return dataclasses.replace(examples, source=source)
 
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -421,7 +429,7 @@ class Data:
         class_names: Sequence[str] = (),
         augmentation: str | None = None,
         categories: Categories | None = None,
-        name: str = "arrays",
+        name: str | None = None,
     ) -> Data:
         """Takes arrays of images, of tables or of texts.
 
@@ -466,7 +474,9 @@ class Data:
                 coded from 0 on, or to their list: numbers or texts, from public knowledge. Each
                 becomes a feature. Without it all columns are numbers, with a warning where those of
                 `x_public` look like codes; `{}` says that they are none.
-            name: of the data set, in messages, in the statement and in a run's default folder.
+            name: public name of the private data, to which all releases from them are charged, on
+                this machine, in all run folders. Default: none; a run folder counts its own
+                releases alone.
 
         Raises:
             ValueError: if the arrays do not fit each other or the other arguments, or an input is
@@ -496,7 +506,7 @@ class Data:
             by = schema_of_array(rows, categories, value_range, names)
             x_public = encode_rows(rows, by, "x_public")
             x_private = encode_rows(others, by, "x_private")
-            value_range = by.dataset(name, 1).value_range
+            value_range = by.dataset(name or "arrays", 1).value_range
         public, private = as_array(x_public, "x_public"), as_array(x_private, "x_private")
         if kind is None:
             kind = "tabular" if public.ndim == 2 else "image"
@@ -520,7 +530,7 @@ class Data:
         is_uint8 = kind == "image" and fit_uint8(range_) and public.dtype.kind in "ui"
         pool_size = size_of_pool(len(public), held_out, has_labels=y_public is not None)
         dataset = Dataset(
-            name=name,
+            name=name or "arrays",
             kind=kind,
             input_shape=public.shape[1:],
             value_range=range_,
@@ -541,6 +551,7 @@ class Data:
             checked(private, dataset, "x_private"),
             numbered(y_private, dataset, "y_private"),
             None if owners is None else np.asarray(owners),
+            source=None if name is None else PrivateSource.named(name),
         )
         if held_out_seed is not None:
             samples = reordered(samples, pool_size, held_out_seed)
@@ -557,7 +568,7 @@ class Data:
         classes: Sequence[Any] | None = None,
         categories: Collection[str] = (),
         schema: Schema | str | os.PathLike[str] | None = None,
-        name: str = "dataframe",
+        name: str | None = None,
     ) -> Data:
         """Takes two data frames, of pandas, polars or pyarrow.
 
@@ -576,7 +587,8 @@ class Data:
                 `public`, sorted.
             categories: names of columns of numbers that are codes of categories.
             schema: states columns and classes instead, itself or its file; see `from_csv`.
-            name: of the data set, unless the schema names it.
+            name: public name of the private data, to which all releases from them are charged.
+                Default: none; a run folder counts its own releases alone.
 
         Raises:
             ValueError: if a column is missing, nothing says what the classes are, or a record does
@@ -591,11 +603,13 @@ class Data:
             by = schema if isinstance(schema, Schema) else read_schema(pathlib.Path(schema))
         places = [f"row {place}" for place in range(max(len(public), len(private)))]
         samples = tables.Table(fields=fields, places=places[: len(public)], what="public").public(
-            by, name=by.name or name, label=label
+            by, name=name or by.name or "dataframe", label=label
         )
         records = tables.Table(
             fields=frame_fields(private), places=places[: len(private)], what="private"
         ).private(by, samples, label=label, owner=owner)
+        if name is not None:
+            records = dataclasses.replace(records, source=PrivateSource.named(name))
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
     @classmethod
@@ -607,6 +621,7 @@ class Data:
         schema: str | os.PathLike[str],
         label: str | None = None,
         owner: str | None = None,
+        name: str | None = None,
     ) -> Data:
         """Takes two tables: files of comma-separated values, or of Parquet with pyarrow there.
 
@@ -618,6 +633,8 @@ class Data:
             label: name of the label's column. Default: the schema's.
             owner: name of the column that says whose a private record is; all records of one owner
                 go to one teacher. Default: the schema's, if it has one.
+            name: public name of the private data, to which all releases from them are charged.
+                Default: the stem of the private file, which is told from others by its path.
 
         Raises:
             ValueError: if a file can't be read, or a record does not fit the schema. The message
@@ -630,6 +647,7 @@ class Data:
                 schema=pathlib.Path(schema),
                 label=label,
                 owner=owner,
+                name=name,
             )
         )
 
@@ -650,6 +668,7 @@ class Data:
         classes: Sequence[str] | None = None,
         augmentation: str = IMAGE_AUGMENTATION,
         image_size: tuple[int, int] | None = None,
+        name: str | None = None,
     ) -> Data:
         """Takes two folders of images: PNG, JPEG or BMP.
 
@@ -666,6 +685,8 @@ class Data:
             image_size: height and width that each image is scaled to, by a bilinear filter that
                 averages where it becomes smaller. Default: that of the public images, which must
                 all have one.
+            name: public name of the private data, to which all releases from them are charged.
+                Default: the name of the private folder, which is told from others by its path.
 
         Raises:
             ValueError: if there are no images, public ones differ in size, or classes are not
@@ -675,6 +696,10 @@ class Data:
             pathlib.Path(public), classes=classes, augmentation=augmentation, size=image_size
         )
         records = image_folders.load_private(pathlib.Path(private), samples)
+        source = PrivateSource.of_file(pathlib.Path(private))
+        if name is not None:
+            source = PrivateSource.named(name)
+        records = dataclasses.replace(records, source=source)
         return cls(private=records, public=samples.split(samples.dataset.pool_size))
 
 

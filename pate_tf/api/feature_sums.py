@@ -94,7 +94,8 @@ class StoredSums:
         dataset: what is publicly known of the data.
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
         digest: SHA-256 of all that is stored; the ledger knows the sums by it.
-        records: which records were summed.
+        num_records: how many records were summed. SENSITIVE where owners are protected.
+        source: that these are of; None where the run folder is its own.
         description: all that is stored of them but arrays, JSON values. SENSITIVE.
         representation: of the features, by its name.
         sums: int64 `[num_features + 1, num_classes]`, exact. SENSITIVE.
@@ -125,7 +126,8 @@ class StoredSums:
             self.unit = str(described["unit"])
             self.representation = str(described["representation"])
             self.representation_digest = str(described["encoder"])
-            self.records = RecordSet.from_dict(described["record_set"])
+            records = Records.from_dict(described["records_of"])
+            self.num_records, self.source = records.num_records, records.source
             self.sums = sensitive.FeatureSums(arrays["sums"])
             self.scale, self.groups = arrays["scale"], tuple(arrays["groups"].tolist())
             if min(self.groups) < 0 or sum(self.groups) != len(self.scale):
@@ -173,7 +175,7 @@ class StoredSums:
         width = len(self.sums.values)
         is_theirs = (
             stored["vectors"].shape == (len(stored["labels"]), width)
-            and len(stored["labels"]) == self.records.num_records
+            and len(stored["labels"]) == self.num_records
             and stored["moments"].shape == (width, width)
         )
         for number, sums in enumerate(self.sums.values.T if is_theirs else ()):
@@ -189,13 +191,13 @@ class StoredSums:
 
     def weights(self, values: IntArray, noise: float) -> npt.NDArray[np.float64]:
         """Returns what `weights_of_rounds` does, for noisy sums of each round. Public."""
-        return weights_of_rounds(values, self._vectors["moments"], self.records.num_records, noise)
+        return weights_of_rounds(values, self._vectors["moments"], self.num_records, noise)
 
     def of_rounds(
         self, values: IntArray, vectors: npt.NDArray[np.floating], noise: float
     ) -> tuple[npt.NDArray[np.float64], float]:
         """Returns what `sums_of_rounds` does, of vectors of a pool. Public."""
-        moments, number = self._vectors["moments"], self.records.num_records
+        moments, number = self._vectors["moments"], self.num_records
         return sums_of_rounds(values, vectors, moments, number, noise)
 
     def are_vectors(

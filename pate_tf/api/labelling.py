@@ -39,6 +39,7 @@ from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.chain import DATABASE
@@ -364,7 +365,7 @@ def _plan_of_sums(
             )
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
     # The number of records is private where owners are protected.
-    number = sums.records.num_records if sums.unit == "record" else None
+    number = sums.num_records if sums.unit == "record" else None
     num_rounds = settings.num_rounds
     if (num_rounds or 1) > 1 and not sums.has_vectors:
         raise ValueError(
@@ -444,6 +445,7 @@ def open_ledger(
     *,
     teachers: Source,
     budget: Budget,
+    source: PrivateSource | None = None,
     student_runs: Sequence[pathlib.Path] = (),
 ) -> Ledger:
     """Opens the ledger of teachers or sums; warns of a delta that is too large for their records.
@@ -452,6 +454,7 @@ def open_ledger(
         folder: their sensitive folder.
         teachers: what the ledger belongs to.
         budget: of everything that is released from them.
+        source: named, that releases are charged to; None for that of their records.
         student_runs: run folders that their students go to, besides the ledger's own.
 
     Raises:
@@ -462,9 +465,8 @@ def open_ledger(
     """
     for place in (folder, folder / VOTES):
         artifacts.check_can_hold_files(place)
-    records, delta = teachers.records, budget.delta
-    if records is not None and teachers.unit == "record":
-        number = records.num_records
+    number, delta = teachers.num_records, budget.delta
+    if number is not None and teachers.unit == "record":
         if is_delta_large(delta, number):
             warnings.warn(
                 f"delta: expected at most 0.1 over the number of private records, which is "
@@ -476,7 +478,7 @@ def open_ledger(
             )
     facts: dict[str, Any] = {
         "ensemble_digest": teachers.digest,
-        "records": records,
+        "source": source or teachers.source,
         "unit": teachers.unit,
         "student_runs": student_runs,
         "acknowledge_reset": budget.acknowledge_reset,

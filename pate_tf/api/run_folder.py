@@ -14,6 +14,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.public import PublicExamples, PublicSplit
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.settings import Settings, described, setting
+from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
 from pate_tf.teachers.kinds import load_ensemble
 from pate_tf.teachers.voters import Voter
@@ -53,6 +54,13 @@ class DataSource(Settings):
     svhn_extra: bool = setting(
         True, group="data", advanced=True, help="SVHN's extra split is private data too."
     )
+    source_name: str | None = setting(
+        None,
+        group="data",
+        help="Public name of the private data. All releases under one name on this machine add up, "
+        "whether or not the records changed in between; two names for the same records do not. "
+        "Default: the name of the data set, or the private file, told from others by its path.",
+    )
     owners_file: pathlib.Path | None = setting(
         None,
         group="data",
@@ -62,6 +70,11 @@ class DataSource(Settings):
         "guarantee is against adding or removing an owner.",
     )
     files: FileSource | None = None
+
+    @property
+    def named_source(self) -> PrivateSource | None:
+        """The source that a person named; None where nobody did."""
+        return None if self.source_name is None else PrivateSource.named(self.source_name)
 
     @property
     def words(self) -> str:
@@ -80,7 +93,7 @@ class DataSource(Settings):
         }
 
     def load_private(self, reporting: Reporting) -> PrivateExamples:
-        """Returns the private records, with the owners of `owners_file` if there is one.
+        """Returns the private records, of a named source, with the owners of `owners_file`.
 
         Raises:
             ValueError: if there are none, or the owners do not fit.
@@ -92,6 +105,8 @@ class DataSource(Settings):
                 examples = catalogue.load_private(
                     self.dataset, data_dir=self.data_dir, svhn_extra=self.svhn_extra
                 )
+        source = self.named_source or examples.source
+        examples = dataclasses.replace(examples, source=source)
         if self.owners_file is None:
             return examples
         owners = artifacts.read_array(self.owners_file)

@@ -195,7 +195,7 @@ class Features:
             self.dataset,
             self.encoder.features(private.inputs),
             private.labels,
-            origin=private.record_set,
+            source=private.source,
         )
 
     def samples(self, public: PublicExamples) -> PublicExamples:
@@ -324,7 +324,7 @@ def _published(
 
 def _costs(facts: Sequence[LedgerFacts]) -> dict[str, Any]:
     """Returns what ledgers say together, the worst of each; None for what one does not know."""
-    names = ("epsilon", "delta", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+    names = ("epsilon", "delta", "epsilon_source", "delta_source", "num_ledgers")
     each = {name: [getattr(one, name) for one in facts] for name in names}
     return {
         **{
@@ -359,7 +359,7 @@ def _report(
             ("mean accuracy of local models", percent("accuracy_local_mean")),
             ("an upload", f"{values['upload_bytes']:,.0f} bytes, {share:.2%} of all changes"),
         ]
-    epsilon, epsilon_all = values["epsilon"], values["epsilon_all_ensembles"]
+    epsilon, epsilon_all = values["epsilon"], values["epsilon_source"]
     if epsilon is None:
         rows.append(("privacy", "none: there is no guarantee"))
     else:
@@ -367,7 +367,7 @@ def _report(
         of_all = (
             "not known"
             if epsilon_all is None
-            else f"epsilon {epsilon_all:.4g} at delta {values['delta_all_ensembles']:g}, {number} "
+            else f"epsilon {epsilon_all:.4g} at delta {values['delta_source']:g}, {number} "
             f"ledger{'' if number == 1 else 's'}"
         )
         rows += [
@@ -436,7 +436,7 @@ def train_on(
             folder,
             identity,
             privacy=privacy,
-            records=examples.record_set,
+            source=examples.source,
             acknowledge_reset=asked.acknowledge_reset,
         )
         charged = state.charged
@@ -586,7 +586,7 @@ def take_part(
             folder,
             identity,
             privacy=privacy,
-            records=share.record_set,
+            source=share.source,
             acknowledge_reset=run.acknowledge_reset,
         )
         charged = state.charged

@@ -17,9 +17,9 @@ import numpy as np
 from pate_tf.api.data import read_records
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import FeatureSums, PrivateExamples
 from pate_tf.core.settings import Settings, setting
+from pate_tf.core.source import PrivateSource
 from pate_tf.data import catalogue
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.models.forest import RANDOM_FOREST, Forest, WalkedForest
@@ -27,7 +27,6 @@ from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
 from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
-from pate_tf.teachers.voters import records_in, store_records
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
@@ -56,6 +55,11 @@ class TeacherRun(Settings):
     )
     records: pathlib.Path | None = setting(
         None, flag="data", help="A .npz file of inputs and labels to train a teacher on."
+    )
+    source_name: str | None = setting(
+        None,
+        help="Public name of the private data, to which the silo's releases are charged. Default: "
+        "the file of --data.",
     )
     model: str = setting(
         RANDOM_FOREST,
@@ -179,15 +183,12 @@ def serve(
     policy = policy_in_force(run)
     sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
     teacher: OwnTeacher | SiloSums
-    records = None
     if run.teacher.method == "feature_sums":
         teacher = make_sums(run.teacher, _sensitive(run))
         digest = teacher.representation[:DIGITS]
         on_event(f"{policy.silo}: the feature sums are ready, of encoder {digest}")
     else:
         teacher = make_teacher(run.teacher, _sensitive(run))
-        if run.teacher.records is not None:  # else it was given, and what it learnt from is unknown
-            records = records_in(_sensitive(run) / TRAINED)
         on_event(f"{policy.silo}: the teacher is ready")
     from pate_tf.silos.clients import SiloConnection  # needs grpcio
 
@@ -203,7 +204,7 @@ def serve(
             teacher,
             folder=_sensitive(run),
             sealer=sealer,
-            records=records,
+            source=_private_source(run.teacher),
             acknowledge_reset=run.acknowledge_reset,
         ) as silo,
     ):
@@ -268,6 +269,13 @@ def silo_keys(folder: pathlib.Path) -> str:
     return party_entry(PartyKeys.load_or_create(own / KEYS, name).identity, "silo")
 
 
+def _private_source(run: TeacherRun) -> PrivateSource | None:
+    """Returns what the silo's releases are charged to; None for its own folder."""
+    if run.source_name is not None:
+        return PrivateSource.named(run.source_name)
+    return None if run.records is None else PrivateSource.of_file(run.records)
+
+
 def _sensitive(run: SiloRun) -> pathlib.Path:
     return artifacts.make_sensitive_folder(run.folder / artifacts.SENSITIVE)
 
@@ -296,9 +304,8 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     path, source = folder / SUMS, _source(run)
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
-        values, representation, records = made
-        facts = {"representation": representation, "unit": _unit(run), "records": records}
-        facts["source"] = source
+        values, representation = made
+        facts = {"representation": representation, "unit": _unit(run), "source": source}
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
@@ -318,7 +325,7 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
         sums=FeatureSums(stored["sums"]),
         representation=digest,
         unit=facts["unit"],
-        records=RecordSet.from_dict(facts["records"]),
+        source=_private_source(run),
     )
 
 
@@ -336,8 +343,8 @@ def _unit(run: TeacherRun) -> str:
     return "record" if run.owners is None else "owner"
 
 
-def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
-    """Returns sums of the records, the encoder's digest, and the set of records as JSON values."""
+def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
+    """Returns sums of the records, and the encoder's digest."""
     from pate_tf.api.feature_sums import summands_of, sums_of_records
     from pate_tf.representations import catalogue as representations
 
@@ -353,7 +360,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
     sums = sums_of_records(examples, encoder, summands_of(None, encoder))
-    return sums, encoder.digest, RecordSet.of(examples.inputs).to_dict()
+    return sums, encoder.digest
 
 
 # The silo's teacher.
@@ -391,7 +398,6 @@ def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
         arrays = artifacts.read_arrays(stored)
         return _from_arrays([arrays[f"part_{place}"] for place in range(len(arrays))])
     records = read_records(run.records or pathlib.Path(), dataset)
-    store_records(folder, records.inputs)
     from pate_tf.models import classifier
 
     if run.model != RANDOM_FOREST and not classifier.is_classifier(run.model, dataset):

@@ -527,6 +527,7 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
             source_directory.sensitive,
             teachers=source,
             budget=asked.budget,
+            source=asked.sources.data.named_source,
             student_runs=[directory.root],
         ) as ledger,
         artifacts.only_writer(directory.released),

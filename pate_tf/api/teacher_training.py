@@ -378,7 +378,7 @@ def train(
     artifacts.write_arrays(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
     )
-    voters.store_records(folder, examples.inputs)
+    voters.store_records(folder, examples)
     store.merge(others)
     finished = store.finished()
     progress(len(finished.intersection(teachers)))

@@ -23,6 +23,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PublicExamples
 from pate_tf.core.sensitive import PrivateExamples, Votes
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.representations.catalogue import Representation, source_of
 from pate_tf.teachers.foreign import ForeignModels
@@ -73,6 +74,7 @@ class Known:
         voter: from the pool to what votes on its inputs.
         votes: from inputs, as a person has them, to labels int64 `[num_teachers, num_inputs]`.
         ensemble: what was trained here; None of others.
+        source: of the private data that taught them; None for the run folder.
     """
 
     num_teachers: int
@@ -81,11 +83,8 @@ class Known:
     voter: Callable[[Pool], Voter] = dataclasses.field(repr=False)
     votes: Callable[[Any], IntArray] = dataclasses.field(repr=False)
     ensemble: Voter | None = dataclasses.field(default=None, repr=False)
-
-    @property
-    def records(self) -> None:
-        """Nothing is known of the records of teachers from elsewhere."""
-        return
+    source: PrivateSource | None = None
+    num_records: None = None  # of teachers from elsewhere nobody knows
 
 
 def _known_ensemble(ensemble: Voter) -> Known:
@@ -260,7 +259,12 @@ class Teachers:
 
     @classmethod
     def from_votes(
-        cls, votes: npt.ArrayLike, *, unit: str = "record", directory: Path | None = None
+        cls,
+        votes: npt.ArrayLike,
+        *,
+        unit: str = "record",
+        directory: Path | None = None,
+        name: str | None = None,
     ) -> Self:
         """Takes labels that teachers gave elsewhere, without their records or models.
 
@@ -276,6 +280,7 @@ class Teachers:
             unit: what one teacher's records are shared out by: "record" if each record taught one
                 teacher, "owner" if all records of each owner did. The cost of labels protects it.
             directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
+            name: public name of the private data, as of `Data.from_arrays`.
 
         Raises:
             ValueError: if they are not whole numbers of at least 0 in two dimensions, or the unit
@@ -295,6 +300,7 @@ class Teachers:
                 lambda pool: StoredVotes(Votes(array, pool.dataset.num_classes), pool, unit=unit)
             ),
             votes=lambda inputs: _first_labels(array, inputs),
+            source=None if name is None else PrivateSource.named(name),
         )
         return cls._of(known, directory)
 
@@ -305,6 +311,7 @@ class Teachers:
         *,
         unit: str = "record",
         directory: Path | None = None,
+        name: str | None = None,
     ) -> Self:
         """Takes models that were trained elsewhere, each on records that no other one saw.
 
@@ -315,6 +322,7 @@ class Teachers:
             unit: what one teacher's records are shared out by: "record" if each record taught one
                 teacher, "owner" if all records of each owner did. The cost of labels protects it.
             directory: holds the one ledger that these teachers ever have; a `Labeller` needs it.
+            name: public name of the private data, as of `Data.from_arrays`.
 
         Raises:
             ValueError: if there is no model, one can't predict, or the unit is unknown.
@@ -330,6 +338,7 @@ class Teachers:
                 lambda pool: ForeignModels(given, pool.dataset, unit=unit)
             ),
             votes=lambda inputs: unbound.labels(np.asarray(getattr(inputs, "inputs", inputs))),
+            source=None if name is None else PrivateSource.named(name),
         )
         return cls._of(known, directory)
 

@@ -215,7 +215,7 @@ def main() -> None:
         ("next", f"train_student.py --train_dir={folder} --method=feature_sums --epsilon=1"),
     ]
     if stored.unit == "record":
-        rows.insert(1, ("records", f"{stored.records.num_records:,}"))
+        rows.insert(1, ("records", f"{stored.num_records:,}"))
     command_line.print_table("Feature sums", rows)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core.dataset import Examples, checked_labels
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray, frozen_view, labels_array, whole, whole_numbers
 
 
@@ -21,7 +21,7 @@ class PrivateExamples(Examples):
         labels: int64 `[num_records]`.
         owners: whose each record is, whole numbers or strings `[num_records]`; None if each record
             stands for itself.
-        origin: the raw records that inputs were mapped from; None where inputs are raw.
+        source: that releases from them are charged to; None where the run folder is its own.
 
     Raises:
         ValueError: if inputs, labels or owners don't fit the data set, or an input is not finite.
@@ -30,7 +30,7 @@ class PrivateExamples(Examples):
 
     labels: IntArray = dataclasses.field(repr=False)
     owners: npt.NDArray[Any] | None = dataclasses.field(default=None, repr=False)
-    origin: RecordSet | None = dataclasses.field(default=None, repr=False)
+    source: PrivateSource | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,11 +43,6 @@ class PrivateExamples(Examples):
                     f"{owners.dtype} in {owners.ndim} dimensions"
                 )
             object.__setattr__(self, "owners", frozen_view(owners))
-
-    @property
-    def record_set(self) -> RecordSet:
-        """The raw records, by which a registry recognises them, mapped or not."""
-        return self.origin or RecordSet.of(self.inputs)
 
     def __repr__(self) -> str:
         if self.owners is not None:  # how many records they have is private

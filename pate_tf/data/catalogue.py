@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pate_tf.core.dataset import Dataset, to_input_type
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource
 from pate_tf.data.named_function import call_function, is_named_function
 from pate_tf.data.tfds_source import SOURCES, Source, errors_in_one_line, open_builder
 
@@ -58,7 +59,9 @@ def load_private(
         ValueError: if the name is unknown, the data can't be had, or what a function returns does
             not fit together.
     """
-    return _sides(name, data_dir, svhn_extra=svhn_extra).private()
+    examples = _sides(name, data_dir, svhn_extra=svhn_extra).private()
+    source = PrivateSource.named(examples.dataset.name)
+    return dataclasses.replace(examples, source=source)
 
 
 def load_public(name: str, *, data_dir: pathlib.Path | None = None) -> PublicExamples:

@@ -15,10 +15,9 @@ from pate_tf.ledger.ledger import (
     compose,
     distinct_rows,
 )
-from pate_tf.ledger.rollback_guard import AllEnsembles, LedgerWarning
+from pate_tf.ledger.rollback_guard import LedgerWarning, SensitiveWarning, SourceSpending
 
 __all__ = [
-    "AllEnsembles",
     "BudgetExceeded",
     "BudgetMismatch",
     "EnsembleMismatch",
@@ -27,6 +26,7 @@ __all__ = [
     "LedgerError",
     "LedgerRow",
     "LedgerWarning",
+    "SensitiveWarning",
     "Spending",
     "StoredAnswer",
     "compose",

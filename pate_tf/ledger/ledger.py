@@ -16,7 +16,7 @@ from pate_tf.accounting.conversions import DEFAULT_MOMENTS, least
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core import validation
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.chain import (
     DEBITS,
@@ -71,8 +71,8 @@ class Ledger(Store):
     released never exceeds what was spent. Nothing is ever deleted or changed.
     A query is answered once by each mechanism. The sum of all debits never exceeds the budget,
     whichever processes write at once; only what was released before it was recorded can exceed it.
-    What other ledgers of the same ensemble charged, copies of this one too, is charged here, as far
-    as the registry knows, at opening and whenever `exclusive` is entered.
+    What other ledgers of the same source were charged is told by `source_spending`; it counts
+    against no budget but their own.
 
     Attributes are for reading; `Store` has more.
 
@@ -105,7 +105,7 @@ class Ledger(Store):
         ensemble_digest: str,
         delta: float,
         epsilon_budget: float | None = None,
-        records: RecordSet | None = None,
+        source: PrivateSource | None = None,
         unit: str | None = "record",
         student_runs: Sequence[pathlib.Path] = (),
         acknowledge_reset: bool = False,
@@ -114,8 +114,7 @@ class Ledger(Store):
         """Opens the ledger of `folder` for labelling; the first call creates it.
 
         The registry of this user notes it (`pate_tf.ledger.rollback_guard`). Where that can't be
-        kept, a `LedgerWarning` says so; others tell of what other ledgers of the ensemble, and
-        other ensembles of the same records, have spent.
+        kept, a `LedgerWarning` says so; another tells what all ledgers of the source have spent.
 
         Args:
             folder: the sensitive folder of the ensemble; gets mode 0700.
@@ -123,14 +122,14 @@ class Ledger(Store):
             delta: the delta that the budget holds at; fixed by the first call.
             epsilon_budget: the most that all labels may cost together; fixed by the first call that
                 gives one. Default: no budget; everything is still recorded.
-            records: what the ensemble learnt from. Default: not known, so that other ensembles of
-                the same records are not recognised.
+            source: the named data source that it is charged to; fixed by the first call. Default:
+                the run folder itself.
             unit: what its charges protect, "record" (default) or "owner"; None for a ledger that
                 was opened before. The costs of ledgers of other units don't add up to one.
             student_runs: run folders that the ensemble's students may have gone to, whose
                 statements quote its ledger. The ledger's own run is always looked at.
-            acknowledge_reset: whether to go on although an earlier ledger of this ensemble, or
-                later rows of this one, are gone. A row tells so for ever, and so does every later
+            acknowledge_reset: whether to go on although an earlier ledger of this folder, or later
+                rows of this one, are gone. A row tells so for ever, and so does every later
                 statement. What is known of what was spent is charged again.
             planned_release: how the data-dependent cost will be released, if ever; fixed by the
                 first call, before there are votes. Default: what was fixed, at first
@@ -148,8 +147,7 @@ class Ledger(Store):
             validation.between(0, math.inf, epsilon_budget=epsilon_budget)
         ledger = cls(
             folder,
-            subject=("ensemble", ensemble_digest),
-            records=records,
+            source=source,
             unit=unit,
             acknowledge_reset=acknowledge_reset,
         )
@@ -250,8 +248,6 @@ class Ledger(Store):
 
     def spent(self, delta: float | None = None, *, conversion: str = "improved") -> Spending:
         """Returns what all debits cost; see `compose`.
-
-        What other ledgers of the ensemble charged is among them, as of the last `exclusive`.
 
         Args:
             delta: default: the ledger's own.
@@ -576,26 +572,31 @@ def distinct_rows(ledgers: Sequence[Store]) -> list[LedgerRow]:
     return list(rows.values())
 
 
-def facts_beyond_the_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Returns what a statement says of resets, and of other ensembles of the same records."""
-    everything = ledger.all_ensembles()
+def source_facts(ledger: Ledger) -> dict[str, Any]:
+    """Returns what a statement says of resets, and of all ledgers of the same source.
+
+    By name: `ledger_was_reset`; `source_name`, None where the run folder is its own source;
+    `epsilon_source` and `delta_source` of everything charged to the source, None where that is not
+    known; `num_ledgers` of it, None without a registry; `num_other_units`.
+    """
+    spending = ledger.source_spending()
     epsilon = delta = None
-    if everything is not None and not (everything.num_unknown or everything.num_other_units):
+    if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta = ledger.delta
-        epsilon, _ = composition.smallest_epsilon(everything.charges, delta)
+        epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
         if not math.isfinite(epsilon):  # batches of others spent more delta than this one's
             spent = sum(
                 number * charge.approximate[1]
-                for charge, number in everything.charges.items()
+                for charge, number in spending.charges.items()
                 if charge.approximate is not None
             )
             delta = min(delta + spent, LARGEST_DELTA)
-            epsilon, _ = composition.smallest_epsilon(everything.charges, delta)
+            epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
     return {
         "ledger_was_reset": ledger.was_reset,
-        "epsilon_all_ensembles": epsilon,
-        "delta_all_ensembles": delta,
-        "num_ledgers": None if everything is None else everything.num_ledgers,
-        "num_other_units": 0 if everything is None else everything.num_other_units,
-        "records_are_known": everything is not None and everything.records_are_known,
+        "source_name": None if ledger.source is None else ledger.source.name,
+        "epsilon_source": epsilon,
+        "delta_source": delta,
+        "num_ledgers": None if spending is None else spending.num_ledgers,
+        "num_other_units": 0 if spending is None else spending.num_other_units,
     }

@@ -1,22 +1,24 @@
 """What is known of a store beyond its own rows: whether it goes on where it was seen last.
 
-A ledger alone can't tell that its folder was copied, put back from a copy, or deleted, nor that
-other ensembles learnt from the same records. The registry can, for what it has seen: it notes every
-row of every ledger and silo account that is opened to be written, whom it is about (its subject: an
-ensemble, or a silo by its name), every folder that it was seen in, and the records that the
-subject learnt from where they are known. Statements and votes in the folders around a store tell of
-it, too.
+A ledger alone can't tell that its folder was copied, put back from a copy, or deleted, nor what
+other ledgers are charged for the same private data. The registry can, for what it has seen: it
+notes every row of every store that is opened to be written, every folder that it was seen in, and
+the named source that its releases are charged to. Statements and votes in the folders around a
+store tell of it, too.
 
 A store that lacks a row it should hold is refused, unless its user acknowledges that. Then a row
-"acknowledged" says for ever what was missing. What missing rows and other stores of the same
-subject charged is charged here, too, as released before.
+"acknowledged" says for ever what was missing, and what missing rows charged is charged here, too,
+as released before.
+
+Nothing is ever recognised by the private records: which ledgers add up follows from the names of
+their sources, which a data holder gives (`pate_tf.core.source`).
 
 The registry lies in `$PATE_TF_STATE`, else `$XDG_STATE_HOME/pate_tf`, else
-`~/.local/state/pate_tf`, with mode 0700 and its file 0600. Subjects, record sets and ledgers are
-known in it by digests under a random key of its own, so that it confirms no guess at private data
-without that key. What it can't see: other machines, other users, and runs while it was missing.
+`~/.local/state/pate_tf`, with mode 0700 and its file 0600. What it can't see: other machines, other
+users, and runs while it was missing.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -27,57 +29,50 @@ import secrets
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.core import artifacts
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.chain import DEBITS, Head, LedgerRow, canonical_json, charge_fields, first_debit
 
 STATE_VARIABLE: Final = "PATE_TF_STATE"
-REGISTRY: Final = "registry.sqlite3"
+REGISTRY: Final = "ledgers.sqlite3"
+VERSION: Final = 1
 WAIT_SECONDS: Final = 60.0
 ACKNOWLEDGE = "`acknowledge_reset` goes on without it, which stays on record for ever"
+SAME_RECORDS: Final = "same_records.json"
+VOTES: Final = "votes"
+STATEMENT: Final = "privacy_statement.json"
 
-# What a store is about: "ensemble" and its digest, "silo" and its name, "party" and its key.
-Subject = tuple[str, str]
+Identity = tuple[str, str]  # of a party that has one store alone: "silo" or "party", and its name
 Result = TypeVar("Result")
 
-# One script for each version, applied in turn; a released script never changes.
-MIGRATIONS: Final = (
-    """
-    CREATE TABLE key (value BLOB NOT NULL) STRICT;
-    CREATE TABLE ledgers (
-      ledger BLOB PRIMARY KEY, ensemble BLOB NOT NULL, folder TEXT NOT NULL, records BLOB) STRICT;
-    CREATE TABLE sketches (
-      ledger BLOB NOT NULL, record BLOB NOT NULL, UNIQUE (ledger, record)) STRICT;
-    CREATE INDEX sketched ON sketches (record);
-    CREATE TABLE rows (
-      ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, payment TEXT,
-      UNIQUE (ledger, digest)) STRICT;
-    CREATE INDEX noted ON rows (ledger);
-    """,
-    # A ledger that was copied or moved lies in several folders, and is about more than ensembles.
-    """
-    CREATE TABLE folders (
-      ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
-    INSERT INTO folders SELECT ledger, folder FROM ledgers;
-    ALTER TABLE ledgers DROP COLUMN folder;
-    ALTER TABLE ledgers RENAME COLUMN ensemble TO subject;
-    CREATE INDEX about ON ledgers (subject);
-    """,
-    # What a ledger's charges protect.
-    """
-    ALTER TABLE ledgers ADD COLUMN unit TEXT;
-    """,
-)
+TABLES: Final = """
+CREATE TABLE key (value BLOB NOT NULL) STRICT;
+CREATE TABLE ledgers (
+  ledger BLOB PRIMARY KEY, identity TEXT, source TEXT NOT NULL, unit TEXT) STRICT;
+CREATE INDEX charged ON ledgers (source);
+CREATE TABLE folders (
+  ledger BLOB NOT NULL, folder TEXT NOT NULL, UNIQUE (ledger, folder)) STRICT;
+CREATE TABLE rows (
+  ledger BLOB NOT NULL, sequence INTEGER NOT NULL, digest TEXT NOT NULL, debit TEXT,
+  UNIQUE (digest, ledger)) STRICT;
+CREATE INDEX noted ON rows (ledger);
+CREATE TABLE contents (content BLOB NOT NULL, source TEXT NOT NULL, name TEXT,
+  UNIQUE (content, source)) STRICT
+"""
 
 
 class LedgerWarning(UserWarning):
     """Something about a ledger that its user should know, in one line."""
+
+
+class SensitiveWarning(UserWarning):
+    """SENSITIVE: something about the private records, for the data holder alone."""
 
 
 def warn(message: str) -> None:
@@ -119,18 +114,13 @@ def open_registry() -> tuple[sqlite3.Connection, bytes]:
         connection.execute("BEGIN IMMEDIATE")  # another process may be faster
         with connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version > len(MIGRATIONS):
-                raise RegistryError(
-                    f"{folder}: expected version {len(MIGRATIONS)} or older, got {version}"
-                )
-            for statement in ";".join(MIGRATIONS[version:]).split(";"):
-                connection.execute(statement)
-            if version < len(MIGRATIONS):
-                connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-            connection.execute(
-                "INSERT INTO key SELECT ? WHERE NOT EXISTS (SELECT * FROM key)",
-                (secrets.token_bytes(32),),
-            )
+            if version > VERSION:
+                raise RegistryError(f"{folder}: expected version {VERSION} or older, got {version}")
+            if version < VERSION:
+                for statement in TABLES.split(";"):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO key VALUES (?)", (secrets.token_bytes(32),))
+                connection.execute(f"PRAGMA user_version = {VERSION}")
         (key,) = connection.execute("SELECT value FROM key").fetchone()
     except BaseException:
         connection.close()
@@ -138,11 +128,46 @@ def open_registry() -> tuple[sqlite3.Connection, bytes]:
     return connection, bytes(key)
 
 
-# What lies in the folders around a ledger and outlives it: statements that quote it.
+def warn_of_same_records(
+    source: PrivateSource | None, content: bytes, sensitive: pathlib.Path
+) -> None:
+    """SENSITIVE: warns a data holder whose records were used under another name before.
 
+    Nothing that is released or charged depends on it. What it finds is stored in
+    `sensitive/same_records.json`, too. Without a registry nothing is known.
 
-VOTES: Final = "votes"
-STATEMENT: Final = "privacy_statement.json"
+    Args:
+        source: that releases from the records are charged to; None for the run folder.
+        content: a digest of all records that does not depend on their order.
+        sensitive: the run's folder for what is private.
+    """
+    source = source or PrivateSource.of_run(sensitive)
+    try:
+        registry, key = open_registry()
+        with contextlib.closing(registry):
+            keyed = hashlib.blake2b(content, key=key, digest_size=32).digest()
+            registry.execute(
+                "INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", (keyed, source.key, source.name)
+            )
+            others = registry.execute(
+                "SELECT name, source FROM contents WHERE content = ? AND source != ? "
+                "ORDER BY rowid",
+                (keyed, source.key),
+            ).fetchall()
+    except (RegistryError, sqlite3.Error, OSError, ValueError, TypeError):
+        return  # which opening a ledger warns of
+    if not others:
+        return
+    name, where = others[0]
+    give = "give both one --source_name" if name is None else f"give --source_name={name}"
+    path = artifacts.make_sensitive_folder(sensitive) / SAME_RECORDS
+    artifacts.write_json(path, {"sources": [key for _, key in others]}, private=True)
+    warnings.warn(
+        f"sensitive, for the data holder alone: the same private records were used under another "
+        f"source, {where}; their releases don't add up: {give} ({path})",
+        SensitiveWarning,
+        stacklevel=2,
+    )
 
 
 def quoted_heads(folder: pathlib.Path, runs: Iterable[pathlib.Path]) -> dict[pathlib.Path, Head]:
@@ -151,17 +176,17 @@ def quoted_heads(folder: pathlib.Path, runs: Iterable[pathlib.Path]) -> dict[pat
     A file that is no statement quotes nothing.
     """
     folder = folder.resolve()
-    own = (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
-    found = {}
-    for run in (*own, *runs):
+    own_run = (folder.parent,) if folder.name == artifacts.SENSITIVE else ()
+    heads = {}
+    for run in (*own_run, *runs):
         path = run / artifacts.RELEASED / STATEMENT
         if path.exists():
             try:
                 sequence, digest = artifacts.read_json(path)["ledger_head"]
-                found[path] = Head(sequence=int(sequence), digest=str(digest))
+                heads[path] = Head(sequence=int(sequence), digest=str(digest))
             except (KeyError, TypeError, ValueError):
                 continue
-    return found
+    return heads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,16 +206,14 @@ class Missing:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AllEnsembles:
-    """What all ensembles spent that are known to have learnt from the same private records.
+class SourceSpending:
+    """What all ledgers of a named source were charged on this machine, for this user.
 
     Attributes:
         charges: what was charged, and how often; a ledger that went on in several copies with every
             branch, and what these have in common once.
-        num_ledgers: how many ledgers they have.
-        records_are_known: whether the records of this ensemble are known, so that others could be
-            recognised by them.
-        num_unknown: how many of the ledgers charged something that is unknown here.
+        num_ledgers: how many ledgers they are.
+        num_unknown: how many of them charged something that is unknown here.
         num_other_units: how many protect something else than this one, or it is not known what. A
             charge for a record says nothing of an owner's records, which can be many, and one for
             an owner added or removed nothing of an owner whose record is replaced.
@@ -198,7 +221,6 @@ class AllEnsembles:
 
     charges: Mapping[Charge, int]
     num_ledgers: int
-    records_are_known: bool
     num_unknown: int = 0
     num_other_units: int = 0
 
@@ -210,8 +232,12 @@ class AllEnsembles:
 
 
 class SeenRow(NamedTuple):
-    """A row that the registry saw in a ledger; `debit` is what it charged, None if nothing."""
+    """A row that the registry saw in a ledger, at a place of its own.
 
+    `debit` is what it charged, None if nothing.
+    """
+
+    place: int
     ledger: bytes
     digest: str
     sequence: int
@@ -225,31 +251,26 @@ class RollbackGuard:
 
     Args:
         folder: the store's.
-        subject: whom the store is about; None for one that is only read.
-        records: what the subject learnt from; None if that is not known.
+        source: that it is charged to; None for one that is only read.
+        identity: of a party that has one store alone, wherever it lies: what another one of it
+            holds is missing here. None for a ledger, of which there may be several.
         unit: what the store's charges protect, "record" or "owner"; None if that is not known. What
             was noted first stays.
-        is_single: whether a subject has one store alone, wherever it lies: what another one holds
-            is missing here. Else several may go on, each charged what the others spent.
-
-    Attributes:
-        rows: what the registry noted of the subject and is not settled yet, by digest.
-        records: as given.
     """
 
     def __init__(
         self,
         folder: pathlib.Path,
-        subject: Subject | None,
-        records: RecordSet | None = None,
+        source: PrivateSource | None,
         *,
+        identity: Identity | None = None,
         unit: str | None = None,
-        is_single: bool = False,
     ) -> None:
-        self._folder, self._subject, self.records = folder, subject, records
-        self._unit, self._is_single = unit, is_single
-        self.rows: dict[str, SeenRow] = {}
-        self._position = 0
+        self._folder, self._unit = folder.resolve(), unit
+        self.source = source or PrivateSource.of_run(folder)
+        self._identity = None if identity is None else canonical_json(identity)
+        self._unsettled: dict[str, SeenRow] = {}
+        self._last_place = 0
         self._registry: sqlite3.Connection | None = None
         try:
             self._registry, self._key = open_registry()
@@ -266,19 +287,11 @@ class RollbackGuard:
         if self._registry is not None:
             self._registry.close()
 
-    def keyed(self, kind: str, value: str) -> bytes:
-        """Returns what a value is known by in the registry; it can't be guessed without its key."""
-        return hashlib.blake2b(f"{kind}\0{value}".encode(), key=self._key, digest_size=32).digest()
-
     def note(self, opened: LedgerRow, rows: Sequence[LedgerRow]) -> None:
         """Notes rows that are durable in the store; those known already stay as they are."""
-        subject, records = self._subject, self.records
 
         def write(registry: sqlite3.Connection) -> None:
-            ledger = self.keyed("ledger", opened.digest)
-            known_by = None if records is None else self.keyed("records", records.digest)
-            about = None if subject is None else self.keyed(*subject)
-            sketch = () if records is None else records.sketch
+            ledger = self._keyed(opened.digest)
             noted = []
             for row in rows:
                 debit = None
@@ -298,17 +311,11 @@ class RollbackGuard:
             with registry:
                 registry.execute(
                     "INSERT INTO ledgers VALUES (?, ?, ?, ?) ON CONFLICT (ledger) DO UPDATE SET "
-                    "records = coalesce(excluded.records, records), "
                     "unit = coalesce(unit, excluded.unit)",
-                    (ledger, about, known_by, self._unit),
+                    (ledger, self._identity, self.source.key, self._unit),
                 )
                 registry.execute(
-                    "INSERT OR IGNORE INTO folders VALUES (?, ?)",
-                    (ledger, str(self._folder.resolve())),
-                )
-                registry.executemany(
-                    "INSERT OR IGNORE INTO sketches VALUES (?, ?)",
-                    [(ledger, self.keyed("record", one)) for one in sketch],
+                    "INSERT OR IGNORE INTO folders VALUES (?, ?)", (ledger, str(self._folder))
                 )
                 registry.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)", noted)
 
@@ -320,23 +327,24 @@ class RollbackGuard:
         Args:
             runs: folders of runs whose statements may quote an earlier ledger.
         """
-        self._look()
-        own, reasons = str(self._folder.resolve()), list[str]()
-        folders = self._folders() if self.rows else {}
-        here = [row for row in self.rows.values() if own in folders.get(row.ledger, ())]
-        gone = list(self.rows.values()) if self._is_single else here
-        seen = {row.digest: row.sequence for row in gone}
-        if seen:
-            where = "here" if here else f"in {self._places(gone)}"
-            reasons.append(f"one of {max(seen.values())} rows was seen {where}")
+        seen = self._seen(
+            "source = ? AND ledger IN (SELECT ledger FROM folders WHERE folder = ?)",
+            *(self.source.key, str(self._folder)),
+        )
+        where = "here"
+        if self._identity is not None:
+            seen = self._seen("identity = ?", self._identity)
+            where = f"in {self._places(seen)}"
+        lost, reasons = {row.digest: row.sequence for row in seen}, list[str]()
+        if lost:
+            reasons.append(f"one of {max(lost.values())} rows was seen {where}")
         if any((self._folder / VOTES).glob("*.npz")):
             reasons.append(f"votes that one charged for lie in {self._folder / VOTES}")
-        quoted = {}
         for path, head in quoted_heads(self._folder, runs).items():
-            subjects = self._subjects_of(head)
-            if not subjects or (self._subject and self.keyed(*self._subject) in subjects):
+            # A student of other ledgers may lie here, too.
+            if head.digest in lost or not self._seen("digest = ?", head.digest):
                 reasons.append(f"{path} quotes row {head.sequence} of one")
-                quoted[head.digest] = head.sequence
+                lost[head.digest] = head.sequence
         if not reasons:
             return None
         return Missing(
@@ -345,8 +353,8 @@ class RollbackGuard:
                 f"{' and '.join(reasons)}; put it back with all of its files, or go on where it "
                 f"lies; {ACKNOWLEDGE}"
             ),
-            digests=tuple(seen | quoted),
-            left_nothing=len(reasons) == 1 and bool(seen) and not self._is_single,
+            digests=tuple(lost),
+            left_nothing=len(reasons) == 1 and bool(seen) and self._identity is None,
         )
 
     def missing_from(
@@ -359,26 +367,26 @@ class RollbackGuard:
             held: its rows: the sequence of each, by digest.
             acknowledged: digests of rows that are known to be missing.
         """
-        self._look()
-        own = b"" if self._registry is None else self.keyed("ledger", opened.digest)
-        gone = [
-            row
-            for row in self.rows.values()
-            if (self._is_single or row.ledger == own)
-            and not (row.digest in held or row.digest in acknowledged)
-        ]
-        seen = {row.digest: row.sequence for row in gone}
-        quoted = {}
+        ledger = self._keyed(opened.digest) if self.is_kept else b""
+        whose = ("ledger", ledger) if self._identity is None else ("identity", self._identity)
+        for row in self._seen(f"{whose[0]} = ? AND rows.rowid > ?", whose[1], self._last_place):
+            self._last_place, self._unsettled[row.digest] = row.place, row
+        # Rows are only ever added, here and there: what is settled once stays so.
+        self._unsettled = {
+            digest: row
+            for digest, row in self._unsettled.items()
+            if digest not in held and digest not in acknowledged
+        }
+        gone = list(self._unsettled.values())
+        lost = {row.digest: row.sequence for row in gone}
         for head in quoted_heads(self._folder, ()).values():
-            # A student of other teachers may lie here, too.
             is_known = head.digest in held or head.digest in acknowledged
-            if not is_known and (head.digest in seen or not self._subjects_of(head)):
-                quoted[head.digest] = head.sequence
-        lost = seen | quoted
+            if not is_known and not self._seen("digest = ?", head.digest):
+                lost[head.digest] = head.sequence
         if not lost:
             return None
         last, here = max(lost.values()), max(held.values())
-        if any(row.ledger != own for row in gone):
+        if any(row.ledger != ledger for row in gone):
             reason = (
                 f"another ledger of the same subject went on in {self._places(gone)}; go on with "
                 f"that one alone"
@@ -395,57 +403,48 @@ class RollbackGuard:
             )
         return Missing(reason=f"{self._folder}: {reason}; {ACKNOWLEDGE}", digests=tuple(lost))
 
-    def charged_elsewhere(self, charged: Container[str]) -> list[Mapping[str, Any]]:
-        """Returns what rows of the same subject charged that is not charged here, each once.
-
-        Call it after `missing_from` or `missing_before`, once what is missing is acknowledged.
+    def debits_of(
+        self, digests: Iterable[str], charged: Container[str]
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields what missing rows charged that is not charged here, each once.
 
         Args:
+            digests: of the rows.
             charged: what is charged here, by `first_debit`.
         """
-        # Rows are only ever added, here and there: what is settled once stays so.
-        self.rows = {
-            digest: row
-            for digest, row in self.rows.items()
-            if row.debit is not None and row.debit["carried_from"] not in charged
-        }
-        debits = [row.debit for row in self.rows.values() if row.debit is not None]
-        return list({debit["carried_from"]: debit for debit in debits}.values())
+        yielded = set[str]()
+        for digest in digests:
+            for row in self._seen("digest = ?", digest):
+                first = None if row.debit is None else row.debit["carried_from"]
+                if row.debit is not None and first not in charged and first not in yielded:
+                    yielded.add(first)
+                    yield row.debit
 
-    def all_ensembles(
-        self, opened: LedgerRow, own: Mapping[str, tuple[Charge, int]]
-    ) -> AllEnsembles | None:
-        """Returns what all known ensembles of the same records charged; None without a registry.
-
-        Ensembles whose records are not known share them with equal ensembles alone. Equal ones
-        protect the same.
+    def source_spending(
+        self, opened: LedgerRow, debits: Mapping[str, tuple[Charge, int]]
+    ) -> SourceSpending | None:
+        """Returns what all ledgers of the same source were charged; None without a registry.
 
         Args:
             opened: the row that opened the ledger.
-            own: what the ledger itself charged, by `first_debit`.
+            debits: what the ledger itself charged, by `first_debit`.
         """
 
-        def ask(registry: sqlite3.Connection) -> AllEnsembles:
-            names = {"ledger": self.keyed("ledger", opened.digest), "unit": self._unit}
-            related = registry.execute(
-                "WITH own AS (SELECT * FROM ledgers WHERE ledger = :ledger) "
-                "SELECT ledger, subject = (SELECT subject FROM own) "
-                "OR ifnull(unit = coalesce(:unit, (SELECT unit FROM own)), FALSE) "
-                "FROM ledgers WHERE ledger = :ledger "
-                "OR subject = (SELECT subject FROM own) "
-                "OR records = (SELECT records FROM own) "
-                "OR ledger IN (SELECT ledger FROM sketches WHERE record IN "
-                "(SELECT record FROM sketches WHERE ledger = :ledger))",
+        def ask(registry: sqlite3.Connection) -> SourceSpending:
+            names = {"ledger": self._keyed(opened.digest), "unit": self._unit}
+            names["source"] = self.source.key
+            same_source = registry.execute(
+                "SELECT ledger, ifnull(unit = coalesce(:unit, "
+                "(SELECT unit FROM ledgers WHERE ledger = :ledger)), FALSE) "
+                "FROM ledgers WHERE ledger = :ledger OR source = :source "
+                "OR source = (SELECT source FROM ledgers WHERE ledger = :ledger)",
                 names,
             ).fetchall()
-            known = registry.execute(
-                "SELECT records FROM ledgers WHERE ledger = :ledger", names
-            ).fetchone()
-            debits: dict[str, tuple[Charge, int]] = {}
+            others: dict[str, tuple[Charge, int]] = {}
             unknown: set[bytes] = set()
-            for ledger, _ in related:
+            for ledger, _ in same_source:
                 for (text,) in registry.execute(
-                    "SELECT payment FROM rows WHERE ledger = ? AND payment IS NOT NULL", (ledger,)
+                    "SELECT debit FROM rows WHERE ledger = ? AND debit IS NOT NULL", (ledger,)
                 ):
                     debit = json.loads(text)
                     try:
@@ -453,79 +452,51 @@ class RollbackGuard:
                     except (ValueError, TypeError):
                         unknown.add(ledger)
                         continue
-                    debits[debit["carried_from"]] = (charge, int(debit["number"]))
+                    others[debit["carried_from"]] = (charge, int(debit["number"]))
             charges: Counter[Charge] = Counter()
-            for charge, number in {**debits, **own}.values():
+            for charge, number in {**others, **debits}.values():
                 charges[charge] += number
-            return AllEnsembles(
+            return SourceSpending(
                 charges=dict(charges),
-                num_ledgers=max(1, len(related)),
-                records_are_known=known is not None and known[0] is not None,
+                num_ledgers=max(1, len(same_source)),
                 num_unknown=len(unknown),
-                num_other_units=sum(not is_same for _, is_same in related),
+                num_other_units=sum(
+                    not is_same for ledger, is_same in same_source if ledger != names["ledger"]
+                ),
             )
 
         return self._ask(ask, None)
 
-    def _look(self) -> None:
-        """Takes up what the registry noted of the subject since."""
-        subject, position = self._subject, self._position
-        if subject is None:
-            return
+    def _keyed(self, digest: str) -> bytes:
+        """Returns what a ledger is known by; it can't be guessed without the registry's key."""
+        return hashlib.blake2b(digest.encode(), key=self._key, digest_size=32).digest()
 
-        def seen(registry: sqlite3.Connection) -> list[tuple[int, SeenRow]]:
-            found = registry.execute(
-                "SELECT rows.rowid, ledger, digest, sequence, payment FROM rows "
-                "JOIN ledgers USING (ledger) WHERE subject = ? AND rows.rowid > ? "
-                "ORDER BY rows.rowid",
-                (self.keyed(*subject), position),
-            )
-            return [
-                (
-                    place,
-                    SeenRow(ledger, digest, sequence, None if text is None else json.loads(text)),
+    def _seen(self, condition: str, *values: str | bytes | int) -> list[SeenRow]:
+        """Returns the rows that the registry noted, of those ledgers or of that digest."""
+        return self._ask(
+            lambda registry: [
+                SeenRow(*seen, None if text is None else json.loads(text))
+                for *seen, text in registry.execute(
+                    f"SELECT rows.rowid, ledger, digest, sequence, debit FROM rows "
+                    f"JOIN ledgers USING (ledger) WHERE {condition} ORDER BY rows.rowid",
+                    values,
                 )
-                for place, ledger, digest, sequence, text in found
-            ]
-
-        for place, row in self._ask(seen, list[tuple[int, SeenRow]]()):
-            self._position, self.rows[row.digest] = place, row
-
-    def _folders(self) -> dict[bytes, list[str]]:
-        """Returns the folders that each ledger of the subject was seen in, oldest first."""
-        subject = self._subject
-        folders: dict[bytes, list[str]] = {}
-        if subject is not None:
-            for ledger, folder in self._ask(
-                lambda registry: registry.execute(
-                    "SELECT ledger, folder FROM folders JOIN ledgers USING (ledger) "
-                    "WHERE subject = ? ORDER BY folders.rowid",
-                    (self.keyed(*subject),),
-                ).fetchall(),
-                list[tuple[bytes, str]](),
-            ):
-                folders.setdefault(ledger, []).append(folder)
-        return folders
+            ],
+            list[SeenRow](),
+        )
 
     def _places(self, rows: Iterable[SeenRow]) -> str:
-        """Names the folders that the ledgers of rows were seen in."""
-        folders = self._folders()
-        places = {place for row in rows for place in folders.get(row.ledger, ())}
-        return " and ".join(sorted(places))
-
-    def _subjects_of(self, head: Head) -> list[bytes]:
-        """Returns the subjects, as the registry knows them, whose ledgers hold a row."""
-        return [
-            subject
-            for (subject,) in self._ask(
-                lambda registry: registry.execute(
-                    "SELECT DISTINCT subject FROM rows JOIN ledgers USING (ledger) "
-                    "WHERE digest = ?",
-                    (head.digest,),
-                ).fetchall(),
-                list[tuple[bytes]](),
-            )
-        ]
+        """Names the folders that the ledgers of rows were seen in, oldest first."""
+        ledgers = list({row.ledger: None for row in rows})
+        places = self._ask(
+            lambda registry: registry.execute(
+                "SELECT DISTINCT folder FROM folders WHERE ledger IN "
+                f"({', '.join('?' * len(ledgers))}) ORDER BY rowid",
+                ledgers,
+            ).fetchall(),
+            list[tuple[str]](),
+        )
+        return " and ".join(place for (place,) in places)
 
     def _ask(self, question: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
         """Returns what the registry answers; without one, or once it can't be used, `otherwise`."""
@@ -543,6 +514,6 @@ class RollbackGuard:
         reason = " ".join(str(error).split())
         warn(
             "no registry of ledgers can be kept, so that copied or restored ledgers and other "
-            f"ensembles of the same records go unnoticed, which statements say: "
+            f"ledgers of the same source go unnoticed, which statements say: "
             f"{reason if isinstance(error, RegistryError) else f'{place}: {reason}'}"
         )

@@ -25,11 +25,11 @@ import numpy as np
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.core import artifacts
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import chain
 from pate_tf.ledger.chain import DEBITS, Head, LedgerError, LedgerRow, StoredAnswer, fault_point
-from pate_tf.ledger.rollback_guard import AllEnsembles, Missing, RollbackGuard, Subject, warn
+from pate_tf.ledger.rollback_guard import Identity, Missing, RollbackGuard, SourceSpending, warn
 
 TOGETHER: Final = 500  # queries looked up at once; every SQLite takes 999
 
@@ -39,9 +39,9 @@ class Store:
 
     Guarantees. What is appended in one `transaction` is durable, all of it or nothing, before it
     counts (`_record`). Rows are never changed or deleted, by whichever processes and threads write
-    at once. A store with a subject that was restored from an older copy, deleted, or copied while
-    the copy went on is refused where the registry (`RollbackGuard`) or a witness tells of it, until
-    its user acknowledges that. What other stores of the same subject charged is charged here, too.
+    at once. A store that was restored from an older copy, deleted, or copied while the copy went on
+    is refused where the registry (`RollbackGuard`) or a witness tells of it, until its user
+    acknowledges that. What missing rows charged is charged here, too.
 
     Assumptions. Who may write to the folder is trusted not to rewrite it (see
     `pate_tf.ledger.chain`). The file system honours fsync and file locks. The registry knows this
@@ -52,10 +52,10 @@ class Store:
 
     Attributes:
         folder: of the files, mode 0700; None for a store in memory.
-        guard: what notes the rows elsewhere; None for a store that is only read, without a subject
-            or in memory.
+        guard: what notes the rows elsewhere; None for a store that is only read or in memory.
         head: the last row that counts.
         opened: the row that opened the store; None before there is one.
+        source: that it is charged to, fixed by the first row.
         was_reset: True for ever once its user went on although rows or an earlier store were gone.
         charges: what was charged, and how often.
         epsilon_budget: the budget in force; None if there is none.
@@ -69,10 +69,9 @@ class Store:
         self,
         folder: pathlib.Path | None,
         *,
-        subject: Subject | None = None,
-        records: RecordSet | None = None,
+        source: PrivateSource | None = None,
+        identity: Identity | None = None,
         unit: str | None = None,
-        is_single: bool = False,
         read_only: bool = False,
         acknowledge_reset: bool = False,
     ) -> None:
@@ -81,11 +80,9 @@ class Store:
         Args:
             folder: gets mode 0700. None for a store in memory that nothing guards, for a
                 simulation.
-            subject: what the store is about, ("ensemble", digest) or ("silo", name); None for one
-                that no registry notes.
-            records: what the subject learnt from; None if that is not known.
+            source: that it is charged to; None for the run folder itself.
+            identity: see `RollbackGuard`.
             unit: what its charges protect; see `RollbackGuard`.
-            is_single: see `RollbackGuard`.
             read_only: whether nothing will be written.
             acknowledge_reset: whether to go on although the file is gone that should be there.
 
@@ -96,6 +93,7 @@ class Store:
         self.guard: RollbackGuard | None = None
         self.head = Head()
         self.opened: LedgerRow | None = None
+        self.source = source
         self.was_reset = False
         self.charges: Counter[Charge] = Counter()
         self.epsilon_budget: float | None = None
@@ -127,8 +125,8 @@ class Store:
             )
         # An older ledger that is only read has no such column.
         self._noisy_counts = "noisy_counts" if version >= 3 else "NULL"
-        if folder is not None and subject is not None and not read_only:
-            self.guard = RollbackGuard(folder, subject, records, unit=unit, is_single=is_single)
+        if folder is not None and not read_only:
+            self.guard = RollbackGuard(folder, source, identity=identity, unit=unit)
 
     def _record(self, row: LedgerRow) -> None:
         """Takes up a row that is durable, in order."""
@@ -170,21 +168,21 @@ class Store:
     ) -> None:
         """Opens a store that is new, else checks that it goes on where it was seen last.
 
-        Warns if other stores of the same records are known to have spent more than this one.
+        Warns if other ledgers of the same source are known.
 
         Args:
             opening: gives the details of the first row, with a secret `salt`; its argument is
-                whether an earlier store of the subject is missing.
+                whether an earlier store is missing.
             verify: checks what the store was opened with.
             runs: see `RollbackGuard.missing_before`.
 
         Raises:
-            LedgerError: if it was changed, or rows are missing and that was not acknowledged.
+            LedgerError: if it was changed, is charged to another source, or rows are missing and
+                that was not acknowledged.
         """
         with self._locked():
-            rows, missing = self.catch_up(), None
-            is_new = self.opened is None
-            if is_new:
+            rows = self.catch_up()
+            if self.opened is None:
                 missing = None if self.guard is None else self.guard.missing_before(runs)
                 if missing is not None and not self._acknowledge_reset:
                     if not missing.left_nothing:
@@ -194,41 +192,43 @@ class Store:
                         f"it charged for; what is known of it is charged again, and every "
                         f"statement says so"
                     )
+                # A process may die between committing the first rows and noting the last of them.
+                self._note([])
+                source = None if self.guard is None else dataclasses.asdict(self.guard.source)
                 with self.transaction():
-                    self.append("opened", opening(missing is not None))
-                    if missing is not None or (self.guard is not None and self.guard.rows):
+                    self.append("opened", {**opening(missing is not None), "source": source})
+                    if missing is not None:
                         self._append_missing(missing)
-            verify()
-            if not is_new:
+                verify()
+            else:
+                verify()
                 self._check_complete(acknowledge_reset=self._acknowledge_reset)
-            self._note(rows)  # a process that died after its last row left it unnoted
-            if is_new and missing is None and self._charged:
-                warn(
-                    f"{self.folder}: what other ledgers of the same subject spent is charged here, "
-                    f"too"
-                )
-        # Without known records only other ledgers of the subject share them: charged here by now.
-        is_alone = self.guard is None or (is_new and self.guard.records is None)
-        found = None if is_alone and not self.charges else self.all_ensembles()
-        if found is not None and found.num_unknown:
-            warn(
-                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
-                f"records are known; {found.num_unknown} of them charged something that is unknown "
-                f"here, so that what they have spent together is not known; import what defines it"
+                self._note(rows)  # a process that died after its last row left it unnoted
+        spending = None if self.guard is None else self.source_spending()
+        if spending is None or (
+            spending.charges == self.charges
+            and not spending.num_unknown
+            and not spending.num_other_units
+        ):
+            return
+        together = f"together they have spent epsilon {spending.epsilon(self.delta):.4g} at delta "
+        together += f"{self.delta:g}"
+        if spending.num_unknown:
+            together = (
+                f"{spending.num_unknown} of them charged something that is unknown here; import "
+                f"what defines it to know what they have spent together"
             )
-        elif found is not None and found.num_other_units:
-            warn(
-                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
-                f"records are known; {found.num_other_units} of them protect owners where this one "
-                f"protects records, or records where it protects owners, or it is not known which, "
-                f"so that no epsilon holds for all of them together"
+        elif spending.num_other_units:
+            together = (
+                f"{spending.num_other_units} of them protect owners where this one protects "
+                f"records, or records where it protects owners, or it is not known which, so that "
+                f"no epsilon holds for all of them together"
             )
-        elif found is not None and self.charges != found.charges:
-            warn(
-                f"{self.folder}: {found.num_ledgers} ledgers of ensembles of the same private "
-                f"records are known; together they have spent epsilon "
-                f"{found.epsilon(self.delta):.4g} at delta {self.delta:g}"
-            )
+        name = "this run folder" if self.source is None else self.source.name or "this run folder"
+        warn(
+            f"{self.folder}: {spending.num_ledgers} ledgers are charged to the source {name}; "
+            f"{together}"
+        )
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -407,6 +407,7 @@ class Store:
             details = row.details
             if row.kind == "opened":
                 self.opened = row
+                self._take_source(details.get("source"))
             elif row.kind == "acknowledged":
                 self.was_reset = True
                 self._acknowledged.update(details["missing"])
@@ -483,22 +484,40 @@ class Store:
             self.write("acknowledged", {"missing": [witness.hex()]})
         return is_acknowledged
 
-    def all_ensembles(self) -> AllEnsembles | None:
-        """Returns what all known ensembles of the same private records charged, this one included.
+    def source_spending(self) -> SourceSpending | None:
+        """Returns what all ledgers of the same source were charged, this one included.
 
         As far as this user's registry knows. None without one.
         """
         if self.opened is None or self.folder is None:
             return None
-        own = {
+        debits = {
             chain.first_debit(row): chain.charge_of(row)
             for row in (self.history() if self.charges else ())
             if row.kind in DEBITS
         }
         if self.guard is not None:
-            return self.guard.all_ensembles(self.opened, own)
-        with contextlib.closing(RollbackGuard(self.folder, None)) as guard:
-            return guard.all_ensembles(self.opened, own)
+            return self.guard.source_spending(self.opened, debits)
+        with contextlib.closing(RollbackGuard(self.folder, self.source)) as guard:
+            return guard.source_spending(self.opened, debits)
+
+    def _take_source(self, fields: Mapping[str, Any] | None) -> None:
+        """Takes the source that the first row fixed; ledgers of earlier versions have none.
+
+        Raises:
+            LedgerError: if the store is opened for another one.
+        """
+        if fields is None:
+            return
+        fixed, named = PrivateSource.from_dict(fields), self.source
+        if named is not None and named != fixed:
+            raise LedgerError(
+                f"{self.folder}: source_name: expected {fixed.name or 'none'}, to which this ledger "
+                f"is charged, got {named.name or 'none'}"
+            )
+        self.source = fixed
+        if self.guard is not None:
+            self.guard.source = fixed
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -573,27 +592,28 @@ class Store:
             self.guard.note(self.opened, rows)
 
     def _check_complete(self, *, acknowledge_reset: bool) -> None:
-        """Checks that nothing is missing, and charges what was spent elsewhere."""
+        """Checks that nothing is missing; once that is acknowledged, charges what is."""
         if self.guard is None or self.opened is None:
             return
         missing = self.guard.missing_from(self.opened, self._sequences, self._acknowledged)
-        if missing is not None and not acknowledge_reset:
+        if missing is None:
+            return
+        if not acknowledge_reset:
             raise LedgerError(missing.reason)
-        if missing is not None or self.guard.charged_elsewhere(self._charged):
-            with self.transaction():
-                self._append_missing(missing)
+        with self.transaction():
+            self._append_missing(missing)
 
-    def _append_missing(self, missing: Missing | None) -> None:
-        """Appends what is missing, and charges what rows that are not here charged."""
-        if missing is not None:
-            self.append("acknowledged", {"missing": list(missing.digests)})
-        for debit in [] if self.guard is None else self.guard.charged_elsewhere(self._charged):
+    def _append_missing(self, missing: Missing) -> None:
+        """Appends what is missing, and charges what missing rows charged."""
+        self.append("acknowledged", {"missing": list(missing.digests)})
+        debits = () if self.guard is None else self.guard.debits_of(missing.digests, self._charged)
+        for debit in debits:
             try:
                 charge_from_dict(debit["charge"])
             except (ValueError, TypeError) as error:
                 raise LedgerError(
-                    f"{self.folder}: another ledger of the same subject charged something that is "
-                    f"unknown here; import what defines it: {error}"
+                    f"{self.folder}: a missing row charged something that is unknown here; import "
+                    f"what defines it: {error}"
                 ) from error
             queries_digest = hashlib.sha256().hexdigest()  # of none
             self.append("debit", {**debit, "queries_digest": queries_digest, "past": True})

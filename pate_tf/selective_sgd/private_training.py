@@ -538,7 +538,7 @@ def train(
         if directory is None:
             raise ValueError("directory: expected one with privacy, for the ledger, got none")
         folder = pathlib.Path(directory) / "sensitive" / LEDGER
-        charged = ChargedRun(folder, private.record_set, privacy)
+        charged = ChargedRun(folder, private.source, privacy)
     with charged or contextlib.nullcontext():
         training = training_with(
             privacy,

@@ -19,9 +19,9 @@ from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import artifacts
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import EnsembleMismatch, Ledger, LedgerError
-from pate_tf.ledger.ledger import facts_beyond_the_ledger
+from pate_tf.ledger.ledger import source_facts
 from pate_tf.selective_sgd.settings import Privacy
 
 LEDGER = "ledger"  # the folder below `sensitive/`
@@ -41,9 +41,9 @@ class LedgerFacts:
         ledger_head: sequence and digest of the last row of the ledger.
         secure_noise: False if anything was charged that used predictable noise.
         was_reset: whether an earlier ledger, or rows of it, were gone.
-        epsilon_all_ensembles: of all ensembles and runs of the same records that this user's
-            registry knows of, at `delta_all_ensembles`; None if no account was kept of them.
-        delta_all_ensembles: see `statement.facts.StatedFacts`.
+        epsilon_source: of all that was charged to the same named source, as far as this user's
+            registry knows, at `delta_source`; None if that is not known.
+        delta_source: see `ledger.source_facts`.
         num_ledgers: how many ledgers were counted for it.
         num_records: how many the participant has, where it tells others; None otherwise.
     """
@@ -53,8 +53,8 @@ class LedgerFacts:
     ledger_head: tuple[int, str]
     secure_noise: bool
     was_reset: bool
-    epsilon_all_ensembles: float | None = None
-    delta_all_ensembles: float | None = None
+    epsilon_source: float | None = None
+    delta_source: float | None = None
     num_ledgers: int | None = None
     num_records: int | None = None
 
@@ -74,8 +74,7 @@ class ChargedRun:
 
     Args:
         folder: of the ledger, below `sensitive/`.
-        records: the raw records that the run learns from, by which other runs and ensembles of the
-            same records are recognised.
+        source: that the run is charged to; None for its own folder.
         privacy: gives budget and delta.
         nonce: random bytes that name the run, stored with its state. Default: new ones.
         round_number: how many rounds its state has behind it.
@@ -87,7 +86,7 @@ class ChargedRun:
     def __init__(
         self,
         folder: pathlib.Path,
-        records: RecordSet,
+        source: PrivateSource | None,
         privacy: Privacy,
         *,
         nonce: bytes | None = None,
@@ -95,7 +94,7 @@ class ChargedRun:
         token: bytes = b"",
         acknowledge_reset: bool = False,
     ) -> None:
-        self._folder, self._records, self._privacy = folder, records, privacy
+        self._folder, self._source, self._privacy = folder, source, privacy
         self._round, self._token = round_number, token
         self._nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         self._acknowledge_reset = acknowledge_reset
@@ -128,7 +127,7 @@ class ChargedRun:
                 self._folder,
                 ensemble_digest=hashlib.sha256(self._nonce).hexdigest(),
                 delta=delta,
-                records=self._records,
+                source=self._source,
                 acknowledge_reset=self._acknowledge_reset,
             )
         except EnsembleMismatch as error:
@@ -197,8 +196,8 @@ class ChargedRun:
     def facts(self) -> LedgerFacts:
         """Returns what the ledger says now, once the run has begun."""
         ledger = self._opened()
-        others = facts_beyond_the_ledger(ledger)
-        names = ("epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+        others = source_facts(ledger)
+        names = ("epsilon_source", "delta_source", "num_ledgers")
         return LedgerFacts(
             epsilon=ledger.spent().epsilon,
             delta=ledger.delta,
@@ -263,7 +262,7 @@ class RunState:
         folder: below `sensitive/`.
         identity: JSON values that fix the result.
         privacy: what protects uploads. Default: nothing, and there is no ledger.
-        records: the raw records, with privacy.
+        source: that the run is charged to, with privacy; None for its own folder.
         acknowledge_reset: see `ChargedRun`.
 
     Attributes:
@@ -280,7 +279,7 @@ class RunState:
         identity: Mapping[str, Any],
         *,
         privacy: Privacy | None = None,
-        records: RecordSet | None = None,
+        source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
     ) -> None:
         self._folder = artifacts.make_sensitive_folder(folder)
@@ -298,14 +297,14 @@ class RunState:
             )
         self.saved = artifacts.read_arrays(state) if state.exists() else {}
         self.charged: ChargedRun | None = None
-        if privacy is None or privacy.kind == "none" or records is None:
+        if privacy is None or privacy.kind == "none":
             return
         if NONCE not in self.saved:
             self.saved = {NONCE: _new_nonce()}
             self._write(self.saved)
         self.charged = ChargedRun(
             folder.parent / LEDGER,
-            records,
+            source,
             privacy,
             nonce=self.saved[NONCE].tobytes(),
             round_number=int(self.saved.get(ROUND, 0)),

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.local import silo_charge_from_dict
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.chain import LedgerError, LedgerRow
 from pate_tf.ledger.store import Store
 
@@ -42,7 +42,7 @@ class SiloAccount(Store):
         silo: str,
         epsilon_budget: float,
         delta: float,
-        records: RecordSet | None = None,
+        source: PrivateSource | None = None,
         unit: str = "record",
         acknowledge_reset: bool = False,
     ) -> None:
@@ -54,7 +54,7 @@ class SiloAccount(Store):
             silo: name of the silo; fixed at first use.
             epsilon_budget: of everything that the silo ever answers. Every change is recorded.
             delta: that it holds at; every change is recorded.
-            records: what the silo's teacher learnt from; None if that is not known.
+            source: that the silo's releases are charged to; None for the account's folder itself.
             unit: what the charges of sums protect, "record" or "owner"; labels protect the silo.
             acknowledge_reset: whether to go on although an earlier account of the silo, or later
                 rows of this one, are gone. That stays on record; what is known of what was spent is
@@ -66,10 +66,9 @@ class SiloAccount(Store):
         """
         super().__init__(
             folder,
-            subject=("silo", silo),
-            records=records,
+            source=source,
+            identity=("silo", silo),
             unit=unit,
-            is_single=True,
             acknowledge_reset=acknowledge_reset,
         )
         self.silo = silo

@@ -19,7 +19,7 @@ import numpy as np
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger.chain import fault_point
 from pate_tf.ledger.rollback_guard import ACKNOWLEDGE, warn
 from pate_tf.net.retries import with_retries
@@ -65,7 +65,7 @@ class Silo:
         sealer: PartySealer | None = None,
         noise: LocalNoise | None = None,
         clock: Callable[[], float] = time.time,
-        records: RecordSet | None = None,
+        source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
     ) -> None:
         """Opens the silo's account.
@@ -82,8 +82,7 @@ class Silo:
                 With feature sums it holds the silo's keys.
             noise: default: the operating system's entropy. Anything else is for tests.
             clock: seconds since 1970.
-            records: what the teacher learnt from, so that ledgers of the same records are
-                recognised; None if that is not known.
+            source: that the silo's releases are charged to; None for its own folder.
             acknowledge_reset: see `SiloAccount`.
 
         Raises:
@@ -105,7 +104,7 @@ class Silo:
                 f"those of each {self._sums.unit}"
             )
         else:
-            records = self._sums.records if records is None else records
+            source = self._sums.source if source is None else source
         self._sealer = sealer
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock
@@ -114,7 +113,7 @@ class Silo:
             silo=self.policy.silo,
             epsilon_budget=self.policy.epsilon_budget,
             delta=self.policy.delta,
-            records=records,
+            source=source,
             unit=self.policy.unit,
             acknowledge_reset=acknowledge_reset,
         )

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import validation
-from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import FeatureSums
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger.rollback_guard import warn
 from pate_tf.silos.messages import QueryBatch
@@ -55,13 +55,13 @@ class SiloSums:
         sums: of its records by class, exact.
         representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
-        records: which records were summed; None if that is not known.
+        source: that the records are of; None where it is not known.
     """
 
     sums: FeatureSums
     representation: str
     unit: str = RECORD
-    records: RecordSet | None = dataclasses.field(default=None, repr=False)
+    source: PrivateSource | None = dataclasses.field(default=None, repr=False)
 
 
 def as_sums(given: Any) -> SiloSums | None:
@@ -75,7 +75,7 @@ def as_sums(given: Any) -> SiloSums | None:
         sums=stored.sums,
         representation=stored.representation_digest,
         unit=stored.unit,
-        records=stored.records,
+        source=stored.source,
     )
 
 

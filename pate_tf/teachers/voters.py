@@ -13,8 +13,8 @@ import numpy.typing as npt
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import RecordSet
-from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
+from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray
 from pate_tf.teachers.settings import TeacherConfig
 
@@ -37,7 +37,8 @@ class Voter:
         digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
         unit: what one teacher's share protects, "record" or "owner".
         config: how they were trained; None of teachers from elsewhere.
-        records: what they learnt from; None where that is not known.
+        num_records: how many private records they learnt from; None where that is not known.
+        source: that these are of; None where it is not known.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
     """
 
@@ -46,7 +47,8 @@ class Voter:
     digest: str
     unit: str = "record"
     config: TeacherConfig | None = None
-    records: RecordSet | None = None
+    num_records: int | None = None
+    source: PrivateSource | None = None
     encoder_digest: str | None = None
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
@@ -245,7 +247,8 @@ class Ensemble(Voter):
         self.unit = saved.config.unit
         text = json.dumps(saved.description, sort_keys=True) + learnt
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        self.records = records_in(saved.folder.parent)
+        if (records := records_in(saved.folder.parent)) is not None:
+            self.num_records, self.source = records.num_records, records.source
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""
@@ -256,17 +259,18 @@ class Ensemble(Voter):
         raise NotImplementedError
 
 
-def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:
-    """Writes the record set of private inputs into teachers' sensitive folder, once for ever."""
+def store_records(folder: pathlib.Path, examples: PrivateExamples) -> None:
+    """Writes number and source of private records into teachers' sensitive folder, once."""
     if not (folder / RECORDS).exists():
-        artifacts.write_json(folder / RECORDS, RecordSet.of(inputs).to_dict(), private=True)
+        records = Records(num_records=len(examples), source=examples.source)
+        artifacts.write_json(folder / RECORDS, dataclasses.asdict(records), private=True)
 
 
-def records_in(folder: pathlib.Path) -> RecordSet | None:
-    """Returns the record set that `store_records` wrote; None if there is none.
+def records_in(folder: pathlib.Path) -> Records | None:
+    """Returns what `store_records` wrote; None if there is nothing.
 
     Raises:
         ValueError: if the file is broken.
     """
     path = folder / RECORDS
-    return RecordSet.from_dict(artifacts.read_json(path)) if path.exists() else None
+    return Records.from_dict(artifacts.read_json(path)) if path.exists() else None

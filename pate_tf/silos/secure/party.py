@@ -62,7 +62,7 @@ class PartyJournal(Store):
     signed and those that it followed from. The same task gets the same message, to the last byte;
     another task on the same step is refused. So a party that is killed and started again draws no
     noise twice and opens the same shares in one way. A journal that was restored from an older
-    copy, or lost, is refused, as a `Store` with the party's key as its subject.
+    copy, or lost, is refused, as a `Store` with the party's key as its identity.
 
     Args:
         folder: where it lies, mode 0700.
@@ -76,7 +76,7 @@ class PartyJournal(Store):
 
     def __init__(self, folder: pathlib.Path, identity: PartyIdentity) -> None:
         key = identity.signing_key.hex()
-        super().__init__(folder, subject=("party", key), is_single=True)
+        super().__init__(folder, identity=("party", key))
         self._steps: dict[tuple[str, str], LedgerRow] = {}
         self._latest: tuple[str, int, Transcript] | None = None  # batch, number of its rounds
         opening = {"party": identity.name, "key": key, "salt": secrets.token_hex(32)}
