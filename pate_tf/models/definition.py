@@ -111,9 +111,9 @@ def definition_of(
         weights = [f"{each.dtype} {list(each.shape)}" for each in value.weights]
         loss = getattr(value, "loss", None)  # of a compiled model, a function of the user's own
         return [settings, weights, [source_of(type(each)) for each in parts], inner(loss)]
-    held = inner(getattr(value, "__dict__", {}))
-    held.pop("random_state", None)
-    return {"class": source_of(type(value)), **held}
+    held = getattr(value, "__dict__", {})
+    described = {name: inner(each) for name, each in held.items() if name != "random_state"}
+    return {"class": source_of(type(value)), **described}
 
 
 def _settings(value: Any, numbers: dict[str, int]) -> Any:
