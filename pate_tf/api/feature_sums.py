@@ -48,10 +48,10 @@ from pate_tf.core.record_set import (
     sorted_digests,
 )
 from pate_tf.core.record_set import fingerprint as fingerprint_of
+from pate_tf.core.run_settings import check_same_settings
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.models import fingerprint
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
@@ -540,10 +540,7 @@ def stored_before(
         return None
     stored = artifacts.read_json(folder / DESCRIPTION)
     compared = {name: stored.get(name) for name in described}  # the rest follows from these
-    if differs := fingerprint.difference(compared, described):
-        raise ValueError(
-            f"{folder} holds other feature sums ({differs}); choose another folder or remove it"
-        )
+    check_same_settings(compared, described, folder=folder, holds="feature sums")
     return StoredSums(folder)
 
 

@@ -26,7 +26,8 @@ from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named, name_of
-from pate_tf.models import catalogue, fingerprint
+from pate_tf.models import catalogue
+from pate_tf.models.definition import model_definition
 from pate_tf.models.encoder import Encoder
 from pate_tf.representations.catalogue import (
     check_representation,
@@ -422,19 +423,18 @@ def train_on(
     name = f"runs/selective_sgd-{examples.dataset.name}-{settings.num_participants}"
     directory = artifacts.RunDirectory(asked.folder or pathlib.Path(name))
     artifacts.remove_abandoned(directory.root)
-    identity = {
+    public_settings = {
         **dataclasses.asdict(settings),
         **dataclasses.asdict(privacy),
         "representation": asked.representation,
-        "architecture": fingerprint.architecture_of(builder, features.dataset),
-        "records": artifacts.digest_arrays([share.inputs for share in shares]),
-        "labels": artifacts.digest_arrays([share.labels for share in shares]),
+        "architecture": model_definition(builder, features.dataset),
     }
     folder = artifacts.make_sensitive_folder(directory.sensitive / "selective_sgd")
     with artifacts.only_writer(folder), contextlib.ExitStack() as stack:
         state = RunState(
             folder,
-            identity,
+            public_settings,
+            private=[array for share in shares for array in (share.inputs, share.labels)],
             privacy=privacy,
             source=examples.source,
             acknowledge_reset=asked.acknowledge_reset,
@@ -567,12 +567,10 @@ def take_part(
     directory = artifacts.RunDirectory(run.folder or pathlib.Path(f"runs/shared-{run.participant}"))
     folder = artifacts.make_sensitive_folder(directory.sensitive / "participant")
     artifacts.remove_abandoned(directory.root)
-    identity = {
+    public_settings = {
         "run": roster.run_id.hex(),
         "participant": run.participant,
-        "architecture": fingerprint.architecture_of(builder, share.dataset),
-        "records": artifacts.digest_arrays([share.inputs]),
-        "labels": artifacts.digest_arrays([share.labels]),
+        "architecture": model_definition(builder, share.dataset),
     }
     connection = ParameterConnection(
         run.server,
@@ -584,7 +582,8 @@ def take_part(
     with connection, artifacts.only_writer(folder), contextlib.ExitStack() as stack:
         state = RunState(
             folder,
-            identity,
+            public_settings,
+            private=[share.inputs, share.labels],
             privacy=privacy,
             source=share.source,
             acknowledge_reset=run.acknowledge_reset,

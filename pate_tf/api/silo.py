@@ -6,7 +6,6 @@ TensorFlow nor scikit-learn while it serves. Every other model brings what it ne
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from pate_tf.api.data import read_records
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.private_digest import private_digest
 from pate_tf.core.sensitive import FeatureSums, PrivateExamples
 from pate_tf.core.settings import Settings, setting
 from pate_tf.core.source import PrivateSource
@@ -301,7 +301,7 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
     if run.records is None or run.teacher is not None:
         raise ValueError("data: expected records for feature_sums and no teacher, got others")
-    path, source = folder / SUMS, _source(run)
+    path, source = folder / SUMS, _source(run, folder)
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
         values, representation = made
@@ -329,11 +329,11 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     )
 
 
-def _source(run: TeacherRun) -> dict[str, Any]:
-    """SENSITIVE: returns what sums follow from, files by their digests."""
+def _source(run: TeacherRun, folder: pathlib.Path) -> dict[str, Any]:
+    """SENSITIVE: returns what sums follow from, files by digests with the key of a folder."""
     files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
     digests = {
-        name: None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+        name: None if path is None else private_digest(folder, np.fromfile(path, np.uint8))
         for name, path in files.items()
     }
     return {"dataset": run.dataset, "representation": run.representation, **digests}
@@ -388,7 +388,9 @@ def make_teacher(run: TeacherRun, folder: pathlib.Path) -> OwnTeacher:
     if run.teacher is None:
         return OwnTeacher(_trained(run, folder, dataset), **facts)
     if is_named_function(run.teacher) and not pathlib.Path(run.teacher).exists():
-        return OwnTeacher(call_function(run.teacher, dataset, flag="teacher"), **facts)
+        return OwnTeacher(
+            call_function(run.teacher, dataset, flag="teacher", is_private=True), **facts
+        )
     return load_teacher(pathlib.Path(run.teacher), **facts)
 
 

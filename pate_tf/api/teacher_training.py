@@ -369,9 +369,11 @@ def train(
     others = [run.teachers for run in merge_from]
     check_folders(others)
     kinds.check_work(kind, work)
-    identity = _identity(kind, work)
     artifacts.remove_abandoned(run_directory.root)
-    store = TeacherStore(run_directory.teachers, identity)
+    settings = {**config.to_dict(), "kind": kind.name, **kind.definition(work)}
+    if encoder is not None:
+        settings["encoder"] = encoder.digest
+    store = TeacherStore(run_directory.teachers, settings, private_arrays(examples, partition))
     if description is not None:
         description.write(run_directory)
     folder = run_directory.teachers
@@ -402,20 +404,16 @@ def train(
     return not gap
 
 
-def _identity(kind: TeacherKind, work: Work) -> dict[str, Any]:
-    """Returns what teachers depend on, as JSON; in the order in which differences are reported."""
-    identity = {**work.config.to_dict(), "kind": kind.name, **kind.definition(work)}
-    examples, partition = work.examples, work.partition
-    arrays = {
-        "records": examples.inputs,
-        "labels": examples.labels,
-        "partition": partition.assignment,
-    }
-    if work.encoder is not None:
-        identity["encoder"] = work.encoder.digest
-        if partition.unit == "owner" and examples.owners is not None:
-            arrays["owners"] = partition.numbered(examples.owners)
-    return {**identity, **{name: artifacts.digest_array(one) for name, one in arrays.items()}}
+def private_arrays(examples: PrivateExamples, partition: Partition) -> list[npt.NDArray[Any]]:
+    """SENSITIVE: returns all that teachers depend on besides public settings.
+
+    Raises:
+        ValueError: if owners are protected and one has records with two teachers.
+    """
+    arrays: list[npt.NDArray[Any]] = [examples.inputs, examples.labels, partition.assignment]
+    if partition.unit == "owner" and examples.owners is not None:
+        arrays.append(partition.numbered(examples.owners))
+    return arrays
 
 
 def export_each(

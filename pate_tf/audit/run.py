@@ -29,7 +29,9 @@ from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
 from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, is_too_small, noise_check
 from pate_tf.core import artifacts
+from pate_tf.core.private_digest import private_digest
 from pate_tf.core.public import Pool
+from pate_tf.core.run_settings import PRIVATE_RECORDS
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
@@ -437,16 +439,23 @@ def _share_checks(run: Run) -> Iterator[Check]:
     if run.examples is None:
         yield _skipped("partition follows from the data", run.why_no_data)
         return
+    from pate_tf.api.teacher_training import private_arrays
+    from pate_tf.core.partition import Partition
+
     examples = run.examples
-    digests = {"records": examples.inputs, "labels": examples.labels}
-    others = [name for name, one in digests.items() if artifacts.digest_array(one) != config[name]]
+    shares = Partition(assignment.copy(), number, str(config["unit"])) if ok else None
+    is_other = (
+        shares is None
+        or private_digest(run.directory.sensitive, *private_arrays(examples, shares))
+        != config[PRIVATE_RECORDS]
+    )
     yield Check(
         name="data are those of the run",
-        how="records and labels are digested again",
-        outcome=WARNING if others else PASSED,
-        found=f"{' and '.join(others)} differ from those that the teachers were trained on"
-        if others
-        else "the same records and labels",
+        how="records, labels and shares are digested again",
+        outcome=WARNING if is_other else PASSED,
+        found="others than those that the teachers were trained on"
+        if is_other
+        else "the same records, labels and shares",
     )
     yield _partition_check(examples, assignment, config)
     yield _package_shares_check(assignment, number, str(config["unit"]))

@@ -258,6 +258,6 @@ def checked_labels(labels: npt.ArrayLike, examples: Examples, *, lowest: int = 0
     found = labels_array(labels, dataset.num_classes, f"labels of {dataset.name}", lowest=lowest)
     if found.shape != (len(examples),):
         raise ValueError(
-            f"labels of {dataset.name}: expected [{len(examples)}], got {list(found.shape)}"
+            f"labels of {dataset.name}: expected one for each example, got another number"
         )
     return frozen_view(found)

@@ -45,11 +45,11 @@ class Partition:
             raise ValueError(f"partition: expected teachers from 0 to {self.num_teachers - 1}")
         if self.unit not in ("record", "owner"):
             raise ValueError(f"unit: expected 'record' or 'owner', got {self.unit!r}")
-        empty = int((np.bincount(assignment, minlength=self.num_teachers) == 0).sum())
-        if empty and self.unit == "record":
+        sizes = np.bincount(assignment, minlength=self.num_teachers)
+        if self.unit == "record" and not sizes.all():
             raise ValueError(
-                f"partition: expected at least one record a teacher, got {empty} of "
-                f"{self.num_teachers} teachers without any; use fewer teachers"
+                "partition: expected at least one record a teacher, got a teacher without any; use "
+                "fewer teachers"
             )
         assignment.flags.writeable = False
         object.__setattr__(self, "assignment", assignment)
@@ -192,12 +192,11 @@ def assigned_partition(given: npt.NDArray[Any], *, num_teachers: int) -> Partiti
     records, teachers = given.astype(np.int64).T
     if records.size and records.min() < 0:
         raise ValueError("partition: expected record indices from 0 on, got negative ones")
-    unique, times = np.unique(records, return_counts=True)
-    if (times > 1).any():
-        raise ValueError(f"partition: {int((times > 1).sum())} records stand in it more than once")
-    missing = int(unique[-1]) + 1 - len(unique) if len(unique) else 0
-    if missing:
-        raise ValueError(f"partition: {missing} records belong to no teacher")
+    unique = np.unique(records)
+    if len(unique) < len(records):
+        raise ValueError("partition: expected each record once, got one more than once")
+    if len(unique) and unique[-1] >= len(unique):
+        raise ValueError("partition: expected a teacher for each record, got a record without one")
     assignment = np.empty(len(unique), np.int64)
     assignment[records] = teachers
     return Partition(assignment, num_teachers)

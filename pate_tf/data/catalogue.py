@@ -139,7 +139,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
 def _from_function(
     name: str, side: str, data_dir: pathlib.Path | None
 ) -> tuple[Dataset, npt.NDArray[Any], Any]:
-    given = call_function(name, side, data_dir, flag="dataset")
+    given = call_function(name, side, data_dir, flag="dataset", is_private=side == "private")
     if isinstance(given, tuple) and len(given) == 2:
         given = (*given, None)
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):

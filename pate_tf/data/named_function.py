@@ -45,8 +45,11 @@ def import_function(name: Named, *, flag: str) -> Callable[..., Any]:
     return function
 
 
-def call_function(name: Named, *arguments: Any, flag: str) -> Any:
+def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = False) -> Any:
     """Calls a function as of `import_function`; what it raises becomes one line with file and line.
+
+    Of a function that reads private data (`is_private`), the line leaves out the exception's text,
+    which may quote them, and there is no cause.
 
     Raises:
         ValueError: if there is no such function, or it raises or ends the program. The exception
@@ -61,9 +64,10 @@ def call_function(name: Named, *arguments: Any, flag: str) -> Any:
         # The last line of the function's own file: what it calls there says less to its author.
         own = [frame for frame in frames if _is_of(function, frame.filename)] or frames
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-        raise ValueError(
-            f"{flag}: {name_of(name)} raised {type(error).__name__}: {error}{place}"
-        ) from error
+        kind = type(error).__name__
+        if is_private:
+            raise ValueError(f"{flag}: {name_of(name)} raised {kind}{place}") from None
+        raise ValueError(f"{flag}: {name_of(name)} raised {kind}: {error}{place}") from error
 
 
 def _is_of(function: Callable[..., Any], filename: str) -> bool:

@@ -275,8 +275,8 @@ def _read_parquet(path: pathlib.Path) -> Table:
         ) from None
     try:
         table = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path}: expected Parquet, got something else ({error})") from None
+    except (OSError, pyarrow.ArrowException):  # whose text may quote values
+        raise ValueError(f"{path}: expected Parquet, got something else") from None
     fields = {
         name: [field_text(value) for value in table.column(name).to_pylist()]
         for name in checked_names(table.column_names, path)

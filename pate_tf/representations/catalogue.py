@@ -29,7 +29,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.data.named_function import Named, import_function, is_named_function, name_of
-from pate_tf.models import fingerprint
+from pate_tf.models.definition import model_definition
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.representations import KINDS, Kind, Progress, hidden, pretrained
 
@@ -254,9 +254,7 @@ def _cached(description: Mapping[str, Any], dataset: Dataset) -> pathlib.Path | 
     """Returns the file of a representation, there or not; None where none can be written."""
     described: list[Any] = [description]
     if "network" in description:
-        network = fingerprint.architecture_of(description["network"], dataset)
-        network.pop("first_weights", None)  # of which rounding may differ
-        described.append(network)
+        described.append(model_definition(description["network"], dataset))
     text = json.dumps(described, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     folder = cache_folder() / "representations"

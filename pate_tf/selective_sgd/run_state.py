@@ -3,12 +3,11 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import pathlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from pate_tf.accounting.composition import fits, smallest_epsilon
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core import artifacts
+from pate_tf.core.private_digest import private_digest
+from pate_tf.core.run_settings import PRIVATE_RECORDS, check_same_settings
 from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import EnsembleMismatch, Ledger, LedgerError
 from pate_tf.ledger.ledger import source_facts
@@ -260,7 +261,8 @@ class RunState:
 
     Args:
         folder: below `sensitive/`.
-        identity: JSON values that fix the result.
+        settings: public JSON values by name, which fix the result.
+        private: arrays that do so, too: records and labels. A keyed digest is stored.
         privacy: what protects uploads. Default: nothing, and there is no ledger.
         source: that the run is charged to, with privacy; None for its own folder.
         acknowledge_reset: see `ChargedRun`.
@@ -276,8 +278,9 @@ class RunState:
     def __init__(
         self,
         folder: pathlib.Path,
-        identity: Mapping[str, Any],
+        settings: Mapping[str, Any],
         *,
+        private: Sequence[npt.NDArray[Any]] = (),
         privacy: Privacy | None = None,
         source: PrivateSource | None = None,
         acknowledge_reset: bool = False,
@@ -285,16 +288,13 @@ class RunState:
         self._folder = artifacts.make_sensitive_folder(folder)
         self._last_save = time.monotonic()
         path, state = folder / "config.json", folder / "state.npz"
-        wanted = json.loads(json.dumps(identity))
-        if not path.exists():
-            artifacts.write_json(path, wanted, private=True)
-        elif (stored := artifacts.read_json(path)) != wanted:
-            from pate_tf.models.fingerprint import difference  # imports Keras; a server needs none
-
-            raise ValueError(
-                f"{folder} holds another run ({difference(stored, wanted)}); choose another folder "
-                f"or remove it"
-            )
+        if private:
+            settings = {**settings, PRIVATE_RECORDS: private_digest(folder.parent, *private)}
+        if path.exists():
+            stored = artifacts.read_json(path)
+            check_same_settings(stored, settings, folder=folder, holds="a run")
+        else:
+            artifacts.write_json(path, settings, private=True)
         self.saved = artifacts.read_arrays(state) if state.exists() else {}
         self.charged: ChargedRun | None = None
         if privacy is None or privacy.kind == "none":

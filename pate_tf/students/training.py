@@ -19,7 +19,8 @@ from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.core.validation import IntArray
 from pate_tf.data import augmentation
 from pate_tf.data.named_function import name_of
-from pate_tf.models import catalogue, fingerprint
+from pate_tf.models import catalogue
+from pate_tf.models.definition import model_definition
 from pate_tf.students.batches import Batch, ShuffledItems, StepBatch, dataset_of, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig
 
@@ -104,7 +105,7 @@ class AveragedStudent(keras.Model):
         seeds: tuple[int, int],
         num_unlabelled: int,
         optimizers: Sequence[Any],
-        networks: Mapping[str, Any] | None = None,
+        has_model: bool = True,
     ) -> keras.Model:
         """Trains on labels of some of the pool and on all of it; returns `averaged_classifier`.
 
@@ -132,7 +133,7 @@ class AveragedStudent(keras.Model):
             batch_at,
             state=[*self.variables, *(one for each in optimizers for one in each.variables)],
             config=config,
-            digest=run_digest(config, released, pool, networks=networks),
+            digest=run_digest(config, released, pool, has_model=has_model),
             options=options,
         )
         return self.averaged_classifier()
@@ -239,26 +240,16 @@ def network_of(config: StudentConfig, dataset: Dataset) -> keras.Model:
 
 
 def run_digest(
-    config: StudentConfig,
-    released: PoolLabels,
-    pool: Pool,
-    *,
-    networks: Mapping[str, Any] | None = None,
+    config: StudentConfig, released: PoolLabels, pool: Pool, *, has_model: bool = True
 ) -> str:
     """Identifies a run by all that its result depends on, as 16 hexadecimal digits.
 
-    `networks` are what they compute, as `models/fingerprint.py` describes it. Default: what the
-    configuration's model computes.
+    `has_model` is False for a student of fixed networks, which has no model of the catalogue.
     """
-    if networks is not None:
-        model = networks
-    elif config.initial is not None:
-        model = fingerprint.settings_of(config.initial)
-    else:
-        model = fingerprint.architecture_of(config.model, pool.dataset)
+    model = config.initial if config.initial is not None else config.model
     parts: list[Any] = [
         repr(dataclasses.replace(config, model=name_of(config.model))),
-        model,
+        model_definition(model, pool.dataset) if has_model else None,
         artifacts.digest_array(released.query_indices),
         artifacts.digest_array(released.labels),
         artifacts.digest_array(pool.inputs),

@@ -17,7 +17,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import Votes
 from pate_tf.core.validation import IntArray, labels_array
-from pate_tf.models import classifier, fingerprint
+from pate_tf.models import classifier
+from pate_tf.models.definition import definition_of
 from pate_tf.teachers.voters import Progress, StoredVotes, Voter, by_teacher, digest_for
 
 BATCH = 500
@@ -77,7 +78,14 @@ class ForeignModels(Voter):
         paths = [model for model in self._models if isinstance(model, pathlib.Path)]
         if paths:
             return digest_for(artifacts.digest_paths(paths), self.unit)
-        text = json.dumps([_described(model) for model in self._models])
+        definitions = [
+            [
+                definition_of(model, of_array=artifacts.digest_array),
+                artifacts.digest_arrays(getattr(model, "get_weights", list)()),
+            ]
+            for model in self._models
+        ]
+        text = json.dumps(definitions)
         return digest_for(hashlib.sha256(text.encode()).hexdigest(), self.unit)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
@@ -144,14 +152,6 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
                 f"{first[content]} and {path.name}: its records would have two votes"
             )
     return paths
-
-
-def _described(model: Any) -> Any:
-    if isinstance(model, keras.Model):
-        weights = (keras.ops.convert_to_numpy(weight) for weight in model.weights)
-        return [fingerprint.settings_of(model), artifacts.digest_arrays(weights)]
-    attributes = fingerprint.plain(getattr(model, "__dict__", {}))
-    return [fingerprint.qualified_name(type(model)), fingerprint.plain(model), attributes]
 
 
 def _loaded(path: pathlib.Path) -> Any:

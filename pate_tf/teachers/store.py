@@ -7,7 +7,6 @@ at all.
 
 import collections
 import dataclasses
-import json
 import os
 import pathlib
 import time
@@ -18,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.core import artifacts
+from pate_tf.core.private_digest import private_digest
+from pate_tf.core.run_settings import PRIVATE_RECORDS, check_same_settings
 
 CONFIG = "config.json"
 SECONDS_BETWEEN_SAVES = 10.0
@@ -69,24 +70,38 @@ class TeacherState:
 class TeacherStore:
     """Sensitive: the training folder of an ensemble."""
 
-    def __init__(self, folder: pathlib.Path, identity: Mapping[str, Any]) -> None:
-        """Opens or creates the folder, below `sensitive/`.
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        settings: Mapping[str, Any],
+        private: Sequence[npt.NDArray[Any]] = (),
+    ) -> None:
+        """Opens or creates the folder, in a run's `sensitive/`.
 
-        `identity` are JSON values that fix the result of the training: configuration, digests of
-        data and partition.
+        Args:
+            folder: of the teachers.
+            settings: public JSON values by name, which fix the result of the training.
+            private: arrays that do so, too: records, labels, partition. A keyed digest is stored.
 
         Raises:
-            ValueError: if the folder holds teachers of another identity, or of a version that wrote
-                less of it.
+            ValueError: if the folder holds teachers of other settings or records.
         """
+        self._settings, self._private = settings, private
         self._folder = artifacts.make_sensitive_folder(folder)
-        path = folder / CONFIG
-        # A trip through JSON turns tuples into lists, as they are read back.
-        wanted = json.loads(json.dumps(identity))
-        if path.exists():
-            _check_identity(artifacts.read_json(path), wanted, folder)
+        if (folder / CONFIG).exists():
+            self._check_same(folder)
         else:
-            artifacts.write_json(path, wanted, private=True)
+            artifacts.write_json(folder / CONFIG, self._settings_in(folder), private=True)
+
+    def _settings_in(self, folder: pathlib.Path) -> dict[str, Any]:
+        """Returns the settings as a folder stores them: each run has a key of its own."""
+        if not self._private:
+            return dict(self._settings)
+        return {**self._settings, PRIVATE_RECORDS: private_digest(folder.parent, *self._private)}
+
+    def _check_same(self, folder: pathlib.Path) -> None:
+        stored = artifacts.read_json(folder / CONFIG)
+        check_same_settings(stored, self._settings_in(folder), folder=folder, holds="teachers")
 
     def finished(self) -> set[int]:
         """Returns the teachers that are trained."""
@@ -159,15 +174,14 @@ class TeacherStore:
         """Takes over the finished teachers of other folders, all of them or none.
 
         Raises:
-            ValueError: if a folder holds no teachers or those of another identity, or a teacher
+            ValueError: if a folder holds no teachers or those of other settings, or a teacher
                 stands in two of them.
         """
         check_folders(folders)
-        identity = artifacts.read_json(self._folder / CONFIG)
         paths = []
         known = self.finished()
         for folder in folders:
-            _check_identity(artifacts.read_json(folder / CONFIG), identity, folder)
+            self._check_same(folder)
             for path in sorted(folder.glob("finished-*.npz")):
                 own = self._folder / path.name
                 if own.exists() and own.read_bytes() == path.read_bytes():
@@ -256,21 +270,3 @@ def _teachers(path: pathlib.Path) -> list[int]:
 
 def _shapes(arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
     return tuple((array.dtype.str, array.shape) for array in arrays)
-
-
-def _check_identity(
-    found: Mapping[str, Any], wanted: Mapping[str, Any], folder: pathlib.Path
-) -> None:
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise ValueError(
-            f"{folder} holds teachers of an earlier version, which noted no {missing[0]} to "
-            f"compare; choose another folder; an ensemble exported from this one can still be asked"
-        )
-    from pate_tf.models import fingerprint  # which imports Keras
-
-    differs = fingerprint.difference(found, wanted)
-    if differs:
-        raise ValueError(
-            f"{folder} holds other teachers ({differs}); choose another folder or remove it"
-        )

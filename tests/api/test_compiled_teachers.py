@@ -255,18 +255,18 @@ def with_a_loss(weight):
 
 def test_another_loss_of_the_same_name_is_refused(tmp_path, data):
     fitted(tmp_path, data.private, with_a_loss(1.0))
-    with pytest.raises(ValueError, match="holds other teachers"):
+    with pytest.raises(ValueError, match="holds teachers of other settings: architecture"):
         fitted(tmp_path, data.private, with_a_loss(2.0))
 
 
 @pytest.mark.parametrize("net", [linear, slower, api_helpers.net])
 def test_another_net_in_the_same_folder_is_refused(folder, data, net):
-    with pytest.raises(ValueError, match="holds other teachers"):
+    with pytest.raises(ValueError, match=r"holds teachers of other settings: .*architecture"):
         fitted(folder, data.private, net)
 
 
 def test_other_callbacks_in_the_same_folder_are_refused(folder, data):
-    with pytest.raises(ValueError, match=r"holds other teachers .*callbacks"):
+    with pytest.raises(ValueError, match="holds teachers of other settings: callbacks;"):
         fitted(folder, data.private, callbacks=[Counts()])
 
 

@@ -175,13 +175,13 @@ def test_a_folder_holds_the_sums_of_one_set_of_records_and_settings(tmp_path):
     run = described_run(tmp_path)
     assert (run.method, run.unit, run.representation) == ("feature_sums", "owner", "raw")
     for changes, named in (
-        ({"images": RECORDS[::-1], "owners": OWNERS}, "records"),
-        ({"labels": 2 - LABELS, "owners": OWNERS}, "records"),
-        ({"owners": OWNERS[::-1].copy()}, "records"),
+        ({"images": RECORDS[::-1], "owners": OWNERS}, "private records;"),
+        ({"labels": 2 - LABELS, "owners": OWNERS}, "private records;"),
+        ({"owners": OWNERS[::-1].copy()}, "private records;"),
         ({"owners": None}, "unit"),
         ({"owners": OWNERS, "representation": standardised}, "representation"),
     ):
-        with pytest.raises(ValueError, match=rf"holds other feature sums \({named}"):
+        with pytest.raises(ValueError, match=rf"holds feature sums of other settings: {named}"):
             fitted(tmp_path, **changes)
 
 

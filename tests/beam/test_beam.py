@@ -115,7 +115,9 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     # A second run gives the same; other records are refused.
     if not given:
         assert summed(source, tmp_path / "run", here / pattern).digest == found.digest
-        with pytest.raises(ValueError, match=r"holds other feature sums \(records"):
+        with pytest.raises(
+            ValueError, match="holds feature sums of other settings: private records"
+        ):
             summed(source, tmp_path / "run", here / "records-0.parquet")
 
 
@@ -402,7 +404,7 @@ def test_what_may_not_be_merged_is_one_line(here, data, parts, tmp_path):
 
 def test_a_part_is_no_place_for_the_whole_and_none_is_merged_into_it_twice(parts, tmp_path):
     shutil.copytree(parts[0], tmp_path / "a")
-    with pytest.raises(ValueError, match="holds other feature sums"):
+    with pytest.raises(ValueError, match="holds feature sums of other settings"):
         merging.merge([tmp_path / "a", parts[1]], directory=tmp_path / "a")
     merging.merge([tmp_path / "a", parts[1]], directory=tmp_path / "both")
     with pytest.raises(ValueError, match="expected records in one part each"):

@@ -119,4 +119,4 @@ def test_private_files_with_owners(tmp_path):
     assert stated["unit"] == "owner" and stated["num_records"] is None
     assert "records of a class" not in ended.out
     other = run_script(*typed, "--private=others.csv", folder=tmp_path, setup=learn_little)
-    assert_one_line(other, "holds other feature sums (records")
+    assert_one_line(other, "holds feature sums of other settings: private records;")

@@ -141,7 +141,7 @@ def test_another_encoder_at_the_same_path_is_another_run(folder, tmp_path):
             "ridge", num_teachers=5, representation=f"encoder:{path}", directory=tmp_path / "run"
         )
         if seed:
-            with pytest.raises(ValueError, match="in this folder"):
+            with pytest.raises(ValueError, match="holds teachers of other settings: encoder;"):
                 teachers.fit(DIGITS.private, DIGITS.pool)
         else:
             teachers.fit(DIGITS.private, DIGITS.pool)

@@ -182,7 +182,9 @@ def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
 def test_a_folder_has_one_run(tmp_path):
     RunState(tmp_path, {"rounds": 3}).save({"round": np.array(1)})
     assert RunState(tmp_path, {"rounds": 3}).saved["round"] == 1
-    with pytest.raises(ValueError, match=r"holds another run \(rounds"):
+    with pytest.raises(
+        ValueError, match=r"holds a run of other settings: rounds \(3 there, 4 now\);"
+    ):
         RunState(tmp_path, {"rounds": 4})
     (tmp_path / "state.npz").write_bytes(b"no arrays")
     with pytest.raises(ValueError, match="got a broken one"):

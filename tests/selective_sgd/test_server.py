@@ -322,7 +322,7 @@ def test_a_killed_server_goes_on_and_applies_each_upload_once(tmp_path, at):
 
 def test_a_damaged_state_and_that_of_another_run_are_refused(tmp_path):
     server(folder=tmp_path).push(content())
-    with pytest.raises(ValueError, match="holds another run"):
+    with pytest.raises(ValueError, match="holds a run of other settings: run;"):
         Server(Settings(), INITIAL, run=b"another run here", folder=tmp_path)
     with pytest.raises(ValueError, match="expected the state of 7 parameters"):
         Server(Settings(), INITIAL[:7], run=RUN, folder=tmp_path)

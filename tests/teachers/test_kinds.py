@@ -230,13 +230,13 @@ def test_an_incomplete_ensemble_is_measured_as_the_whole(train, whole, case, enc
 
 def test_other_settings_labels_or_encoders_are_refused_and_change_nothing(train, whole, case):
     before = load(whole).digest
-    with pytest.raises(ValueError, match=r"other teachers \(seed: 5 in this folder, 6 now\)"):
+    with pytest.raises(ValueError, match=r"other settings: seed \(5 there, 6 now\); choose"):
         train(whole, seed=6)
-    with pytest.raises(ValueError, match=r"\(labels: others in this folder than now\)"):
+    with pytest.raises(ValueError, match="other settings: private records; choose"):
         train(whole, labels=np.roll(LABELS, 1))
     if "representation" in CASES[case]:
         other = Encoder(helpers.BLOBS, [RawPart(POOL)], {"representation": "another"})
-        with pytest.raises(ValueError, match="encoder: others in this folder than now"):
+        with pytest.raises(ValueError, match="other settings: encoder; choose"):
             train(whole, encoder=other)
     assert load(whole).digest == before
 

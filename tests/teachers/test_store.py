@@ -5,7 +5,8 @@ import pytest
 
 from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
 
-IDENTITY = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "records": "abc"}
+SETTINGS = {"model": "cnn", "num_teachers": 4, "shape": (2, 3), "encoder": "abc"}
+RECORDS = [np.arange(6.0), np.arange(3)]
 
 
 def state(seed: int, steps: int = 3) -> TeacherState:
@@ -39,14 +40,14 @@ def assert_same(one: TeacherState, other: TeacherState) -> None:
 
 @pytest.fixture
 def store(tmp_path):
-    return TeacherStore(tmp_path / "teachers", IDENTITY)
+    return TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
 
 
 def test_an_unfinished_teacher_comes_back(store, tmp_path):
     assert store.load_training(2) is None
     store.save_training(2, state(2))
     store.save_training(3, state(3))
-    again = TeacherStore(tmp_path / "teachers", IDENTITY)
+    again = TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
     assert_same(again.load_training(2), state(2))
     assert again.finished() == set()
 
@@ -79,16 +80,21 @@ def test_a_missing_teacher_is_named(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"model": "mlp"}, {"records": "abd"}, {"shape": (3, 2)}, {"new": 1}, {"num_teachers": None}],
+    ("change", "records", "named"),
+    [
+        ({"model": "mlp"}, RECORDS, "model (cnn there, mlp now)"),
+        ({"num_teachers": None}, RECORDS, "num_teachers (4 there, None now)"),
+        ({"encoder": "abd", "shape": (3, 2), "new": 1}, RECORDS, "shape, encoder, new"),
+        ({"model": "mlp"}, RECORDS[:1], "model (cnn there, mlp now), private records"),
+    ],
     ids=str,
 )
-def test_another_identity_is_refused_and_changes_nothing(store, tmp_path, change):
+def test_other_settings_are_named_and_change_nothing(store, tmp_path, change, records, named):
     store.save_finished({0: state(0)})
-    with pytest.raises(ValueError, match=r"holds (other )?teachers") as caught:
-        TeacherStore(tmp_path / "teachers", {**IDENTITY, **change})
-    assert "\n" not in str(caught.value)
-    assert TeacherStore(tmp_path / "teachers", IDENTITY).finished() == {0}
+    with pytest.raises(ValueError) as caught:
+        TeacherStore(tmp_path / "teachers", {**SETTINGS, **change}, records)
+    assert f"holds teachers of other settings: {named}; choose another" in str(caught.value)
+    assert TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS).finished() == {0}
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
@@ -112,7 +118,7 @@ def test_a_broken_file_is_refused(store, tmp_path, kept):
 def test_a_broken_description_is_refused(store, tmp_path, content):
     (tmp_path / "teachers" / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config.json: expected"):
-        TeacherStore(tmp_path / "teachers", IDENTITY)
+        TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
 
 
 def test_leftovers_of_an_interrupted_write_are_no_teachers(store, tmp_path):
@@ -123,7 +129,7 @@ def test_leftovers_of_an_interrupted_write_are_no_teachers(store, tmp_path):
 def test_everything_is_for_the_owner_alone(tmp_path):
     previous = os.umask(0)
     try:
-        store = TeacherStore(tmp_path / "teachers", IDENTITY)
+        store = TeacherStore(tmp_path / "teachers", SETTINGS, RECORDS)
         store.save_finished({0: state(0)})
         store.save_training(1, state(1))
     finally:
@@ -134,20 +140,25 @@ def test_everything_is_for_the_owner_alone(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
-def test_stores_of_other_hosts_are_merged(tmp_path):
-    stores = [TeacherStore(tmp_path / name, IDENTITY) for name in ("here", "there", "elsewhere")]
+def test_stores_of_other_hosts_with_other_keys_are_merged(tmp_path):
+    folders = [tmp_path / name / "teachers" for name in ("here", "there", "elsewhere", "changed")]
+    stores = [TeacherStore(folder, SETTINGS, RECORDS) for folder in folders[:3]]
     stores[1].save_finished({0: state(0), 3: state(3)})
     stores[2].save_finished({1: state(1), 2: state(2)})
-    stores[0].merge([tmp_path / "there", tmp_path / "elsewhere"])
+    TeacherStore(folders[3], SETTINGS, [RECORDS[0], RECORDS[1] + 1])
+    with pytest.raises(ValueError, match="of other settings: private records; choose"):
+        stores[0].merge(folders[1:])
+    assert stores[0].finished() == set()
+    stores[0].merge(folders[1:3])
     assert stores[0].finished() == {0, 1, 2, 3}
-    stacked = Finished(tmp_path / "here", 4).stacked()
+    stacked = Finished(folders[0], 4).stacked()
     for teacher in range(4):
         np.testing.assert_array_equal(stacked[0][teacher], state(teacher).weights[0])
 
 
 def test_a_store_of_another_identity_is_not_merged(tmp_path):
-    here = TeacherStore(tmp_path / "here", IDENTITY)
-    there = TeacherStore(tmp_path / "there", {**IDENTITY, "model": "mlp"})
+    here = TeacherStore(tmp_path / "here", SETTINGS)
+    there = TeacherStore(tmp_path / "there", {**SETTINGS, "model": "mlp"})
     there.save_finished({0: state(0)})
     with pytest.raises(ValueError, match="model"):
         here.merge([tmp_path / "there"])
@@ -155,7 +166,7 @@ def test_a_store_of_another_identity_is_not_merged(tmp_path):
 
 
 def test_a_teacher_in_two_places_is_named_and_nothing_is_merged(tmp_path):
-    stores = [TeacherStore(tmp_path / name, IDENTITY) for name in ("here", "there", "elsewhere")]
+    stores = [TeacherStore(tmp_path / name, SETTINGS) for name in ("here", "there", "elsewhere")]
     stores[1].save_finished({0: state(0), 3: state(3)})
     stores[2].save_finished({1: state(1), 3: state(3)})
     with pytest.raises(ValueError, match="teacher 3"):
@@ -164,7 +175,7 @@ def test_a_teacher_in_two_places_is_named_and_nothing_is_merged(tmp_path):
 
 
 def test_an_interrupted_merge_goes_on(tmp_path, monkeypatch):
-    stores = [TeacherStore(tmp_path / name, IDENTITY) for name in ("here", "there", "elsewhere")]
+    stores = [TeacherStore(tmp_path / name, SETTINGS) for name in ("here", "there", "elsewhere")]
     stores[1].save_finished({0: state(0), 3: state(3)})
     stores[2].save_finished({1: state(1), 2: state(2)})
     folders, rename = [tmp_path / "there", tmp_path / "elsewhere"], os.replace

@@ -20,7 +20,6 @@ import tensorflow as tf
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels
 from pate_tf.data import augmentation
-from pate_tf.models import fingerprint
 from pate_tf.students import training
 from pate_tf.students.batches import Batch, derived_seeds, pixel_range, step_seeds
 from pate_tf.students.kinds import FitOptions, StudentConfig, StudentKind
@@ -497,10 +496,7 @@ def fit(
         seeds=(order_seed, labels_seed),
         num_unlabelled=size,
         optimizers=[student.optimizer, student.generator_optimizer],
-        networks={
-            "classifier": fingerprint.settings_of(student.classifier),
-            "generator": fingerprint.settings_of(student.generator),
-        },
+        has_model=False,
     )
 
 

@@ -46,12 +46,10 @@ class Compiled(networks.Networks):
 
     def definition(self, work: Work) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
-        from pate_tf.models import fingerprint
+        from pate_tf.models.definition import definition_of
 
-        made = fingerprint.certain(
-            lambda: {"made": fingerprint.plain(new_callbacks(work.engine.callbacks))}
-        )
-        return {**super().definition(work), "callbacks": made}
+        callbacks = definition_of(new_callbacks(work.engine.callbacks))
+        return {**super().definition(work), "callbacks": callbacks}
 
     def train(
         self, work: Work, teachers: Sequence[int], store: TeacherStore

@@ -48,9 +48,9 @@ class Networks(kinds.TeacherKind):
 
     def definition(self, work: Work) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
-        from pate_tf.models import fingerprint
+        from pate_tf.models.definition import model_definition
 
-        return {"architecture": fingerprint.architecture_of(work.config.model, work.learns_on)}
+        return {"architecture": model_definition(work.config.model, work.learns_on)}
 
     def train(
         self, work: Work, teachers: Sequence[int], store: TeacherStore

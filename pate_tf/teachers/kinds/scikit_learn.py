@@ -50,9 +50,11 @@ class Classifiers(kinds.TeacherKind):
 
     def definition(self, work: Work) -> dict[str, Any]:
         """See `TeacherKind.definition`."""
-        from pate_tf.models import fingerprint
+        from pate_tf.models import forest
+        from pate_tf.models.definition import definition_of
 
-        return {"estimator": fingerprint.estimator_of(work.config.model, work.learns_on)}
+        estimator = definition_of(forest.unfitted(work.config.model, work.learns_on))
+        return {f"estimator {name}": value for name, value in estimator.items()}
 
     def train(
         self, work: Work, teachers: Sequence[int], store: TeacherStore
