@@ -38,6 +38,7 @@ from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
+from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
@@ -364,7 +365,7 @@ def _plan_of_sums(
             )
     target = Target(epsilon=settings.epsilon or 0.0, delta=delta, num_queries=1, unit=sums.unit)
     # The number of records is private where owners are protected.
-    number = sums.records.num_records if sums.unit == "record" else None
+    number = sums.num_records if sums.unit == "record" else None
     num_rounds = settings.num_rounds
     if (num_rounds or 1) > 1 and not sums.has_vectors:
         raise ValueError(
@@ -462,21 +463,21 @@ def open_ledger(
     """
     for place in (folder, folder / VOTES):
         artifacts.check_can_hold_files(place)
-    records, delta = teachers.records, budget.delta
-    if records is not None and teachers.unit == "record":
-        number = records.num_records
-        if is_delta_large(delta, number):
-            warnings.warn(
-                f"delta: expected at most 0.1 over the number of private records, which is "
-                f"{0.1 / number:.2g}, got {delta:g}: delta times their number is "
-                f"{delta * number:.2g}, and a system that publishes some records as they are "
-                f"could keep to the guarantee; every statement says so",
-                LedgerWarning,
-                stacklevel=2,
-            )
+    number, delta = teachers.num_records, budget.delta
+    if number is not None and teachers.unit == "record" and is_delta_large(delta, number):
+        warnings.warn(
+            f"delta: expected at most 0.1 over the number of private records, which is "
+            f"{0.1 / number:.2g}, got {delta:g}: delta times their number is "
+            f"{delta * number:.2g}, and a system that publishes some records as they are "
+            f"could keep to the guarantee; every statement says so",
+            LedgerWarning,
+            stacklevel=2,
+        )
     facts: dict[str, Any] = {
         "ensemble_digest": teachers.digest,
-        "records": records,
+        "records": None
+        if number is None
+        else RecordSet(digest=teachers.digest, sketch=(), num_records=number),
         "unit": teachers.unit,
         "student_runs": student_runs,
         "acknowledge_reset": budget.acknowledge_reset,

@@ -6,7 +6,6 @@ TensorFlow nor scikit-learn while it serves. Every other model brings what it ne
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from pate_tf.api.data import read_records
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.private_digest import private_digest
 from pate_tf.core.sensitive import FeatureSums, PrivateExamples
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data import catalogue
@@ -27,7 +26,6 @@ from pate_tf.net.credentials import COORDINATOR, TlsFiles
 from pate_tf.silos.policy import Policy
 from pate_tf.silos.silo import Silo
 from pate_tf.silos.teachers import OwnTeacher, SiloSums, load_teacher
-from pate_tf.teachers.voters import records_in, store_records
 
 if TYPE_CHECKING:
     from pate_tf.silos.secure.opening import PartySealer
@@ -179,15 +177,12 @@ def serve(
     policy = policy_in_force(run)
     sealer = None if run.parties is None else _sealer(run.parties, _sensitive(run), policy.silo)
     teacher: OwnTeacher | SiloSums
-    records = None
     if run.teacher.method == "feature_sums":
         teacher = make_sums(run.teacher, _sensitive(run))
         digest = teacher.representation[:DIGITS]
         on_event(f"{policy.silo}: the feature sums are ready, of encoder {digest}")
     else:
         teacher = make_teacher(run.teacher, _sensitive(run))
-        if run.teacher.records is not None:  # else it was given, and what it learnt from is unknown
-            records = records_in(_sensitive(run) / TRAINED)
         on_event(f"{policy.silo}: the teacher is ready")
     from pate_tf.silos.clients import SiloConnection  # needs grpcio
 
@@ -203,7 +198,6 @@ def serve(
             teacher,
             folder=_sensitive(run),
             sealer=sealer,
-            records=records,
             acknowledge_reset=run.acknowledge_reset,
         ) as silo,
     ):
@@ -293,12 +287,11 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
     if run.records is None or run.teacher is not None:
         raise ValueError("data: expected records for feature_sums and no teacher, got others")
-    path, source = folder / SUMS, _source(run)
+    path, source = folder / SUMS, _source(run, folder)
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
-        values, representation, records = made
-        facts = {"representation": representation, "unit": _unit(run), "records": records}
-        facts["source"] = source
+        values, representation = made
+        facts = {"representation": representation, "unit": _unit(run), "source": source}
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
@@ -318,15 +311,14 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
         sums=FeatureSums(stored["sums"]),
         representation=digest,
         unit=facts["unit"],
-        records=RecordSet.from_dict(facts["records"]),
     )
 
 
-def _source(run: TeacherRun) -> dict[str, Any]:
-    """SENSITIVE: returns what sums follow from, files by their digests."""
+def _source(run: TeacherRun, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns what sums follow from, files by digests with the key of a sensitive folder."""
     files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
     digests = {
-        name: None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+        name: path and private_digest(folder, np.frombuffer(path.read_bytes(), np.uint8))
         for name, path in files.items()
     }
     return {"dataset": run.dataset, "representation": run.representation, **digests}
@@ -336,8 +328,8 @@ def _unit(run: TeacherRun) -> str:
     return "record" if run.owners is None else "owner"
 
 
-def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
-    """Returns sums of the records, the encoder's digest, and the set of records as JSON values."""
+def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
+    """Returns sums of the records, and the encoder's digest."""
     from pate_tf.api.feature_sums import summands_of, sums_of_records
     from pate_tf.representations import catalogue as representations
 
@@ -352,8 +344,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str, dict[str, Any]]:
         name = run.representation or representations.default_of_sums(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    sums = sums_of_records(examples, encoder, summands_of(None, encoder))
-    return sums, encoder.digest, RecordSet.of(examples.inputs).to_dict()
+    return sums_of_records(examples, encoder, summands_of(None, encoder)), encoder.digest
 
 
 # The silo's teacher.
@@ -391,7 +382,6 @@ def _trained(run: TeacherRun, folder: pathlib.Path, dataset: Dataset) -> Any:
         arrays = artifacts.read_arrays(stored)
         return _from_arrays([arrays[f"part_{place}"] for place in range(len(arrays))])
     records = read_records(run.records or pathlib.Path(), dataset)
-    store_records(folder, records.inputs)
     from pate_tf.models import classifier
 
     if run.model != RANDOM_FOREST and not classifier.is_classifier(run.model, dataset):

@@ -378,7 +378,7 @@ def train(
     artifacts.write_arrays(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
     )
-    voters.store_records(folder, examples.inputs)
+    artifacts.write_json(folder / voters.RECORDS, {"num_records": len(examples)}, private=True)
     store.merge(others)
     finished = store.finished()
     progress(len(finished.intersection(teachers)))

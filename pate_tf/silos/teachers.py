@@ -75,7 +75,6 @@ def as_sums(given: Any) -> SiloSums | None:
         sums=stored.sums,
         representation=stored.representation_digest,
         unit=stored.unit,
-        records=stored.records,
     )
 
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from pate_tf.core import artifacts, validation
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
-from pate_tf.core.record_set import RecordSet
 from pate_tf.core.sensitive import VoteCounts, Votes
 from pate_tf.core.validation import IntArray
 from pate_tf.teachers.settings import TeacherConfig
@@ -37,7 +36,7 @@ class Voter:
         digest: hexadecimal digits that change with any teacher; the ledger knows them by it.
         unit: what one teacher's share protects, "record" or "owner".
         config: how they were trained; None of teachers from elsewhere.
-        records: what they learnt from; None where that is not known.
+        num_records: of how many they learnt, private where owners are protected; None if unknown.
         encoder_digest: of the public encoder's weights, for teachers on features; else None.
     """
 
@@ -46,7 +45,7 @@ class Voter:
     digest: str
     unit: str = "record"
     config: TeacherConfig | None = None
-    records: RecordSet | None = None
+    num_records: int | None = None
     encoder_digest: str | None = None
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
@@ -245,7 +244,7 @@ class Ensemble(Voter):
         self.unit = saved.config.unit
         text = json.dumps(saved.description, sort_keys=True) + learnt
         self.digest = hashlib.sha256(text.encode()).hexdigest()
-        self.records = records_in(saved.folder.parent)
+        self.num_records = num_records_in(saved.folder.parent)
 
     def votes(self, inputs: npt.NDArray[Any], progress: Progress | None = None) -> Votes:
         """See `Voter.votes`."""
@@ -256,17 +255,7 @@ class Ensemble(Voter):
         raise NotImplementedError
 
 
-def store_records(folder: pathlib.Path, inputs: npt.NDArray[Any]) -> None:
-    """Writes the record set of private inputs into teachers' sensitive folder, once for ever."""
-    if not (folder / RECORDS).exists():
-        artifacts.write_json(folder / RECORDS, RecordSet.of(inputs).to_dict(), private=True)
-
-
-def records_in(folder: pathlib.Path) -> RecordSet | None:
-    """Returns the record set that `store_records` wrote; None if there is none.
-
-    Raises:
-        ValueError: if the file is broken.
-    """
+def num_records_in(folder: pathlib.Path) -> int | None:
+    """Returns how many records teachers in a sensitive folder learnt from; None if not known."""
     path = folder / RECORDS
-    return RecordSet.from_dict(artifacts.read_json(path)) if path.exists() else None
+    return int(artifacts.read_json(path)["num_records"]) if path.exists() else None
