@@ -695,11 +695,11 @@ class FeatureSums:
     ) -> Self:
         """Adds the sums of several run folders; stores those of all their records, to the last bit.
 
-        They are the sums of the parts' records put one after another, each place of which is a
-        record. Records of two parts are not compared: what merging does may not depend on them. Two
-        equal ones count twice, as they do within a part, and whoever stands in two places is
-        protected as two records (docs/proofs/theory.md, Corollary D8a). Rounds of residual sums are
-        not released from merged sums, as vectors of single records are not merged.
+        They are the sums of the parts' records put one after another. Records of two parts are not
+        compared: what merging does may not depend on them. Two equal ones count twice, as they do
+        within a part; who has a record in each of two parts is protected as one with two records
+        (docs/proofs/theory.md, Proposition D8). Only one round is released from merged sums, as
+        vectors of single records are not merged.
 
         Args:
             parts: run folders of sums of single records, at least two, of one data set, pool and

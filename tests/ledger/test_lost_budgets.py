@@ -486,10 +486,3 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
     with open_ledger(folder) as ledger:
         assert ledger.guard.is_kept
         assert ledger.all_ensembles().charges == {MECHANISM: 5}
-
-
-def test_a_record_set_comes_back_from_json():
-    own = records(0, 100)
-    assert RecordSet.from_dict(json.loads(json.dumps(own.to_dict()))) == own
-    with pytest.raises(ValueError, match="expected digests of records"):
-        RecordSet.from_dict({"digest": "xyz", "sketch": [], "num_records": 3})
