@@ -98,6 +98,7 @@ def measure(folder: pathlib.Path, mode: str, data_dir: pathlib.Path | None) -> N
     from pate_tf.api.feature_sums import FeatureSums, SumsSettings
     from pate_tf.api.reporting import QUIET
     from pate_tf.beam import pipelines
+    from pate_tf.core import artifacts
 
     data, options, found = data_of(folder, mode, data_dir), MODES[mode], {}
     began, engine = time.monotonic(), pipelines.Engine(options=options or ())
@@ -106,7 +107,8 @@ def measure(folder: pathlib.Path, mode: str, data_dir: pathlib.Path | None) -> N
             public = data.load_public(QUIET)
             sums = FeatureSums(directory=run, representation="raw")
             pool = public.split(public.dataset.pool_size).pool
-            found["digest"] = sums.fit(data.load_private(QUIET), pool).stored.digest
+            stored = sums.fit(data.load_private(QUIET), pool).stored
+            found["digest"] = artifacts.digest_array(stored.table)
         elif mode.startswith(("labels", "features")):
             student = folder.parent / "student" / "run"
             named: dict[str, Any] = {"student": student / "released/student/1"}
@@ -117,7 +119,7 @@ def measure(folder: pathlib.Path, mode: str, data_dir: pathlib.Path | None) -> N
         else:
             settings = SumsSettings(representation="raw")
             stored = pipelines.sums(data, directory=run, settings=settings, engine=engine)
-            found["digest"] = stored.digest
+            found["digest"] = artifacts.digest_array(stored.table)
     own, of_workers = (
         resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.api.data import Data
@@ -143,8 +142,15 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
                 Or if no query got a label.
             LedgerError: if the ledger in `directory` can't be used.
         """
-        private, labels = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(labels)
+        targets = (
+            None if y is None else "no_validation"
+        )  # scikit-learn warns by all labels together
+        private = validate_data(self, X, targets, dtype=np.float64)
+        labels = column_or_1d(y, warn=True)
+        if len(labels) != len(private):
+            raise ValueError(
+                f"y: expected a label of each of {len(private)} records, got {len(labels)} labels"
+            )
         self.classes_, codes = self._coded(labels)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         public, low, high = self._public(X_public, private.shape[1], seed)
@@ -200,6 +206,10 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(
                 "classes: taken from y, so that their set is public; give `classes`", stacklevel=3
             )
+            if labels.dtype.kind == "f":
+                is_class = np.isfinite(labels) & (np.floor(labels) == labels)
+                if not is_class.all():
+                    raise ValueError("y: expected labels, got continuous targets, NaN or infinity")
         known = np.unique(labels if self.classes is None else np.asarray(self.classes))
         if len(known) < 2:
             raise ValueError(f"classes: expected at least two, got {len(known)} class")

@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -37,21 +37,21 @@ from pate_tf.api.reporting import QUIET, Reporting, reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run
 from pate_tf.core import artifacts, partition, sensitive
 from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.private_digest import private_digest
 from pate_tf.core.public import Pool
 from pate_tf.core.record_set import (
-    DIGEST_BYTES,
+    RECORD_KEY,
     Digests,
-    RecordSet,
-    numbered_digests,
+    keyed_sum,
     owner_digests,
     record_digests,
-    sorted_digests,
 )
-from pate_tf.core.record_set import fingerprint as fingerprint_of
 from pate_tf.core.run_settings import check_same_settings
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray
 from pate_tf.data.named_function import Named, name_of
+from pate_tf.ledger.rollback_guard import warn_of_same_records
 from pate_tf.models.encoder import (
     Encoder,
     nearest_centres,
@@ -72,8 +72,9 @@ from pate_tf.teachers.ensemble import SavedEncoder, learnt_digest, save_encoder
 PARTS: Final = 16  # of the owners; sums of each owner of one are in memory
 PART: Final = 4_096  # inputs of a pool whose vectors are in memory in double precision
 SUMS, ENCODER, DESCRIPTION = "sums.npz", "encoder", "description.json"
-RECORDS, OWNERS = "records.npy", "owners.npy"  # digests, ascending
 VECTORS: Final = "vectors.npz"  # of single records, for rounds of residual sums
+# What sums must have in common to be merged.
+COMMON: Final = ("dataset", "unit", "representation", "encoder")
 EARLIER_COMMAND: Final = "call fit(data.private, data.pool), or train_student.py with the data"
 
 
@@ -126,7 +127,7 @@ class StoredSums:
             self.unit = str(described["unit"])
             self.representation = str(described["representation"])
             self.representation_digest = str(described["encoder"])
-            records = Records.from_dict(described["records_of"])
+            records = Records.from_dict(described)
             self.num_records, self.source = records.num_records, records.source
             self.sums = sensitive.FeatureSums(arrays["sums"])
             self.scale, self.groups = arrays["scale"], tuple(arrays["groups"].tolist())
@@ -138,6 +139,7 @@ class StoredSums:
                 one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
             }
             self.encoder_digest = self.encoder.digest
+            described.pop("source")
             claimed = described.pop("digest")
             self.digest = digest_of(described, arrays, self.encoder_digest)
             if claimed != self.digest:
@@ -251,7 +253,7 @@ class StoredSums:
 def digest_of(
     described: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], encoder_digest: str
 ) -> str:
-    """Returns the digest of stored sums: of all that lies in their folder but record digests."""
+    """Returns the digest of stored sums: of all that lies in their folder but vectors."""
     text = json.dumps(described, sort_keys=True) + encoder_digest
     text += artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -443,20 +445,24 @@ def fit(
             or the folder can't be written or holds sums of other records or settings.
     """
     encoder = sums_encoder(settings, examples.dataset, pool, directory, reporting)
-    records, owners = record_digests(examples.inputs), None
+    digests, owners = record_digests(examples.inputs), None
+    key = private_digest(directory.sensitive, RECORD_KEY).encode()
     if examples.owners is not None:
-        owners = owner_digests(examples.owners)
+        owners = owner_digests(examples.owners, key)
+    lanes = keyed_sum(key, digests, examples.labels, owners)
     described = described_sums(
-        settings, encoder, fingerprint_of(records, examples.labels, owners), owners is not None
+        settings, encoder, [private_digest(directory.sensitive, lanes)], owners is not None
     )
     if (found := stored_before(directory, described)) is not None:
         return found
+    content = keyed_sum(b"", digests, examples.labels).tobytes()
+    warn_of_same_records(examples.source, content, directory.sensitive)
     summands = summands_of(pool, encoder)
     vectors = None
     if owners is None:
-        vectors = np.zeros((len(records), len(summands.scale) + 1), np.int16)
+        vectors = np.zeros((len(digests), len(summands.scale) + 1), np.int16)
     table = sums_of_records(
-        examples, encoder, summands, reporting, digests=records, vectors=vectors
+        examples, encoder, summands, reporting, digests=digests, vectors=vectors
     )
     for_rounds: dict[str, npt.NDArray[Any]] = {}
     if vectors is not None:
@@ -470,10 +476,9 @@ def fit(
         table,
         for_rounds=for_rounds,
         directory=directory,
-        records=[sorted_digests(records)],
-        owners=None if owners is None else [numbered_digests(owners)[0]],
+        records=Records(num_records=len(digests), source=examples.source),
         pool_size=len(pool),
-        source={} if source is None else source.flags,
+        flags={} if source is None else source.flags,
     )
 
 
@@ -504,7 +509,7 @@ def sums_encoder(
 def described_sums(
     settings: SumsSettings,
     encoder: Encoder,
-    fingerprint: npt.NDArray[np.uint64],
+    records: Sequence[str],
     has_owners: bool,
 ) -> dict[str, Any]:
     """Returns what feature sums depend on, as JSON values. SENSITIVE.
@@ -512,7 +517,7 @@ def described_sums(
     Args:
         settings: how records become sums.
         encoder: of the features.
-        fingerprint: `record_set.fingerprint` of records, labels and owners.
+        records: keyed digests of the private records, one for each part that was merged.
         has_owners: whether owners are protected.
     """
     name = source_of(settings.representation) or default_of_sums(encoder.dataset)
@@ -521,7 +526,7 @@ def described_sums(
         "unit": "owner" if has_owners else "record",
         "representation": name_of(name),
         "encoder": encoder.digest,
-        "records": [f"{one:016x}" for one in fingerprint.tolist()],
+        "records": list(records),
     }
     found: dict[str, Any] = json.loads(json.dumps(described))
     return found
@@ -551,10 +556,9 @@ def store(
     table: npt.NDArray[np.int64],
     *,
     directory: artifacts.RunDirectory,
-    records: Iterable[Digests],
-    owners: Iterable[Digests] | None,
+    records: Records,
     pool_size: int | None,
-    source: Mapping[str, Any],
+    flags: Mapping[str, Any],
     num_left_out: int = 0,
     for_rounds: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> StoredSums:
@@ -566,10 +570,9 @@ def store(
         summands: what records add.
         table: the sum of it over all records.
         directory: the run folder.
-        records: digests of all records, ascending, in parts.
-        owners: digests of all owners, each once, ascending, in parts; None where there are none.
+        records: how many there are, those left out among them, and of which source.
         pool_size: how many public samples form the pool.
-        source: `DataSource.flags`.
+        flags: `DataSource.flags`.
         num_left_out: records that do not fit the schema. They count as records that add nothing, so
             that the number of records, which is public, does not tell whether one fits.
         for_rounds: vectors and labels of single records, and the pool's second moments; None or
@@ -584,7 +587,7 @@ def store(
         unit=described["unit"],
         representation=described["representation"],
         pool_size=pool_size,
-        source=source,
+        source=flags,
     ).write(directory)
     with artifacts.atomic_folder(folder) as temporary:
         if isinstance(encoder, pathlib.Path):
@@ -594,45 +597,21 @@ def store(
         else:
             save_encoder(temporary / ENCODER, encoder)
             encoder_digest = learnt_digest(encoder.learnt)
-        record_set = RecordSet.of_sorted(_written(temporary / RECORDS, records))
-        record_set = dataclasses.replace(
-            record_set, num_records=record_set.num_records + num_left_out
-        )
-        owner_set = None
-        if owners is not None:
-            owner_set = RecordSet.of_sorted(_written(temporary / OWNERS, owners)).digest
         arrays = summands.arrays(table)
         artifacts.write_arrays(temporary / SUMS, arrays, private=True)
         if for_rounds:
             artifacts.write_arrays(temporary / VECTORS, for_rounds, private=True)
         full = {
             **described,
-            "record_set": record_set.to_dict(),
-            "owner_set": owner_set,
+            "num_records": records.num_records,
             "left_out": num_left_out,
         }
         full["digest"] = digest_of(full, arrays, encoder_digest)
+        # Not in the digest: sums are the same wherever the records lie.
+        full["source"] = dataclasses.asdict(records)["source"]
         artifacts.write_json(temporary / DESCRIPTION, full, private=True)
         artifacts.make_private(temporary)
     return StoredSums(folder)
-
-
-def _written(path: pathlib.Path, parts: Iterable[Digests]) -> Iterator[Digests]:
-    """Writes digests to a `.npy` file as they pass; few are in memory."""
-    number = 0
-    with open(path, "wb") as file:
-        for write_header in (False, True):
-            file.seek(0)
-            # Version 1.0 leaves space for a longer shape: both headers have one length.
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": "|u1", "fortran_order": False, "shape": (number, DIGEST_BYTES)}
-            )
-            if write_header:
-                return
-            for part in parts:
-                file.write(np.ascontiguousarray(part).data)
-                number += len(part)
-                yield part
 
 
 class FeatureSums:
@@ -715,6 +694,97 @@ class FeatureSums:
         found = cls(directory=directory)
         found._stored = StoredSums(sums_folder(artifacts.RunDirectory(pathlib.Path(directory))))
         return found
+
+    @classmethod
+    def merge(
+        cls,
+        parts: Sequence[str | os.PathLike[str]],
+        *,
+        directory: str | os.PathLike[str],
+        name: str | None = None,
+    ) -> Self:
+        """Adds the sums of several run folders; stores those of all their records, to the last bit.
+
+        They are the sums of the parts' records put one after another. Records of two parts are not
+        compared: what merging does may not depend on them. Two equal ones count twice, as they do
+        within a part; who has a record in each of two parts is protected as one with two records
+        (docs/proofs/theory.md, Proposition D8). Only one round is released from merged sums, as
+        vectors of single records are not merged.
+
+        Args:
+            parts: run folders of sums of single records, at least two, of one data set, pool and
+                representation, each once. Sums of owners can't be merged: what an owner adds is
+                clipped within a part, so that one in two parts would add twice as much.
+            directory: the run folder of all.
+            name: public name of the private data of all parts, as of `Data.from_arrays`. Default:
+                that of the parts, if they have one, else none. What was released of a part adds up
+                with what is released of all if their names are the same.
+
+        Raises:
+            ValueError: if parts protect owners, are broken, the same or of other settings, or the
+                folder holds other sums.
+        """
+        if len(parts) < 2:
+            raise ValueError(f"merge: expected at least two run folders, got {len(parts)}")
+        roots = [artifacts.RunDirectory(pathlib.Path(part)) for part in parts]
+        stored = [StoredSums(sums_folder(root)) for root in roots]
+        first = stored[0]
+        public = [
+            (
+                part.encoder_digest,
+                artifacts.digest_arrays(
+                    [part.scale, np.array(part.groups), *part.centres.values()]
+                ),
+            )
+            for part in stored
+        ]
+        for root, part, representation in zip(roots, stored, public, strict=True):
+            if part.unit != "record":
+                raise ValueError(
+                    f"merge: expected sums of single records, got sums of owners in {root.root}; "
+                    f"sum all records of an owner in one pass"
+                )
+            for name in COMMON:
+                if part.description[name] != first.description[name]:
+                    raise ValueError(
+                        f"merge: expected feature sums of one {name}, got another in {root.root}"
+                    )
+            if representation != public[0]:
+                raise ValueError(
+                    f"merge: expected feature sums of one representation, got another in "
+                    f"{root.root}"
+                )
+        described = {name: first.description[name] for name in COMMON}
+        described["records"] = sorted(
+            digest for part in stored for digest in part.description["records"]
+        )
+        if len(set(described["records"])) < len(described["records"]):
+            raise ValueError("merge: expected each part once, got one twice")
+        merged, target = cls(directory=directory), artifacts.RunDirectory(pathlib.Path(directory))
+        target.check(files=[], folders=[artifacts.SENSITIVE])
+        merged._stored = stored_before(target, described)
+        if merged._stored is None:
+            runs = [described_run(root.root) for root in roots]
+            sources = [{} if run is None else {**run.source, "private": None} for run in runs]
+            sizes = {None if run is None else run.pool_size for run in runs}
+            charged_to = {part.source for part in stored}
+            source = charged_to.pop() if len(charged_to) == 1 else None
+            if name is not None:
+                source = PrivateSource.named(name)
+            number = sum(part.num_records for part in stored)
+            merged._stored = store(
+                described,
+                sums_folder(roots[0]) / ENCODER,
+                Summands(first.dataset.num_classes, first.scale, first.groups, first.centres),
+                np.sum([part.table for part in stored], axis=0, dtype=np.int64),
+                directory=target,
+                records=Records(num_records=number, source=source),
+                num_left_out=sum(part.description["left_out"] for part in stored),
+                pool_size=sizes.pop() if len(sizes) == 1 else None,
+                # Without the private files; those of parts differ.
+                flags=sources[0] if all(flags == sources[0] for flags in sources) else {},
+            )
+        return merged
 
     @property
     def stored(self) -> StoredSums:

@@ -466,16 +466,15 @@ def open_ledger(
     for place in (folder, folder / VOTES):
         artifacts.check_can_hold_files(place)
     number, delta = teachers.num_records, budget.delta
-    if number is not None and teachers.unit == "record":
-        if is_delta_large(delta, number):
-            warnings.warn(
-                f"delta: expected at most 0.1 over the number of private records, which is "
-                f"{0.1 / number:.2g}, got {delta:g}: delta times their number is "
-                f"{delta * number:.2g}, and a system that publishes some records as they are "
-                f"could keep to the guarantee; every statement says so",
-                LedgerWarning,
-                stacklevel=2,
-            )
+    if number is not None and teachers.unit == "record" and is_delta_large(delta, number):
+        warnings.warn(
+            f"delta: expected at most 0.1 over the number of private records, which is "
+            f"{0.1 / number:.2g}, got {delta:g}: delta times their number is "
+            f"{delta * number:.2g}, and a system that publishes some records as they are "
+            f"could keep to the guarantee; every statement says so",
+            LedgerWarning,
+            stacklevel=2,
+        )
     facts: dict[str, Any] = {
         "ensemble_digest": teachers.digest,
         "source": source or teachers.source,

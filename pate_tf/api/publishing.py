@@ -105,8 +105,6 @@ def publish_model(
     if ledger.ensemble_digest != teachers.digest:
         raise ValueError("teachers: expected those of the ledger that was charged, got others")
     check_charged(labels, ledger)
-    # Of owners the number of records is private.
-    num_records = teachers.num_records if teachers.unit == "record" else None
     is_of_sums = labels.released.cost.charge.releases_feature_sums
     statement = LabelsStatement.of(
         labels.released,
@@ -117,7 +115,8 @@ def publish_model(
         choice=labels.choice,
         num_neighbours=labels.num_neighbours,
         encoder=vouched_encoder(teachers),
-        num_records=num_records,
+        # Of owners the number of records is private.
+        num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
         versions=library_versions(),
     )

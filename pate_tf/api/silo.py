@@ -330,10 +330,10 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
 
 def _source(run: TeacherRun, folder: pathlib.Path) -> dict[str, Any]:
-    """SENSITIVE: returns what sums follow from, files by digests with the key of a folder."""
+    """Returns what sums follow from, files by digests with the key of a sensitive folder."""
     files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
     digests = {
-        name: None if path is None else private_digest(folder, np.fromfile(path, np.uint8))
+        name: path and private_digest(folder, np.frombuffer(path.read_bytes(), np.uint8))
         for name, path in files.items()
     }
     return {"dataset": run.dataset, "representation": run.representation, **digests}
@@ -359,8 +359,7 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
         name = run.representation or representations.default_of_sums(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    sums = sums_of_records(examples, encoder, summands_of(None, encoder))
-    return sums, encoder.digest
+    return sums_of_records(examples, encoder, summands_of(None, encoder)), encoder.digest
 
 
 # The silo's teacher.

@@ -94,7 +94,7 @@ class CanaryAudit:
         return {"audit": "canaries", **dataclasses.asdict(self)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Guesses:
     """What one run with all canaries gave: which were in, and how much each looks like it."""
 

@@ -1171,7 +1171,7 @@ def _numbers_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _delta_checks(run: Run) -> Iterator[Check]:
-    from pate_tf.teachers.voters import records_in
+    from pate_tf.teachers.voters import num_records_in
 
     name, how = "delta against the number of records", "delta times the number of records"
     if not (folders := ledger_folders(run.root)):
@@ -1183,9 +1183,9 @@ def _delta_checks(run: Run) -> Iterator[Check]:
     except LedgerError as error:
         yield _skipped(name, str(error))
         return
-    number = None if run.examples is None else len(run.examples)
-    if number is None and (records := records_in(run.directory.teachers)) is not None:
-        number = records.num_records
+    number = num_records_in(run.directory.teachers)
+    if run.examples is not None:
+        number = len(run.examples)
     if number is None:
         yield _skipped(name, "the number of records is not known")
         return

@@ -1,8 +1,7 @@
-"""Pipelines: feature sums, teachers in closed form, predictions of a published student.
+"""Pipelines: feature sums, and predictions of a published student.
 
-What travels between workers are blocks: integer sums, digests, features of some records. Integer
-sums do not depend on bundles, workers or retries; digests and shares are sorted where they meet. So
-a result is to the last bit that of one process.
+Integer sums do not depend on bundles, workers or retries, so a result is to the last bit that of
+one process.
 """
 
 from __future__ import annotations
@@ -30,42 +29,30 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from pate_tf.api import feature_sums, teacher_training
+from pate_tf.api import feature_sums
 from pate_tf.api.feature_sums import StoredSums, Summands, SumsSettings
 from pate_tf.api.reporting import QUIET, Reporting
-from pate_tf.api.run_folder import DataSource, RunDescription, ensemble_folder
-from pate_tf.beam.merging import merged
-from pate_tf.beam.sources import ROWS, Block, Source, Span, filesystems, is_local, source_of
+from pate_tf.api.run_folder import DataSource
+from pate_tf.beam.sources import ROWS, Source, Span, filesystems, is_local, source_of
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.partition import Partition, owner_partition, teachers_of_positions
+from pate_tf.core.private_digest import private_digest
 from pate_tf.core.record_set import (
     DIGEST_BYTES,
-    Digests,
-    RecordSet,
-    fingerprint,
-    numbered_digests,
+    RECORD_KEY,
+    keyed_sum,
     owner_digests,
     record_digests,
-    sorted_digests,
 )
+from pate_tf.core.source import PrivateSource, Records
 from pate_tf.core.validation import IntArray, one_of, whole
-from pate_tf.data.named_function import name_of
-from pate_tf.models import closed_form
 from pate_tf.models.encoder import record_features
 from pate_tf.serving.served import ServedStudent
-from pate_tf.teachers import kinds
 from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
-from pate_tf.teachers.settings import TeacherSettings
-from pate_tf.teachers.store import Finished, TeacherState, TeacherStore
-from pate_tf.teachers.voters import RECORDS
 
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256
 MOST_BUCKETS: Final = 2**16
-GROUP: Final = 64  # teachers that are solved for together
-MOST_DIGESTS: Final = 2**20  # in the memory of a worker
-MOST_FILES: Final = 1_000  # of digests, that are open together
 LOCAL_RUNNER: Final = "FnApiRunner"
 PARTIAL: Final = "partial.npz"
 
@@ -258,10 +245,17 @@ class _Work:
             systems.delete([self.path(name)])
         systems.rename([temporary], [self.path(name)])
 
-    def read(self, name: str) -> bytes | None:
-        """Returns a file's content; None if there is none."""
+    def read(self, name: str) -> bytes:
+        """Returns a file's content.
+
+        Raises:
+            ValueError: if there is none.
+        """
         if not filesystems().exists(self.path(name)):
-            return None
+            raise ValueError(
+                f"beam: expected {name} in a folder that all workers reach, got none in "
+                f"{self.folder}"
+            )
         with filesystems().open(self.path(name), "application/octet-stream") as file:
             content: bytes = file.read()
         return content
@@ -273,40 +267,9 @@ class _Work:
         self.write(name, content.getvalue())
 
     def read_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """Returns what `write_arrays` wrote.
-
-        Raises:
-            ValueError: if there is nothing.
-        """
-        content = self.read(name)
-        if content is None:
-            raise ValueError(f"beam: expected {name} of a pipeline that is done, got none")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return {one: arrays[one] for one in arrays.files}
-
-    def digests(self, kind: str, folder: pathlib.Path) -> Iterator[Digests]:
-        """Yields the digests that workers wrote, ascending; `folder` holds copies meanwhile."""
-        if is_local(self.folder):
-            paths = sorted(pathlib.Path(self.folder).glob(f"{kind}-*"))
-        else:
-            systems, paths = filesystems(), []
-            for one in systems.match([self.path(f"{kind}-*")])[0].metadata_list:
-                paths.append(folder / one.path.rpartition("/")[2])
-                with systems.open(one.path, "application/octet-stream") as file:
-                    paths[-1].write_bytes(file.read())
-        while len(paths) > MOST_FILES:
-            groups = [paths[at : at + MOST_FILES] for at in range(0, len(paths), MOST_FILES)]
-            paths = []
-            for group in groups:
-                paths.append(folder / secrets.token_hex(8))
-                with open(paths[-1], "wb") as whole:
-                    for part in _merged_files(group):
-                        whole.write(part.tobytes())
-        return _merged_files(paths)
-
-
-def _merged_files(paths: Sequence[pathlib.Path]) -> Iterator[Digests]:
-    return merged([np.memmap(one, np.uint8, mode="r").reshape(-1, DIGEST_BYTES) for one in paths])
+        """Returns what `write_arrays` wrote; raises ValueError if there is nothing."""
+        with np.load(io.BytesIO(self.read(name)), allow_pickle=False) as arrays:
+            return {array: arrays[array] for array in arrays.files}
 
 
 def _shared_folder(work_dir: str) -> str:
@@ -339,82 +302,59 @@ def _remove(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _working(
-    directory: artifacts.RunDirectory, engine: Engine
-) -> Iterator[tuple[_Work, pathlib.Path]]:
-    """Makes the folder that workers share, and one of this process; removes both at the end."""
+def _working(directory: artifacts.RunDirectory, engine: Engine) -> Iterator[_Work]:
+    """Makes the folder that workers share; removes it at the end."""
     artifacts.remove_abandoned(directory.root)
-    own = artifacts.temporary_name(directory.sensitive / "beam")
-    own.mkdir(mode=0o700)
-    shared = str(own)
+    if engine.work_dir is not None:
+        shared = _shared_folder(engine.work_dir)
+    else:
+        folder = artifacts.temporary_name(directory.sensitive / "beam")
+        folder.mkdir(mode=0o700)
+        shared = str(folder)
     try:
-        if engine.work_dir is not None:
-            shared = _shared_folder(engine.work_dir)
-        yield _Work(shared), own
+        yield _Work(shared)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
-        if shared != str(own):
-            _remove(shared)
+        _remove(shared)
 
 
-ENCODER: Final = "encoder.zip"
+ENCODER, KEY = "encoder.zip", "digest.key"
 
 
 @functools.lru_cache(maxsize=2)
 def _encoder(shared: str, dataset: str) -> SavedEncoder:
     """Returns an encoder, loaded once a worker."""
-    content = _Work(shared).read(ENCODER)
-    if content is None:
-        raise ValueError(f"work_dir: expected a folder that all workers reach, got {shared}")
     with tempfile.TemporaryDirectory() as folder:
-        zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
+        zipfile.ZipFile(io.BytesIO(_Work(shared).read(ENCODER))).extractall(folder)
         return SavedEncoder(pathlib.Path(folder), Dataset.from_dict(json.loads(dataset)))
 
 
-def _bucket(digests: Digests, buckets: int) -> IntArray:
-    """Returns the bucket of each digest; they ascend with the digests."""
-    first = digests[:, 0].astype(np.int64) * 256 + digests[:, 1]
-    return first * buckets // MOST_BUCKETS
-
-
-def _by_bucket(digests: Digests, buckets: int) -> Iterator[tuple[int, IntArray]]:
-    """Yields each bucket that has digests, with their places."""
-    bucket = _bucket(digests, buckets)
-    order = np.argsort(bucket, kind="stable")
-    found, starts = np.unique(bucket[order], return_index=True)
-    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class _Job:
-    """What workers need to turn a span into features; all of it is small."""
+    """What workers need to add records up; all of it is small and public.
+
+    Attributes:
+        source: of the records.
+        work: the folder that workers share; it holds the encoder and the key of the digests.
+        dataset: what is publicly known of the records, JSON.
+        buckets: into how many parts owners are shared out.
+        summands: what each record adds.
+    """
 
     source: Source
     work: _Work
-    dataset: str  # JSON
+    dataset: str
     buckets: int
+    summands: Summands
 
     @property
     def encoder(self) -> SavedEncoder:
+        """The encoder of the features."""
         return _encoder(self.work.folder, self.dataset)
-
-    @property
-    def num_classes(self) -> int:
-        return self.source.dataset.num_classes
-
-
-def _totals(block: Block) -> tuple[npt.NDArray[np.uint64], Digests, Digests | None]:
-    """Returns the fingerprint of a block's records, their digests and those of their owners."""
-    records, owners = record_digests(block.inputs), None
-    if block.owners is not None:
-        names, inverse = np.unique(block.owners, return_inverse=True)
-        owners = owner_digests(names)[inverse]
-    return fingerprint(records, block.labels, owners), records, owners
 
 
 def _merged_pairs(
-    parts: Iterable[tuple[Digests, IntArray, IntArray]], num_classes: int, width: int
-) -> tuple[Digests, IntArray, IntArray]:
+    parts: Iterable[tuple[npt.NDArray[np.bytes_], IntArray, IntArray]], num_classes: int, width: int
+) -> tuple[npt.NDArray[np.bytes_], IntArray, IntArray]:
     """Adds up what parts hold of the same owner and class; few parts are in memory.
 
     Args:
@@ -426,16 +366,16 @@ def _merged_pairs(
         The distinct owners' digests, ascending; of each pair the owner's number times `num_classes`
         plus the class, ascending; and its totals `[num_pairs, width]`.
     """
-    owners = np.empty((0, DIGEST_BYTES), np.uint8)
+    owners = np.empty(0, f"S{DIGEST_BYTES}")
     keys, totals = np.empty(0, np.int64), np.empty((0, width), np.int64)
-    waiting: list[tuple[Digests, IntArray, IntArray]] = []
+    waiting: list[tuple[npt.NDArray[np.bytes_], IntArray, IntArray]] = []
 
     def merge() -> None:
         nonlocal owners, keys, totals
         together = [(owners[keys // num_classes], keys % num_classes, totals), *waiting]
         waiting.clear()
         digests, classes, added = (np.concatenate(each) for each in zip(*together, strict=True))
-        owners, numbers = numbered_digests(digests)
+        owners, numbers = np.unique(digests, return_inverse=True)
         pairs = numbers * num_classes + classes
         order = np.argsort(pairs, kind="stable")
         keys, starts = np.unique(pairs[order], return_index=True)
@@ -443,7 +383,7 @@ def _merged_pairs(
 
     for part in parts:
         waiting.append(part)
-        if sum(len(one[1]) for one in waiting) > max(4_096, len(keys)):
+        if sum(len(classes) for _, classes, _ in waiting) > max(4_096, len(keys)):
             merge()
     merge()
     return owners, keys, totals
@@ -452,40 +392,35 @@ def _merged_pairs(
 # Feature sums.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SumsJob(_Job):
-    """What workers need to add records up: what each adds."""
-
-    summands: Summands
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Partial:
     """SENSITIVE: what some records add.
 
     Attributes:
         sums: the table of `Summands`.
-        lanes: their fingerprint.
-        num_bad: records that were left out.
+        lanes: `record_set.keyed_sum` of the records.
+        num_records: how many there are.
+        num_bad: records next to these that were left out.
     """
 
     sums: IntArray
     lanes: npt.NDArray[np.uint64]
-    num_bad: int
+    num_records: int = 0
+    num_bad: int = 0
 
     def __add__(self, other: _Partial) -> _Partial:
-        return _Partial(
-            self.sums + other.sums, self.lanes + other.lanes, self.num_bad + other.num_bad
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Partial(*(one + another for one, another in pairs))
 
 
-def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
-    """Yields what a span's records add, and of owners their totals; writes digests."""
-    summands = job.summands
-    partial = _Partial(summands.nothing(), np.zeros(2, np.uint64), 0)
-    files = _DigestFiles(job.work, span)
+def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
+    """Yields what a span's records add, and of owners their totals."""
+    summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
+    partial = _Partial(summands.nothing(), np.zeros(4, np.uint64))
     for block in job.source.blocks(span):
-        lanes, records, owners = _totals(block)
+        records = record_digests(block.inputs)
+        owners = None if block.owners is None else owner_digests(block.owners, key)
+        lanes = keyed_sum(key, records, block.labels, owners)
         sums = summands.nothing()
         if owners is None:
             for rows, features in record_features(job.encoder, block.inputs, digests=records):
@@ -495,63 +430,38 @@ def _sum_span(job: _SumsJob, span: Span) -> Iterator[tuple[str, Any]]:
                 (owners[rows], block.labels[rows], summands.of_owned(features))
                 for rows, features in record_features(job.encoder, block.inputs, digests=records)
             )
-            digests, keys, totals = _merged_pairs(pairs, job.num_classes, summands.num_rows)
-            of_pair, first = digests[keys // job.num_classes], len(summands.scale) + 1
-            for bucket, some in _by_bucket(of_pair, job.buckets):
+            digests, keys, totals = _merged_pairs(pairs, num_classes, summands.num_rows)
+            of_pair, first = digests[keys // num_classes], len(summands.scale) + 1
+            begin = of_pair.view(np.uint8).reshape(-1, DIGEST_BYTES)[:, :2].astype(np.int64)
+            buckets = (begin @ [256, 1]) * job.buckets // MOST_BUCKETS
+            for bucket in np.unique(buckets).tolist():
+                some = np.flatnonzero(buckets == bucket)
                 # Few clusters have records of a pair: nearly all counts are zeros.
                 counts = sparse.csr_array(totals[some, first:])
-                classes = keys[some] % job.num_classes
+                classes = keys[some] % num_classes
                 yield "owners", (bucket, (of_pair[some], classes, totals[some, :first], counts))
-        files.add(records)
-        partial += _Partial(sums, lanes, block.num_bad)
-    files.write()
+        partial += _Partial(sums, lanes, len(records), block.num_bad)
     yield "partial", partial
 
 
-def _sum_owners(job: _SumsJob, keyed: tuple[int, Iterable[Any]]) -> _Partial:
-    """Returns what the owners of a bucket add; writes their digests."""
-    bucket, parts = keyed
-    whole = (
+def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> _Partial:
+    """Returns what the owners of a bucket add."""
+    parts = (
         (digests, classes, np.concatenate([totals, counts.toarray()], axis=1))
-        for digests, classes, totals, counts in parts
+        for digests, classes, totals, counts in keyed[1]
     )
-    digests, keys, totals = _merged_pairs(whole, job.num_classes, job.summands.num_rows)
-    job.work.write(f"owners-{bucket:05d}", digests.tobytes())
-    return _Partial(job.summands.of_owners(totals, keys), np.zeros(2, np.uint64), 0)
+    _, keys, totals = _merged_pairs(parts, job.summands.num_classes, job.summands.num_rows)
+    return _Partial(job.summands.of_owners(totals, keys), np.zeros(4, np.uint64))
 
 
-class _DigestFiles:
-    """Digests of a span's records, on their way to files that each ascend."""
-
-    def __init__(self, work: _Work, span: Span) -> None:
-        self._work, self._name = work, f"records-{span.number:06d}"
-        self._parts: list[Digests] = []
-        self._number = self._files = 0
-
-    def add(self, digests: Digests) -> None:
-        """Takes some; writes a file once there are many."""
-        self._parts.append(digests)
-        self._number += len(digests)
-        if self._number >= MOST_DIGESTS:
-            self.write()
-
-    def write(self) -> None:
-        """Writes what was not written yet."""
-        if self._number:
-            digests = sorted_digests(np.concatenate(self._parts))
-            self._work.write(f"{self._name}-{self._files:06d}", digests.tobytes())
-            self._parts, self._number = [], 0
-            self._files += 1
-
-
-def _build_sums(job: _SumsJob, spans: Sequence[Span], pipeline: Any) -> None:
+def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
     def tagged(span: Span) -> Iterator[Any]:
         for tag, value in _sum_span(job, span):
             yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
 
-    nothing = _Partial(job.summands.nothing(), np.zeros(2, np.uint64), 0)
+    nothing = _Partial(job.summands.nothing(), np.zeros(4, np.uint64))
     summed = (
         pipeline
         | "spans" >> beam.Create(list(spans))
@@ -574,30 +484,12 @@ def _build_sums(job: _SumsJob, spans: Sequence[Span], pipeline: Any) -> None:
 
 
 def _write_partial(work: _Work, partial: _Partial) -> None:
-    work.write_arrays(
-        PARTIAL, sums=partial.sums, lanes=partial.lanes, num_bad=np.array(partial.num_bad, np.int64)
-    )
+    work.write_arrays(PARTIAL, **vars(partial))
 
 
 def _added(nothing: _Partial, parts: Iterable[_Partial]) -> _Partial:
     """Returns the sum of parts; they are integers, so the order does not matter."""
     return functools.reduce(_Partial.__add__, parts, nothing)
-
-
-def check_bad(number: int, bad_rows: str, reporting: Reporting, place: pathlib.Path) -> None:
-    """Raises ValueError if records that do not fit are to be refused; else says what becomes of it.
-
-    The rule for each depends on that record and the schema alone. The number is SENSITIVE: it
-    stands in `place` alone.
-    """
-    if number and bad_rows == REFUSE:
-        raise ValueError(
-            "private: expected records that fit the schema, got some that do not (another number "
-            "of fields, no finite number, an unknown category or label, no owner); bad_rows=drop "
-            "leaves out each that does not"
-        )
-    if bad_rows == DROP:  # whether there are any or not
-        reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
 
 
 def sums(
@@ -643,274 +535,53 @@ def sums(
     run = artifacts.RunDirectory(pathlib.Path(directory))
     pool = public.split(pool_size or public.dataset.pool_size).pool
     encoder = feature_sums.sums_encoder(settings, source.dataset, pool, run, reporting)
-    nothing = np.zeros(2, np.uint64)
-    expected = feature_sums.described_sums(settings, encoder, nothing, source.has_owners)
+    expected = feature_sums.described_sums(settings, encoder, [], source.has_owners)
     del expected["records"]
     feature_sums.stored_before(run, expected)  # before hours are spent
-    with _working(run, engine) as (work, own):
-        summands = feature_sums.summands_of(pool, encoder)
-        job = _SumsJob(**_job(source, work, encoder, engine), summands=summands)
-        with reporting.clock("summing features of records"):
-            run_pipeline(functools.partial(_build_sums, job, spans), options)
-        found = work.read_arrays(PARTIAL)
-        num_bad = int(found["num_bad"])
-        place = feature_sums.sums_folder(run) / feature_sums.DESCRIPTION
-        check_bad(num_bad, bad_rows, reporting, place)
-        described = feature_sums.described_sums(
-            settings, encoder, found["lanes"], source.has_owners
-        )
-        if (before := feature_sums.stored_before(run, described)) is not None:
-            return before
-        return feature_sums.store(
-            described,
-            encoder,
-            summands,
-            found["sums"],
-            directory=run,
-            records=work.digests("records", own),
-            owners=work.digests("owners", own) if source.has_owners else None,
-            pool_size=len(pool),
-            source=_flags(data, private),
-            num_left_out=num_bad,
-        )
-
-
-def _flags(data: DataSource, private: str | None) -> dict[str, Any]:
-    """Returns the flags that name the data, for `run.json`."""
-    return {**data.flags, **({} if private is None else {"private": private})}
-
-
-def _job(source: Source, work: _Work, encoder: Any, engine: Engine) -> dict[str, Any]:
-    """Writes an encoder where workers load it; returns the fields of a `_Job`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with _working(run, engine) as work, tempfile.TemporaryDirectory() as folder:
         save_encoder(pathlib.Path(folder) / "encoder", encoder)
         archive = shutil.make_archive(f"{folder}/encoder", "zip", f"{folder}/encoder")
         work.write(ENCODER, pathlib.Path(archive).read_bytes())
-    return {
-        "source": source,
-        "work": work,
-        "dataset": json.dumps(source.dataset.to_dict()),
-        "buckets": engine.buckets,
-    }
-
-
-# Teachers in closed form.
-
-NO_SUMS: Final = _Partial(np.zeros((0, 0), np.int64), np.zeros(2, np.uint64), 0)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _TeacherJob(_Job):
-    """What workers need to solve for teachers.
-
-    Attributes:
-        scale: of the encoder.
-        model: "ridge", "nearest_mean" or "nearest_neighbour".
-        num_teachers: that share the records.
-        seed: of the partition.
-        num_views: of the encoder.
-    """
-
-    scale: npt.NDArray[np.float64] | None
-    model: str
-    num_teachers: int
-    seed: int
-    num_views: int
-
-
-def _shares_of_span(job: _TeacherJob, span: Span) -> Iterator[tuple[str, Any]]:
-    """Yields features and labels of a span's records by group of teachers; writes digests."""
-    partial, files = NO_SUMS, _DigestFiles(job.work, span)
-    for block in job.source.blocks(span):
-        lanes, records, _ = _totals(block)
-        if block.owners is None:
-            first = span.position + int(block.places.min(initial=0))
-            last = span.position + int(block.places.max(initial=0)) + 1
-            teachers = teachers_of_positions(
-                first, last, num_teachers=job.num_teachers, seed=job.seed
-            )[span.position + block.places - first]
-        else:
-            teachers = owner_partition(
-                block.owners, num_teachers=job.num_teachers, seed=job.seed
-            ).assignment
-        for rows, features in record_features(job.encoder, block.inputs, digests=records):
-            groups = teachers[rows] // GROUP
-            for group in np.unique(groups).tolist():
-                some = rows[groups == group]
-                yield (
-                    "shares",
-                    (group, (teachers[some], features[groups == group], block.labels[some])),
-                )
-        files.add(records)
-        partial += _Partial(partial.sums, lanes, block.num_bad)
-    files.write()
-    yield "partial", partial
-
-
-def _solve(job: _TeacherJob, keyed: tuple[int, Iterable[Any]]) -> None:
-    """Solves for the teachers of a group, those without a record too, and writes them."""
-    group, parts = keyed
-    own = range(group * GROUP, min((group + 1) * GROUP, job.num_teachers))
-    features: dict[int, list[Any]] = {one: [] for one in own}
-    labels: dict[int, list[Any]] = {one: [] for one in own}
-    for part in parts:
-        if part is None:
-            continue
-        teachers, some_features, some_labels = part
-        for one in np.unique(teachers).tolist():
-            features[one].append(some_features[teachers == one])
-            labels[one].append(some_labels[teachers == one])
-    none = np.empty((0, job.encoder.num_features), np.float32)
-    arrays: dict[str, Any] = {}
-    for one in own:
-        solved = closed_form.fit(
-            job.model,
-            np.concatenate([none, *features.pop(one)]),
-            np.concatenate([np.empty(0, np.int64), *labels.pop(one)]),
-            num_classes=job.num_classes,
-            num_views=job.num_views,
-            scale=job.scale,
+        work.write(KEY, private_digest(run.sensitive, RECORD_KEY).encode())
+        job = _Job(
+            source=source,
+            work=work,
+            dataset=json.dumps(source.dataset.to_dict()),
+            buckets=engine.buckets,
+            summands=feature_sums.summands_of(pool, encoder),
         )
-        arrays |= {f"{one}/{place}": array for place, array in enumerate(solved)}
-    job.work.write_arrays(f"teachers-{group:05d}.npz", **arrays)
-
-
-def _build_teachers(job: _TeacherJob, spans: Sequence[Span], pipeline: Any) -> None:
-    import apache_beam as beam
-
-    def tagged(span: Span) -> Iterator[Any]:
-        for tag, value in _shares_of_span(job, span):
-            yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
-
-    shared = (
-        pipeline
-        | "spans" >> beam.Create(list(spans))
-        | "spread" >> beam.Reshuffle()
-        | "features" >> beam.FlatMap(tagged).with_outputs("shares", main="partial")
-    )
-    groups = -(-job.num_teachers // GROUP)
-    everyone = pipeline | "groups" >> beam.Create([(group, None) for group in range(groups)])
-    _ = (
-        [shared.shares, everyone]
-        | "with empty ones" >> beam.Flatten()
-        | "shares" >> beam.GroupByKey()
-        | "solve" >> beam.Map(functools.partial(_solve, job))
-    )
-    _ = (
-        shared.partial
-        | "add" >> beam.CombineGlobally(functools.partial(_added, NO_SUMS))
-        | "write" >> beam.Map(functools.partial(_write_partial, job.work))
-    )
-
-
-def teachers(
-    data: DataSource,
-    *,
-    directory: str | os.PathLike[str],
-    num_teachers: int,
-    settings: TeacherSettings = TeacherSettings(),  # noqa: B008 (frozen)
-    private: str | None = None,
-    pool_size: int | None = None,
-    bad_rows: str = REFUSE,
-    engine: Engine = Engine(),
-    reporting: Reporting = QUIET,
-) -> pathlib.Path:
-    """Trains teachers in closed form by a Beam pipeline; returns the folder of their ensemble.
-
-    The ensemble is to the last bit that of `train_teachers.py`: records go to teachers by owner, or
-    by their position among all records, a bad one's position staying empty. Files of text and
-    TFRecord are read once more, here, to count the records before each.
-
-    Args:
-        data: as of `sums`, like all arguments that are not named here.
-        directory: the run folder.
-        num_teachers: how many share the records.
-        settings: how they learn; the model is one of `closed_form.NAMES`, "ridge" by default.
-        private: see `sums`.
-        pool_size: see `sums`.
-        bad_rows: see `sums`.
-        engine: see `sums`.
-        reporting: see `sums`.
-
-    Raises:
-        ModuleNotFoundError: if the extra is missing.
-        ValueError: if something does not fit, the pipeline fails, or the folder holds others.
-    """
-    one_of((REFUSE, DROP), bad_rows=bad_rows)
-    settings = dataclasses.replace(settings, model=settings.model or closed_form.RIDGE)
-    one_of(closed_form.NAMES, model=settings.model)
-    options = checked_options(engine)
-    public = data.load_public(reporting)
-    source = source_of(data, private, public, rows=engine.rows)
-    spans = source.spans(positions=not source.has_owners)
-    unit = "owner" if source.has_owners else "record"
-    kind, config = teacher_training.complete_settings(
-        settings,
-        source.dataset,
-        Partition(np.arange(num_teachers), num_teachers, unit),  # its number and unit count
-    )
-    encoder = teacher_training.encoder_for(
-        config, public.split(pool_size or public.dataset.pool_size).pool, reporting
-    )
-    if encoder is None:
-        raise ValueError("representation: expected one, got none")
-    run = artifacts.RunDirectory(pathlib.Path(directory))
-    teacher_training.check_places(run)
-    with _working(run, engine) as (work, own):
-        job = _TeacherJob(
-            **_job(source, work, encoder, engine),
-            scale=encoder.scale,
-            model=str(config.model),
-            num_teachers=num_teachers,
-            seed=config.seed,
-            num_views=encoder.num_views,
+        with reporting.clock("summing features of records"):
+            run_pipeline(functools.partial(_build_sums, job, spans), options)
+        total = work.read_arrays(PARTIAL)
+    num_bad = int(total["num_bad"])
+    if num_bad and bad_rows == REFUSE:
+        raise ValueError(
+            "private: expected records that fit the schema, got some that do not (another number "
+            "of fields, no finite number, an unknown category or label, no owner); bad_rows=drop "
+            "leaves out each that does not"
         )
-        with reporting.clock("solving for teachers"):
-            run_pipeline(functools.partial(_build_teachers, job, spans), options)
-        found = work.read_arrays(PARTIAL)
-        num_bad = int(found["num_bad"])
-        check_bad(num_bad, bad_rows, reporting, run.teachers / RECORDS)
-        lanes = [f"{one:016x}" for one in found["lanes"].tolist()]
-        identity = {
-            **config.to_dict(),
-            "kind": kind.name,
-            "encoder": encoder.digest,
-            "records": lanes,
-        }
-        store = TeacherStore(run.teachers, identity)
-        RunDescription(
-            data_name=source.dataset.name,
-            num_classes=source.dataset.num_classes,
-            unit=unit,
-            num_teachers=num_teachers,
-            model=str(config.model),
-            representation=name_of(config.representation or ""),
-            pool_size=pool_size,
-            source=_flags(data, private),
-        ).write(run)
-        record_set = RecordSet.of_sorted(work.digests("records", own))
-        total = {"num_records": record_set.num_records + num_bad, "left_out": num_bad}
-        described = {**record_set.to_dict(), **total}
-        artifacts.write_json(run.teachers / RECORDS, described, private=True)
-        if missing := set(range(num_teachers)) - store.finished():
-            store.save_all(
-                ((one, state) for one, state in _solved(work, num_teachers) if one in missing),
-                lambda _: None,
-            )
-    target = ensemble_folder(run)
-    if missing or not target.exists():
-        kinds.save_ensemble(kind, target, config, Finished(run.teachers, num_teachers), encoder)
-    return target
-
-
-def _solved(work: _Work, num_teachers: int) -> Iterator[tuple[int, TeacherState]]:
-    """Yields the teachers that workers wrote, in order."""
-    for group in range(-(-num_teachers // GROUP)):
-        found: dict[int, list[npt.NDArray[Any]]] = {}
-        for name, array in work.read_arrays(f"teachers-{group:05d}.npz").items():
-            found.setdefault(int(name.partition("/")[0]), []).append(array)
-        for one in sorted(found):
-            yield one, TeacherState(found[one])
+    if bad_rows == DROP:  # whether there are any or not
+        place = feature_sums.sums_folder(run) / feature_sums.DESCRIPTION
+        reporting.note(f"how many records do not fit the schema: left_out in {place} (sensitive)")
+    described = feature_sums.described_sums(
+        settings, encoder, [private_digest(run.sensitive, total["lanes"])], source.has_owners
+    )
+    if (before := feature_sums.stored_before(run, described)) is not None:
+        return before
+    charged_to = data.named_source or PrivateSource.named(source.dataset.name)
+    if path := private or (data.files and data.files.private):
+        charged_to = data.named_source or PrivateSource.of_file(pathlib.Path(path))
+    return feature_sums.store(
+        described,
+        encoder,
+        job.summands,
+        total["sums"],
+        directory=run,
+        records=Records(num_records=int(total["num_records"]) + num_bad, source=charged_to),
+        num_left_out=num_bad,
+        pool_size=len(pool),
+        flags={**data.flags, **({} if private is None else {"private": private})},
+    )
 
 
 # Public inputs: features, and a published student's predictions.
@@ -1018,7 +689,7 @@ def predict(
 
     with reporting.clock("predicting"):
         run_pipeline(build, options)
-    counts = json.loads(_Work(output).read("counts.json") or b"{}")
+    counts = json.loads(_Work(output).read("counts.json"))
     return int(counts["inputs"]), int(counts["bad"])
 
 

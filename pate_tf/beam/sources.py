@@ -54,17 +54,15 @@ class Span:
         path: of the file; empty for arrays.
         start: first row group of a Parquet file, or row of arrays; 0 for other files.
         stop: the one after the last; `TO_THE_END` for all.
-        position: of the span's first record among all records; -1 where it is not known.
     """
 
     number: int
     path: str
     start: int
     stop: int
-    position: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Block:
     """Some records. SENSITIVE unless they are public.
 
@@ -94,8 +92,8 @@ class Source:
     dataset: Dataset
     has_owners: bool = False
 
-    def spans(self, *, positions: bool = False) -> list[Span]:
-        """Returns all spans; with `positions` all records before each are counted.
+    def spans(self) -> list[Span]:
+        """Returns all spans.
 
         Raises:
             ValueError: if there are none, or a file can't be read.
@@ -147,11 +145,11 @@ class NamedRecords(Source):
     def _examples(self) -> PrivateExamples | PublicExamples:
         return _loaded(self._data, self._is_private)
 
-    def spans(self, *, positions: bool = False) -> list[Span]:
+    def spans(self) -> list[Span]:
         """See `Source.spans`."""
         starts = range(0, self._number, self._rows)
         return [
-            Span(number, "", start, min(start + self._rows, self._number), start)
+            Span(number, "", start, min(start + self._rows, self._number))
             for number, start in enumerate(starts)
         ]
 
@@ -212,7 +210,7 @@ class TableRecords(Source):
         if is_private and self._label is None:
             raise ValueError("label: expected the name of the label's column, got none")
 
-    def spans(self, *, positions: bool = False) -> list[Span]:
+    def spans(self) -> list[Span]:
         """See `Source.spans`."""
         try:
             found = filesystems().match([self._pattern])[0].metadata_list
@@ -224,23 +222,13 @@ class TableRecords(Source):
         if not paths:
             raise ValueError(f"private: expected files {self._pattern}, got none")
         spans: list[Span] = []
-        position = 0
         for path in paths:
             if path.lower().endswith(PARQUET):
                 with _parquet(path) as file:
-                    sizes = [
-                        file.metadata.row_group(one).num_rows
-                        for one in range(file.metadata.num_row_groups)
-                    ]
-                for group, size in enumerate(sizes):
-                    spans.append(Span(len(spans), path, group, group + 1, position))
-                    position += size
-                continue
-            known = position if positions else -1
-            span = Span(len(spans), path, 0, TO_THE_END, known)
-            spans.append(span)
-            if positions:
-                position += sum(len(block.places) + block.num_bad for block in self.blocks(span))
+                    groups = range(file.num_row_groups)
+                spans += [Span(len(spans) + group, path, group, group + 1) for group in groups]
+            else:
+                spans.append(Span(len(spans), path, 0, TO_THE_END))
         return spans
 
     def blocks(self, span: Span) -> Iterator[Block]:

@@ -37,8 +37,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "report": ("report", "writes one page for the person who signs"),
     },
     "Records that outgrow one machine, by Apache Beam": {
-        "sums": ("sums", "computes feature sums, or merges those of disjoint records"),
-        "beam-teachers": ("beam_teachers", "trains teachers in closed form"),
+        "sums": ("sums", "computes feature sums, or merges those of several parts"),
     },
     "Several holders, each with a teacher of its own": {
         "demo-silos": ("demo_silos", "runs five silos, four parties and a coordinator over TLS"),

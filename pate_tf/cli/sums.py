@@ -5,7 +5,7 @@
 
 The sums are those that train_student.py --method=feature_sums computes in one process, which reads
 them from --train_dir then. Flags that are none of these go to Beam: --runner, --direct_num_workers,
---direct_running_mode, ... Partial sums of disjoint records are merged without Beam.
+--direct_running_mode, ... Partial sums are merged without Beam.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class EngineSettings(Settings):
         least=1,
         most=2**16,
         advanced=True,
-        help="Into how many parts owners and digests are shared out. One part is in the memory of "
+        help="Into how many parts owners are shared out. One part is in the memory of "
         "one worker. Changes no result.",
     )
     rows: int = setting(
@@ -184,8 +184,8 @@ def main() -> None:
         if folder is None:
             raise ValueError("train_dir: expected a folder for the merged sums, got none")
         with command_line.quiet_start(FLAGS):
-            from pate_tf.beam import merging
-        stored = merging.merge(PATHS[1:], directory=folder)
+            from pate_tf.api import feature_sums
+        stored = feature_sums.FeatureSums.merge(PATHS[1:], directory=folder).stored
     else:
         engine = own_flags.read(EngineSettings)
         data, private = data_of()

@@ -109,20 +109,12 @@ def random_partition(*, num_records: int, num_teachers: int, seed: int) -> Parti
             f"num_teachers: expected at most one teacher a record ({num_records} records), "
             f"got {num_teachers}"
         )
-    return Partition(
-        teachers_of_positions(0, num_records, num_teachers=num_teachers, seed=seed), num_teachers
-    )
-
-
-def teachers_of_positions(start: int, stop: int, *, num_teachers: int, seed: int) -> IntArray:
-    """Returns the teacher of each position from `start` to `stop - 1`, as `random_partition`."""
-    first = start // num_teachers  # block
-    generator = np.random.PCG64(seed)
-    generator.advance(first * num_teachers)  # a draw for each position of the blocks before
     # A stream of draws: more blocks do not change those before them.
-    draws = np.random.Generator(generator).random((-(-stop // num_teachers) - first, num_teachers))
+    draws = np.random.default_rng(np.random.PCG64(seed)).random(
+        (-(-num_records // num_teachers), num_teachers)
+    )
     dealt = np.argsort(draws, axis=1, kind="stable").astype(np.int64, copy=False)
-    return dealt.ravel()[start - first * num_teachers :][: stop - start]
+    return Partition(dealt.ravel()[:num_records], num_teachers)
 
 
 def owner_partition(owners: npt.ArrayLike, *, num_teachers: int, seed: int) -> Partition:

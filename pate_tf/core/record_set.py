@@ -1,15 +1,14 @@
-"""Which private records an ensemble was trained on, as digests: to recognise the same ones."""
+"""Digests of private records: of single ones in memory, and a keyed one of all to store."""
 
-import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+import hmac
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-SKETCH_SIZE: Final = 64
 DIGEST_BYTES: Final = 16
+RECORD_KEY: Final = np.frombuffer(b"records", np.uint8)  # whose `private_digest` is the key
 _BLOCK: Final = 4_096  # records whose bytes are copied at a time
 
 Digests = npt.NDArray[np.uint8]  # [num_digests, DIGEST_BYTES]
@@ -28,16 +27,17 @@ def record_digests(inputs: npt.NDArray[Any]) -> Digests:
     return np.frombuffer(bytes(found), np.uint8).reshape(len(inputs), DIGEST_BYTES)
 
 
-def owner_digests(owners: npt.NDArray[Any]) -> Digests:
-    """Returns a digest of each owner's name, uint8 `[num_owners, 16]`.
+def owner_digests(owners: npt.NDArray[Any], key: bytes) -> npt.NDArray[np.bytes_]:
+    """Returns a keyed digest of each record's owner, 16 bytes each, `[num_records]`.
 
     A number and its digits are one name, as in `partition.owner_partition`.
     """
-    found = b"".join(
-        hashlib.blake2b(owner_name(one), digest_size=DIGEST_BYTES).digest()
-        for one in owners.tolist()
-    )
-    return np.frombuffer(found, np.uint8).reshape(len(owners), DIGEST_BYTES)
+    names, inverse = np.unique(owners, return_inverse=True)
+    digests = [
+        hashlib.blake2b(owner_name(name), key=key, digest_size=DIGEST_BYTES).digest()
+        for name in names.tolist()
+    ]
+    return np.array(digests, f"S{DIGEST_BYTES}")[inverse]
 
 
 def owner_name(owner: int | str | bytes) -> bytes:
@@ -45,109 +45,30 @@ def owner_name(owner: int | str | bytes) -> bytes:
     return owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
 
 
-def digest_order(digests: Digests) -> npt.NDArray[np.int64]:
-    """Returns the places of digests in ascending order; equal ones stay in theirs."""
-    halves = np.ascontiguousarray(digests).view(">u8")
-    return np.lexsort((halves[:, 1], halves[:, 0]))
-
-
-def sorted_digests(digests: Digests) -> Digests:
-    """Returns digests in ascending order."""
-    return digests[digest_order(digests)]
-
-
-def numbered_digests(digests: Digests) -> tuple[Digests, npt.NDArray[np.int64]]:
-    """Returns digests in ascending order, each once, and the place there of each given one."""
-    order = digest_order(digests)
-    found = digests[order]
-    is_first = np.ones(len(found), bool)
-    is_first[1:] = (found[1:] != found[:-1]).any(axis=1)
-    numbers = np.empty(len(found), np.int64)
-    numbers[order] = np.cumsum(is_first) - 1
-    return found[is_first], numbers
-
-
-def fingerprint(
-    digests: Digests, labels: npt.NDArray[np.int64], owners: Digests | None = None
+def keyed_sum(
+    key: bytes,
+    digests: Digests,
+    labels: npt.NDArray[np.int64],
+    owners: npt.NDArray[np.bytes_] | None = None,
 ) -> npt.NDArray[np.uint64]:
-    """Returns numbers that recognise records with labels and owners, uint64 `[2]`.
+    """Returns the sum of HMAC-SHA256 of each record with its label and owner, uint64 `[4]`.
 
-    Those of disjoint sets add up, modulo 2^64, to that of their union; the order does not matter.
-    Two sets that were not made to collide differ but for a chance of 2^-128.
+    Modulo 2^64 each, sums of disjoint records add up to that of their union, in any order. Without
+    the key they say nothing of the records.
 
     Args:
+        key: of the run.
         digests: `record_digests`, `[num_records, 16]`.
         labels: `[num_records]`.
-        owners: `owner_digests` of each record's owner; None for none.
+        owners: `owner_digests`, `[num_records]`; None for none.
     """
-    lanes = np.ascontiguousarray(digests).view("<u8") * (2 * labels.astype(np.uint64) + 1)[:, None]
-    if owners is not None:
-        lanes = (lanes ^ (lanes >> np.uint64(31))) * (
-            np.ascontiguousarray(owners).view("<u8") | np.uint64(1)
-        )
-    found: npt.NDArray[np.uint64] = lanes.sum(axis=0, dtype=np.uint64)
-    return found
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecordSet:
-    """Sensitive: a set of private records, known by digests of what each holds but its label.
-
-    Records are equal if their raw inputs hold the same numbers, in float32. The order of records,
-    their type, their shape and their representation do not matter. Digests
-    without a key confirm a guess at a record, so they stay below `sensitive/`; the registry keeps
-    them keyed.
-
-    Attributes:
-        digest: of all records, hexadecimal.
-        sketch: the smallest digests of single records, at most `SKETCH_SIZE`, hexadecimal. Two sets
-            whose sketches meet share records; sets that share many have sketches that meet.
-        num_records: how many there are. Public where single records are protected; not for owners.
-    """
-
-    digest: str = dataclasses.field(repr=False)
-    sketch: tuple[str, ...] = dataclasses.field(repr=False)
-    num_records: int = dataclasses.field(repr=False)
-
-    @classmethod
-    def of(cls, inputs: npt.NDArray[Any]) -> "RecordSet":
-        """Returns the set of raw inputs `[num_records, ...]`."""
-        return cls.of_sorted([sorted_digests(record_digests(inputs))])
-
-    @classmethod
-    def of_sorted(cls, parts: Iterable[Digests]) -> "RecordSet":
-        """Returns the set of records whose digests ascend, within a part and from part to part."""
-        digest, sketch, number = hashlib.sha256(), dict[str, None](), 0
-        for part in parts:
-            digest.update(np.ascontiguousarray(part).data)
-            number += len(part)
-            for one in part:
-                if len(sketch) == SKETCH_SIZE:
-                    break
-                sketch[one.tobytes().hex()] = None
-        return cls(digest=digest.hexdigest(), sketch=tuple(sketch), num_records=number)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values, sensitive."""
-        return {**dataclasses.asdict(self), "sketch": list(self.sketch)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "RecordSet":
-        """Rebuilds what `to_dict` returned.
-
-        Raises:
-            ValueError: if it is none.
-        """
-        try:
-            found = cls(
-                digest=str(fields["digest"]),
-                sketch=tuple(map(str, fields["sketch"])),
-                num_records=int(fields["num_records"]),
-            )
-            for digest in (found.digest, *found.sketch):
-                bytes.fromhex(digest)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                "record set: expected digests of records, got something else"
-            ) from error
-        return found
+    total = np.zeros(4, np.uint64)
+    for start in range(0, len(digests), _BLOCK):
+        some = slice(start, start + _BLOCK)
+        columns = [digests[some], labels[some].astype("<i8")[:, None].view(np.uint8)]
+        if owners is not None:
+            columns.append(owners[some, None].view(np.uint8))
+        rows = np.concatenate(columns, axis=1)
+        codes = b"".join(hmac.digest(key, row.tobytes(), "sha256") for row in rows)
+        total += np.frombuffer(codes, "<u8").reshape(-1, 4).sum(axis=0, dtype=np.uint64)
+    return total

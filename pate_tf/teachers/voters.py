@@ -260,10 +260,9 @@ class Ensemble(Voter):
 
 
 def store_records(folder: pathlib.Path, examples: PrivateExamples) -> None:
-    """Writes number and source of private records into teachers' sensitive folder, once."""
-    if not (folder / RECORDS).exists():
-        records = Records(num_records=len(examples), source=examples.source)
-        artifacts.write_json(folder / RECORDS, dataclasses.asdict(records), private=True)
+    """Writes number and source of private records into teachers' sensitive folder."""
+    records = Records(num_records=len(examples), source=examples.source)
+    artifacts.write_json(folder / RECORDS, dataclasses.asdict(records), private=True)
 
 
 def records_in(folder: pathlib.Path) -> Records | None:

@@ -1,7 +1,9 @@
 """The estimator: scikit-learn's own checks, pipelines, cost, and what must be public."""
 
 import pickle
+import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.multiclass import check_classification_targets
 
 import pate_tf
 
@@ -122,6 +125,21 @@ def test_a_set_of_classes_that_comes_from_private_labels_is_warned_of(records):
     inputs, labels = records
     with pytest.warns(UserWarning, match="classes: taken from y"):
         classifier(classes=None).fit(inputs[:200], labels[:200], X_public=inputs[200:])
+
+
+def test_nothing_is_said_of_all_private_labels_together(monkeypatch):
+    """One label more or less makes scikit-learn warn that there are many classes."""
+    module = sys.modules["pate_tf.api.classifier"]
+    monkeypatch.setattr(module, "fit", lambda data, **_: SimpleNamespace(cost=len(data.private)))
+    inputs = np.random.default_rng(0).normal(size=(24, 2))
+    for last in (0, 12):
+        labels = np.array([*range(12), *[0] * 11, last])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            check_classification_targets(labels)
+            assert len(told) == (last == 12)
+            classifier(classes=range(13)).fit(inputs, labels, X_public=inputs)
+        assert len(told) == (last == 12)  # none but that of the check
 
 
 @pytest.mark.parametrize(

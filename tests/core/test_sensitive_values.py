@@ -8,9 +8,11 @@ import importlib
 import pkgutil
 import re
 
+import numpy as np
 import pytest
 
 import pate_tf
+from pate_tf.beam import pipelines, sources
 
 # Fields that must not be shown, by the name of the class; "*" for all of them.
 SENSITIVE = {
@@ -59,18 +61,19 @@ OF_PARTS = {
 ACCOUNTING = "pate_tf.accounting."  # mechanisms and costs: public, by their nature
 
 
-def dataclasses_of_the_library() -> dict[str, type]:
-    found = {}
+def dataclasses_of_the_library() -> list[type]:
+    found = []
     for module in pkgutil.walk_packages(pate_tf.__path__, "pate_tf."):
         for value in vars(importlib.import_module(module.name)).values():
             is_ours = isinstance(value, type) and value.__module__.startswith("pate_tf.")
             is_public = is_ours and value.__module__.startswith(ACCOUNTING)
             if is_ours and not is_public and dataclasses.is_dataclass(value):
-                found[value.__name__] = value
+                found.append(value)
     return found
 
 
-CLASSES = dataclasses_of_the_library()
+ALL = dataclasses_of_the_library()
+CLASSES = {kind.__name__: kind for kind in ALL}
 SWEPT = {
     name: (*OF_PARTS.get(name, ()), *SENSITIVE.get(name, ())) for name in {**OF_PARTS, **SENSITIVE}
 }
@@ -149,3 +152,30 @@ def test_what_is_sensitive_by_docstring_or_name_is_in_a_table():
             is_value = not re.search(r"\b(str|Callable)\b", str(field.type))  # no name, no function
             if field.name in marked or (field.name in NAMES and is_value):
                 assert field.name in swept or swept == ("*",), f"{name}.{field.name}"
+
+
+ARRAYS = re.compile(r"NDArray|IntArray|FloatArray|ndarray|Digests|Tensor\b")
+# Arrays that may be shown: of the public pool, of released values, or made up.
+PUBLIC = {
+    *("Summands", "Clusters", "Regression"),
+    *("Labels", "Inferred", "OpenedHistogram"),
+    "Outcomes",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(ALL), key=repr), ids=lambda kind: kind.__qualname__)
+def test_arrays_are_not_shown_unless_they_are_public(kind):
+    """Whatever a docstring says: an array is private until the table says that it is public."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    fields = [name for name, of in types.items() if ARRAYS.search(of) and "Callable" not in of]
+    if fields and kind.__name__ not in PUBLIC:
+        instance = planted(kind, tuple(fields))
+        for text in (repr(instance), f"{instance}", f"{[instance]}"):
+            assert "SECRET" not in text
+
+
+def test_blocks_and_partial_sums_of_a_pipeline_show_nothing():
+    block = sources.Block(np.array([[41.0, 7.0]]), np.array([1]), np.array(["Ms Who"]), np.zeros(1))
+    partial = pipelines._Partial(np.array([[123456, 789]]), np.array([17], np.uint64), 3)
+    for value in (block, partial):
+        assert not re.search(r"41|Ms Who|123456|789|17\D|3\D", repr(value).split(" at ")[0])

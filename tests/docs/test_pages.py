@@ -23,7 +23,7 @@ COMMANDS = [
     for name in (
         *("teachers", "student", "analysis", "flags"),
         *("selective_sgd", "silo", "party", "coordinator"),
-        *("sums", "beam_teachers", "predict", "audit", "report"),
+        *("sums", "predict", "audit", "report"),
     )
 ]
 OF_OTHERS = {

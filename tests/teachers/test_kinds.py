@@ -117,7 +117,7 @@ def load(folder):
 def test_all_teachers_vote_on_all_queries(whole, case):
     loaded = load(whole)
     assert (loaded.num_teachers, loaded.unit, loaded.dataset) == (5, "owner", helpers.BLOBS)
-    assert loaded.records.num_records == len(IMAGES)
+    assert loaded.num_records == len(IMAGES)
     told = []
     votes = loaded.votes(QUERIES, told.append)
     assert votes.labels.shape == (NUM_TEACHERS, 50) and votes.labels.dtype == np.int64
