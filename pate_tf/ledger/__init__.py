@@ -27,6 +27,7 @@ __all__ = [
     "LedgerRow",
     "LedgerWarning",
     "SensitiveWarning",
+    "SourceSpending",
     "Spending",
     "StoredAnswer",
     "compose",

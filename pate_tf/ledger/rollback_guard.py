@@ -415,8 +415,10 @@ class RollbackGuard:
         yielded = set[str]()
         for digest in digests:
             for row in self._seen("digest = ?", digest):
-                first = None if row.debit is None else row.debit["carried_from"]
-                if row.debit is not None and first not in charged and first not in yielded:
+                if row.debit is None:
+                    continue
+                first = str(row.debit["carried_from"])
+                if first not in charged and first not in yielded:
                     yielded.add(first)
                     yield row.debit
 
@@ -475,8 +477,8 @@ class RollbackGuard:
         """Returns the rows that the registry noted, of those ledgers or of that digest."""
         return self._ask(
             lambda registry: [
-                SeenRow(*seen, None if text is None else json.loads(text))
-                for *seen, text in registry.execute(
+                SeenRow(place, ledger, digest, sequence, None if text is None else json.loads(text))
+                for place, ledger, digest, sequence, text in registry.execute(
                     f"SELECT rows.rowid, ledger, digest, sequence, debit FROM rows "
                     f"JOIN ledgers USING (ledger) WHERE {condition} ORDER BY rows.rowid",
                     values,

@@ -512,8 +512,8 @@ class Store:
         fixed, named = PrivateSource.from_dict(fields), self.source
         if named is not None and named != fixed:
             raise LedgerError(
-                f"{self.folder}: source_name: expected {fixed.name or 'none'}, to which this ledger "
-                f"is charged, got {named.name or 'none'}"
+                f"{self.folder}: source_name: expected {fixed.name or 'none'}, to which this "
+                f"ledger is charged, got {named.name or 'none'}"
             )
         self.source = fixed
         if self.guard is not None:
