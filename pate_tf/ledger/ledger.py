@@ -593,9 +593,9 @@ def facts_beyond_the_ledger(ledger: Ledger) -> dict[str, Any]:
             epsilon, _ = composition.smallest_epsilon(everything.charges, delta)
     return {
         "ledger_was_reset": ledger.was_reset,
-        "epsilon_all_ensembles": epsilon,
-        "delta_all_ensembles": delta,
+        "source_name": None,
+        "epsilon_source": epsilon,
+        "delta_source": delta,
         "num_ledgers": None if everything is None else everything.num_ledgers,
         "num_other_units": 0 if everything is None else everything.num_other_units,
-        "records_are_known": everything is not None and everything.records_are_known,
     }

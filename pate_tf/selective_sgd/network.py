@@ -27,7 +27,7 @@ from pate_tf.selective_sgd.server import EARLY, OK, SAME, Parameters, Server
 from pate_tf.selective_sgd.upload import HEADER, FloatArray, RefusedUploadError
 
 _REQUIRED = ("epsilon", "delta", "secure_noise", "was_reset")
-_OPTIONAL = ("num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+_OPTIONAL = ("num_records", "epsilon_source", "delta_source", "num_ledgers")
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -83,7 +83,7 @@ def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
     validation.between(0, 1, **of("delta"))
     validation.whole(1, ledger_sequence=message.ledger_sequence, **of("num"))
     if len(of("epsilon")) != len(of("delta")):
-        raise ValueError("delta_all_ensembles: expected epsilon and delta, got one of them")
+        raise ValueError("delta_source: expected epsilon and delta, got one of them")
     if not _DIGEST.fullmatch(message.ledger_digest):
         raise ValueError("ledger_digest: expected the head of a ledger, got something else")
     head = (message.ledger_sequence, message.ledger_digest)

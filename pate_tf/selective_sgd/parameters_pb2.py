@@ -25,31 +25,31 @@ _sym_db = _symbol_database.Default()
 from pate_tf.net import array_pb2 as pate__tf_dot_net_dot_array__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&pate_tf/selective_sgd/parameters.proto\x12\x18pate_tf.selective_sgd.v1\x1a\x17pate_tf/net/array.proto\"a\n\x0bJoinRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12:\n\x06ledger\x18\x02 \x01(\x0b\x32%.pate_tf.selective_sgd.v1.LedgerFactsH\x00\x88\x01\x01\x42\t\n\x07_ledger\"\xd2\x02\n\x0bLedgerFacts\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x17\n\x0fledger_sequence\x18\x03 \x01(\x04\x12\x15\n\rledger_digest\x18\x04 \x01(\t\x12\x14\n\x0csecure_noise\x18\x05 \x01(\x08\x12\x11\n\twas_reset\x18\x06 \x01(\x08\x12\x18\n\x0bnum_records\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\"\n\x15\x65psilon_all_ensembles\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12 \n\x13\x64\x65lta_all_ensembles\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bnum_ledgers\x18\n \x01(\x04H\x03\x88\x01\x01\x42\x0e\n\x0c_num_recordsB\x18\n\x16_epsilon_all_ensemblesB\x16\n\x14_delta_all_ensemblesB\x0e\n\x0c_num_ledgers\"8\n\tJoinReply\x12+\n\x06values\x18\x01 \x01(\x0b\x32\x1b.pate_tf.transport.v1.Array\"?\n\x0bPullRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cwait_seconds\x18\x03 \x01(\x01\"Y\n\tPullReply\x12=\n\nparameters\x18\x01 \x01(\x0b\x32$.pate_tf.selective_sgd.v1.ParametersH\x00\x88\x01\x01\x42\r\n\x0b_parameters\"\x89\x01\n\nParameters\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x31\n\x07indices\x18\x02 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayH\x00\x88\x01\x01\x12+\n\x06values\x18\x03 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayB\n\n\x08_indices\"3\n\x0bPushRequest\x12\x0e\n\x06upload\x18\x01 \x01(\x0c\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"=\n\tPushReply\x12\x30\n\x06\x61nswer\x18\x01 \x01(\x0e\x32 .pate_tf.selective_sgd.v1.Answer*=\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x08\n\x04SAME\x10\x02\x12\t\n\x05\x45\x41RLY\x10\x03\x32\x8d\x02\n\x0fParameterServer\x12R\n\x04Join\x12%.pate_tf.selective_sgd.v1.JoinRequest\x1a#.pate_tf.selective_sgd.v1.JoinReply\x12R\n\x04Pull\x12%.pate_tf.selective_sgd.v1.PullRequest\x1a#.pate_tf.selective_sgd.v1.PullReply\x12R\n\x04Push\x12%.pate_tf.selective_sgd.v1.PushRequest\x1a#.pate_tf.selective_sgd.v1.PushReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&pate_tf/selective_sgd/parameters.proto\x12\x18pate_tf.selective_sgd.v1\x1a\x17pate_tf/net/array.proto\"a\n\x0bJoinRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12:\n\x06ledger\x18\x02 \x01(\x0b\x32%.pate_tf.selective_sgd.v1.LedgerFactsH\x00\x88\x01\x01\x42\t\n\x07_ledger\"\xb6\x02\n\x0bLedgerFacts\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x01\x12\x17\n\x0fledger_sequence\x18\x03 \x01(\x04\x12\x15\n\rledger_digest\x18\x04 \x01(\t\x12\x14\n\x0csecure_noise\x18\x05 \x01(\x08\x12\x11\n\twas_reset\x18\x06 \x01(\x08\x12\x18\n\x0bnum_records\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x1b\n\x0e\x65psilon_source\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x19\n\x0c\x64\x65lta_source\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bnum_ledgers\x18\n \x01(\x04H\x03\x88\x01\x01\x42\x0e\n\x0c_num_recordsB\x11\n\x0f_epsilon_sourceB\x0f\n\r_delta_sourceB\x0e\n\x0c_num_ledgers\"8\n\tJoinReply\x12+\n\x06values\x18\x01 \x01(\x0b\x32\x1b.pate_tf.transport.v1.Array\"?\n\x0bPullRequest\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x14\n\x0cwait_seconds\x18\x03 \x01(\x01\"Y\n\tPullReply\x12=\n\nparameters\x18\x01 \x01(\x0b\x32$.pate_tf.selective_sgd.v1.ParametersH\x00\x88\x01\x01\x42\r\n\x0b_parameters\"\x89\x01\n\nParameters\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x31\n\x07indices\x18\x02 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayH\x00\x88\x01\x01\x12+\n\x06values\x18\x03 \x01(\x0b\x32\x1b.pate_tf.transport.v1.ArrayB\n\n\x08_indices\"3\n\x0bPushRequest\x12\x0e\n\x06upload\x18\x01 \x01(\x0c\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"=\n\tPushReply\x12\x30\n\x06\x61nswer\x18\x01 \x01(\x0e\x32 .pate_tf.selective_sgd.v1.Answer*=\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x06\n\x02OK\x10\x01\x12\x08\n\x04SAME\x10\x02\x12\t\n\x05\x45\x41RLY\x10\x03\x32\x8d\x02\n\x0fParameterServer\x12R\n\x04Join\x12%.pate_tf.selective_sgd.v1.JoinRequest\x1a#.pate_tf.selective_sgd.v1.JoinReply\x12R\n\x04Pull\x12%.pate_tf.selective_sgd.v1.PullRequest\x1a#.pate_tf.selective_sgd.v1.PullReply\x12R\n\x04Push\x12%.pate_tf.selective_sgd.v1.PushRequest\x1a#.pate_tf.selective_sgd.v1.PushReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pate_tf.selective_sgd.parameters_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ANSWER']._serialized_start=1003
-  _globals['_ANSWER']._serialized_end=1064
+  _globals['_ANSWER']._serialized_start=975
+  _globals['_ANSWER']._serialized_end=1036
   _globals['_JOINREQUEST']._serialized_start=93
   _globals['_JOINREQUEST']._serialized_end=190
   _globals['_LEDGERFACTS']._serialized_start=193
-  _globals['_LEDGERFACTS']._serialized_end=531
-  _globals['_JOINREPLY']._serialized_start=533
-  _globals['_JOINREPLY']._serialized_end=589
-  _globals['_PULLREQUEST']._serialized_start=591
-  _globals['_PULLREQUEST']._serialized_end=654
-  _globals['_PULLREPLY']._serialized_start=656
-  _globals['_PULLREPLY']._serialized_end=745
-  _globals['_PARAMETERS']._serialized_start=748
-  _globals['_PARAMETERS']._serialized_end=885
-  _globals['_PUSHREQUEST']._serialized_start=887
-  _globals['_PUSHREQUEST']._serialized_end=938
-  _globals['_PUSHREPLY']._serialized_start=940
-  _globals['_PUSHREPLY']._serialized_end=1001
-  _globals['_PARAMETERSERVER']._serialized_start=1067
-  _globals['_PARAMETERSERVER']._serialized_end=1336
+  _globals['_LEDGERFACTS']._serialized_end=503
+  _globals['_JOINREPLY']._serialized_start=505
+  _globals['_JOINREPLY']._serialized_end=561
+  _globals['_PULLREQUEST']._serialized_start=563
+  _globals['_PULLREQUEST']._serialized_end=626
+  _globals['_PULLREPLY']._serialized_start=628
+  _globals['_PULLREPLY']._serialized_end=717
+  _globals['_PARAMETERS']._serialized_start=720
+  _globals['_PARAMETERS']._serialized_end=857
+  _globals['_PUSHREQUEST']._serialized_start=859
+  _globals['_PUSHREQUEST']._serialized_end=910
+  _globals['_PUSHREPLY']._serialized_start=912
+  _globals['_PUSHREPLY']._serialized_end=973
+  _globals['_PARAMETERSERVER']._serialized_start=1039
+  _globals['_PARAMETERSERVER']._serialized_end=1308
 # @@protoc_insertion_point(module_scope)

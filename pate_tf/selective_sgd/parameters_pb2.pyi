@@ -27,7 +27,7 @@ class JoinRequest(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., ledger: _Optional[_Union[LedgerFacts, _Mapping]] = ...) -> None: ...
 
 class LedgerFacts(_message.Message):
-    __slots__ = ("epsilon", "delta", "ledger_sequence", "ledger_digest", "secure_noise", "was_reset", "num_records", "epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+    __slots__ = ("epsilon", "delta", "ledger_sequence", "ledger_digest", "secure_noise", "was_reset", "num_records", "epsilon_source", "delta_source", "num_ledgers")
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     LEDGER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -35,8 +35,8 @@ class LedgerFacts(_message.Message):
     SECURE_NOISE_FIELD_NUMBER: _ClassVar[int]
     WAS_RESET_FIELD_NUMBER: _ClassVar[int]
     NUM_RECORDS_FIELD_NUMBER: _ClassVar[int]
-    EPSILON_ALL_ENSEMBLES_FIELD_NUMBER: _ClassVar[int]
-    DELTA_ALL_ENSEMBLES_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DELTA_SOURCE_FIELD_NUMBER: _ClassVar[int]
     NUM_LEDGERS_FIELD_NUMBER: _ClassVar[int]
     epsilon: float
     delta: float
@@ -45,10 +45,10 @@ class LedgerFacts(_message.Message):
     secure_noise: bool
     was_reset: bool
     num_records: int
-    epsilon_all_ensembles: float
-    delta_all_ensembles: float
+    epsilon_source: float
+    delta_source: float
     num_ledgers: int
-    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., ledger_sequence: _Optional[int] = ..., ledger_digest: _Optional[str] = ..., secure_noise: _Optional[bool] = ..., was_reset: _Optional[bool] = ..., num_records: _Optional[int] = ..., epsilon_all_ensembles: _Optional[float] = ..., delta_all_ensembles: _Optional[float] = ..., num_ledgers: _Optional[int] = ...) -> None: ...
+    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., ledger_sequence: _Optional[int] = ..., ledger_digest: _Optional[str] = ..., secure_noise: _Optional[bool] = ..., was_reset: _Optional[bool] = ..., num_records: _Optional[int] = ..., epsilon_source: _Optional[float] = ..., delta_source: _Optional[float] = ..., num_ledgers: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("values",)

@@ -41,9 +41,9 @@ class LedgerFacts:
         ledger_head: sequence and digest of the last row of the ledger.
         secure_noise: False if anything was charged that used predictable noise.
         was_reset: whether an earlier ledger, or rows of it, were gone.
-        epsilon_all_ensembles: of all ensembles and runs of the same records that this user's
-            registry knows of, at `delta_all_ensembles`; None if no account was kept of them.
-        delta_all_ensembles: see `statement.facts.StatedFacts`.
+        epsilon_source: of all releases charged to the participant's source on its machine, at
+            `delta_source`; None if no registry could be kept.
+        delta_source: the delta that it holds at.
         num_ledgers: how many ledgers were counted for it.
         num_records: how many the participant has, where it tells others; None otherwise.
     """
@@ -53,8 +53,8 @@ class LedgerFacts:
     ledger_head: tuple[int, str]
     secure_noise: bool
     was_reset: bool
-    epsilon_all_ensembles: float | None = None
-    delta_all_ensembles: float | None = None
+    epsilon_source: float | None = None
+    delta_source: float | None = None
     num_ledgers: int | None = None
     num_records: int | None = None
 
@@ -198,7 +198,7 @@ class ChargedRun:
         """Returns what the ledger says now, once the run has begun."""
         ledger = self._opened()
         others = facts_beyond_the_ledger(ledger)
-        names = ("epsilon_all_ensembles", "delta_all_ensembles", "num_ledgers")
+        names = ("epsilon_source", "delta_source", "num_ledgers")
         return LedgerFacts(
             epsilon=ledger.spent().epsilon,
             delta=ledger.delta,

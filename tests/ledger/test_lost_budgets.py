@@ -198,9 +198,9 @@ def test_another_ensembles_gate_leaves_statements_finite(tmp_path):
     with ledger:
         label(ledger, 0, 5)
         facts = facts_beyond_the_ledger(ledger)
-    assert facts["delta_all_ensembles"] == pytest.approx(2 * DELTA)
-    expected = smallest_epsilon({gate: 1, MECHANISM: 5}, facts["delta_all_ensembles"])[0]
-    assert facts["epsilon_all_ensembles"] == expected < np.inf
+    assert facts["delta_source"] == pytest.approx(2 * DELTA)
+    expected = smallest_epsilon({gate: 1, MECHANISM: 5}, facts["delta_source"])[0]
+    assert facts["epsilon_source"] == expected < np.inf
 
 
 def test_a_gate_of_another_delta_is_charged_again_in_a_ledger_that_opens(folder):
@@ -251,7 +251,7 @@ def test_what_protects_records_and_what_protects_owners_has_no_total(tmp_path):
             assert (found.num_ledgers, found.num_other_units) == (2, others)
             assert found.epsilon(DELTA) == np.inf
             facts = facts_beyond_the_ledger(ledger)
-            assert (facts["epsilon_all_ensembles"], facts["num_other_units"]) == (None, 1)
+            assert (facts["epsilon_source"], facts["num_other_units"]) == (None, 1)
     # A unit that is not known, as of ledgers noted by an earlier version, is not taken for granted.
     connection = sqlite3.connect(state_folder() / DATABASE)
     with connection:
@@ -299,7 +299,7 @@ def test_something_unknown_in_one_ledger_switches_nothing_off(tmp_path):
         assert found.epsilon(DELTA) == np.inf
         assert ledger.guard.is_kept
         facts = facts_beyond_the_ledger(ledger)
-        assert (facts["epsilon_all_ensembles"], facts["num_ledgers"]) == (None, 2)
+        assert (facts["epsilon_source"], facts["num_ledgers"]) == (None, 2)
     # What came later was noted: a ledger that is put back from a copy is told from the newer one.
     shutil.copytree(second, tmp_path / "copy")
     with pytest.warns(LedgerWarning):
