@@ -7,9 +7,9 @@ from pate_tf.statement.check import check_statement
 from pate_tf.statement.labels import LabelsStatement
 
 
-def state(folder, released, unit="record"):
+def state(folder, released, unit="record", **changes):
     released = dataclasses.replace(released, cost=dataclasses.replace(released.cost, unit=unit))
-    facts = {"dataset": "digits", "num_teachers": 250, "student_digest": "cd" * 32}
+    facts = {"pool_name": "digits", "num_teachers": 250, "student_digest": "cd" * 32, **changes}
     with Ledger.read(folder) as ledger:
         return LabelsStatement.of(released, ledger, **facts).to_dict()
 

@@ -179,12 +179,12 @@ class NoisyTraining(Training):
             return (
                 f"In each of {self.rounds:,} rounds a participant's whole upload is clipped to a "
                 f"fixed length, and to each of its numbers Gaussian noise of standard deviation "
-                f"{self.noise_multiplier:.4g} times that length is added before it leaves."
+                f"{self.noise_multiplier:.3g} times that length is added before it leaves."
             )
         return (
             f"In each round a participant draws each of its records with probability "
-            f"{self.sampling_rate:.4g}, clips what each contributes to a fixed length, and adds "
-            f"Gaussian noise of standard deviation {self.noise_multiplier:.4g} times that length "
+            f"{self.sampling_rate:.3g}, clips what each contributes to a fixed length, and adds "
+            f"Gaussian noise of standard deviation {self.noise_multiplier:.3g} times that length "
             f"to each number of their sum before it leaves. A record takes part in {self.rounds:,} "
             f"such sums at most."
         )
@@ -250,7 +250,7 @@ class SparseVectorTraining(Training):
         return (
             f"In each of {self.rounds:,} rounds a participant uploads up to {self.num_uploaded:,} "
             f"changes of parameters that pass a noisy threshold, each with Laplace noise: the "
-            f"sparse vector technique at epsilon {self.epsilon_each:.4g} a number. The epsilon "
+            f"sparse vector technique at epsilon {self.epsilon_each:.3g} a number. The epsilon "
             f"stated here is that of all numbers together."
         )
 

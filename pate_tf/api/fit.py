@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from pate_tf.accounting.charge import Cost
@@ -53,11 +52,9 @@ class Fitted:
         """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
         return self.labels.cost
 
-    def publish(
-        self, folder: str | os.PathLike[str], *, export_formats: Sequence[str] = ()
-    ) -> Published[Any]:
-        """Exports the student with its privacy statement, as `pate_tf.publish`."""
-        return publish(self.student, folder, export_formats=export_formats)
+    def publish(self, folder: str | os.PathLike[str], **settings: Any) -> Published[Any]:
+        """Exports the student with its privacy statement, with settings of `pate_tf.publish`."""
+        return publish(self.student, folder, **settings)
 
     def __repr__(self) -> str:
         return f"Fitted({self.student!r}, {self.labels!r})"

@@ -1,14 +1,15 @@
 """Exports a student with its statement, after its labels are verified against the ledger."""
 
 import dataclasses
+import datetime
 import hmac
 import importlib.metadata
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from pate_tf.accounting.charge import ReleasedLabels, rounded_up
+from pate_tf.accounting.charge import ReleasedLabels
 from pate_tf.accounting.mechanisms import Mechanism, mechanism_from_dict
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.aggregation.feature_sums import sums_in_ledger
@@ -16,16 +17,17 @@ from pate_tf.aggregation.labeller import cost_of_labels, query_digests
 from pate_tf.api.feature_sums import StoredSums
 from pate_tf.api.labelling import Source, check_teachers
 from pate_tf.core import artifacts
+from pate_tf.core.settings import PublicationSettings
 from pate_tf.data.named_function import name_of
 from pate_tf.ledger import Ledger
 from pate_tf.queries.labels import Labels
 from pate_tf.representations import catalogue, pretrained
-from pate_tf.serving.export import export_student
+from pate_tf.serving.export import export_student, next_version
 from pate_tf.serving.served import SCHEMA
 from pate_tf.serving.signatures import student_digest
 from pate_tf.statement.check import JSON_FILE, PAGE_FILE
 from pate_tf.statement.labels import LabelsStatement
-from pate_tf.statement.privacy_statement import PrivacyStatement
+from pate_tf.statement.privacy_statement import PrivacyStatement, delta_text, epsilon_text
 
 LIBRARIES = ("pate_tf", "tensorflow", "keras", "opendp", "numpy", "scipy")
 NOT_CHARGED: Final = "labels: expected labels that were charged to this ledger, got others"
@@ -62,9 +64,9 @@ class Published(Generic[Stated]):
         earlier = sum(one.isdecimal() and int(one) < version for one in names)
         beside = f", beside {earlier} earlier" if earlier else ""
         promised = [
-            f"  epsilon {rounded_up(one.epsilon)} at delta {one.delta:g}: {one.covers}"
-            for one in self.statement.guarantees
-            if one.epsilon is not None
+            f"  epsilon {epsilon_text(row.epsilon)} at delta {delta_text(row.delta)}, "
+            f"{row.relation}: {row.release}"
+            for row in self.statement.guarantees
         ]
         lines = [
             f"Published(<version {version}{beside}, in {self.student_folder}>",
@@ -86,6 +88,7 @@ def publish_model(
     ledger: Ledger,
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
+    publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
 ) -> Published[LabelsStatement]:
     """Exports a student's model, and states what its labels cost.
 
@@ -96,11 +99,11 @@ def publish_model(
         ledger: its ledger, open.
         folder: `student/` and the statement go there, in JSON and as a page.
         export_formats: of "onnx" and "litert", to write the student in as well.
+        publication: what the statement says of it besides.
 
     Raises:
         ValueError: if the labels were not charged to the ledger, or the model can't be exported.
     """
-    dataset = labels.pool.dataset
     check_teachers(teachers, labels.pool)
     if ledger.ensemble_digest != teachers.digest:
         raise ValueError("teachers: expected those of the ledger that was charged, got others")
@@ -109,7 +112,7 @@ def publish_model(
     statement = LabelsStatement.of(
         labels.released,
         ledger,
-        dataset=dataset.name,
+        pool_name=labels.pool.dataset.name,
         num_teachers=None if is_of_sums else teachers.num_teachers,
         query_strategy=labels.strategy,
         choice=labels.choice,
@@ -118,7 +121,7 @@ def publish_model(
         # Of owners the number of records is private.
         num_records=teachers.num_records if teachers.unit == "record" else None,
         student_digest=student_digest(model),
-        versions=library_versions(),
+        **publication_facts(publication, folder / "student"),
     )
     return export_with(statement, model, labels, folder, export_formats=export_formats)
 
@@ -240,12 +243,24 @@ def _check_answers(
     return len(set(digests)), rows
 
 
-def library_versions() -> Mapping[str, str]:
-    """Returns the version of each library that takes part, and of Python."""
-    found: dict[str, Any] = {"python": sys.version.split()[0]}
+def publication_facts(publication: PublicationSettings, folder: pathlib.Path) -> dict[str, Any]:
+    """Returns what a statement says of its publication: names, date, versions of libraries.
+
+    Args:
+        publication: what the holder says.
+        folder: where the model's versions lie.
+    """
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    versions = {"python": sys.version.split()[0]}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+            versions[name] = "not installed as a package"
+    return {
+        "holder": publication.holder,
+        "purpose": publication.purpose,
+        "run_name": publication.run_name or f"{date}-{next_version(folder)}",
+        "date": date,
+        "versions": versions,
+    }

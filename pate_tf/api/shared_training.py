@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.api.data import read_records
-from pate_tf.api.publishing import library_versions
+from pate_tf.api.publishing import publication_facts
 from pate_tf.api.reporting import NOT_MEASURED, QUIET, Reporting, RunReport
 from pate_tf.api.run_folder import DataSource
 from pate_tf.api.teacher_training import check_data
@@ -24,6 +24,7 @@ from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
+from pate_tf.core.settings import PublicationSettings
 from pate_tf.data import catalogue as data_catalogue
 from pate_tf.data.named_function import Named, name_of
 from pate_tf.models import catalogue
@@ -280,6 +281,7 @@ def _published(
     holders: int,
     fewest_records: int,
     directory: artifacts.RunDirectory,
+    publication: PublicationSettings,
     reporting: Reporting,
 ) -> dict[str, Any]:
     """Exports the global model and its statement, and returns what a report says of them.
@@ -289,10 +291,11 @@ def _published(
     """
     unit = privacy.unit if charge else None
     costs = _costs(facts)
+    folder = directory.released if facts else directory.sensitive
     with reporting.clock("exporting the model"):
         model = features.served(calibrated_model(view, parameters, samples))
         statement = SharedTrainingStatement(
-            dataset=dataset.name,
+            pool_name=dataset.name,
             num_participants=settings.num_participants,
             num_parameters=view.num_parameters,
             upload=settings.upload,
@@ -306,9 +309,8 @@ def _published(
             ledger_heads=tuple(one.ledger_head for one in facts),
             ledger_was_reset=any(one.was_reset for one in facts),
             student_digest=student_digest(model),
-            versions=library_versions(),
+            **publication_facts(publication, folder / "shared_model"),
         )
-        folder = directory.released if facts else directory.sensitive
         exported = export_student(model, dataset, folder / "shared_model", statement.to_dict())
         artifacts.write_json(folder / "shared_model_statement.json", statement.to_dict())
         artifacts.write_text(folder / "shared_model_statement.md", statement.to_markdown())
@@ -471,6 +473,7 @@ def train_on(
         holders=holders,
         fewest_records=fewest,
         directory=directory,
+        publication=asked,
         reporting=reporting,
     )
     values |= {
@@ -702,6 +705,7 @@ def serve(
                 holders=roster.holders,
                 fewest_records=min(records, default=1),
                 directory=directory,
+                publication=run,
                 reporting=reporting,
             )
             fetched = service.wait_until_fetched(run.linger_seconds)

@@ -17,7 +17,7 @@ from pate_tf.accounting.local import SecureFeatureSums
 from pate_tf.accounting.mechanisms import GaussianFeatureSums
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool, PublicSplit
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.data import catalogue
 from pate_tf.net.credentials import COORDINATOR, Limits, TlsFiles
 from pate_tf.queries.rounds import QueryConfig
@@ -39,7 +39,7 @@ DIGITS = 16  # of a digest, for people
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoordinatorRun(Settings):
+class CoordinatorRun(PublicationSettings):
     """What a coordinator needs to work. `asking` says how silos are asked but for the mechanism."""
 
     roster: pathlib.Path = setting(
@@ -165,6 +165,7 @@ def publish(
     coordinator: Coordinator,
     folder: pathlib.Path,
     export_formats: Sequence[str] = (),
+    publication: PublicationSettings = PublicationSettings(),  # noqa: B008 (frozen)
 ) -> Published[SilosStatement]:
     """Exports a student, and states what its labels cost each silo.
 
@@ -174,19 +175,20 @@ def publish(
         coordinator: that asked for them, open.
         folder: `student/` and the statement go there, in JSON and as a page.
         export_formats: of "onnx" and "litert", to write the student in besides.
+        publication: what the statement says of it besides.
 
     Raises ValueError if the labels are not the coordinator's, or the model can't be exported.
     """
-    from pate_tf.api.publishing import export_with, library_versions
+    from pate_tf.api.publishing import export_with, publication_facts
     from pate_tf.serving.signatures import student_digest
 
     if not coordinator.gave(labels.released, labels.pool):
         raise ValueError("labels: expected those of this coordinator's run, got others")
     statement = coordinator.statement(
-        dataset=labels.pool.dataset.name,
+        pool_name=labels.pool.dataset.name,
         query_strategy=labels.strategy,
         student_digest=student_digest(model),
-        versions=library_versions(),
+        **publication_facts(publication, folder / "student"),
     )
     return export_with(statement, model, labels, folder, export_formats=export_formats)
 
@@ -300,7 +302,9 @@ def coordinate(
         unlabelled = dataclasses.replace(split.held_out, labels=None)
         watched = PublicSplit(pool=split.pool, held_out=unlabelled)
         model = learn(student, watched, labels, folder=released)
-        published = publish(model, labels, coordinator=coordinator, folder=released)
+        published = publish(
+            model, labels, coordinator=coordinator, folder=released, publication=run
+        )
         num_rounds = len(coordinator.queue.rounds())
     accuracy: Accuracy | None = evaluation.accuracy_in_pool(labels.released, split)
     report = CoordinatorReport(

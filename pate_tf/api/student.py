@@ -21,6 +21,7 @@ from pate_tf.api.student_run import FITS_BETTER, fits_better, learn
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import UNKNOWN, Pool, PublicExamples, PublicSplit, to_html
+from pate_tf.core.settings import PublicationSettings
 from pate_tf.core.validation import IntArray, whole_numbers
 from pate_tf.models import catalogue as models
 from pate_tf.queries.labels import Labels
@@ -249,6 +250,9 @@ def publish(
     folder: str | os.PathLike[str],
     *,
     export_formats: Sequence[str] = (),
+    holder: str | None = None,
+    purpose: str | None = None,
+    run_name: str | None = None,
 ) -> Published[LabelsStatement]:
     """Exports a student as a SavedModel, and states what its labels cost.
 
@@ -262,6 +266,9 @@ def publish(
             that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
         folder: gets `student/1`, and the statement in JSON and as a page.
         export_formats: of "onnx" and "litert", to write the student in as well.
+        holder: who releases it, for the statement. Default: left out.
+        purpose: what it is released for, for the statement. Default: left out.
+        run_name: of this release, for the statement. Default: date and version number.
 
     Returns:
         `statement` (of silos, their `SilosStatement`), `folder` and `student_folder`.
@@ -279,10 +286,16 @@ def publish(
     if artifacts.is_within(target / "student", artifacts.SENSITIVE):
         raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
     model, labels = student.model, student.labels
+    publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
     labeller = labels.labeller
     if isinstance(labeller, Coordinator):
         published: Any = silos.publish(
-            model, labels, coordinator=labeller, folder=target, export_formats=export_formats
+            model,
+            labels,
+            coordinator=labeller,
+            folder=target,
+            export_formats=export_formats,
+            publication=publication,
         )
         return cast("Published[LabelsStatement]", published)
     if not isinstance(labeller, Labeller):
@@ -298,6 +311,7 @@ def publish(
             ledger=ledger,
             folder=target,
             export_formats=export_formats,
+            publication=publication,
         )
 
 

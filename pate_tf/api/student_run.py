@@ -292,6 +292,7 @@ def make_student(
         ledger=ledger,
         folder=released,
         export_formats=output.export_formats,
+        publication=output,
     )
     measured = _measure(config, public, labels, published, output.evaluate_on, reporting)
     artifacts.hide_host(released)
@@ -421,7 +422,7 @@ def _measure(
         given,
         settings={
             **config.to_dict(),
-            "dataset": statement.dataset,
+            "dataset": statement.pool_name,
             **({} if statement.num_teachers is None else {"num_teachers": statement.num_teachers}),
             "queries": statement.num_queries,
             "query_strategy": statement.query_strategy,
@@ -549,7 +550,7 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
             values["student_kind"] = result.student
         except NothingAnsweredError as error:
             values, rows = unanswered_report(
-                error, source, epsilon_ensemble=ledger.spent().epsilon, seconds=reporting.seconds
+                error, source, epsilon_ledger=ledger.spent().epsilon, seconds=reporting.seconds
             )
             failure = str(error)
     if plan.reason is not None:
@@ -584,7 +585,7 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
     sure, by_class = certainty(labels), measured.by_class
     inferred, data_dependent = measured.inferred_accuracy, result.epsilon_data_dependent
     values = {
-        "dataset": statement.dataset,
+        "dataset": statement.pool_name,
         "method": statement.method,
         **({} if num_teachers is None else {"nb_teachers": num_teachers}),
         "queries": statement.num_queries,
@@ -612,7 +613,7 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
         "epsilon_worst_case": statement.epsilon,
         "epsilon_data_independent": statement.epsilon,
         "epsilon_data_dependent": data_dependent,
-        "epsilon_ensemble": statement.epsilon_ensemble,
+        "epsilon_ledger": statement.epsilon_ledger,
         "delta": statement.delta,
         "secure_noise": statement.secure_noise,
         "sensitive": ["epsilon_data_dependent"],
@@ -635,7 +636,7 @@ def student_report(result: StudentReport, *, seconds: float) -> tuple[dict[str, 
             f"{rounded_up(statement.epsilon)} at delta {statement.delta:g}; {statement.kind}",
         ),
         ("epsilon, data-dependent", _data_dependent_in_words(result)),
-        ("spent so far", f"epsilon {rounded_up(statement.epsilon_ensemble)}, data-independent"),
+        ("spent so far", f"epsilon {rounded_up(statement.epsilon_ledger)}, data-independent"),
         (
             "student and statement",
             f"{result.published.student_folder.parent.parent} (publishable)",
@@ -684,14 +685,14 @@ def _by_class_rows(found: ByClass | None, constant_answer: float | None) -> list
 
 
 def unanswered_report(
-    error: NothingAnsweredError, teachers: Source, *, epsilon_ensemble: float, seconds: float
+    error: NothingAnsweredError, teachers: Source, *, epsilon_ledger: float, seconds: float
 ) -> tuple[dict[str, Any], list[Row]]:
     """Returns the report of a run that was charged and got no label; not sensitive.
 
     Args:
         error: with the labels, of which there are none, and their cost.
         teachers: that were asked.
-        epsilon_ensemble: spent by them so far.
+        epsilon_ledger: spent by them so far.
         seconds: that it took.
     """
     labels, released = error.labels, error.labels.released
@@ -708,7 +709,7 @@ def unanswered_report(
         "mechanism": cost.charge.to_dict(),
         "epsilon_worst_case": cost.epsilon,
         "epsilon_data_independent": cost.epsilon,
-        "epsilon_ensemble": epsilon_ensemble,
+        "epsilon_ledger": epsilon_ledger,
         "delta": cost.delta,
         "secure_noise": released.secure_noise,
         "student": None,
@@ -721,7 +722,7 @@ def unanswered_report(
             "epsilon, charged all the same",
             f"{rounded_up(cost.epsilon)} at delta {cost.delta:g}; data-independent",
         ),
-        ("spent so far", f"epsilon {rounded_up(epsilon_ensemble)}, data-independent"),
+        ("spent so far", f"epsilon {rounded_up(epsilon_ledger)}, data-independent"),
         ("time", f"{seconds:.1f} s"),
     ]
 

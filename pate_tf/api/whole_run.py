@@ -26,7 +26,7 @@ from pate_tf.api.run_folder import DataSource, TeacherRun, TeacherSource
 from pate_tf.api.settings import METHODS, Budget, LabelSettings
 from pate_tf.core import artifacts
 from pate_tf.core.public import UNKNOWN, Pool, PublicSplit
-from pate_tf.core.settings import setting
+from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.validation import IntArray
 
 AUTO = "auto"
@@ -49,7 +49,7 @@ UNCERTAIN = {PATE: 0.03, FEATURE_SUMS: 0.02}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WholeRun(DataSource):
+class WholeRun(DataSource, PublicationSettings):
     """A run of `pate run`."""
 
     epsilon: float = setting(
@@ -196,7 +196,9 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
             settings=StudentSettings(),
             labels=LabelSettings(method=method, epsilon=asked.epsilon),
             budget=Budget(delta=asked.delta),
-            output=OutputSettings(),
+            output=OutputSettings(
+                holder=asked.holder, purpose=asked.purpose, run_name=asked.run_name
+            ),
         ),
         reporting,
     )

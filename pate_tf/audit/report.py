@@ -15,6 +15,7 @@ from pate_tf.audit.run import spending
 from pate_tf.core import artifacts
 from pate_tf.statement.check import JSON_FILE
 from pate_tf.statement.privacy_statement import (
+    WORST_CASE,
     Guarantee,
     PrivacyStatement,
     largest_share_of_right_guesses,
@@ -61,7 +62,6 @@ def report_page(train_dir: str | pathlib.Path, *, sensitive: bool = False) -> st
     ]
     body = list(_head(statement, sensitive))
     body.append(page.facts(_facts(statement, report)))
-    body.append(f"<p>{escaped(statement.introduction())}</p>")
     body.append(f"<p><b>Protected:</b> {escaped(statement.protected)}.</p>")
     body += ["<h2>What is promised</h2>", _promises(statement)]
     body += [
@@ -71,22 +71,17 @@ def report_page(train_dir: str | pathlib.Path, *, sensitive: bool = False) -> st
         "</div>",
     ]
     body += _timeline(spent)
-    body += ["<h2>The model and how it was made</h2>", _rows(statement.facts())]
     body += _audits(audits, sensitive=sensitive)
-    for title, sentences in (
-        ("What was not released", statement.not_released()),
-        ("What was assumed", statement.assumptions()),
-        ("What is not covered", statement.not_covered()),
-    ):
-        body += [f"<h2>{title}</h2>", _list(sentences)]
+    for title, texts in [*statement.sections().items()][1:]:
+        shown = [text.removeprefix("- ") for text in texts if not text.startswith("|")]
+        body += [f"<h2>{title}</h2>", _list(shown)]
     if sensitive:
         body += _inside(root, report)
-    body += ["<h2>How to check it</h2>", _rows(_evidence(statement))]
     body.append(
         f'<p class="small soft">Page made on {datetime.date.today().isoformat()} by '
         f"pate report.</p>"
     )
-    return page.document(f"Privacy report: {statement.dataset}", body)
+    return page.document(f"Privacy report: {_name(statement)}", body)
 
 
 def _statement(root: pathlib.Path) -> PrivacyStatement:
@@ -101,31 +96,34 @@ def _statement(root: pathlib.Path) -> PrivacyStatement:
 
 
 def _head(statement: PrivacyStatement, sensitive: bool) -> Iterator[str]:
-    yield f"<h1>Privacy report: {escaped(statement.dataset)}</h1>"
+    yield f"<h1>Privacy report: {escaped(_name(statement))}</h1>"
     if sensitive:
         text = "SENSITIVE: for the holder of the private data. Do not publish."
         yield f'<p class="sensitive">{text}</p>'
-    for warning in statement.warnings():
-        yield f'<p class="sensitive">{escaped(warning)}</p>'
+    for text in next(iter(statement.sections().values())):  # warnings and introduction
+        kind = ' class="sensitive"' if text.startswith("**") and "What this" not in text else ""
+        yield f"<p{kind}>{escaped(text)}</p>"
+
+
+def _name(statement: PrivacyStatement) -> str:
+    return statement.source_name or statement.pool_name
 
 
 def _stated(statement: PrivacyStatement) -> list[Guarantee]:
     return [
-        one
-        for one in statement.guarantees
-        if one.epsilon is not None and math.isfinite(one.epsilon) and one.bounds_guesses
+        one for one in statement.guarantees if math.isfinite(one.epsilon) and one.kind == WORST_CASE
     ]
 
 
 def _facts(statement: PrivacyStatement, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     stated = _stated(statement)
     if stated:
-        yield f"epsilon at delta {stated[0].delta or 0.0:g}", rounded_up(stated[0].epsilon or 0.0)
-        most = max(one.epsilon or 0.0 for one in stated if one.kind == stated[0].kind)
+        yield f"epsilon at delta {stated[0].delta:g}", rounded_up(stated[0].epsilon)
+        most = max(one.epsilon for one in stated if one.kind == stated[0].kind)
         if len(stated) > 1:
             yield "epsilon of all that is known", rounded_up(most)
     budget = getattr(statement, "epsilon_budget", None)
-    spent = getattr(statement, "epsilon_ensemble", None)
+    spent = getattr(statement, "epsilon_ledger", None)
     if spent is not None:
         yield "epsilon spent", f"{rounded_up(spent)} of {budget:g}" if budget else rounded_up(spent)
         if budget:
@@ -141,14 +139,14 @@ def _facts(statement: PrivacyStatement, report: Mapping[str, Any]) -> Iterator[t
 
 def _promises(statement: PrivacyStatement) -> str:
     return page.table(
-        ("covers", "epsilon", "delta", "right guesses at most", "to whom"),
+        ("covers", "relation", "epsilon", "delta", "correct guesses at most"),
         (
             (
-                escaped(one.covers or one.kind),
-                f"<b>{rounded_up(one.epsilon or 0.0)}</b>",
-                f"{one.delta or 0.0:g}",
+                escaped(one.release),
+                escaped(one.relation),
+                f"<b>{rounded_up(one.epsilon)}</b>",
+                f"{one.delta:g}",
                 f"{min(math.ceil(1e4 * _guess(one)) / 1e2, 100.0):g} %",
-                escaped(one.to_whom),
             )
             for one in _stated(statement)
         ),
@@ -156,7 +154,7 @@ def _promises(statement: PrivacyStatement) -> str:
 
 
 def _guess(one: Guarantee) -> float:
-    return largest_share_of_right_guesses(one.epsilon or 0.0, one.delta or 0.0)
+    return largest_share_of_right_guesses(one.epsilon, one.delta)
 
 
 def _guesses(statement: PrivacyStatement) -> str:
@@ -261,16 +259,5 @@ def _inside(root: pathlib.Path, report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _rows(pairs: Iterator[tuple[str, str]]) -> str:
-    return page.table((), ((escaped(name), escaped(value)) for name, value in pairs))
-
-
 def _list(sentences: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escaped(one)}</li>" for one in sentences) + "</ul>"
-
-
-def _evidence(statement: PrivacyStatement) -> Iterator[tuple[str, str]]:
-    yield from statement.evidence()
-    if statement.student_digest:
-        yield "digest of the model's weights", statement.student_digest
-    yield "made with", ", ".join(f"{name} {one}" for name, one in statement.versions.items())

@@ -163,7 +163,7 @@ def demonstrate(folder: pathlib.Path, method: str = "feature_sums") -> int:
         statement = json.loads((folder / artifacts.RELEASED / JSON_FILE).read_text())
         epsilon = max(report["epsilon_per_silo"].values())
         print(f"\n{folder / 'report.json'}: epsilon {epsilon:.3f} for each {report['unit']}")
-        print(statement["coalitions"])
+        print(statement["sections"]["What it depends on"][0].removeprefix("- "))
         if not are_sums:
             print(
                 "Votes protect a silo from some 250 silos on; with five use feature_sums "

@@ -101,6 +101,32 @@ class Settings:
             each.check(name, getattr(self, name))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublicationSettings(Settings):
+    """What the holder says of a publication, for its privacy statement. Public."""
+
+    holder: str | None = setting(
+        None, group="output", help="Who releases the model, for the privacy statement."
+    )
+    purpose: str | None = setting(
+        None, group="output", help="What the model is released for, for the privacy statement."
+    )
+    run_name: str | None = setting(
+        None,
+        group="output",
+        help="Name of the release, for the privacy statement. Default: date and version number.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("holder", "purpose", "run_name"):
+            text = getattr(self, name)
+            if text is not None and not (
+                isinstance(text, str) and text.strip() and text.isprintable()
+            ):
+                raise ValueError(f"{name}: expected a line of text, got {text!r}")
+
+
 def described(kind: type) -> Mapping[str, Setting]:
     """Returns the settings of a class by field, in order; fields without one are no settings."""
     fields = dataclasses.fields(kind)

@@ -13,8 +13,8 @@ from pate_tf.accounting.noisy_training import (
     noise_for,
 )
 from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
+from pate_tf.core.settings import PublicationSettings, setting
 from pate_tf.core.settings import Settings as CheckedSettings
-from pate_tf.core.settings import setting
 from pate_tf.data.named_function import Named
 
 PROTOCOLS = ("round_robin", "random", "asynchronous", "synchronous")
@@ -340,7 +340,7 @@ class LocalRun(CheckedSettings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedRun(LocalRun):
+class SharedRun(LocalRun, PublicationSettings):
     """Shared training in one process, on records of one data set that are dealt out."""
 
     settings: Settings = dataclasses.field(default_factory=Settings)
@@ -396,7 +396,7 @@ class ParticipantRun(LocalRun, OverNetwork):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ParameterServerRun(OverNetwork):
+class ParameterServerRun(OverNetwork, PublicationSettings):
     """What a parameter server needs to work."""
 
     address: str = setting(

@@ -74,6 +74,11 @@ def _warm_up_inputs(dataset: Dataset, size: int) -> tuple[dict[str, Any], Any]:
     return tensors, [row] * size
 
 
+def next_version(folder: pathlib.Path) -> int:
+    """Returns the number of the version that is exported next below `folder`, from 1."""
+    return 1 + max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=0)
+
+
 def export_student(
     model: keras.Model | tf.Module,
     dataset: Dataset,
@@ -107,8 +112,7 @@ def export_student(
     graph = StudentGraph(model, dataset)
     module, signatures = graph.module(), graph.signatures()
     while True:
-        versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
-        target = folder / str(max(versions, default=0) + 1)
+        target = folder / str(next_version(folder))
         try:
             with artifacts.atomic_folder(target, replace=False) as temporary:
                 tf.saved_model.save(module, str(temporary), signatures=signatures)

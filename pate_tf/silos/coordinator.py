@@ -446,33 +446,21 @@ class Coordinator:
                 return False
         return labels.cost.unit == UNIT
 
-    def statement(
-        self,
-        *,
-        dataset: str,
-        query_strategy: str = "first",
-        student_digest: str = "",
-        versions: Mapping[str, str] | None = None,
-    ) -> SilosStatement:
+    def statement(self, **facts: Any) -> SilosStatement:
         """Returns what may be published with a student of these labels.
 
         Args:
-            dataset: name of the data set.
-            query_strategy: how queries were chosen.
-            student_digest: SHA-256 of the student's weights.
-            versions: version of each library that took part.
+            **facts: remaining attributes of `SilosStatement`.
         """
+        facts.setdefault("query_strategy", "first")
         return SilosStatement(
-            dataset=dataset,
             run_id=self.roster.run_id,
             delta=self.roster.delta,
             unit=self._unit,
-            query_strategy=query_strategy,
-            num_queries=sum(len(one.queries) for one in self.queue.rounds()),
+            num_queries=sum(len(each.queries) for each in self.queue.rounds()),
             num_answered=sum(result is not None for result in self._results().values()),
             silos=self.spending(),
-            student_digest=student_digest,
-            versions={} if versions is None else versions,
+            **facts,
         )
 
     def _open(self, queries: np.ndarray, num_classes: int) -> Round:

@@ -1,4 +1,4 @@
-"""Verifies a statement of any system against ledgers and accounts; brings one up to date."""
+"""Verifies a statement of any system against ledgers; brings one up to date."""
 
 import contextlib
 import dataclasses
@@ -16,15 +16,15 @@ JSON_FILE, PAGE_FILE = "privacy_statement.json", "privacy_statement.md"
 
 
 def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStatement:
-    """Checks that a statement says no less than the ledgers or accounts that it was made from.
+    """Checks that a statement says no less than the ledgers that it was made from.
 
     The rows that it quotes fix the history before them; the `check` of its kind says what follows
     from these, and what does not. From the numbers follow all sentences, which are checked, too.
 
     Args:
         fields: the JSON of a statement.
-        *stores: of labels the ensemble's ledger; of shared training some of the participants'
-            ledgers; of silos some of their accounts. They may have grown since.
+        *stores: of labels their ledger; of shared training some of the participants' ledgers; of
+            silos some of theirs. They may have grown since.
 
     Returns:
         The statement.
@@ -41,19 +41,19 @@ def check_statement(fields: Mapping[str, Any], *stores: Store) -> PrivacyStateme
 
 @contextlib.contextmanager
 def opened_stores(paths: Sequence[pathlib.Path]) -> Iterator[list[Store]]:
-    """Opens ledgers and accounts, each named by its file or its folder, to look at them.
+    """Opens ledgers, each named by its file or its folder, to look at them.
 
     Raises:
         LedgerError: if one is missing, damaged or was changed.
     """
     with contextlib.ExitStack() as stack:
-        found = []
+        stores = []
         for path in paths:
             store = Store(path.parent if path.suffix else path, read_only=True)
             stack.callback(store.close)
             store.catch_up()
-            found.append(store)
-        yield found
+            stores.append(store)
+        yield stores
 
 
 def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
@@ -67,9 +67,9 @@ def read_statement(run: artifacts.RunDirectory) -> LabelsStatement | None:
 
 
 def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
-    """Puts the sanitised epsilon that a ledger stores onto the page of the run's student.
+    """Puts the privately released epsilon that a ledger stores onto the page of the run's student.
 
-    What the ensemble had spent, and the row that is quoted, become those of now, so that the page
+    What the ledger had spent, and the row that is quoted, become those of now, so that the page
     includes the release. The copy that travels with an exported student stays as it was made.
 
     Returns:
@@ -89,17 +89,11 @@ def add_release(run: artifacts.RunDirectory) -> pathlib.Path | None:
         if not is_own or ledger.delta != statement.delta:
             return None
         facts = ledger_facts(ledger, statement.unit)
-        if facts["num_ledgers"] is None and statement.epsilon_all_ensembles is not None:
+        if facts["num_ledgers"] is None and statement.epsilon_source is not None:
             # What an earlier registry knew is not forgotten.
-            facts |= {
-                "epsilon_all_ensembles": max(
-                    statement.epsilon_all_ensembles, facts["epsilon_ensemble"]
-                ),
-                "delta_all_ensembles": statement.delta_all_ensembles,
-                "num_ledgers": statement.num_ledgers,
-                "num_other_units": statement.num_other_units,
-                "records_are_known": statement.records_are_known,
-            }
+            names = ("source_name", "delta_source", "num_ledgers", "num_other_units")
+            facts |= {name: getattr(statement, name) for name in names}
+            facts["epsilon_source"] = max(statement.epsilon_source, facts["epsilon_ledger"])
         statement = dataclasses.replace(
             statement,
             sanitised=Sanitised.of_ledger(ledger),

@@ -1,83 +1,65 @@
-"""The privacy statement: what was released, what that costs, what it promises and what it assumes.
+"""The privacy statement: what was released, at which cost, what that rests on and leaves out.
 
-One kind of statement for each system (`labels`, `silos`, `shared_training`), one page and one
-reader for all of them; `check` verifies any of them against ledgers.
+One template (`page.md`), one renderer and one reader for all systems: `labels`, `silos` and
+`shared_training`. `check` verifies any of them against ledgers.
 """
 
 import dataclasses
+import decimal
 import json
+import pathlib
+import re
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import exp, inf, isfinite
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, ClassVar, Final, Self
 
-from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import expit
 from pate_tf.core.public import to_html
 from pate_tf.ledger.store import Store
 
-WORST_CASE: Final = "data-independent"
-TO_EVERYBODY: Final = "everybody, in the data or not"
-TO_NO_ONE: Final = "no one"
-EXAMPLES: Final = (0.1, 1.0, 3.0, 6.0)
+WORST_CASE: Final = "worst-case"
+DATA_DEPENDENT: Final = "privately released data-dependent"
+REPLACE_ONE: Final = "replace-one"
+ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
 LARGEST_DELTA_TIMES_RECORDS: Final = 0.1
-NOT_PRIVATE: Final = (
-    "**This is NOT private.** Its noise came from a seed (`--insecure_seed`); with that seed it "
-    "can be taken away again. The numbers below would hold for noise from the operating system; "
-    "they promise nothing here."
-)
-NO_PROMISE: Final = "Nothing: the noise came from a seed."
-ENTROPY: Final = "The noise came from the operating system's entropy source."
-GUESSING: Final = (
-    "{candidates} Without the release half of the guesses are right. With all that an epsilon "
-    "covers, and at this delta, no method does better than:"
-)
+DIGITS: Final = 8  # of a digest on the page
+SEVERAL: Final = {2: "two", 5: "five"}  # records, owners or silos of one person
+TEMPLATE: Final = pathlib.Path(__file__).with_name("page.md")
+# A line of the template: conditions, the start of a heading or an item, a sentence.
+LINE: Final = re.compile(r"^(?:\[(.*?)\] )?(#+ |- |1\. |  |)(.*)$", re.MULTILINE)
+BETWEEN_ITEMS: Final = re.compile(r"^((?:- |\d+\. ).*)\n\n(?=- |\d+\. )", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """One kind of epsilon, what it promises and to whom. Publishable.
+    """One row of the table: what it covers and costs. Publishable.
 
     Attributes:
-        kind: "data-independent", "sanitised", "gated" or "data-dependent"; for owners also
-            "data-independent, against replacement".
-        covers: what it counts.
-        epsilon: None where no such number was published; infinite where there is no finite one.
-        delta: of that epsilon; 0 where all that it counts is purely epsilon-private.
-        promises: what it says, or why there is no number.
-        to_whom: who may rely on it.
-        bounds_guesses: whether it holds for all data sets, and so bounds guesses about them.
+        release: what is covered.
+        epsilon: infinite where no finite one is known.
+        delta: that epsilon holds at; 0 where all of the release is purely epsilon-private.
+        relation: between neighboring data sets.
+        kind: `WORST_CASE`, which holds for all data sets, or `DATA_DEPENDENT`.
     """
 
-    kind: str
-    covers: str = ""
-    epsilon: float | None = None
-    delta: float | None = None
-    promises: str
-    to_whom: str = TO_EVERYBODY
-    bounds_guesses: bool = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
-    """A further part of the page: a text, a table (its first row is the head), a list."""
-
-    title: str
-    text: str = ""
-    table: Sequence[Sequence[str]] = ()
-    sentences: Sequence[str] = ()
+    release: str
+    epsilon: float
+    delta: float
+    relation: str
+    kind: str = WORST_CASE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyStatement(ABC):
     """What may be published with a model, in numbers and in words.
 
-    Nothing in it depends on votes or records but by a release that was charged. A kind of statement
-    adds fields, and by its methods what the page says; its numbers are fields, and all sentences
-    follow from them.
+    Nothing in it depends on votes or records but by a release that was charged. All sentences
+    follow from the fields.
 
     >>> import pate_tf
     >>> statement = pate_tf.publish(student, folder / "released").statement
@@ -86,7 +68,12 @@ class PrivacyStatement(ABC):
 
     Attributes:
         system: kind of statement: "labels", "silos" or "shared training".
-        dataset: name of the data set.
+        source_name: of the private data source; None where the run folder is its own source.
+        holder: who releases the model; None to leave it out.
+        purpose: of the release; None to leave it out.
+        run_name: of the release.
+        date: of publication, ISO, UTC.
+        pool_name: of the public data set.
         student_digest: SHA-256 of the model's weights; empty for labels alone.
         versions: version of each library that took part.
         secure_noise: False if any noise came from a seed.
@@ -95,7 +82,14 @@ class PrivacyStatement(ABC):
     """
 
     system: ClassVar[str]
-    dataset: str
+    model: ClassVar[str] = "classifier"
+    file: ClassVar[str] = "privacy_statement.json"
+    source_name: str | None = None
+    holder: str | None = None
+    purpose: str | None = None
+    run_name: str = ""
+    date: str = ""
+    pool_name: str = ""
     student_digest: str = ""
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     secure_noise: bool = True
@@ -104,57 +98,30 @@ class PrivacyStatement(ABC):
     @property
     @abstractmethod
     def protected(self) -> str:
-        """What is protected, against which change."""
+        """What is protected, after "for"."""
+
+    @property
+    @abstractmethod
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """Rows of the table, this release first; they hold for noise from the system alone."""
 
     @abstractmethod
-    def introduction(self) -> str:
-        """Returns what was released and how, in sentences."""
+    def conditions(self) -> Mapping[str, bool]:
+        """Returns which lines of the template apply, besides those of every statement."""
 
     @abstractmethod
-    def facts(self) -> Iterator[tuple[str, str]]:
-        """Yields the rows of the first table, after what is protected."""
-
-    @abstractmethod
-    def promised(self) -> tuple[Guarantee, ...]:
-        """Returns every kind of epsilon for noise from the operating system."""
-
-    @abstractmethod
-    def not_released(self) -> Sequence[str]:
-        """Returns what depends on private data and was not released."""
-
-    @abstractmethod
-    def assumptions(self) -> Sequence[str]:
-        """Returns what the guarantees rest on, a sentence each."""
-
-    @abstractmethod
-    def not_covered(self) -> Sequence[str]:
-        """Returns what the guarantees leave out, a sentence each."""
-
-    @abstractmethod
-    def evidence(self) -> Iterator[tuple[str, str]]:
-        """Yields what the numbers can be verified by."""
+    def values(self) -> Mapping[str, object]:
+        """Returns what stands in braces in the template, besides that of every statement."""
 
     @abstractmethod
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks the numbers against ledgers or accounts; see `check.check_statement`.
+        """Checks the numbers against ledgers; see `check.check_statement`.
 
         Raises:
             ValueError: if one of them says something worse.
         """
 
-    def warnings(self) -> Sequence[str]:
-        """Returns what stands on top of the page."""
-        return () if self.secure_noise else (NOT_PRIVATE,)
-
-    def parts(self) -> Iterator[Part]:
-        """Yields parts of the page of this kind of statement alone."""
-        return iter(())
-
-    def candidates(self) -> str:
-        """Returns between what two data sets somebody guesses, in words."""
-        return "Two data sets that differ as stated above are equally likely."
-
-    def derived(self) -> Mapping[str, Any]:
+    def details(self) -> Mapping[str, Any]:
         """Returns further JSON values that follow from the fields."""
         return {}
 
@@ -163,19 +130,82 @@ class PrivacyStatement(ABC):
         """What kind of epsilon it is, in words."""
         if not self.secure_noise:
             return "none: the noise was seeded, so nothing is private"
-        return "data-independent, worst case over all data sets, publishable"
+        return f"{WORST_CASE}, publishable" if self.guarantees else "none: no noise was added"
 
-    @property
-    def guarantees(self) -> tuple[Guarantee, ...]:
-        """Every kind of epsilon, those without a number too."""
-        if self.secure_noise:
-            return self.promised()
-        return tuple(
-            one
-            if one.epsilon is None
-            else dataclasses.replace(one, promises=NO_PROMISE, to_whom=TO_NO_ONE)
-            for one in self.promised()
-        )
+    def sections(self) -> dict[str, list[str]]:
+        """Returns the page: paragraphs and items by heading, that of the page first.
+
+        The template has a sentence a line, after the conditions, all of which must hold. Lines of a
+        paragraph are joined, and indented ones with what stands above.
+        """
+        rows, first = self.guarantees, next(iter(self.guarantees), None)
+        is_bounded = first is not None and first.epsilon < inf
+        conditions = {
+            self.system: True,
+            "seeded": not self.secure_noise,
+            "reset": self.ledger_was_reset,
+            "holder": bool(self.holder),
+            "purpose": bool(self.purpose),
+            "guaranteed": bool(rows),
+            "bounded": self.secure_noise and is_bounded,
+            "unbounded": self.secure_noise and first is not None and not is_bounded,
+            "delta": any(row.delta for row in rows),
+            **self.conditions(),
+        }
+        values = self._values()
+        sections: dict[str, list[str]] = {}
+        texts, is_open = list[str](), False  # whether a paragraph goes on
+        for names, start, text in LINE.findall(TEMPLATE.read_text()):
+            if not text:
+                is_open = False
+            elif all(
+                conditions.get(name.removeprefix("!"), False) != name.startswith("!")
+                for name in filter(None, names.split(", "))
+            ):
+                text = text.format_map(values)
+                if start.startswith("#"):
+                    texts = sections.setdefault(text, [])
+                elif start == "  " or (is_open and not start):
+                    texts[-1] += f" {text}"
+                else:
+                    number = f"{len(texts) + 1}. "
+                    texts.append(f"{start.replace('1. ', number)}{text}")
+                    is_open = not start
+        return {heading: texts for heading, texts in sections.items() if texts}
+
+    def _values(self) -> dict[str, object]:
+        title = f"{cell(self.source_name or self.pool_name)} {self.model}"
+        made_with = [f"{name} {version}" for name, version in self.versions.items()]
+        rows = self.guarantees
+        has_relations = len({row.relation for row in rows}) > 1
+        epsilon = "ε" if self.secure_noise else "ε if the noise were not seeded"
+        table = [("release", *(["relation"] * has_relations), epsilon, "δ")]
+        for row in rows:
+            cost = (f"**{epsilon_text(row.epsilon)}**", delta_text(row.delta))
+            table.append((row.release, *([row.relation] * has_relations), *cost))
+        values: dict[str, object] = {
+            "title": title + (f", run {cell(self.run_name)}" if self.run_name else ""),
+            "model": self.model,
+            "holder": cell(self.holder or ""),
+            "purpose": cell(self.purpose or ""),
+            "protected": self.protected,
+            "pool_name": cell(self.pool_name),
+            "table": markdown_table(table),
+            "file": self.file,
+            "made_with": ", ".join([*made_with, *([self.date] if self.date else [])]),
+        }
+        if rows:
+            share = largest_share_of_right_guesses(rows[0].epsilon, rows[0].delta)
+            values |= {
+                "epsilon": epsilon_text(rows[0].epsilon),
+                "delta": delta_text(rows[0].delta),
+                "relation": rows[0].relation,
+                "share": epsilon_text(min(100.0, 100.0 * share)),
+            }
+        values |= self.values()
+        if self.student_digest:
+            values["evidence"] = f"{values['evidence']}, model {short(self.student_digest)}"
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON values: the fields, and all sentences of the page; infinity is null."""
@@ -185,10 +215,8 @@ class PrivacyStatement(ABC):
             "kind": self.kind,
             "protected": self.protected,
             "guarantees": _to_json(self.guarantees),
-            "not_released": list(self.not_released()),
-            "assumptions": list(self.assumptions()),
-            "not_covered": list(self.not_covered()),
-            **_to_json(dict(self.derived())),
+            "sections": self.sections(),
+            **_to_json(dict(self.details())),
         }
 
     @classmethod
@@ -198,13 +226,13 @@ class PrivacyStatement(ABC):
         Raises:
             ValueError: if it is none, or has values of other types.
         """
-        system = fields.get("statement", "labels") if isinstance(fields, Mapping) else None
-        kinds = {one.system: one for one in PrivacyStatement.__subclasses__()}
-        if not isinstance(system, str) or not issubclass(found := kinds.get(system, str), cls):
+        system = fields.get("statement") if isinstance(fields, Mapping) else None
+        kinds = {kind.system: kind for kind in PrivacyStatement.__subclasses__()}
+        if not isinstance(system, str) or not issubclass(kind := kinds.get(system, str), cls):
             raise ValueError(
                 f"statement: expected a privacy statement of {' or '.join(kinds)}, got none"
             )
-        return typing.cast(Self, _from_json(found, fields, "statement"))
+        return typing.cast(Self, _from_json(kind, fields, "statement"))
 
     def check_words(self, fields: Mapping[str, Any]) -> None:
         """Checks that JSON values are `to_dict()`, all sentences among them.
@@ -223,88 +251,63 @@ class PrivacyStatement(ABC):
             raise ValueError(f"statement: expected no other fields, got {', '.join(unknown)}")
 
     def to_markdown(self) -> str:
-        """Returns the page; epsilons are rounded up, and all of it may be published."""
-        given = [one for one in self.guarantees if one.epsilon is not None]
-        promises = {one.kind: f"**{one.kind}**: {one.promises}" for one in self.guarantees}
-        parts = [
-            Part(
-                title="What is promised, and to whom",
-                table=[
-                    ("kind", "covers", "epsilon", "delta", "to whom"),
-                    *(
-                        (one.kind, one.covers, bold(one.epsilon), f"{one.delta:g}", one.to_whom)
-                        for one in given
-                    ),
-                ],
-                sentences=list(promises.values()),
-            ),
-            Part(title="What was not released", sentences=self.not_released()),
-            *self.parts(),
-            Part(
-                title="What an epsilon means",
-                text=GUESSING.format(candidates=self.candidates()),
-                table=[("epsilon", "right guesses", "exp(epsilon)"), *self._meanings(given)],
-            ),
-            Part(title="What was assumed", sentences=self.assumptions()),
-            Part(title="What is not covered", sentences=self.not_covered()),
-            Part(title="How to check it", table=[("", ""), *self._evidence()]),
-        ]
-        lines = ["# Privacy statement", ""]
-        for paragraph in (*self.warnings(), self.introduction()):
-            lines += [paragraph, ""]
-        lines += _table([("", ""), ("protected", self.protected), *self.facts()])
-        for part in parts if given else [one for one in parts if "epsilon" not in one.title]:
-            if part.table or part.sentences:
-                lines += [f"## {part.title}", "", *([part.text, ""] if part.text else [])]
-                lines += _table(part.table) if len(part.table) > 1 else []
-                lines += [*(f"- {one}" for one in part.sentences), *([""] * bool(part.sentences))]
-        return "\n".join(lines)
-
-    def _meanings(self, given: Iterable[Guarantee]) -> Iterator[tuple[str, ...]]:
-        found = [one for one in given if one.bounds_guesses and one.epsilon is not None]
-        delta = found[0].delta or 0.0 if found else 0.0
-        rows = [(epsilon, delta, f"{epsilon:g}") for epsilon in EXAMPLES]
-        for one in found if self.secure_noise else ():
-            epsilon = inf if one.epsilon is None else one.epsilon
-            rows.append((epsilon, one.delta or 0.0, f"{bold(epsilon)}: {one.covers}"))
-        for epsilon, delta, name in sorted(rows):
-            share = 100.0 * largest_share_of_right_guesses(epsilon, delta)
-            yield name, f"{rounded_up(share)} %", f"{exp(min(epsilon, 700.0)):.3g}"
-
-    def _evidence(self) -> Iterator[tuple[str, str]]:
-        yield from self.evidence()
-        if self.student_digest:
-            yield "digest of the model's weights", f"`{self.student_digest}`"
-        yield "made with", ", ".join(f"{name} {one}" for name, one in self.versions.items())
+        """Returns the page, of three digits a number, epsilons rounded up. Publishable."""
+        blocks: list[str] = []
+        for heading, texts in self.sections().items():
+            blocks += [f"{'##' if blocks else '#'} {heading}", *texts]
+        return BETWEEN_ITEMS.sub(r"\1\n", "\n\n".join(blocks)) + "\n"
 
     def _repr_html_(self) -> str:
-        rows = [
-            ("kind", "covers", "epsilon", "delta", "to whom"),
-            *(
-                (one.kind, one.covers, bold(one.epsilon, ""), f"{one.delta:g}", one.to_whom)
-                for one in self.guarantees
-                if one.epsilon is not None
-            ),
-            ("protected", self.protected),
-            *self.facts(),
-            *(("warning", one) for one in self.warnings()),
+        costs = [
+            (row.release, f"epsilon {epsilon_text(row.epsilon)}, delta {delta_text(row.delta)}")
+            for row in self.guarantees
         ]
+        rows = [("protected", self.protected), *costs, ("kind", self.kind)]
         return to_html("Privacy statement", rows)
 
 
-# Numbers in words.
+# Numbers and names on the page.
 
 
-def bold(epsilon: float | None, mark: str = "**") -> str:
-    """Returns an epsilon of the page, rounded up."""
-    if epsilon is None:
-        return ""
-    return f"{mark}{rounded_up(epsilon)}{mark}" if isfinite(epsilon) else "infinite"
+def epsilon_text(value: float) -> str:
+    """Returns three digits of a number of at least 0, rounded up."""
+    if value == inf:
+        return "∞"
+    context = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    rounded = context.create_decimal(repr(float(value)))
+    return f"{rounded:.{max(0, 2 - rounded.adjusted())}f}" if rounded else "0"
 
 
-def table_cell(text: str) -> str:
-    """Returns a text that stays within a cell of a table."""
-    return " ".join(text.replace("|", "/").split())
+def delta_text(value: float) -> str:
+    """Returns three digits of a delta, rounded up, such as 1e-6."""
+    return f"{float(epsilon_text(value)):g}".replace("e-0", "e-")
+
+
+def cell(text: str) -> str:
+    """Returns a text of the user's that stays within a cell of a table, and in its line."""
+    for character, other in (("|", "/"), ("`", "'"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, other)
+    return " ".join(text.split())
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table, its first row the head."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def short(digest: str) -> str:
+    """Returns the first digits of a digest; the JSON has all."""
+    return f"{digest[:DIGITS]}…"
+
+
+def several_text(several: Mapping[int, float], delta: float) -> str:
+    """Returns what several records, owners or silos cost together, by their number."""
+    costs = []
+    for number, epsilon in several.items():
+        cost = f"ε = {epsilon_text(epsilon)}" if epsilon < inf else "no finite ε is known"
+        costs.append(f"{cost} for {SEVERAL.get(number, f'{number:,}')}")
+    return f"{', '.join(costs)}, at δ = {delta_text(delta)}"
 
 
 def pure_if_as_small(
@@ -325,11 +328,11 @@ def pure_if_as_small(
 
 
 def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
-    """Returns how often a guess between two equally likely candidates can be right at most.
+    """Returns how often a guess between two equally likely candidates can be correct at most.
 
     (exp(epsilon) + delta) / (1 + exp(epsilon)): for any test between them, false alarms plus
-    exp(epsilon) times misses are at least 1 - delta, and the other way round, so that half of what
-    goes wrong is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and Viswanath 2015,
+    exp(epsilon) times misses are at least 1 - delta, and the other way round, so that half of the
+    errors' sum is at least (1 - delta) / (1 + exp(epsilon)) (Kairouz, Oh and Viswanath 2015,
     Theorem 2.1; docs/proofs/theory.md, Proposition C6).
 
     Args:
@@ -348,12 +351,6 @@ def is_delta_large(delta: float, num_records: int) -> bool:
     return delta * num_records > LARGEST_DELTA_TIMES_RECORDS
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table, the first row its head, and an empty one."""
-    head, *rest = (f"| {' | '.join(row)} |" for row in rows)
-    return [head, "|" + "---|" * len(rows[0]), *rest, ""]
-
-
 # Values as JSON and back, driven by the types of fields.
 
 
@@ -364,9 +361,9 @@ def _to_json(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: _to_json(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {name: _to_json(one) for name, one in value.items()}
+        return {name: _to_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json(one) for one in value]
+        return [_to_json(item) for item in value]
     return None if value == inf else value
 
 
@@ -380,7 +377,7 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None:
             return None
-        (hint,) = (one for one in arguments if one is not types.NoneType)
+        (hint,) = (kind for kind in arguments if kind is not types.NoneType)
         return _from_json(hint, value, name)
     try:
         if origin is tuple:
@@ -389,11 +386,11 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
             if not isinstance(value, list | tuple) or len(value) != len(arguments):
                 raise TypeError("expected a list")
             pairs = zip(arguments, value, strict=True)
-            return tuple(_from_json(one, each, name) for one, each in pairs)
+            return tuple(_from_json(kind, item, name) for kind, item in pairs)
         if origin is not None:  # Mapping[str, str]
             return {
-                _from_json(arguments[0], key, name): _from_json(arguments[1], each, name)
-                for key, each in value.items()
+                _from_json(arguments[0], key, name): _from_json(arguments[1], item, name)
+                for key, item in value.items()
             }
         if issubclass(hint, Charge):
             charge = charge_from_dict(value)
@@ -401,9 +398,9 @@ def _from_json(hint: Any, value: Any, name: str) -> Any:
                 raise TypeError(f"expected a {hint.__name__}")
             return charge
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            hints, made = typing.get_type_hints(hint), dataclasses.fields(hint)
-            given = {one.name: value[one.name] for one in made if one.name in value}
-            return hint(**{key: _from_json(hints[key], given[key], key) for key in given})
+            hints, fields = typing.get_type_hints(hint), dataclasses.fields(hint)
+            values = {field.name: value[field.name] for field in fields if field.name in value}
+            return hint(**{key: _from_json(hints[key], item, key) for key, item in values.items()})
         if hint is float and value is None:
             return inf
         accepted = (int, float) if hint is float else hint

@@ -1,7 +1,7 @@
 """The statement of a model that participants trained together."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, ClassVar, Final
 
@@ -12,28 +12,18 @@ from pate_tf.ledger.chain import charges_of
 from pate_tf.ledger.store import Store
 from pate_tf.statement.labels import at_least, check_noise
 from pate_tf.statement.privacy_statement import (
-    ENTROPY,
-    WORST_CASE,
+    REPLACE_ONE,
     Guarantee,
     PrivacyStatement,
+    epsilon_text,
     is_delta_large,
+    short,
 )
 
-NO_GUARANTEE: Final = (
-    "**There is no privacy guarantee.** No noise was added to what participants uploaded. Choosing "
-    "few of the parameters, clipping and sending few bytes protect no one: uploads of a tenth of "
-    "the parameters tell about as much about single records as uploads of all."
-)
 PROTECTED: Final = {
-    "record": "one record of one participant, against replacement by any other record",
-    "participant": "all records of one participant together, against replacement by any others",
+    "record": "each record of one participant",
+    "participant": "all records of one participant together",
 }
-CHANGED: Final = {"record": "that record", "participant": "that participant's records"}
-PROMISE: Final = (
-    "Any conclusion from the model, from all uploads and from any other knowledge, the server and "
-    "all other participants together included, has a probability of at most exp(epsilon) times "
-    "what it would be with {changed} replaced, plus delta. It holds for every possible data set."
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +33,7 @@ class SharedTrainingStatement(PrivacyStatement):
     Attributes:
         num_participants: how many trained together.
         num_parameters: how many the model has.
-        upload: the share of the parameters in an upload.
+        upload: the fraction of the parameters in an upload.
         rounds: uploads of each participant.
         protocol: the order of turns.
         charge: what each ledger was charged; None without noise.
@@ -51,10 +41,9 @@ class SharedTrainingStatement(PrivacyStatement):
             charged for; infinite where there is no finite one, None without noise.
         delta: what it holds at; None without noise.
         unit: what is protected, "record" or "participant"; None without noise.
-        epsilon_all_ensembles: of a single record, for all ensembles and runs of the same records
-            that are known to the users who ran the participants; None if one of them kept no
-            account.
-        delta_all_ensembles: what that holds at; None as above.
+        epsilon_source: of a single record, for all releases charged to the source of a participant
+            on its machine, at most; None if one of them kept no registry.
+        delta_source: what that holds at; None as above.
         num_ledgers: how many ledgers were counted for it, at most; None as above.
         holders: how many participants hold the same record at most; its costs are added up.
         fewest_records: of a participant; None where participants are protected.
@@ -66,6 +55,8 @@ class SharedTrainingStatement(PrivacyStatement):
     """
 
     system: ClassVar[str] = "shared training"
+    model: ClassVar[str] = "model"
+    file: ClassVar[str] = "shared_model_statement.json"
     num_participants: int
     num_parameters: int
     upload: float
@@ -75,15 +66,15 @@ class SharedTrainingStatement(PrivacyStatement):
     epsilon: float | None = None
     delta: float | None = None
     unit: str | None = None
-    epsilon_all_ensembles: float | None = None
-    delta_all_ensembles: float | None = None
+    epsilon_source: float | None = None
+    delta_source: float | None = None
     num_ledgers: int | None = None
     holders: int = 1
     fewest_records: int | None = None
     ledger_heads: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if len({one is None for one in (self.charge, self.delta, self.unit)}) != 1 or (
+        if len({value is None for value in (self.charge, self.delta, self.unit)}) != 1 or (
             self.charge is None and self.epsilon is not None
         ):
             raise ValueError(
@@ -95,109 +86,62 @@ class SharedTrainingStatement(PrivacyStatement):
             object.__setattr__(self, "epsilon", inf)
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        if self.charge is None:
-            return "none: nothing was noised, so there is no guarantee"
-        return super().kind
-
-    @property
     def protected(self) -> str:  # noqa: D102
         return "nothing" if self.unit is None else PROTECTED[self.unit]
 
-    def warnings(self) -> Sequence[str]:  # noqa: D102
-        found = [NO_GUARANTEE] if self.charge is None else [*super().warnings()]
-        if self.ledger_was_reset:
-            found.append(
-                "**A ledger went on although an earlier one, or rows of it, were gone; what they "
-                "charged is counted as far as it is known.**"
-            )
-        if self.fewest_records and is_delta_large(self.delta or 0.0, self.fewest_records):
-            found.append(
-                f"**Delta is large**: above a tenth of one over {self.fewest_records:,}, the "
-                f"records of the smallest participant."
-            )
-        return found
-
-    def introduction(self) -> str:  # noqa: D102
-        return (
-            f"{self.num_participants:,} participants trained a model of {self.num_parameters:,} "
-            f"parameters on records of `{self.dataset}` that stayed with each of them. In each of "
-            f"{self.rounds:,} rounds ({self.protocol}) each uploaded changes of at most "
-            f"{self.upload:.4g} of the parameters."
-            + ("" if self.charge is None else f" {self.charge.in_words()}")
-        )
-
-    def facts(self) -> Iterator[tuple[str, str]]:  # noqa: D102
-        yield "participants", f"{self.num_participants:,}"
-        if self.holders > 1:
-            yield "a record is held by", f"up to {self.holders} participants, all of them counted"
-        if self.charge is not None and self.epsilon_all_ensembles is None:
-            words = "not known: no account was kept of other ensembles and runs"
-            yield "one record, in all ensembles and runs", words
-
-    def promised(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        if self.unit is None:
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
+        if self.epsilon is None or self.delta is None:
             return ()
-        promise = PROMISE.format(changed=CHANGED[self.unit])
-        found = Guarantee(
-            kind=WORST_CASE,
-            covers="this run, and what else its ledgers were charged for",
+        this = Guarantee(
+            release="this model, all uploads, and what else the participant's ledger was charged "
+            "for, at most",
             epsilon=self.epsilon,
             delta=self.delta,
-            promises=promise,
+            relation=REPLACE_ONE,
         )
-        if self.epsilon_all_ensembles is None:
-            return (found,)
+        if self.epsilon_source is None:
+            return (this,)
         counted = "1 ledger" if self.num_ledgers == 1 else f"{self.num_ledgers} ledgers"
-        return found, dataclasses.replace(
-            found,
-            covers=f"one record, in all ensembles and runs, as far as known ({counted})",
-            epsilon=self.epsilon_all_ensembles,
-            delta=self.delta_all_ensembles,
+        source = (
+            "a record, in all releases charged to its participant's source on that machine, at "
+            f"most ({counted})"
+        )
+        return this, dataclasses.replace(
+            this,
+            release=source,
+            epsilon=self.epsilon_source,
+            delta=self.delta if self.delta_source is None else self.delta_source,
         )
 
-    def not_released(self) -> Sequence[str]:  # noqa: D102
-        noise = "" if self.charge is None else " and the noise was added"
-        return (
-            "The participants' records.",
-            f"Gradients, and changes of parameters before some were selected{noise}: the raw sums.",
-            "Which records were drawn in a round.",
-        )
+    def conditions(self) -> Mapping[str, bool]:  # noqa: D102
+        records = self.fewest_records or 0
+        return {
+            self.unit or "no noise": True,
+            "several holders": self.holders > 1,
+            "registered": self.epsilon_source is not None,
+            "large delta": is_delta_large(self.delta or 0.0, records),
+        }
 
-    def assumptions(self) -> Sequence[str]:  # noqa: D102
-        return (
-            "Each participant runs this program as it is, and keeps its noise and, where records "
-            "are drawn, which were drawn, to itself.",
-            "Settings, the first parameters and the choice of what is uploaded do not depend on "
-            "private records.",
-            "How many records each participant has is public where single records are protected.",
-            "A run goes on in one place. Of copies of its folder only one goes on where the same "
-            "user on the same machine starts them; elsewhere nothing notices a copy, and what it "
-            "draws adds to epsilon.",
-            "What ensembles and other runs of the same records released adds to epsilon, too.",
-            *(
-                [
-                    f"{ENTROPY} It is on a lattice in whole numbers, which costs no more than the "
-                    f"continuous noise that was accounted for."
-                ]
-                if self.charge is not None and self.secure_noise
-                else []
-            ),
-        )
+    def values(self) -> Mapping[str, object]:  # noqa: D102
+        heads = [f"{sequence} ({short(digest)})" for sequence, digest in self.ledger_heads]
+        records = self.fewest_records or 0
+        return {
+            "trained_on": f"the private records of {self.num_participants:,} participants",
+            "unit": self.unit,
+            "num_records": f"the smallest participant's {records:,}",
+            "delta_times_records": epsilon_text((self.delta or 0.0) * records),
+            "rounds": f"{self.rounds:,}",
+            "protocol": self.protocol,
+            "upload": f"{self.upload:.3g}",
+            "num_parameters": f"{self.num_parameters:,}",
+            "mechanism": "" if self.charge is None else self.charge.in_words(),
+            "holders": self.holders,
+            "verified_with": "--ledger=LEDGER_OF_A_PARTICIPANT",
+            "evidence": f"Ledger heads {', '.join(heads) or 'none'}",
+        }
 
-    def not_covered(self) -> Sequence[str]:  # noqa: D102
-        return (
-            "Who took part, how many records each has, the sizes and times of messages; how long a "
-            "round takes depends on how many records were drawn.",
-            "How good the model is for single participants: such numbers are in the report, not "
-            "here.",
-        )
-
-    def evidence(self) -> Iterator[tuple[str, str]]:  # noqa: D102
-        for number, (sequence, digest) in enumerate(self.ledger_heads):
-            yield f"ledger {number} at row {sequence}", f"`{digest}`"
-
-    def derived(self) -> Mapping[str, Any]:  # noqa: D102
+    def details(self) -> Mapping[str, Any]:  # noqa: D102
         return {"method": "shared_training"}
 
     def check(self, stores: Sequence[Store]) -> None:
@@ -215,7 +159,7 @@ class SharedTrainingStatement(PrivacyStatement):
             raise ValueError("statement: expected a ledger to check it by, got none")
         for store in stores:
             heads = [Head(sequence=number, digest=digest) for number, digest in self.ledger_heads]
-            head = next((one for one in heads if store.holds(one)), None)
+            head = next((each for each in heads if store.holds(each)), None)
             if head is None:
                 raise ValueError(
                     f"statement: expected a ledger with one of the rows that are quoted; that in "
@@ -231,9 +175,9 @@ class SharedTrainingStatement(PrivacyStatement):
                 )
             spent, _ = smallest_epsilon(charges, self.delta)
             at_least("epsilon", self.epsilon, spent, "for all that the ledger was charged for")
-            if self.epsilon_all_ensembles is not None:
-                there, _ = smallest_epsilon(charges, self.delta_all_ensembles or self.delta)
-                at_least("epsilon_all_ensembles", self.epsilon_all_ensembles, there)
+            if self.epsilon_source is not None:
+                there, _ = smallest_epsilon(charges, self.delta_source or self.delta)
+                at_least("epsilon_source", self.epsilon_source, there)
             if any(row.kind == "acknowledged" for row in rows) and not self.ledger_was_reset:
                 raise ValueError("statement: expected ledger_was_reset True, got False")
             check_noise(self, rows)

@@ -1,97 +1,37 @@
-"""The statement of a student of many holders, each of which is charged in its own account."""
+"""The statement of a student of many holders, each of which is charged in its own ledger."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import heapq
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import delta_of_chosen_kinds, smallest_epsilon
+from pate_tf.accounting.group_privacy import group_epsilon, several_teachers_epsilon
 from pate_tf.accounting.local import SecureFeatureSums, SecureHistogram
 from pate_tf.ledger.store import Store
+from pate_tf.queries.strategies import STRATEGIES
 from pate_tf.statement.labels import at_least
 from pate_tf.statement.privacy_statement import (
-    WORST_CASE,
+    REPLACE_ONE,
+    SEVERAL,
     Guarantee,
-    Part,
     PrivacyStatement,
+    cell,
+    delta_text,
+    epsilon_text,
+    markdown_table,
     pure_if_as_small,
+    several_text,
 )
 
-PROTECTED: Final = (
-    "everything that a silo holds, and so each of its records, against replacement by anything else"
-)
-PROTECTED_RECORD: Final = "each record of each silo, against replacement by any other record"
-PROTECTED_OWNER: Final = (
-    "all records of an owner in a silo, against being added, removed or replaced"
-)
-PROMISE_OF_SUMS: Final = (
-    "Any conclusion from the total and any other knowledge has a probability of at most "
-    "exp(epsilon) times what it would be if what is protected were changed, plus delta. It holds "
-    "for everything that silos may hold."
-)
-PROMISE: Final = (
-    "Any conclusion from the answers of a silo and any other knowledge has a probability of at "
-    "most exp(epsilon) times what it would be if that silo held anything else, plus delta. It "
-    "holds for everything that silos may hold."
-)
-LOCAL: Final = (
-    ("a silo", "the public queries, its own data, its votes, its own account"),
-    (
-        "the coordinator",
-        "each silo's randomised votes, refusals by policy, and witnesses of the silos' accounts, "
-        "which it can't read",
-    ),
-    ("several silos together", "what each of them sees"),
-    ("the network", "sizes and timing"),
-)
-SECURE: Final = (
-    ("a silo", "the public queries, its own data, its votes, its own account"),
-    (
-        "the coordinator",
-        "the noisy histogram, sealed shares and witnesses of the silos' accounts, none of which it "
-        "can read, who took part",
-    ),
-    (
-        "up to {threshold} of {num_parties} parties together",
-        "shares that say nothing, their own noise, the noisy histogram",
-    ),
-    ("more parties than that together", "every vote"),
-    ("the network", "sizes and timing"),
-)
-SUMS: Final = (
-    ("a silo", "the public representation, its own data, sums, noise and account"),
-    (
-        "the coordinator",
-        "the noisy total, sealed shares and witnesses of the silos' accounts, none of which it can "
-        "read, who took part",
-    ),
-    (
-        "up to {threshold} of {num_parties} parties together",
-        "shares that say nothing, the noisy total",
-    ),
-    (
-        "more parties than that together",
-        "each silo's sums with its own share of the noise alone, not without",
-    ),
-    ("the network", "sizes and timing"),
-)
-COALITIONS_SUMS: Final = (
-    "Epsilon holds against the coordinator, up to {threshold} of the {num_parties} parties and up "
-    "to {colluding} of the silos together. The total of at least {least_silos} silos opens, or "
-    "nothing; so {colluding} of them may leave out their noise, and that of the other {num_honest} "
-    "suffices. Silos that drop out take none of it away. If all parties pooled what they know, "
-    "each silo's own noise would remain, of 1 / {root:.3g} of that standard deviation."
-)
-COALITIONS_LOCAL: Final = (
-    "Each silo's vote was randomised inside of the silo. Its epsilon holds against the coordinator "
-    "and all other silos together."
-)
-COALITIONS_SECURE: Final = (
-    "Epsilon holds against the coordinator, any number of other silos and up to {threshold} of the "
-    "{num_parties} parties together, as long as the other {num_honest} parties add their noise as "
-    "agreed. A party that omits its noise, or more parties than that together, can break it. A "
-    "silo that joins the coalition knows its own vote, which takes nothing from the noise."
-)
+# What is protected, and the relation between neighboring data sets, by unit.
+UNITS: Final = {
+    "silo": ("everything that one silo holds", REPLACE_ONE),
+    "record": ("each record in one silo", REPLACE_ONE),
+    "owner": ("all records of one owner in one silo", "add-, remove- or replace-one"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,17 +106,17 @@ class SilosStatement(PrivacyStatement):
     @property
     def charges(self) -> tuple[Charge, ...]:
         """Every mechanism that was used."""
-        return tuple(dict.fromkeys(charge for one in self.silos for charge in one.charges))
+        return tuple(dict.fromkeys(charge for silo in self.silos for charge in silo.charges))
 
     @property
     def secure(self) -> SecureHistogram | None:
-        """The mechanism of secure aggregation; None where votes were randomised locally."""
-        return next((one for one in self.charges if isinstance(one, SecureHistogram)), None)
+        """The mechanism of secure aggregation; None where votes were randomized locally."""
+        return next((each for each in self.charges if isinstance(each, SecureHistogram)), None)
 
     @property
     def sums(self) -> SecureFeatureSums | None:
         """The mechanism of feature sums; None where silos voted."""
-        return next((one for one in self.charges if isinstance(one, SecureFeatureSums)), None)
+        return next((each for each in self.charges if isinstance(each, SecureFeatureSums)), None)
 
     @property
     def method(self) -> str:
@@ -186,177 +126,136 @@ class SilosStatement(PrivacyStatement):
     @property
     def epsilon(self) -> float:
         """The largest epsilon of a silo."""
-        return max(one.epsilon for one in self.silos)
+        return max(silo.epsilon for silo in self.silos)
 
-    @property
-    def sees(self) -> tuple[tuple[str, str], ...]:
-        """Who sees what, in words."""
-        rows = LOCAL if self.secure is None else SECURE
-        rows = rows if self.sums is None else SUMS
-        return tuple((who.format(**self._numbers()), what) for who, what in rows)
+    @functools.cached_property
+    def several(self) -> dict[int, float]:
+        """Epsilon for what so many silos hold, all of it changed, at `several_delta`.
 
-    @property
-    def coalitions(self) -> str:
-        """Against whom together epsilon holds, in words."""
-        words = COALITIONS_LOCAL if self.secure is None else COALITIONS_SECURE
-        words = words if self.sums is None else COALITIONS_SUMS
-        return words.format(**self._numbers())
-
-    def _numbers(self) -> dict[str, float]:
-        names = ("threshold", "num_parties", "num_honest")
-        if self.sums is not None:
-            numbers = {name: getattr(self.sums, name) for name in names}
+        Answers that were randomized in each silo compose: so many silos cost what all their answers
+        cost together. Where silos share the noise, so many of them move the total by so many
+        times as much, which is group privacy.
+        """
+        numbers = sorted({number for number in SEVERAL if number < self._num_charged})
+        numbers += [self._num_charged] * (self._num_charged > 1)
+        most = {number: self._most_charged(number) for number in (1, *numbers)}
+        if self.sums is None and self.secure is None:
+            return {number: smallest_epsilon(most[number], self.delta)[0] for number in numbers}
+        if len(self.charges) == 1:
             return {
-                **numbers,
-                "colluding": self.sums.colluding,
-                "least_silos": self.sums.least_silos,
-                "root": self.sums.num_honest**0.5,
+                number: several_teachers_epsilon(most[1], delta=self.delta, num_teachers=number)
+                for number in numbers
             }
-        return {name: getattr(self.secure, name) for name in names if self.secure}
+        share, delta = self.delta / self.several_delta, self.several_delta
+        return {
+            number: group_epsilon(
+                lambda smaller: smallest_epsilon(most[1], share * smaller)[0],
+                delta,
+                num_steps=number,
+            )
+            for number in numbers
+        }
+
+    @property
+    def several_delta(self) -> float:
+        """The delta that `several` holds at; more than the run's if answers chose mechanisms."""
+        return delta_of_chosen_kinds(self._most_charged(1), self.delta)
+
+    def _most_charged(self, number: int) -> dict[Charge, int]:
+        """Returns at least what any so many silos were charged together."""
+        counts = {each: [silo.charges.get(each, 0) for silo in self.silos] for each in self.charges}
+        return {each: sum(heapq.nlargest(number, counts[each])) for each in counts}
 
     @property
     def protected(self) -> str:  # noqa: D102
-        return {"silo": PROTECTED, "record": PROTECTED_RECORD, "owner": PROTECTED_OWNER}[self.unit]
-
-    def introduction(self) -> str:  # noqa: D102
-        words = " ".join(one.in_words() for one in self.charges)
-        if self.sums is not None:
-            return (
-                f"{len(self.silos):,} silos hold records of `{self.dataset}`, which stayed with "
-                f"each. In the run `{self.run_id}` {self._num_charged:,} of them shared sums of "
-                f"their records' features, and no teacher was asked. {words}"
-            )
-        return (
-            f"{len(self.silos):,} silos hold records of `{self.dataset}`, which stayed with each. "
-            f"In the run `{self.run_id}` {self.num_answered:,} of {self.num_queries:,} public "
-            f"queries (chosen by `{self.query_strategy}`) got a label. {words}"
-        )
-
-    def facts(self) -> Iterator[tuple[str, str]]:  # noqa: D102
-        yield "method", f"`{self.method}`, by silos"
-        if self.sums is not None:
-            yield "silos asked / that shared sums", f"{len(self.silos):,} / {self._num_charged:,}"
-            return
-        yield "queries asked / answered", f"{self.num_queries:,} / {self.num_answered:,}"
+        return UNITS[self.unit][0]
 
     @property
     def _num_charged(self) -> int:
-        return sum(one.num_answered > 0 for one in self.silos)
+        return sum(silo.num_answered > 0 for silo in self.silos)
 
-    def promised(self) -> tuple[Guarantee, ...]:  # noqa: D102
-        stated = [one.stated for one in self.silos]
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:  # noqa: D102
+        stated = [silo.stated for silo in self.silos]
         return (
             Guarantee(
-                kind=WORST_CASE,
-                covers="what a silo answered in this run, at most",
+                release="what one silo answered in this run, at most",
                 epsilon=max(epsilon for epsilon, _ in stated),
                 delta=max(delta for _, delta in stated),
-                promises=PROMISE if self.sums is None else PROMISE_OF_SUMS,
+                relation=UNITS[self.unit][1],
             ),
         )
 
-    def not_released(self) -> Sequence[str]:  # noqa: D102
-        if self.sums is not None:
-            votes = "The sums of single silos, with or without noise, and the total without noise."
-        elif self.secure is None:
-            votes = "The votes of a silo before they were randomised."
-        else:
-            votes = "The votes, and the numbers of votes without noise: the raw sums."
-        return ("The silos' records and models.", votes, "The silos' own accounts.")
+    def conditions(self) -> Mapping[str, bool]:  # noqa: D102
+        return {
+            self.unit: True,
+            "sums": self.sums is not None,
+            "votes": self.sums is None,
+            "local": self.sums is None and self.secure is None,
+            "secure votes": self.sums is None and self.secure is not None,
+            "several silos": bool(self.several),
+        }
 
-    def parts(self) -> Iterator[Part]:  # noqa: D102
-        head = ("silo", "mechanism", "answered", "refused", "declared", "epsilon", "delta")
-        rows = [
-            (
-                one.name,
-                "; ".join(charge.summary() for charge in one.charges) or "none",
-                f"{one.num_answered:,}",
-                f"{one.num_refused:,}",
-                f"{one.num_declared:,}",
-                rounded_up(one.stated[0]),
-                f"{one.stated[1]:g}",
-            )
-            for one in self.silos
-        ]
-        yield Part(title="What each silo answered", table=[head, *rows])
-        table = [("", "sees"), *self.sees]
-        yield Part(title="Who sees what", text=self.coalitions, table=table)
+    def values(self) -> Mapping[str, object]:  # noqa: D102
+        names: dict[tuple[str, ...], list[str]] = {}
+        for silo in self.silos:
+            charged = "; ".join(charge.summary() for charge in silo.charges) or "none"
+            counts = (silo.num_answered, silo.num_refused, silo.num_declared)
+            epsilon, delta = silo.stated
+            row = (charged, *(f"{count:,}" for count in counts))
+            row = (*row, epsilon_text(epsilon), delta_text(delta))
+            names.setdefault(row, []).append(cell(silo.name))
+        head = ("silo", "mechanism", "answered", "refused", "declared", "ε", "δ")
+        table = [head, *((", ".join(silos), *row) for row, silos in names.items())]
+        shared: Any = self.sums or self.secure
+        names_shared = ("threshold", "num_parties", "num_honest", "colluding", "least_silos")
+        return {
+            **{name: getattr(shared, name, None) for name in names_shared},
+            "root": f"{getattr(shared, 'num_honest', 1) ** 0.5:.3g}",
+            "trained_on": f"the private records of {len(self.silos):,} silos",
+            "unit": self.unit,
+            "num_queries": f"{self.num_queries:,}",
+            "num_answered": f"{self.num_answered:,}",
+            "queries": STRATEGIES[self.query_strategy].words,
+            "mechanism": " ".join(charge.in_words() for charge in self.charges),
+            "num_silos": f"{len(self.silos):,}",
+            "num_charged": f"{self._num_charged:,}",
+            "table_of_silos": markdown_table(table),
+            "several": several_text(self.several, self.several_delta),
+            "verified_with": "--ledger=LEDGER_OF_A_SILO,COORDINATOR",
+            "evidence": f"Run `{cell(self.run_id)}`",
+        }
 
-    def assumptions(self) -> Sequence[str]:  # noqa: D102
-        sums = self.sums
-        honest = (
-            ()
-            if sums is None
-            else (
-                f"Of the silos whose total opened at most {sums.colluding} left out their noise "
-                f"or pooled what they know, and at most {sums.threshold} parties did. The list of "
-                "silos and parties with their keys is from the people who run them, so that a "
-                "coordinator can't make silos up.",
-            )
-        )
-        return (
-            *honest,
-            "Each silo ran the published code on a machine of its own and drew from the operating "
-            "system's entropy, which no one else can predict.",
-            "No silo answered with an account that had lost rows: a silo refuses where its own "
-            "machine or the coordinator of the run has seen later ones.",
-            "The numbers above are those of answers that arrived; an answer that came too late was "
-            "charged too and stands in the silo's own account.",
-        )
-
-    def not_covered(self) -> Sequence[str]:  # noqa: D102
-        return (
-            "Who takes part, the sizes of messages and how long an answer takes.",
-            "A silo that lies: it can spoil labels, and harms no one's privacy"
-            + (
-                "."
-                if self.sums is None
-                else " but by leaving out its noise. What it adds to the total is not bounded, as "
-                "secure aggregation hides it and no range is proved."
-            ),
-            "A coordinator that chooses its queries badly: labels may be useless, epsilon still "
-            "holds.",
-            "Records that k silos hold: epsilon is k times as large for them, at a delta k "
-            "exp((k - 1) epsilon) times as large (group privacy).",
-            "What a silo answered in other runs: its own account has it, and its own budget ends "
-            "it.",
-            "The public queries themselves, which are not protected.",
-        )
-
-    def evidence(self) -> Iterator[tuple[str, str]]:  # noqa: D102
-        yield "run", f"`{self.run_id}`"
-
-    def derived(self) -> Mapping[str, Any]:  # noqa: D102
+    def details(self) -> Mapping[str, Any]:  # noqa: D102
         return {
             "method": self.method,
             "epsilon": self.epsilon,
-            "mechanisms_in_words": [one.in_words() for one in self.charges],
-            "sees": [{"who": who, "what": what} for who, what in self.sees],
-            "coalitions": self.coalitions,
+            "several": [{"number": key, "epsilon": each} for key, each in self.several.items()],
+            "several_delta": self.several_delta,
         }
 
     def check(self, stores: Sequence[Store]) -> None:
-        """Checks that each silo's epsilon is that of its charges, and accounts hold these.
+        """Checks that each silo's epsilon is that of its charges, and ledgers hold these.
 
-        A silo's account may hold more: of other runs, and of answers that came too late. It says
+        A silo's ledger may hold more: of other runs, and of answers that came too late. It says
         nothing of the other silos; the coordinator's journal has all of them.
         """
-        for one in self.silos:
-            due, _ = smallest_epsilon(one.charges, self.delta)
-            at_least("epsilon", one.epsilon, due, f"for what {one.name} answered")
-            at_least("delta", one.delta, delta_of_chosen_kinds(one.charges, self.delta))
-        by_name = {one.name: one for one in self.silos}
+        for silo in self.silos:
+            due, _ = smallest_epsilon(silo.charges, self.delta)
+            at_least("epsilon", silo.epsilon, due, f"for what {silo.name} answered")
+            at_least("delta", silo.delta, delta_of_chosen_kinds(silo.charges, self.delta))
+        by_name = {silo.name: silo for silo in self.silos}
         for store in stores:
             name = "" if store.opened is None else store.opened.details.get("silo", "")
             if name not in by_name:
                 raise ValueError(
-                    f"statement: expected the account of one of {', '.join(by_name)}, got "
+                    f"statement: expected the ledger of one of {', '.join(by_name)}, got "
                     f"{store.folder}"
                 )
             for charge, number in by_name[name].charges.items():
                 if store.charges[charge] < number:
                     raise ValueError(
-                        f"statement: expected charges that the account of {name} holds, got "
+                        f"statement: expected charges that the ledger of {name} holds, got "
                         f"{charge.several(number)}"
                     )
 
@@ -369,7 +268,7 @@ class SilosStatement(PrivacyStatement):
         Raises:
             ValueError: if a silo is missing, or answered otherwise.
         """
-        stated = {one.name: dict(one.charges) for one in self.silos}
+        stated = {silo.name: dict(silo.charges) for silo in self.silos}
         for name in {**stated, **charges}:
             if stated.get(name) != dict(charges.get(name, {})):
                 raise ValueError(f"statement: the journal says otherwise what {name} answered")

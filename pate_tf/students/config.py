@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from pate_tf.core.dataset import Dataset
-from pate_tf.core.settings import Settings, setting
+from pate_tf.core.settings import PublicationSettings, Settings, setting
 from pate_tf.core.validation import HIGHEST_RATE, LARGEST_BATCH, MOST_STEPS
 from pate_tf.data.named_function import Named
 from pate_tf.students.kinds import (
@@ -70,7 +70,7 @@ class StudentSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OutputSettings(Settings):
+class OutputSettings(PublicationSettings):
     """What of a student's run is written and measured; nothing here changes the student."""
 
     evaluate_on: str | None = setting(

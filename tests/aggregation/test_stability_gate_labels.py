@@ -133,7 +133,7 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
     }
     assert statement.several[2] > 2 * 0.25 + 0.1
     if unit == "owner":
-        assert statement.epsilon_replaced == statement.epsilon_ensemble_replaced
+        assert statement.epsilon_replaced == statement.epsilon_ledger_replaced
         assert statement.epsilon_replaced == replaced_owner_epsilon(charged, DELTA) > 0.6
     check_statement(statement.to_dict(), ledger)
     again = LabelsStatement.from_dict(json.loads(json.dumps(statement.to_dict())))

@@ -218,7 +218,7 @@ def test_a_statement_made_after_it_must_include_it(tmp_path):
         statement = state(tmp_path, released)
         check_statement(statement, ledger)
         with pytest.raises(ValueError, match="at least epsilon"):
-            check_statement({**statement, "epsilon_ensemble": labels_alone * 1.01}, ledger)
+            check_statement({**statement, "epsilon_ledger": labels_alone * 1.01}, ledger)
 
 
 def test_a_seeded_draw_is_on_record_for_ever(tmp_path):

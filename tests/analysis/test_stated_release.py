@@ -55,12 +55,14 @@ def test_a_release_is_added_to_the_statement_with_what_it_cost(tmp_path):
     }
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {
-        *("sanitised", "guarantees", "epsilon_ensemble", "epsilon_all_ensembles", "ledger_head")
+        *("sanitised", "guarantees", "sections", "epsilon_ledger", "epsilon_source"),
+        "ledger_head",
     }
     with Ledger.read(run.sensitive) as ledger:
-        assert after["epsilon_ensemble"] == ledger.spent().epsilon > before["epsilon_ensemble"]
+        assert after["epsilon_ledger"] == ledger.spent().epsilon > before["epsilon_ledger"]
         assert after["ledger_head"] == [ledger.head.sequence, ledger.head.digest]
-    assert f"`{after['ledger_head'][1]}`" in (run.released / "privacy_statement.md").read_text()
+    page = (run.released / "privacy_statement.md").read_text()
+    assert f"head {ledger.head.sequence} ({ledger.head.digest[:8]}" in page
     check(run.sensitive, after)
 
 

@@ -116,7 +116,7 @@ def test_with_a_directory_the_ledger_stays_and_the_student_can_be_published(reco
     kept.fit(inputs[:200], labels[:200], X_public=inputs[200:])  # the same queries: not charged
     statement = kept.fitted_.publish(tmp_path / "released").statement
     assert statement.epsilon == pytest.approx(kept.cost_.epsilon)
-    assert statement.epsilon_ensemble == pytest.approx(kept.cost_.epsilon)
+    assert statement.epsilon_ledger == pytest.approx(kept.cost_.epsilon)
     with pytest.raises(ValueError, match="record"):
         kept.fit(inputs[:150], labels[:150], X_public=inputs[200:])
 

@@ -84,7 +84,7 @@ def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
     assert "epsilon 1 at delta 1e-05" in message and "was charged" in message
     assert "fewer queries" in message and "again" in message
     values, rows = student_report.unanswered_report(
-        refusal.value, FakeEnsemble(divided), epsilon_ensemble=1.0, seconds=1.0
+        refusal.value, FakeEnsemble(divided), epsilon_ledger=1.0, seconds=1.0
     )
     assert (values["epsilon_worst_case"], values["queries_answered"]) == (1.0, 0)
     assert "NONE answered" in dict(rows)["queries"]

@@ -232,7 +232,7 @@ def test_the_statement_of_owners_counts_an_owner_replaced(tmp_path, data):
     student = pate_tf.Student("random_forest").fit(data.pool, labels)
     statement = pate_tf.publish(student, tmp_path / "out").statement
     assert statement.unit == "owner"
-    assert statement.epsilon_ensemble_replaced > statement.epsilon_ensemble
+    assert statement.epsilon_ledger_replaced > statement.epsilon_ledger
 
 
 def test_a_ledger_of_records_never_becomes_one_of_owners(tmp_path, data):

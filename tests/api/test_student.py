@@ -40,7 +40,7 @@ def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
     made = run(tmp_path, ensemble).published.statement
     assert made.unit == "owner"
     # Moved from one class to another by two teachers: e^(4 gamma) a label.
-    assert made.epsilon < made.epsilon_replaced == made.epsilon_ensemble_replaced
+    assert made.epsilon < made.epsilon_replaced == made.epsilon_ledger_replaced
     with Ledger.read(tmp_path / "sensitive") as ledger:
         check_statement(statement(tmp_path), ledger)
 
@@ -113,7 +113,7 @@ def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
     result = run(tmp_path, ensemble, mechanism=mechanism, seed=1)
     found = statement(tmp_path)
     assert found["sanitised"] == published
-    assert published["worst_case_epsilon"] >= found["epsilon_ensemble"] > found["epsilon"]
+    assert published["worst_case_epsilon"] >= found["epsilon_ledger"] > found["epsilon"]
     travelling = result.published.student_folder / "assets.extra" / "privacy_statement.json"
     assert json.loads(travelling.read_text()) == found
     with Ledger.read(tmp_path / "sensitive") as ledger:
@@ -173,7 +173,7 @@ def test_asking_again_costs_nothing_and_answers_the_same(tmp_path):
     second = run(tmp_path, ensemble, seed=9)
     np.testing.assert_array_equal(labels(tmp_path)["labels"], before)
     assert ensemble.asked == NUM_QUERIES
-    assert second.published.statement.epsilon_ensemble == first.published.statement.epsilon_ensemble
+    assert second.published.statement.epsilon_ledger == first.published.statement.epsilon_ledger
     assert second.published.statement.epsilon == first.published.statement.epsilon
     assert second.published.statement.student_digest != first.published.statement.student_digest
     assert second.published.student_folder.name == "2"
@@ -186,14 +186,14 @@ def test_more_queries_and_other_mechanisms_are_charged(tmp_path):
     assert ensemble.asked == NUM_QUERIES + 10
     released = (result.labels.released.labels for result in (first, more))
     np.testing.assert_array_equal(next(released), next(released)[:NUM_QUERIES])
-    assert more.published.statement.epsilon_ensemble > first.published.statement.epsilon_ensemble
+    assert more.published.statement.epsilon_ledger > first.published.statement.epsilon_ledger
     assert more.published.statement.epsilon == pytest.approx(
-        more.published.statement.epsilon_ensemble
+        more.published.statement.epsilon_ledger
     )
     other = run(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(0.1))
-    assert other.published.statement.epsilon_ensemble > more.published.statement.epsilon_ensemble
+    assert other.published.statement.epsilon_ledger > more.published.statement.epsilon_ledger
     # This student's labels alone cost what the first did; the ensemble's cost stands beside it.
-    assert other.published.statement.epsilon < other.published.statement.epsilon_ensemble
+    assert other.published.statement.epsilon < other.published.statement.epsilon_ledger
 
 
 def test_seeded_noise_is_never_called_private(tmp_path):
@@ -232,7 +232,7 @@ def test_a_budget_that_does_not_suffice_releases_nothing(tmp_path):
     with pytest.raises(LedgerError):
         run(tmp_path, ensemble, epsilon_budget=50.0)
     result = run(tmp_path, ensemble, epsilon_budget=0.5, num_queries=1)
-    assert result.published.statement.epsilon_ensemble <= 0.5
+    assert result.published.statement.epsilon_ledger <= 0.5
     assert result.published.statement.epsilon_budget == 0.5
     assert result.published.statement.budget_was_raised is False
 
@@ -274,7 +274,7 @@ def test_what_does_not_fit_costs_nothing(tmp_path, change, message):
     expected, _ = mechanisms.LaplaceNoisyMax(0.1).data_independent_epsilon(
         num_queries=1, delta=1e-5
     )
-    assert result.published.statement.epsilon_ensemble == pytest.approx(expected)
+    assert result.published.statement.epsilon_ledger == pytest.approx(expected)
 
 
 def test_an_ensemble_for_other_data_is_refused(tmp_path):
@@ -343,7 +343,7 @@ def test_a_run_killed_between_rounds_asks_the_same_again_and_charges_no_round_tw
     for result in (again, whole):
         expected, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
         assert result.published.statement.epsilon == expected
-        assert result.published.statement.epsilon_ensemble == pytest.approx(expected)
+        assert result.published.statement.epsilon_ledger == pytest.approx(expected)
         assert len(result.published.statement.ledger_rows) == 3
 
 
@@ -378,10 +378,10 @@ def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
         run(tmp_path, ensemble, **options)
     assert ensemble.asked == 0
     result = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
-    assert result.published.statement.epsilon_ensemble <= cost
+    assert result.published.statement.epsilon_ledger <= cost
     # What was charged is free, although nothing is left.
     again = run(tmp_path, ensemble, num_queries=NUM_QUERIES - 1, **options)
-    assert again.published.statement.epsilon_ensemble == result.published.statement.epsilon_ensemble
+    assert again.published.statement.epsilon_ledger == result.published.statement.epsilon_ledger
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -400,7 +400,7 @@ def test_matched_inputs_are_learnt_from_and_not_charged(tmp_path, monkeypatch):
     # What is published as labels is what was charged.
     assert labels(tmp_path)["labels"].shape == (NUM_QUERIES,)
     fewer = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="random", **options)
-    assert fewer.published.statement.epsilon_ensemble == result.published.statement.epsilon_ensemble
+    assert fewer.published.statement.epsilon_ledger == result.published.statement.epsilon_ledger
     assert fewer.labels.num_inferred == 0
     assert fewer.measured.inferred_accuracy is None
     assert fewer.published.statement.student_digest != result.published.statement.student_digest

@@ -63,7 +63,7 @@ def test_the_run_folder_alone_is_enough_and_no_record_is_read_again(digits):
     assert again.code == 0, again.err
     report = json.loads((folder / "again.json").read_text())
     assert report["method"] == "feature_sums" and report["epsilon_worst_case"] <= 4.0
-    assert report["epsilon_worst_case"] < report["epsilon_ensemble"] <= 12.0
+    assert report["epsilon_worst_case"] < report["epsilon_ledger"] <= 12.0
     analysed = run_script("analysis.py", f"--train_dir={RUN}", folder=folder)
     assert analysed.code == 0, analysed.err
     too_much = run_script(

@@ -144,7 +144,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
     run = teachers / "run"
     first = run_script(SCRIPT, *HERE, folder=teachers)
     assert first.code == 0, first.err
-    spent = statement(run)["epsilon_ensemble"]
+    spent = statement(run)["epsilon_ledger"]
     for path in (run / "sensitive").glob("ledger*"):
         path.unlink()
     refused = run_script(SCRIPT, *HERE, folder=teachers)
@@ -155,7 +155,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
     assert told.code == 0, told.err
     page = (run / "released" / "privacy_statement.md").read_text()
     assert "THE LEDGER WAS RESET" in page
-    assert statement(run)["epsilon_ensemble"] > spent
+    assert statement(run)["epsilon_ledger"] > spent
     again = run_script(SCRIPT, *HERE, folder=teachers)
     assert again.code == 0, again.err
     assert statement(run)["ledger_was_reset"] is True
@@ -170,7 +170,7 @@ def test_the_same_records_under_another_seed_add_up(trained, teachers):
     second = run_script(SCRIPT, *asked, "--teachers_dir=other", folder=teachers)
     assert second.code == 0, second.err
     said = statement(teachers / "other")
-    assert said["epsilon_all_ensembles"] > said["epsilon_ensemble"]
+    assert said["epsilon_source"] > said["epsilon_ledger"]
     assert (said["num_ledgers"], said["records_are_known"]) == (2, True)
     assert second.err.startswith("warning: ")
     assert "2 ledgers of ensembles of the same private records" in second.err
@@ -257,7 +257,7 @@ def test_a_second_student_of_the_same_labels_is_free_and_opens_no_private_data(f
     after = artifacts.read_arrays(folder / "second" / "released" / "labels.npz")
     np.testing.assert_array_equal(after["labels"], before["labels"])
     first, second = statement(folder / "run"), statement(folder / "second")
-    assert second["epsilon_ensemble"] == first["epsilon_ensemble"]
+    assert second["epsilon_ledger"] == first["epsilon_ledger"]
     assert second["ledger_rows"] == first["ledger_rows"]
     assert second["student_digest"] != first["student_digest"]
 

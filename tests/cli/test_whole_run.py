@@ -49,7 +49,7 @@ def test_two_commands_make_a_published_student(clinic, method):
     assert values["student_accuracy"] > (0.85 if method == "auto" else 0.6)
     released = clinic / method / "released"
     assert artifacts.read_json(released / "privacy_statement.json")["dataset"] == "visits"
-    assert values["epsilon_ensemble"] <= 3.0
+    assert values["epsilon_ledger"] <= 3.0
     # What it stood for, typed, is the same release: nothing is charged again.
     for line in values["commands"]:
         command = shlex.split(line)
@@ -57,7 +57,7 @@ def test_two_commands_make_a_published_student(clinic, method):
         typed = run_script(PATE, *command[1:], folder=clinic)
         assert typed.code == 0, typed.err
     again = artifacts.read_json(clinic / method / "sensitive" / "student_report.json")
-    assert again["epsilon_ensemble"] == values["epsilon_ensemble"]
+    assert again["epsilon_ledger"] == values["epsilon_ledger"]
     assert (released / "student" / "2").is_dir()
 
 

@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_is_charged_once(tmp_path):
         first = run.facts()
         run.note(1, state_of(1))
     assert 6.0 < first.epsilon <= 7.0
-    assert first.epsilon_all_ensembles == first.epsilon and first.num_ledgers == 1
+    assert first.epsilon_source == first.epsilon and first.num_ledgers == 1
     with begun(tmp_path, 1) as run:
         run.note(2, state_of(2))
     # Killed between saving and noting: nothing had left, and it is noted before anything does.
@@ -165,7 +165,7 @@ def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
     assert both.epsilon == first.epsilon
     assert both.num_ledgers == 2
     twice = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
-    assert both.epsilon_all_ensembles == pytest.approx(twice, rel=0.01)
+    assert both.epsilon_source == pytest.approx(twice, rel=0.01)
     # Teachers that learn from the same records are counted, too.
     options = {"ensemble_digest": "e", "delta": 1e-5, "records": raw.record_set}
     with pytest.warns(LedgerWarning):
@@ -176,7 +176,7 @@ def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
         three = run.facts()
     assert three.epsilon == first.epsilon
     assert three.num_ledgers == 3
-    assert three.epsilon_all_ensembles > both.epsilon_all_ensembles
+    assert three.epsilon_source > both.epsilon_source
 
 
 def test_a_folder_has_one_run(tmp_path):

@@ -215,7 +215,7 @@ def test_participants_are_charged_before_they_upload(tmp_path):
         (tmp_path / "server" / "released" / "shared_model_statement.json").read_text()
     )
     assert 15.0 < statement["epsilon"] <= 20.0
-    assert statement["epsilon_all_ensembles"] == statement["epsilon"]
+    assert statement["epsilon_source"] == statement["epsilon"]
     assert statement["num_ledgers"] == 1
     for name, (sequence, digest) in zip(names, statement["ledger_heads"], strict=True):
         with Ledger.read(tmp_path / name / "sensitive" / "ledger") as ledger:

@@ -34,8 +34,8 @@ FACTS = LedgerFacts(
     secure_noise=True,
     was_reset=False,
     num_records=20,
-    epsilon_all_ensembles=2.5,
-    delta_all_ensembles=2e-5,
+    epsilon_source=2.5,
+    delta_source=2e-5,
     num_ledgers=3,
 )
 
@@ -289,8 +289,8 @@ def test_with_privacy_nothing_is_taken_before_it_was_charged(tmp_path, certifica
             line.join(dataclasses.replace(FACTS, delta=0.5))
         for wrong in (
             *({"epsilon": float("nan")}, {"ledger_sequence": 0}, {"ledger_digest": "x"}),
-            *({"epsilon_all_ensembles": 1.0}, {"delta_all_ensembles": 0.5}),
-            {"epsilon_all_ensembles": float("inf"), "delta_all_ensembles": 0.5},
+            *({"epsilon_source": 1.0}, {"delta_source": 0.5}),
+            {"epsilon_source": float("inf"), "delta_source": 0.5},
         ):
             given = {"epsilon": 1.0, "delta": 1e-5, "ledger_sequence": 1, "ledger_digest": "a" * 64}
             request = wire.JoinRequest(

@@ -58,15 +58,15 @@ def test_one_charge_gives_one_model_and_the_statement_names_the_sum(tmp_path, mo
         run(copy)
     assert not (copy / "released").exists()
     assert 3.5 < stated["epsilon"] <= 4.0
-    assert (stated["epsilon_all_ensembles"], stated["num_ledgers"]) == (stated["epsilon"], 1)
+    assert (stated["epsilon_source"], stated["num_ledgers"]) == (stated["epsilon"], 1)
     # The same raw records, as features of another representation.
     with pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"):
         stated = run(third, "raw")
-    assert stated["epsilon"] <= 4.0 < stated["epsilon_all_ensembles"]
+    assert stated["epsilon"] <= 4.0 < stated["epsilon_source"]
     assert stated["num_ledgers"] == 2
     page = SharedTrainingStatement.from_dict(stated).to_markdown()
-    assert f"**{rounded_up(stated['epsilon_all_ensembles'])}**" in page and "(2 ledgers)" in page
-    unknown = {**stated, "epsilon_all_ensembles": None, "delta_all_ensembles": None}
+    assert f"**{rounded_up(stated['epsilon_source'])}**" in page and "(2 ledgers)" in page
+    unknown = {**stated, "epsilon_source": None, "delta_source": None}
     page = SharedTrainingStatement.from_dict({**unknown, "num_ledgers": None}).to_markdown()
     assert "not known: no account was kept of other ensembles and runs" in page
 

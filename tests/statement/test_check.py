@@ -36,11 +36,11 @@ def test_against_replacing_an_owner_the_whole_ledger_counts_at_two_moved_teacher
     release_labels(tmp_path, golden_counts("H1", 5))
     statement = state(tmp_path, release_labels(tmp_path, golden_counts("H2", 7)), unit="owner")
     check(tmp_path, statement)
-    said = statement["epsilon_ensemble_replaced"]
-    assert said > statement["epsilon_ensemble"]
-    for lower in (said * 0.999, statement["epsilon_ensemble"], float("nan")):
+    said = statement["epsilon_ledger_replaced"]
+    assert said > statement["epsilon_ledger"]
+    for lower in (said * 0.999, statement["epsilon_ledger"], float("nan")):
         with pytest.raises(ValueError, match="against replacing an owner"):
-            check(tmp_path, {**statement, "epsilon_ensemble_replaced": lower})
+            check(tmp_path, {**statement, "epsilon_ledger_replaced": lower})
 
 
 def test_a_reset_can_not_be_hidden(tmp_path):
@@ -52,16 +52,15 @@ def test_a_reset_can_not_be_hidden(tmp_path):
     statement = state(folder, release_labels(folder, golden_counts("H2", 7)))
     check(folder, statement)
     assert statement["ledger_was_reset"] is True
-    assert "THE LEDGER WAS RESET" in statement["one_ledger"][0]
     page = LabelsStatement.from_dict(statement).to_markdown()
     assert page.splitlines()[2].startswith("**THE LEDGER WAS RESET")
     with pytest.raises(ValueError, match="expected the ledger's ledger_was_reset True, got False"):
         check(folder, {**statement, "ledger_was_reset": False})
     # What the lost ledger was charged for is part of what the ensemble cost.
-    assert statement["epsilon_ensemble"] > statement["epsilon"]
+    assert statement["epsilon_ledger"] > statement["epsilon"]
 
 
-def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path):
+def test_the_statement_names_the_sum_over_ledgers_of_a_source(tmp_path):
     records = RecordSet.of(np.arange(600.0).reshape(200, 3))
     ledgers = []
     for number, ensemble in enumerate(("ab" * 32, "cd" * 32)):
@@ -70,17 +69,16 @@ def test_the_statement_names_the_sum_over_ensembles_of_the_same_records(tmp_path
         Ledger.open(folder, **opened).close()
         ledgers.append((folder, ensemble))
     release_labels(ledgers[0][0], golden_counts("H1", 5))
-    statement = state(
-        ledgers[1][0], release_labels(ledgers[1][0], golden_counts("H2", 7), ensemble=ledgers[1][1])
-    )
+    released = release_labels(ledgers[1][0], golden_counts("H2", 7), ensemble=ledgers[1][1])
+    statement = state(ledgers[1][0], released, source_name="customers")
     check(ledgers[1][0], statement)
     expected, _ = smallest_epsilon({MECHANISM: 12}, DELTA)
-    assert statement["epsilon_all_ensembles"] == expected > statement["epsilon_ensemble"]
-    assert (statement["num_ledgers"], statement["records_are_known"]) == (2, True)
+    assert statement["epsilon_source"] == expected > statement["epsilon_ledger"]
+    assert statement["num_ledgers"] == 2
     page = LabelsStatement.from_dict(statement).to_markdown()
-    assert "as far as known on this machine (2 ledgers)" in page
-    with pytest.raises(ValueError, match="for all ensembles of the records"):
-        check(ledgers[1][0], {**statement, "epsilon_all_ensembles": 0.01})
+    assert "all releases charged to the source `customers` on this machine (2 ledgers)" in page
+    with pytest.raises(ValueError, match="for all releases of the source"):
+        check(ledgers[1][0], {**statement, "epsilon_source": 0.01})
 
 
 def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
@@ -93,8 +91,8 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"epsilon_ensemble": 0.01}, "at least epsilon"),
-        ({"epsilon": 1e9}, "up to the ensemble's"),
+        ({"epsilon_ledger": 0.01}, "at least epsilon"),
+        ({"epsilon": 1e9}, "up to the ledger's"),
         ({"epsilon": 0.0}, "at least epsilon"),
         ({"epsilon": 1e-9}, "at least epsilon"),
         ({"epsilon": float("nan")}, "at least epsilon"),
@@ -109,8 +107,11 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"budget_was_raised": True}, "expected the ledger's budget_was_raised False"),
         ({"guarantees": []}, "the words that its numbers give, got others in guarantees"),
         ({"protected": "everything"}, "others in protected"),
-        ({"unit": "owner"}, "epsilon_ensemble_replaced: expected a number"),
-        ({"unit": "owner", "epsilon_ensemble_replaced": 1e9}, "others in .*guarantees"),
+        ({"sections": {}}, "others in sections"),
+        ({"holder": "Another"}, "others in sections"),
+        ({"source_name": "customers"}, "others in guarantees, protected, sections"),
+        ({"unit": "owner"}, "epsilon_ledger_replaced: expected a number"),
+        ({"unit": "owner", "epsilon_ledger_replaced": 1e9}, "others in .*guarantees"),
         ({"kind": "perfect"}, "others in kind"),
         ({"largest_share_of_right_guesses": 0.5}, "others in largest_share"),
         ({"note": "certified"}, "no other fields, got note"),
@@ -118,7 +119,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"sanitised": {**SANITISED, "epsilon": "low"}}, "other types of values"),
         ({"num_queries": 7.5}, "other types of values"),
         ({"versions": None}, "got none: versions"),
-        ({"epsilon_ensemble": float("nan")}, "at least epsilon"),
+        ({"epsilon_ledger": float("nan")}, "at least epsilon"),
         ({"ledger_rows": [1]}, "expected a debit at row 1"),
         ({"ledger_rows": [99]}, "expected a debit at row 99"),
         ({"mechanism": GaussianNoisyMax(400.0).to_dict()}, "another mechanism"),
@@ -142,7 +143,7 @@ def test_a_student_can_not_be_signed_by_the_head_before_it_was_charged(charged, 
         earlier = ledger.history()[2]
     cheaper = copy.deepcopy(statement)
     cheaper["ledger_head"] = [earlier.sequence, earlier.digest]
-    cheaper["epsilon"] = cheaper["epsilon_ensemble"] = statement["epsilon"] / 2
+    cheaper["epsilon"] = cheaper["epsilon_ledger"] = statement["epsilon"] / 2
     with pytest.raises(ValueError, match="expected a debit at row"):
         check(folder, cheaper)
 
@@ -188,7 +189,7 @@ def test_what_the_rows_do_not_say_is_not_checked(charged):
     epsilon, _ = MECHANISM.data_independent_epsilon(num_queries=1, delta=DELTA)
     fewer = dataclasses.replace(fewer, num_queries=1, num_answered=1, epsilon=epsilon)
     check(folder, json.loads(json.dumps(fewer.to_dict())))
-    assert fewer.epsilon_ensemble == statement["epsilon_ensemble"]
+    assert fewer.epsilon_ledger == statement["epsilon_ledger"]
 
 
 def test_another_ledger_with_the_same_rows_does_not_vouch(charged, tmp_path_factory):
@@ -241,7 +242,7 @@ def trained(tmp_path):
             heads.append((ledger.head.sequence, ledger.head.digest))
             epsilon = ledger.spent().epsilon
     facts = {"num_participants": 2, "num_parameters": 9, "upload": 1.0, "rounds": 20}
-    facts |= {"dataset": "d", "protocol": "synchronous", "charge": charge, "unit": "record"}
+    facts |= {"pool_name": "d", "protocol": "synchronous", "charge": charge, "unit": "record"}
     made = SharedTrainingStatement(**facts, epsilon=epsilon, delta=DELTA, ledger_heads=tuple(heads))
     return folders, json.loads(json.dumps(made.to_dict()))
 
@@ -261,7 +262,7 @@ def test_shared_training_is_checked_by_the_ledgers_of_participants(trained, tmp_
         ([], {}, "expected a ledger to check it by"),
         ([other], {}, "another history"),
         (folders, {"epsilon": fields["epsilon"] / 2}, "at least epsilon"),
-        (folders, {"epsilon_all_ensembles": 0.1}, "at least epsilon_all_ensembles"),
+        (folders, {"epsilon_source": 0.1}, "at least epsilon_source"),
         (folders, {"delta": 1e-4}, "expected the ledger's delta"),
         (folders, {"ledger_heads": [[1, fields["ledger_heads"][0][1]]]}, "another history"),
         (folders, {"charge": {**fields["charge"], "rounds": 19}}, "not charged for this training"),
@@ -287,13 +288,13 @@ def test_silos_are_checked_by_their_accounts_and_the_journal(tmp_path):
         num_declared=9,
     )
     facts = {"run_id": "r", "query_strategy": "first", "num_queries": 5, "num_answered": 5}
-    made = SilosStatement(dataset="lines", delta=1e-6, silos=(spent,), **facts)
+    made = SilosStatement(pool_name="lines", delta=1e-6, silos=(spent,), **facts)
     checked([tmp_path / "north"], made.to_dict())
     for change, told in (
         ({"epsilon": epsilon / 2}, "at least epsilon"),
         ({"delta": 1e-9}, "at least delta"),
-        ({"charged": ((charge, 6),), "epsilon": 50.0}, "charges that the account of north holds"),
-        ({"name": "south"}, "expected the account of one of south"),
+        ({"charged": ((charge, 6),), "epsilon": 50.0}, "charges that the ledger of north holds"),
+        ({"name": "south"}, "expected the ledger of one of south"),
     ):
         wrong = dataclasses.replace(made, silos=(dataclasses.replace(spent, **change),))
         with pytest.raises(ValueError, match=told):

@@ -95,18 +95,18 @@ class SecureHistogram(Charge):
     def summary(self) -> str:
         """Returns name and parameters in a few words."""
         return (
-            f"{self.name}, sigma {self.sigma:g}, {self.num_parties} parties of which "
+            f"{self.name}, sigma {self.sigma:g}, {self.num_parties} aggregators of which "
             f"{self.threshold} may pool what they know"
         )
 
     def in_words(self) -> str:
         """Returns what is done with the votes, in sentences for a privacy statement."""
         return (
-            f"A silo's vote is split into shares for {self.num_parties} parties, of which any "
-            f"{self.threshold} together learn nothing from theirs. The parties add up all silos' "
-            f"shares, each adds Gaussian noise of its own, and the noisy numbers of votes of all "
-            f"classes open, nothing else. {self.num_honest} honest parties' noise together has "
-            f"standard deviation {self.sigma:.4g} votes on each number."
+            f"A silo's vote is split into secret shares for {self.num_parties} aggregators, of "
+            f"which any {self.threshold} together learn nothing from theirs. The aggregators add "
+            "up all silos' shares, each adds Gaussian noise of its own, and the noisy numbers of "
+            f"votes of all classes open, nothing else. The noise of {self.num_honest} honest "
+            f"aggregators together has standard deviation {self.sigma:.3g} votes on each number."
         )
 
 
@@ -302,7 +302,7 @@ class LocalRandomiser(Charge):
     def in_words(self) -> str:
         """Returns what is done with a vote, in sentences for a privacy statement."""
         numbers: Mapping[str, str] = {
-            "epsilon": f"{self.epsilon:.4g}",
+            "epsilon": f"{self.epsilon:.3g}",
             "num_classes": f"{self.num_classes:,}",
             "kept": f"{self.channel().diagonal().min():.3g}",
         }

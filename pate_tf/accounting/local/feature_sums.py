@@ -190,21 +190,20 @@ class SecureFeatureSums(Charge):
         """Returns name and parameters in a few words."""
         return (
             f"{self.name}, sigma {self.sigma:.4g}, {self.least_silos} silos or more of which "
-            f"{self.colluding} may collude, {self.num_parties} parties of which "
+            f"{self.colluding} may collude, {self.num_parties} aggregators of which "
             f"{self.threshold} may"
         )
 
     def in_words(self) -> str:
         """Returns what is done with the records, in sentences for a privacy statement."""
         return (
-            "Each record was mapped by public values alone to a feature vector of L2 norm at most "
-            "1. Each silo summed the vectors of each class, added Gaussian noise of standard "
-            f"deviation {self.share_scale / LATTICE:.4g} to each number, and split the result into "
-            f"shares for {self.num_parties} parties, of which any {self.threshold} together learn "
-            f"nothing from theirs. The parties opened the total of {self.least_silos} silos or "
-            f"more, nothing else. The noise of {self.num_honest} of these silos together has "
-            f"standard deviation {self.sigma:.4g}. Labels of the public pool were computed from "
-            "this total."
+            "Each record was mapped to a vector of L2 norm at most 1 by a public function. Each "
+            "silo added the vectors up by class, added Gaussian noise of standard deviation "
+            f"{self.share_scale / LATTICE:.3g} to each number, and split the result into secret "
+            f"shares for {self.num_parties} aggregators, of which any {self.threshold} together "
+            f"learn nothing from theirs. The aggregators opened the total of {self.least_silos} "
+            f"silos or more, nothing else. The noise of {self.num_honest} of these silos together "
+            f"has standard deviation {self.sigma:.3g} (sensitivity 2)."
         )
 
 

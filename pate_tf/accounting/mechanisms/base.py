@@ -399,7 +399,7 @@ class Mechanism(Charge):
         """
         if not self.words or ("draw" in self.lacks and not self.releases_feature_sums):
             raise lacking(self, "words for a statement", "words")
-        return self.words.format(**{key: f"{value:.4g}" for key, value in numbers(self).items()})
+        return self.words.format(**{key: f"{value:.3g}" for key, value in numbers(self).items()})
 
 
 def numbers(mechanism: Mechanism) -> dict[str, float]:

@@ -65,10 +65,10 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
         "outcome law": "sums are released, from which labels of the whole pool are computed",
     }
     words: ClassVar[str] = (
-        "Each record was mapped to a feature vector of L2 norm at most 1 by public values alone. "
-        "The vectors of all records of a class were added up, and Gaussian noise of standard "
-        "deviation {sigma} was added to every number of these sums. The labels that the student "
-        "learned from were computed from these noisy sums and the public pool."
+        "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
+        "were added up by class. Discrete Gaussian noise of standard deviation {sigma} "
+        "(sensitivity 2) was added to each number of the sums, once. Nothing else was computed "
+        "from the records."
     )
     released_in_words: ClassVar[str] = (
         "the sum of the private records' feature vectors of each class"
@@ -133,14 +133,13 @@ class GaussianResidualSums(GaussianFeatureSums):
         "flags": "sigma and number of rounds are planned for an `epsilon`",
     }
     words: ClassVar[str] = (
-        "Each record was mapped to a feature vector of L2 norm at most 1 by public values alone. "
-        "The vectors of all records of a class were added up, and Gaussian noise of standard "
-        "deviation {sigma} was added to every number of these sums. This was the first of "
-        "{num_rounds} rounds. In each later one a linear model followed from the noisy sums so "
-        "far; what a record added was its vector times the difference between its class and the "
-        "model's probabilities, clipped to a fixed L2 norm and divided by it, with the same noise. "
-        "The labels that the student learned from were computed from the noisy sums of all rounds "
-        "and the public pool."
+        "Each record was mapped to a vector of L2 norm at most 1 by a public function. The vectors "
+        "were added up by class. Discrete Gaussian noise of standard deviation {sigma} "
+        "(sensitivity 2) was added to each number of the sums, once. This was the first of "
+        "{num_rounds} rounds: in each later one a linear model followed from the noisy sums so "
+        "far; a record added its vector times the difference between its class and the model's "
+        "probabilities, clipped to a fixed L2 norm and divided by it, with the same noise. Nothing "
+        "else was computed from the records."
     )
     released_in_words: ClassVar[str] = (
         "the sum of the private records' feature vectors of each class, then sums of what a linear "
@@ -202,8 +201,8 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     words: ClassVar[str] = (
         "Each record was assigned to one of {num_clusters} clusters of the public pool. Of each "
         "cluster the number of records of each class was released, after a random whole number "
-        "from the discrete Laplace law of scale {scale} was added to it. The labels that the "
-        "student learned from were computed from these noisy counts and the public pool."
+        "from the discrete Laplace law of scale {scale} was added to it. Nothing else was computed "
+        "from the records."
     )
     released_in_words: ClassVar[str] = (
         "how many private records of each class are in each cluster of the pool"
