@@ -1,9 +1,9 @@
-"""Audit of a mechanism: neighbouring votes or sums through the real release code, many times.
+"""Lower bound on a mechanism's epsilon: neighboring votes or sums through the real release code.
 
-The mechanism's releases for two neighbouring data sets are drawn by the labeller (or the release of
-feature sums) with the noise source of production and a ledger of its own in a temporary folder.
-What can be told apart better than the ledger's charge allows is a violation. Nothing here knows a
-mechanism by name: what is registered can be audited.
+The mechanism's releases for two neighboring data sets are drawn by the labeller (or the release of
+feature sums) with the noise source of production and a ledger in a temporary folder. Outcomes that
+can be distinguished better than the ledger's charge allows are a violation. Every registered
+mechanism can be audited.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
-PASSED, VIOLATION, NO_POWER = "passed", "violation", "no power"
+PASSED, VIOLATION, NO_POWER, NOT_CHECKED = "passed", "violation", "no power", "not checked"
 DEFAULT_DELTA: Final = 1e-5
 DEFAULT_SECONDS: Final = 120.0
 CHUNK: Final = 49_999  # queries, or sums, that one call of the release code draws; odd, see draw
@@ -53,7 +53,7 @@ PILOT: Final = 19_999  # draws for each pair of neighbours that could be audited
 PILOT_BATCHES: Final = 300
 PILOT_CONFIDENCE: Final = 0.5  # as if there were ten times as many
 EACH_OF_TWO: Final = 1.0 - (1.0 - CONFIDENCE) / 2.0  # two tests decide: each may fail half as often
-FEWEST: Final = 400  # transcripts; fewer can't tell anything at this confidence
+FEWEST: Final = 400  # transcripts; fewer can't exclude anything at this confidence
 LARGEST_GROUP: Final = 4**6  # queries of one transcript
 HALF: Final = 0.5  # of the noise: what the control draws
 LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # shares of the control's draws after which it is judged
@@ -88,15 +88,6 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CurvePoint:
-    """At one delta what is claimed, and what the draws exclude (99.9 % for each point)."""
-
-    delta: float
-    claimed: float
-    lower_bound: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismAudit:
     """What an audit of a mechanism found. Public: no private data take part.
 
@@ -112,7 +103,6 @@ class MechanismAudit:
         control_draws: after how many draws.
         num_draws: for each of the two neighbouring data sets.
         neighbours: the two in words.
-        curve: claims and bounds as functions of delta.
         checks: all that was checked.
         seconds: how long it took.
     """
@@ -128,7 +118,6 @@ class MechanismAudit:
     control_draws: int
     num_draws: int
     neighbours: str
-    curve: Sequence[CurvePoint]
     checks: Sequence[Check]
     seconds: float
 
@@ -375,43 +364,6 @@ class Releases:
             self.wrong_charges.append("sums were released and not charged as one release")
         return released.values.reshape(rounds, *sums.shape)
 
-    def release_table(self, sums: IntArray) -> tuple[IntArray, float]:
-        """Returns one release of sums, of all rounds as `_sums`, and its charge at delta."""
-        with self.ledger() as ledger:
-            return self._sums(ledger, sums, AuditNoise()), ledger.spent().epsilon
-
-    def release_counts(self, counts: IntArray, classes: IntArray) -> tuple[FloatArray, float]:
-        """Labels queries; returns how far a class of each is ahead, and what it was charged.
-
-        Args:
-            counts: int64 `[num_queries, num_classes]`.
-            classes: one of each query, `[num_queries]`.
-
-        Returns:
-            The noisy surplus over the largest other class where noisy counts are released, else 1
-            where the class is the label and 0 where it is not, `[num_queries]`.
-        """
-        number, num_classes = counts.shape
-        with self.ledger() as ledger:
-            labeller = Labeller(
-                voter=lambda inputs: VoteCounts(counts[inputs]),
-                ledger=ledger,
-                noise=AuditNoise(),
-                noisy_winners=_winners(num_classes),
-                num_classes=num_classes,
-            )
-            released = labeller.label(np.arange(number), mechanism=self.mechanism)
-            surplus, answered = np.zeros(number), released.query_indices
-            if released.noisy_counts is None:
-                surplus[answered] = released.labels == classes[answered]
-            else:
-                noisy = released.noisy_counts / LATTICE
-                rows = np.arange(len(noisy))
-                own = noisy[rows, classes[answered]]
-                noisy[rows, classes[answered]] = -np.inf
-                surplus[answered] = own - noisy.max(axis=1)
-            return surplus, ledger.spent().epsilon
-
     def draw(
         self, pair: Pair, number: int, *, share: float = 1.0, progress: Callable[[int], object]
     ) -> tuple[Outcomes, Outcomes]:
@@ -439,7 +391,10 @@ class Releases:
         if isinstance(self.mechanism, ReleasesFeatureSums):
             table = np.full((size, 1), counts[0] * LATTICE, np.int64)
             with self.ledger() as ledger:
-                values = mean_of_rounds(self._sums(ledger, table, noise)).ravel() / LATTICE
+                noisy = self._sums(ledger, table, noise)
+                # The mean of the rounds, each with its sign, is sufficient under Gaussian noise.
+                later = noisy[1:] * _signs(noisy[:-1])
+                values = (noisy[0] + later.sum(axis=0)).ravel() / (len(noisy) * LATTICE)
             return Outcomes(np.zeros(size, np.int64), values)
         if self.is_batched:
             return self._drawn(pair, counts, self.batch, noise)
@@ -477,15 +432,6 @@ class Releases:
 def _signs(noisy: IntArray) -> IntArray:
     """Returns how the numbers of the round that follows each are asked, 1 or -1."""
     return np.where(noisy < 0, -1, 1)
-
-
-def mean_of_rounds(noisy: IntArray) -> FloatArray:
-    """Returns what noisy tables of rounds say together of the first one's exact numbers.
-
-    Of all that they say it is the sufficient statistic where noise is Gaussian.
-    """
-    first, later = noisy[0], noisy[1:] * _signs(noisy[:-1])
-    return np.asarray((first + later.sum(axis=0)) / len(noisy), np.float64)
 
 
 def _direction(num_classes: int) -> FloatArray:
@@ -568,88 +514,72 @@ def _groups(releases: Releases, number: int) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Test:
-    """An event that was chosen on some draws, of transcripts of some size, at some delta."""
+class Test:
+    """An event that was chosen on some draws, for transcripts of a size, at a delta.
+
+    Attributes:
+        group: draws of one transcript.
+        delta: of the claim.
+        claimed: epsilon at delta.
+        promise: the event, with what the draws that it was chosen by say of it.
+        bound: the lower bound by the other draws.
+    """
 
     group: int
     delta: float
     claimed: float
     promise: Promise
+    bound: float
+
+    @property
+    def is_excess(self) -> bool:
+        """Whether the bound is above the claim."""
+        return self.bound > self.claimed * (1.0 + 1e-9)
 
 
-class Trial:
-    """Draws for two neighbours: events are chosen on some of them and counted on the others.
+def tests_of(
+    drawn: tuple[Outcomes, Outcomes],
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+) -> tuple[Test, Test]:
+    """Chooses events on a quarter of the draws and counts them on the others.
 
-    Attributes:
-        score: what was learnt on the draws that events are chosen by.
-        tests: the most telling event for each size of transcript and each delta.
+    Args:
+        drawn: for either data set.
+        claims: for each size of transcript the claimed epsilon at each delta.
+        deltas: of the claims; the first one is reported.
+
+    Returns:
+        The test that speaks most against a claim, and that whose bound is the largest fraction of
+        its claim at the first delta.
     """
-
-    def __init__(
-        self,
-        drawn: tuple[Outcomes, Outcomes],
-        claims: Mapping[int, Sequence[float]],
-        deltas: Sequence[float],
-        *,
-        confidence: float,
-    ) -> None:
-        """Chooses events.
-
-        Args:
-            drawn: for either data set.
-            claims: for each size of transcript what is claimed at each delta.
-            deltas: that claims are compared at.
-            confidence: of each bound.
-        """
-        number = len(drawn[0])
-        middle = int(CHOOSING * number)
-        chosen_by = [one[:middle] for one in drawn]
-        self._counted = [one[middle:] for one in drawn]
-        self._confidence = confidence
-        self.score = Score(*chosen_by)
-        self.tests = []
-        for group, of_group in claims.items():
-            finite = _finite(of_group, deltas)
-            promises = statistics.best_events(
-                self.score(chosen_by[0], group),
-                self.score(chosen_by[1], group),
-                finite,
-                num_counted=len(self._counted[0]) // group,
-                confidence=confidence,
-            )
-            self.tests += [
-                _Test(group, delta, claimed, promise)
-                for (claimed, delta), promise in zip(finite, promises, strict=True)
-            ]
-
-    def most_telling(self) -> _Test:
-        """Returns the test that speaks most against a claim."""
-        return max(self.tests, key=lambda one: one.promise.excess)
-
-    def largest(self, delta: float) -> _Test:
-        """Returns the test whose bound is the largest share of its claim, at a delta."""
-        fitting = [one for one in self.tests if one.delta == delta]
-        return max(fitting or self.tests, key=lambda one: one.promise.bound / (one.claimed or 1.0))
-
-    def bound(self, test: _Test, confidence: float | None = None) -> float:
-        """Returns the lower bound that a test gives on the draws that count."""
-        event = test.promise.event
-        counts = event.counts(*self.scores(test.group))
-        return statistics.epsilon_lower_bound(
-            counts,
-            delta=test.delta,
-            stake=event.stake,
-            confidence=confidence or self._confidence,
+    middle = int(CHOOSING * len(drawn[0]))
+    score = Score(drawn[0][:middle], drawn[1][:middle])
+    found: list[tuple[int, float, float, Promise]] = []
+    for group, of_group in claims.items():
+        finite = _finite(of_group, deltas)
+        promises = statistics.best_events(
+            *(score(outcomes[:middle], group) for outcomes in drawn),
+            finite,
+            num_counted=(len(drawn[0]) - middle) // group,
+            confidence=EACH_OF_TWO,
         )
+        found += [
+            (group, *claim[::-1], promise) for claim, promise in zip(finite, promises, strict=True)
+        ]
 
-    def scores(self, group: int = 1) -> tuple[FloatArray, FloatArray]:
-        """Returns the scores of transcripts that count, for either data set."""
-        first, second = self._counted
-        return self.score(first, group), self.score(second, group)
+    def counted(group: int, delta: float, claimed: float, promise: Promise) -> Test:
+        counts = promise.event.counts(*(score(outcomes[middle:], group) for outcomes in drawn))
+        bound = statistics.epsilon_lower_bound(
+            counts, delta=delta, stake=promise.event.stake, confidence=EACH_OF_TWO
+        )
+        return Test(group, delta, claimed, promise, bound)
 
-
-def _is_excess(bound: float, claimed: float) -> bool:
-    return bound > claimed * (1.0 + 1e-9)
+    at_first = [test for test in found if test[1] == deltas[0]] or found
+    return (
+        counted(*max(found, key=lambda test: test[3].excess)),
+        counted(*max(at_first, key=lambda test: test[3].bound / (test[2] or 1.0))),
+    )
 
 
 @functools.cache
@@ -671,7 +601,7 @@ def noise_check() -> Check:
     ]
     drawn = [line for child in children for line in child.communicate()[0].split()]
     if len(drawn) != 12:
-        return Check(name=name, how=how, outcome="not checked", found="no process could draw")
+        return Check(name=name, how=how, outcome=NOT_CHECKED, found="no process could draw")
     insecure = not all(line.startswith("True,") for line in drawn)
     repeats = len(set(drawn)) < len(drawn)
     found = "no draw was repeated"
@@ -702,7 +632,8 @@ def _table_check(releases: Releases) -> Check:
     shape, mechanism = (200, 10), releases.mechanism
     if not isinstance(mechanism, ReleasesFeatureSums):
         raise TypeError(f"expected a mechanism that releases sums, got {mechanism.name}")
-    values, _ = releases.release_table(np.zeros(shape, np.int64))
+    with releases.ledger() as ledger:
+        values = releases._sums(ledger, np.zeros(shape, np.int64), AuditNoise())
     noise, claimed = values / LATTICE, mechanism.standard_deviation
     repeated = noise.size - len(np.unique(noise))
     is_wrong = any(is_too_small(one, claimed) for one in noise) or (
@@ -800,104 +731,34 @@ def _audited(
         f"sets, and up to as many of a control; about {2.0 * each * num_draws:.0f} s at most"
     )
     pair = most_telling_pair(releases, pairs, deltas, own)
-    found = measure(
-        releases,
-        pair,
-        num_draws,
-        deltas,
-        reporting=reporting,
-        most_draws=lambda: int((seconds - (time.monotonic() - began)) / each),
-    )
+    claims = {size: releases.claims(size, deltas) for size in _groups(releases, num_draws)}
+    caught, control_draws = _control(releases, pair, num_draws, claims, deltas, reporting)
+    with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
+        drawn = releases.draw(pair, num_draws, progress=advance)
+    telling, largest = tests_of(drawn, claims, deltas)
     checks = [
-        found.check,
+        _draws_check(telling, largest),
         _charge_check(releases),
         noise_check(),
         *([_table_check(releases)] if releases.is_of_sums else []),
     ]
-    outcome = PASSED if found.control_caught else NO_POWER
-    if any(one.outcome == VIOLATION for one in checks):
+    outcome = PASSED if caught else NO_POWER
+    if any(check.outcome == VIOLATION for check in checks):
         outcome = VIOLATION
     return MechanismAudit(
         mechanism=mechanism.to_dict(),
         summary=mechanism.summary(),
         outcome=outcome,
         delta=delta,
-        group=found.group * releases.batch,
-        claimed=found.claimed,
-        lower_bound=found.lower_bound,
-        control_caught=found.control_caught,
-        control_draws=found.control_draws,
-        num_draws=found.num_draws,
-        neighbours=_in_words(releases, pair),
-        curve=found.curve,
-        checks=checks,
-        seconds=time.monotonic() - began,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What draws for one pair of neighbours say; see `MechanismAudit`.
-
-    Attributes:
-        scores: of the draws that were counted, for either data set.
-    """
-
-    group: int
-    claimed: float
-    lower_bound: float
-    control_caught: bool
-    control_draws: int
-    num_draws: int
-    curve: Sequence[CurvePoint]
-    check: Check
-    scores: tuple[FloatArray, FloatArray] = dataclasses.field(repr=False)
-
-
-def measure(
-    releases: Releases,
-    pair: Pair,
-    num_draws: int,
-    deltas: Sequence[float],
-    *,
-    reporting: Reporting,
-    most_draws: Callable[[], int] = lambda: 0,
-) -> Measured:
-    """Runs the control, then draws for both data sets of a pair and compares with the claims.
-
-    Args:
-        releases: of the mechanism.
-        pair: the neighbours.
-        num_draws: for each of them, and at most for the control.
-        deltas: that claims are compared at; the first one is reported.
-        reporting: how progress is shown.
-        most_draws: how many draws the time suffices for where the control needed fewer.
-    """
-    claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
-    caught, control_draws = _control(releases, pair, num_draws, claims, deltas, reporting)
-    if caught and control_draws < num_draws:  # what the control left is the audit's
-        num_draws = max(num_draws, min(most_draws(), 2 * num_draws))
-    with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
-        drawn = releases.draw(pair, num_draws, progress=advance)
-    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
-    telling, largest = trial.most_telling(), trial.largest(deltas[0])
-    at_delta = trial.bound(largest)
-    return Measured(
-        group=largest.group,
+        group=largest.group * releases.batch,
         claimed=largest.claimed,
-        lower_bound=at_delta,
+        lower_bound=largest.bound,
         control_caught=caught,
         control_draws=control_draws,
         num_draws=num_draws,
-        curve=[
-            CurvePoint(
-                delta=one.delta, claimed=one.claimed, lower_bound=trial.bound(one, CONFIDENCE)
-            )
-            for one in trial.tests
-            if one.group == telling.group
-        ],
-        check=_draws_check(telling, trial.bound(telling), largest, at_delta),
-        scores=trial.scores(),
+        neighbours=_in_words(releases, pair),
+        checks=checks,
+        seconds=time.monotonic() - began,
     )
 
 
@@ -964,28 +825,9 @@ def _control(
                 if done // group >= 2 * FEWEST or group == 1
             }
             drawn = (_rejoined(parts[0]), _rejoined(parts[1]))
-            if _is_caught(drawn, fitting, deltas):
+            if tests_of(drawn, fitting, deltas)[0].is_excess:
                 return True, done
     return False, num_draws
-
-
-def _is_caught(
-    drawn: tuple[Outcomes, Outcomes],
-    claims: Mapping[int, Sequence[float]],
-    deltas: Sequence[float],
-) -> bool:
-    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
-    test = trial.most_telling()
-    return _is_excess(trial.bound(test), test.claimed)
-
-
-def is_caught(
-    releases: Releases, pair: Pair, num_draws: int, deltas: Sequence[float], share: float
-) -> bool:
-    """Whether a mechanism that draws this share of its noise is caught by so many draws."""
-    claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
-    drawn = releases.draw(pair, num_draws, share=share, progress=lambda done: None)
-    return _is_caught(drawn, claims, deltas)
 
 
 def _rejoined(parts: Sequence[Outcomes]) -> Outcomes:
@@ -994,24 +836,17 @@ def _rejoined(parts: Sequence[Outcomes]) -> Outcomes:
     )
 
 
-def _draws_check(telling: _Test, at_it: float, largest: _Test, at_delta: float) -> Check:
-    worse = next(
-        (
-            (test, bound)
-            for test, bound in ((telling, at_it), (largest, at_delta))
-            if _is_excess(bound, test.claimed)
-        ),
-        None,
-    )
-    test, bound = worse or (largest, at_delta)
+def _draws_check(telling: Test, largest: Test) -> Check:
+    worse = next((test for test in (telling, largest) if test.is_excess), None)
+    test = worse or largest
     return Check(
-        name="draws for neighbouring data sets",
+        name="draws for neighboring data sets",
         how="an event is chosen on a quarter of the draws and counted on the others, in pairs that "
         "share their noise; 99.9 % over both tests that decide",
         outcome=PASSED if worse is None else VIOLATION,
-        found=f"at least epsilon {bound:.4g} at delta {test.delta:g}, claimed {test.claimed:.4g}, "
-        f"for {test.group} draws together",
-        blind_spot="a loss on other neighbours than these, or one smaller than the control's",
+        found=f"at least epsilon {test.bound:.4g} at delta {test.delta:g}, claimed "
+        f"{test.claimed:.4g}, for {test.group} draws together",
+        blind_spot="a loss on other neighbors than these, or one smaller than the control's",
     )
 
 
