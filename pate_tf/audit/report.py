@@ -15,7 +15,7 @@ from pate_tf.statement.privacy_statement import PrivacyStatement
 
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 AUDIT_ROW: Final = re.compile(
-    r'<tr class="audit"><td>(.*?)</td><td>(passed|violation|no power)</td><td>(\d+)</td><td>(\d+)</td>'
+    r'class="audit"><td>(.*?)</td><td>(passed|violation|no power)</td><td>(\d+)</td><td>(\d+)</td>'
 )
 MADE_ON: Final = re.compile(r'<time datetime="([-\d]+)">')
 STYLE: Final = """\

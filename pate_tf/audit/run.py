@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import hmac
-import math
 import pathlib
 import re
 import struct
@@ -18,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from pate_tf.accounting.charge import Charge, shares
 from pate_tf.accounting.composition import smallest_epsilon
@@ -36,7 +34,7 @@ from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DEBITS, charge_of
 from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.ledger.store import Store
-from pate_tf.queries.labels import COST_FILE, LABELS_FILE
+from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
@@ -73,7 +71,8 @@ OF_LEDGER: Final = re.compile(
 )
 PUBLIC_ARRAYS: Final = re.compile(r"scale|groups|resolutions|centres_\d+|moments")
 SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
-FEWEST_LABELS: Final = 8
+NO_TABLE: Final = "no private table of text can be read here"
+EXTRA: Final = "assets.extra"
 SEEDS: Final = 64
 FALSE_ALARM: Final = 1e-6
 BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
@@ -146,7 +145,7 @@ def audit_run(
                 raise
             except (*BROKEN, LedgerError) as error:  # tampered files may break anything
                 words = " ".join(str(error).split()) or type(error).__name__
-                checks.append(_verdict(name, "its files are read", [f"broken: {words}"]))
+                checks.append(_verdict(name, [f"broken: {words}"]))
             advance(1)
     if not any(check.outcome in (PASSED, VIOLATION) for check in checks):
         raise ValueError(f"train_dir: expected a run to check, got {root}, which has nothing")
@@ -230,10 +229,24 @@ class _Run:
         is_there = (self.sensitive / f"{Store.name}.sqlite3").exists()
         return Ledger.read(self.sensitive) if is_there else contextlib.nullcontext()
 
+    @functools.cached_property
+    def assignment(self) -> IntArray | None:
+        """The teacher of each record; None in a run without teachers."""
+        path = self.directory.teachers / "partition.npz"
+        return artifacts.read_arrays(path)["assignment"] if path.exists() else None
+
+    @functools.cached_property
+    def teacher_config(self) -> dict[str, Any]:
+        return artifacts.read_json(self.directory.teachers / "config.json")
+
+    def paths(self, pattern: str) -> list[pathlib.Path]:
+        """Returns what lies below `released/`."""
+        return sorted(self.released.glob(pattern))
+
     def versions(self, models: str) -> list[pathlib.Path]:
         """Returns the exported versions of a model, the newest last."""
-        found = (self.released / models).glob("[0-9]*")
-        return sorted((one for one in found if one.name.isdecimal()), key=lambda one: int(one.name))
+        found = [path for path in self.paths(f"{models}/*") if path.name.isdecimal()]
+        return sorted(found, key=lambda path: int(path.name))
 
 
 @contextlib.contextmanager
@@ -243,84 +256,62 @@ def _read_store(folder: pathlib.Path) -> Iterator[Store]:
         yield store
 
 
-def _verdict(
-    name: str, how: str, problems: Sequence[str], passed: str = "", *, blind_spot: str = ""
-) -> Check:
+def _verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
     """Returns a violation with the first of the problems, or that all is as it should be."""
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return Check(
-        name=name,
-        how=how,
-        outcome=VIOLATION if problems else PASSED,
-        found=f"{problems[0]}{more}" if problems else passed,
-        blind_spot=blind_spot,
-    )
+    found = f"{problems[0]}{more}" if problems else passed
+    outcome = VIOLATION if problems else PASSED
+    return Check(name=name, outcome=outcome, found=found, blind_spot=blind_spot)
 
 
 def _skipped(name: str, why: str) -> Check:
-    return Check(name=name, how="", outcome=NOT_CHECKED, found=why)
+    return Check(name=name, outcome=NOT_CHECKED, found=why)
 
 
 # The ledger.
 
 
 def _ledger_checks(run: _Run) -> Iterator[Check]:
-    models = [one for models in STATEMENTS.values() for one in run.versions(models)]
-    is_of_labels = (run.released / LABELS_FILE).exists() or models
-    made_here = [
-        one for one in ("teachers", "feature_sums", "votes") if (run.sensitive / one).exists()
-    ]
+    is_released = run.paths(LABELS_FILE) or any(map(run.versions, STATEMENTS.values()))
+    is_made_here = any((run.sensitive / one).exists() for one in ("teachers", "feature_sums"))
     if not run.ledger_folders:
-        if is_of_labels and made_here:
-            yield _verdict("ledger", "a run with releases has a ledger", ["the ledger is gone"])
-        else:
-            yield _skipped("ledger", "there is no ledger here")
+        is_gone = is_released and is_made_here
+        yield _verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
     for folder in run.ledger_folders:
         place = f" of {folder.relative_to(run.root)}" if len(run.ledger_folders) > 1 else ""
         with _read_store(folder) as store:
             rows = store.history()
             yield _verdict(
                 f"ledger{place}: chain",
-                "every row is linked to those before it by its digest; answers are digested, too",
                 [],
-                f"{len(rows)} rows, all as they were written",
-                blind_spot="rows rewritten together by somebody who may write to the ledger",
+                f"{len(rows)} rows and their answers, with the digests that link them",
+                "rows rewritten together by somebody who may write to the ledger",
             )
-            yield _verdict(
-                f"ledger{place}: noise",
-                "every charge notes where its noise came from",
-                [
-                    f"row {row.sequence} drew noise from a seed"
-                    for row in rows
-                    if row.kind in DEBITS and not row.details.get("secure_noise", True)
-                ],
-                "no seed was noted",
-                blind_spot="a noise source that was replaced; see pate audit mechanism",
-            )
+            seeded = [
+                f"row {row.sequence} drew noise from a seed"
+                for row in rows
+                if row.kind in DEBITS and not row.details.get("secure_noise", True)
+            ]
+            blind = "a noise source that was replaced; see pate audit mechanism"
+            yield _verdict(f"ledger{place}: noise", seeded, "no charge notes a seed", blind)
             yield _registry_check(folder, store, f"ledger{place}: registry")
 
 
 def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
     opened, rows = store.opened, store.history()
-    subjects = {"ensemble_digest": "ensemble", "silo": "silo"}
     details: Mapping[str, Any] = {} if opened is None else opened.details
-    key = next((key for key in subjects if key in details), None)
+    key = next((key for key in ("ensemble_digest", "silo") if key in details), None)
     if opened is None or key is None:
         return _skipped(name, "the registry notes no store of this kind")
-    subject = (subjects[key], str(details[key]))
-    guard = RollbackGuard(folder, subject, is_single=key == "silo")
-    with contextlib.closing(guard):
+    subject = ("silo" if key == "silo" else "ensemble", str(details[key]))
+    with contextlib.closing(RollbackGuard(folder, subject, is_single=key == "silo")) as guard:
         if not guard.is_kept:
             return _skipped(name, "this user has no registry of ledgers")
         gone = {one for row in rows if row.kind == "acknowledged" for one in row.details["missing"]}
         missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
-    return _verdict(
-        name,
-        "rows that the registry of this user has seen are looked for in the ledger",
-        [] if missing is None else [missing.reason],
-        "none is missing",
-        blind_spot="what was written by another user or on another machine",
-    )
+    problems = [] if missing is None else [missing.reason]
+    blind = "rows written by another user or on another machine"
+    return _verdict(name, problems, "no row that this user's registry has seen is missing", blind)
 
 
 def spending(root: pathlib.Path) -> list[dict[str, Any]]:
@@ -347,31 +338,24 @@ def spending(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _file_checks(run: _Run) -> Iterator[Check]:
-    problems, number = [], 0
-    if run.released.is_symlink():
-        problems.append("released/ is a link")
-    for path in sorted(run.released.rglob("*")):
+    problems = ["released/ is a link"] if run.released.is_symlink() else []
+    paths = run.paths("**/*")
+    for path in paths:
         name = path.relative_to(run.released).as_posix()
         if path.is_symlink():
             problems.append(f"{name} is a link")
-        elif path.is_dir():
-            if not ALLOWED_FOLDERS.fullmatch(name):
-                problems.append(f"{name}/ is a folder of no known name")
-        elif not path.is_file() or not ALLOWED_FILES.fullmatch(name):
-            problems.append(f"{name} is of no known name")
-        elif not _is_of_its_kind(path):
+        elif not (ALLOWED_FOLDERS if path.is_dir() else ALLOWED_FILES).fullmatch(name):
+            problems.append(f"{name} is no known name")
+        elif path.is_file() and not _is_of_its_kind(path):
             problems.append(f"{name} does not hold what its name says")
-        number += 1
-    if not number and not problems:
+    if not paths:
         yield _skipped("released files", "nothing was released yet")
         return
     yield _verdict(
         "released files",
-        "every file and folder has a name of the allow-list and the format of its name; none is a "
-        "link",
         problems,
-        f"{number} files and folders of known names",
-        blind_spot="values within a picture, a log of TensorBoard or analysis.json",
+        f"{len(paths)} files and folders of known names and formats, none a link",
+        "values within a picture, a log of TensorBoard or analysis.json",
     )
 
 
@@ -405,71 +389,60 @@ def _is_of_its_kind(path: pathlib.Path) -> bool:
 
 
 def _label_checks(run: _Run) -> Iterator[Check]:
-    path = run.released / LABELS_FILE
-    if not path.exists() and not path.with_name(COST_FILE).exists():
+    if not run.paths(LABELS_FILE) and not run.paths(COST_FILE):
         yield _skipped("released labels", "no labels were saved")
         return
-    arrays, fields = artifacts.read_arrays(path), artifacts.read_json(path.with_name(COST_FILE))
+    arrays = artifacts.read_arrays(run.released / LABELS_FILE)
+    fields = artifacts.read_json(run.released / COST_FILE)
     sizes, problems = {"q": fields["num_queries"], "c": fields["num_classes"]}, []
     for name, array in arrays.items():
         kind, axes = ALLOWED_ARRAYS.get(name, ("", ""))
+        shape = zip(axes, array.shape, strict=False)
         if not kind:
             problems.append(f"{name} is an array of no known name")
-        elif (
-            array.dtype.kind != kind
-            or array.ndim != len(axes)
-            or any(
-                sizes.setdefault(axis, size) != size
-                for axis, size in zip(axes, array.shape, strict=True)
-            )
-        ):
-            problems.append(f"{name} is of another type or shape")
+        elif array.dtype.kind != kind or array.ndim != len(axes):
+            problems.append(f"{name} is of another type")
+        elif any(sizes.setdefault(axis, size) != size for axis, size in shape):
+            problems.append(f"{name} is of another shape")
     yield _verdict(
-        "released labels: arrays",
-        "every array of labels.npz has a known name, its type and its shape",
-        problems,
-        f"{len(arrays)} arrays",
+        "released labels: arrays", problems, f"{len(arrays)} of known names, types and shapes"
     )
     with run.ledger() as ledger:
         if ledger is None:
             yield _skipped("released labels: seal", "no ledger here charged them")
-            return
-        yield from _sealed_labels(ledger, arrays, fields)
+        else:
+            record = {name: value for name, value in fields.items() if name != "seal"}
+            digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+            is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
+            yield _verdict(
+                "released labels: seal",
+                [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
+                "all arrays and facts are as the ledger sealed them",
+                "labels sealed by somebody who may write to the ledger",
+            )
+            yield _answers_check(ledger, arrays, fields["ledger_rows"])
 
 
-def _sealed_labels(
-    ledger: Ledger, arrays: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Iterator[Check]:
-    record = {name: value for name, value in fields.items() if name != "seal"}
-    digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
-    is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
-    yield _verdict(
-        "released labels: seal",
-        "all arrays and facts of the labels are digested; the ledger's seal is made again",
-        [] if is_sealed and record.get("labels_digest") == digest else ["they were changed"],
-        "as the ledger sealed them",
-        blind_spot="labels sealed by somebody who may write to the ledger",
-    )
+def _answers_check(ledger: Ledger, arrays: Mapping[str, Any], rows: Sequence[int]) -> Check:
     problems = []
     if "noisy_sums" in arrays:
         if not any(np.array_equal(arrays["noisy_sums"].ravel(), sums) for _, sums in _sums(ledger)):
             problems.append("noisy sums that the ledger does not hold")
     else:
         answers = _answers(ledger)
-        known = [label for row in fields["ledger_rows"] for label in answers.get(row, ())]
-        charged, labels = [one for one in known if one is not None], arrays["labels"].tolist()
+        charged = [one for row in rows for one in answers.get(row, ()) if one is not None]
+        labels = arrays["labels"].tolist()
         # Equal queries have one answer, and earlier answers are given again.
         if labels != charged and not (set(labels) <= set(charged) and len(labels) != len(charged)):
             problems.append("labels that the ledger does not hold")
     counts, weights = arrays.get("noisy_counts"), arrays.get("weights")
     if counts is not None and (weights is None or not np.array_equal(weights, shares(counts))):
         problems.append("weights that do not follow from noisy counts")
-    yield _verdict(
+    return _verdict(
         "released labels: answers",
-        "labels or noisy sums are compared with the ledger's answers, weights computed from counts",
         problems,
-        "the ledger's",
-        blind_spot="labels inferred from these, which the seal alone covers",
+        "labels or noisy sums are the ledger's, weights follow from noisy counts",
+        "labels inferred from these, which the seal alone covers",
     )
 
 
@@ -500,54 +473,40 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         title = "statement" if name == JSON_FILE else "statement of shared training"
         if not path.exists():
             if versions:
-                yield _verdict(title, "a model has a statement", [f"{name} is gone"])
-            elif name == JSON_FILE and not (run.released / "shared_model_statement.json").exists():
-                yield _skipped(title, "no student was published here yet")
+                yield _verdict(title, [f"{name} is gone"])
             continue
-        fields, problems = artifacts.read_json(path), []
+        fields = artifacts.read_json(path)
         with contextlib.ExitStack() as stack:
             stores = [stack.enter_context(_read_store(one)) for one in run.ledger_folders]
-            try:
-                statement = check_statement(fields, *stores)
-            except ValueError as error:
-                yield _verdict(
-                    title, "numbers and words are compared with the ledger", [str(error)]
-                )
-                continue
+            statement = check_statement(fields, *stores)
             page = path.with_suffix(".md")
-            if not page.exists() or page.read_text() != statement.to_markdown():
-                problems.append(f"{page.name} is not its page")
+            is_page = page.exists() and page.read_text() == statement.to_markdown()
+            problems = [] if is_page else [f"{page.name} is not its page"]
             for version in versions:
-                copy = artifacts.read_json(version / "assets.extra" / JSON_FILE)
+                copy = artifacts.read_json(version / EXTRA / JSON_FILE)
                 PrivacyStatement.from_dict(copy).check(stores)
-                if version is versions[-1]:
-                    problems += _differences(fields, copy)
-        if not versions and statement.student_digest:
-            problems.append("it is of a model that is not here")
+        problems += _differences(fields, copy) if versions else ["its model is gone"]
+        about = "the ledger" if stores else "its own numbers (no ledger of it lies here)"
         yield _verdict(
             title,
-            "numbers and words are compared with the ledger, the page and the copy of the newest "
-            "version with the statement, copies of earlier versions with the ledger",
             problems,
-            "they agree" if stores else "they agree; no ledger or account of theirs lies here",
-            blind_spot="other releases of the same records",
+            f"it, its page and the copies in {len(versions)} versions agree with {about}",
+            "other releases of the same records",
         )
         yield _facts_check(run, statement, title)
-        yield from _version_checks(run, models, statement)
 
 
 def _differences(fields: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str]:
-    """Returns what of a statement differs from the travelling copy and may not.
+    """Returns what of a statement differs from the newest version's copy and may not.
 
     A release of the data-dependent epsilon brings the statement up to date, and not the copy.
     """
     heads = [one.get("ledger_head") for one in (fields, copy)]
     is_later = None not in heads and heads[0][0] > heads[1][0]
-    kind = PrivacyStatement.from_dict(fields)
-    names = {field.name for field in dataclasses.fields(kind)} if is_later else {*fields, *copy}
+    known = {field.name for field in dataclasses.fields(PrivacyStatement.from_dict(fields))}
     return [
         f"its {name} differs from the newest version's copy"
-        for name in sorted(names)
+        for name in sorted(known if is_later else {*fields, *copy})
         if fields.get(name) != copy.get(name) and not (is_later and OF_LEDGER.match(name))
     ]
 
@@ -560,161 +519,129 @@ def _facts_check(run: _Run, statement: PrivacyStatement, title: str) -> Check:
         due["num_teachers"] = run.description.num_teachers
     if (run.sensitive / "feature_sums").exists():
         due |= {"unit": run.sums.unit, "num_records": run.sums.records.num_records}
-    elif (run.directory.teachers / "partition.npz").exists():
-        config = artifacts.read_json(run.directory.teachers / "config.json")
-        due |= {"unit": config["unit"], "num_teachers": config["num_teachers"]}
-        due["num_records"] = len(_assignment(run))
+    elif run.assignment is not None:
+        due |= {name: run.teacher_config[name] for name in ("unit", "num_teachers")}
+        due["num_records"] = len(run.assignment)
     if due.get("unit") == "owner":
         due["num_records"] = None  # private
     problems = [
         f"it says {name} {getattr(statement, name)}, the folder {value}"
         for name, value in due.items()
-        if hasattr(statement, name) and getattr(statement, name) != value
+        if getattr(statement, name, value) != value
     ]
-    name, how = f"{title}: facts", "data set, unit and numbers are compared with sensitive/"
-    return _verdict(name, how, problems, "the same") if due else _skipped(name, "nothing is known")
+    if not due:
+        return _skipped(f"{title}: facts", "the folder knows nothing of the records")
+    return _verdict(f"{title}: facts", problems, f"{', '.join(due)} are the folder's")
 
 
-def _version_checks(run: _Run, models: str, statement: PrivacyStatement) -> Iterator[Check]:
-    from pate_tf.serving.served import DIGESTS, EXTRA, SCHEMA, file_digests, served_digest
+def _version_checks(run: _Run) -> Iterator[Check]:
+    from pate_tf.serving.served import DIGESTS, SCHEMA, file_digests, served_digest
 
-    versions, problems, unsealed = run.versions(models), [], False
-    with run.ledger() as ledger:
-        for version in versions:
-            manifest = artifacts.read_json(version / EXTRA / DIGESTS)
-            seal, name = manifest.pop("seal"), f"{models}/{version.name}"
-            files, due = file_digests(version), manifest["files"]
-            changed = sorted(one for one in {*files, *due} if files.get(one) != due.get(one))
-            problems += [f"{name}/{one} is not what was exported" for one in changed]
-            if (manifest["model"], manifest["version"]) != (models, int(version.name)):
-                problems.append(f"{name} was exported as {manifest['model']}/{manifest['version']}")
-            if ledger is None:
-                unsealed = True
-            elif not hmac.compare_digest(str(seal), ledger.recognise(manifest)):
-                problems.append(f"{name}: the ledger did not seal its manifest")
-    if versions and not problems and served_digest(versions[-1]) != statement.student_digest:
-        problems.append("the weights of the newest version are not the statement's")
-    if versions:
-        copies = [one / SCHEMA for one in (run.released, versions[-1] / EXTRA)]
-        texts = [one.read_bytes() if one.exists() else None for one in copies]
-        if models == "student" and texts[0] != texts[1]:
+    for name, models in STATEMENTS.items():
+        versions, problems, seal = run.versions(models), list[str](), "the ledger's seal"
+        if not versions:
+            continue
+        with run.ledger() as ledger:
+            for version in versions:
+                manifest = artifacts.read_json(version / EXTRA / DIGESTS)
+                mark, place = manifest.pop("seal"), f"{models}/{version.name}"
+                files, due = file_digests(version), manifest["files"]
+                changed = sorted(one for one in {*files, *due} if files.get(one) != due.get(one))
+                problems += [f"{place}/{one} is not what was exported" for one in changed]
+                if (manifest["model"], manifest["version"]) != (models, int(version.name)):
+                    problems.append(f"{place} was exported by another name")
+                if ledger is None:
+                    seal = "no seal, as no ledger of it lies here"
+                elif not hmac.compare_digest(str(mark), ledger.recognise(manifest)):
+                    problems.append(f"{place}: the ledger did not seal its manifest")
+        extra = versions[-1] / EXTRA
+        schemas = [
+            one.read_bytes() if one.exists() else None
+            for one in (run.released / SCHEMA, extra / SCHEMA)
+        ]
+        if models == "student" and schemas[0] != schemas[1]:
             problems.append("schema.toml is not the newest version's")
-        problems += _dataset_problems(run, versions[-1])
-    yield _verdict(
-        f"versions of {models}",
-        "SHA-256 of every file of every version is compared with its manifest, "
-        + ("which no ledger here sealed" if unsealed else "the manifest with the ledger's seal")
-        + "; weights of the newest with the statement",
-        problems,
-        f"{len(versions)} versions as they were exported",
-        blind_spot="whether a student learned from anything but the released labels",
-    )
-
-
-def _dataset_problems(run: _Run, version: pathlib.Path) -> list[str]:
-    """Compares classes, shapes and ranges of a version with those of the records."""
-    told = artifacts.read_json(version / "assets.extra" / "dataset.json")
-    for path in ("feature_sums/description.json", "teachers/ensemble/description.json"):
-        if (run.sensitive / path).exists():
-            known = artifacts.read_json(run.sensitive / path).get("dataset", told)
-            return [] if known == told else ["dataset.json is of other data than the records"]
-    return []
+        stated = run.paths(name) and artifacts.read_json(run.released / name)["student_digest"]
+        if not problems and served_digest(versions[-1]) != stated:
+            problems.append("the weights of the newest version are not the statement's")
+        for path in ("feature_sums/description.json", "teachers/ensemble/description.json"):
+            if (run.sensitive / path).exists():
+                known = artifacts.read_json(run.sensitive / path).get("dataset")
+                if known not in (None, artifacts.read_json(extra / "dataset.json")):
+                    problems.append("dataset.json is of other data than the records")
+        yield _verdict(
+            f"versions of {models}",
+            problems,
+            f"every file of {len(versions)} versions has the SHA-256 of its manifest, which has "
+            f"{seal}; the newest has the statement's weights",
+            "whether a student learned from anything but the released labels",
+        )
 
 
 def _page_check(run: _Run) -> Iterator[Check]:
     """Makes the page for the signer again, with the date and audits that it says."""
     from pate_tf.audit.report import as_made, report_page
 
-    if (run.released / PAGE).exists():
+    if run.paths(PAGE):
         text = (run.released / PAGE).read_text()
         is_same = report_page(run.root, **as_made(text)) == text
         problems = [] if is_same else [f"{PAGE} is not this run's page; make it again"]
-        yield _verdict("report page", "it is made again", problems, "the same")
+        yield _verdict("report page", problems, "the page of this run", "which audits were run")
 
 
 # The sensitive half.
 
 
 def _mode_checks(run: _Run) -> Iterator[Check]:
+    if not run.sensitive.exists():
+        return
     problems = []
     for path in (run.sensitive, *sorted(run.sensitive.rglob("*"))):
         if path.is_symlink():
             problems.append(f"{path.relative_to(run.root)} is a link")
         elif path.exists() and path.stat().st_mode & 0o077:
             problems.append(f"{path.relative_to(run.root)} is open to other users")
-    if run.sensitive.exists():
-        how = "mode of sensitive/ and of every file and folder below it"
-        yield _verdict("sensitive files", how, problems, "for their owner alone")
-
-
-# Teachers and their votes.
-
-
-def _assignment(run: _Run) -> IntArray:
-    arrays = artifacts.read_arrays(run.directory.teachers / "partition.npz")
-    assignment: IntArray = arrays["assignment"]
-    return assignment
+    yield _verdict("sensitive files", problems, "their modes let their owner alone read them")
 
 
 def _teacher_checks(run: _Run) -> Iterator[Check]:
-    from pate_tf.teachers.kinds import load_ensemble
-
-    if not (run.directory.teachers / "partition.npz").exists():
+    if run.assignment is None:
         return
-    assignment, config = (
-        _assignment(run),
-        artifacts.read_json(run.directory.teachers / "config.json"),
-    )
-    number, problems = int(config["num_teachers"]), []
-    if assignment.ndim != 1 or assignment.dtype.kind not in "iu":
-        problems.append("another type or shape")
-    elif assignment.size and not 0 <= assignment.min() <= assignment.max() < number:
-        problems.append("a record without a teacher")
-    yield _verdict(
-        "partition: one teacher for each record",
-        "the teacher of every record is read from the stored partition",
-        problems,
-        f"{number} teachers",
-        blind_spot="records that occur twice; training on other records than the partition's",
-    )
-    if run.examples is None:
-        yield _skipped("partition follows from the records", run.why_no_data)
-    else:
-        yield _partition_check(run.examples, assignment, config)
-    if not ensemble_folder(run.directory).exists():
-        return
-    ensemble = load_ensemble(ensemble_folder(run.directory))
-    with run.ledger() as ledger:
-        if ledger is None:
-            return
-        is_charged = ledger.ensemble_digest == ensemble.digest
-        yield _verdict(
-            "ensemble is the ledger's",
-            "the stored ensemble is digested and compared with what the ledger was opened for",
-            [] if is_charged else ["another ensemble than was charged"],
-            "the same",
-            blind_spot="how the teachers were trained",
-        )
-        yield from _vote_checks(run, ledger, ensemble)
+    number, name = int(run.teacher_config["num_teachers"]), "partition: one teacher for each record"
+    assignment, ok = run.assignment, run.assignment.dtype.kind in "iu" and run.assignment.ndim == 1
+    ok = ok and (not assignment.size or 0 <= assignment.min() <= assignment.max() < number)
+    blind = "records that occur twice; whether training read other records than the partition's"
+    yield _verdict(name, [] if ok else ["a record has no teacher"], f"{number} teachers", blind)
+    name = "partition follows from the records"
+    yield _skipped(name, run.why_no_data) if run.examples is None else _partition_check(run, name)
+    if ensemble_folder(run.directory).exists():
+        from pate_tf.teachers.kinds import load_ensemble
+
+        ensemble = load_ensemble(ensemble_folder(run.directory))
+        with run.ledger() as ledger:
+            if ledger is not None:
+                ok = ledger.ensemble_digest == ensemble.digest
+                problems = [] if ok else ["another ensemble than was charged"]
+                found = "the ledger was opened for the stored ensemble"
+                yield _verdict("ensemble", problems, found, "how teachers were trained")
+                yield from _vote_checks(run, ledger, ensemble)
 
 
-def _partition_check(
-    examples: PrivateExamples, assignment: IntArray, config: Mapping[str, Any]
-) -> Check:
+def _partition_check(run: _Run, name: str) -> Check:
     from pate_tf.api.teacher_training import shares_of
 
-    name, how = "partition follows from the records", "records are dealt out again by owner or seed"
-    if len(examples) != len(assignment):
-        return _verdict(name, how, ["a partition of another number of records"])
+    examples, assignment, config = run.examples, run.assignment, run.teacher_config
+    if examples is None or assignment is None or len(examples) != len(assignment):
+        return _verdict(name, ["a partition of another number of records"])
     if examples.owners is not None:
         _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
         if (assignment[first][place] != assignment).any():
-            return _verdict(name, how, ["records of one owner have two teachers"])
+            return _verdict(name, ["records of one owner have two teachers"])
     again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
     if np.array_equal(again.assignment, assignment):
-        return _verdict(name, how, [], "the same partition")
-    found = "another partition than this rule gives, as from --partition_file"
-    return Check(name=name, how=how, outcome="warning", found=found)
+        return _verdict(name, [], "dealt out by owner or seed, it is the same")
+    found = "dealt out by owner or seed, it is another one, as from --partition_file"
+    return Check(name=name, outcome="warning", found=found)
 
 
 def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
@@ -722,55 +649,48 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
     from scipy import stats
 
     from pate_tf.aggregation.labeller import stored_counts
-    from pate_tf.queries.labels import asked_inputs
 
-    batches, answers = list(stored_counts(ledger)), _answers(ledger)
-    path, name = run.released / LABELS_FILE, "stored votes are the teachers'"
-    if batches and path.exists() and run.pool is not None:
-        arrays = artifacts.read_arrays(path)
-        rows = artifacts.read_json(path.with_name(COST_FILE))["ledger_rows"]
-        stored = np.concatenate([one.counts.values for one in batches if one.debit in rows])
+    batches, answers, name = list(stored_counts(ledger)), _answers(ledger), "stored votes"
+    if batches and run.pool is not None and run.paths(LABELS_FILE):
+        arrays = artifacts.read_arrays(run.released / LABELS_FILE)
+        rows = artifacts.read_json(run.released / COST_FILE)["ledger_rows"]
         queries = asked_inputs(run.pool, arrays["queries"], arrays.get("neighbours"))
         again = ensemble.group_counts if "neighbours" in arrays else ensemble.counts
         votes = {tuple(row) for row in again(queries).values.tolist()}
-        others = {tuple(row) for row in stored.tolist()} - votes
-        how = "the ensemble votes again on the queries of the released labels"
-        problems = ["votes that the teachers do not give"] if others else []
+        stored = {tuple(row) for one in batches if one.debit in rows for row in one.counts.values}
+        problems = ["votes that the teachers do not give"] if stored - votes else []
         blind = "votes of other releases, and which query each is of"
-        yield _verdict(name, how, problems, "the same", blind_spot=blind)
+        yield _verdict(name, problems, "the teachers give them again", blind)
     elif batches:
         yield _skipped(name, "the pool or the labels can't be read here")
     for batch in batches:
         mechanism, counts = batch.mechanism, batch.counts.values
         labels, title = answers.get(batch.debit, []), f"noise of the labels of row {batch.debit}"
         if len(labels) != len(counts):
-            yield _verdict(title, "votes are compared with answers", ["another number of votes"])
+            yield _verdict(title, ["votes of another number of answers"])
             continue
-        if len(labels) >= FEWEST_LABELS and len(set(labels)) > 1:
-            yield _seed_check(title, lambda noise: mechanism.draw(counts, noise).labels, labels)
+        yield _seed_check(title, functools.partial(_labels_of, mechanism, counts), labels)
         if not isinstance(mechanism, OutcomeLaw) or not batch.answered.any():
             continue
         leaders = counts[batch.answered].argmax(axis=1)
         law = mechanism.outcome_probabilities(counts[batch.answered])
         mean = float(law[np.arange(len(leaders)), leaders].mean())
-        released = np.array([label for label in labels if label is not None])
-        equal = int((released == leaders).sum())
+        equal = int((np.array([one for one in labels if one is not None]) == leaders).sum())
         # Hoeffding 1956: the tail of a sum of coins is at most that of as many equal coins.
         tail = stats.binom.sf(equal - 1, len(leaders), mean)
         is_small = tail < FALSE_ALARM and equal > mean * len(leaders)
-        words = (
-            f"{equal} of {len(leaders)} are the class with most votes, {mean * len(leaders):.1f} "
+        found = (
+            f"{equal} of {len(leaders)} labels have most votes, {mean * len(leaders):.1f} should"
         )
-        yield _verdict(
-            title,
-            "labels are compared with stored votes; one-sided binomial test at 1e-6",
-            [f"{words}are expected"] if is_small else [],
-            f"{words}are expected",
-            blind_spot="noise a little too small, which pate audit mechanism finds",
-        )
+        blind = "noise a little too small, which pate audit mechanism finds"
+        yield _verdict(title, [found] if is_small else [], found, blind)
 
 
-def _seed_check(title: str, draw: Callable[[Any], Any], released: Sequence[Any]) -> Check:
+def _labels_of(mechanism: Any, counts: IntArray, noise: Any) -> Sequence[int | None]:
+    return tuple(mechanism.draw(counts, noise).labels)
+
+
+def _seed_check(title: str, draw: Callable[[Any], Sequence[Any]], released: Sequence[Any]) -> Check:
     """Draws again from small seeds what was released for some counts or sums."""
     from pate_tf.aggregation.noise import SeededNoise
 
@@ -779,16 +699,9 @@ def _seed_check(title: str, draw: Callable[[Any], Any], released: Sequence[Any])
     # Each half tells all seeds apart, so that a fresh draw equals one with negligible probability.
     if min(len({one[:half] for one in draws}), len({one[half:] for one in draws})) < SEEDS:
         return _skipped(title, "different seeds give equal releases here")
-    return _verdict(
-        title,
-        f"the release is drawn again from the seeds 0 to {SEEDS - 1}",
-        [f"seed {seed} gives it" for seed, one in enumerate(draws) if one == tuple(released)],
-        "none gives it",
-        blind_spot="larger seeds, other generators",
-    )
-
-
-# Feature sums.
+    problems = [f"seed {seed} gives it" for seed, one in enumerate(draws) if one == tuple(released)]
+    blind = "larger seeds, other generators"
+    return _verdict(title, problems, f"none of 0 to {SEEDS - 1} gives it", blind)
 
 
 def _sum_checks(run: _Run) -> Iterator[Check]:
@@ -798,170 +711,133 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
     from pate_tf.models.encoder import record_vectors
 
     stored, arrays = run.sums, dict[str, Any]()
+    with run.ledger() as ledger:
+        if ledger is not None:
+            ok = ledger.ensemble_digest == stored.digest
+            problems = [] if ok else ["other sums than were charged"]
+            yield _verdict("sums", problems, "the ledger was opened for the stored sums")
     if stored.has_vectors:
-        name, how = "sums are those of the stored vectors", "stored vectors are added up again"
-        try:
-            stored.check_vectors()
-        except ValueError as error:
-            yield _verdict(name, how, [str(error)])
-            return
-        yield _verdict(name, how, [], "the same, up to rounding")
+        stored.check_vectors()  # raises ValueError
         arrays = artifacts.read_arrays(run.sensitive / "feature_sums" / VECTORS)
+        yield _verdict("sums are those of the stored vectors", [], "the same, up to rounding")
         name = "moments are those of the pool"
         if run.pool is None:
             yield _skipped(name, "the public pool can't be read here")
         else:
             features = record_vectors(stored.features(run.pool.inputs), stored.scale)
             moments = features.T @ features / len(features)
-            is_same = np.allclose(moments, arrays["moments"], rtol=1e-6, atol=1e-9)
-            problems = [] if is_same else ["moments that the pool does not give"]
-            yield _verdict(name, "they are computed again", problems, "the same, up to rounding")
+            ok = np.allclose(moments, arrays["moments"], rtol=1e-6, atol=1e-9)
+            yield _verdict(name, [] if ok else ["others"], "the same, up to rounding")
     name = "sums are those of the records"
     if run.examples is None:
         yield _skipped(name, run.why_no_data)
     else:
-        dataset, examples = stored.dataset, run.examples
-        summands = Summands(dataset.num_classes, stored.scale, stored.groups, stored.centres)
-        width = len(stored.sums.values)
-        vectors = np.zeros((len(examples), width), np.int16) if stored.has_vectors else None
+        num_classes, examples = stored.dataset.num_classes, run.examples
+        summands = Summands(num_classes, stored.scale, stored.groups, stored.centres)
+        size = (len(examples), len(stored.sums.values))
+        vectors = np.zeros(size, np.int16) if stored.has_vectors else None
         table = sums_of_records(examples, stored.encoder, summands, run.reporting, vectors=vectors)
-        problems = [] if np.array_equal(table, stored.table) else ["sums of other records"]
-        if vectors is not None and not (
-            np.array_equal(vectors, arrays["vectors"])
-            and np.array_equal(examples.labels, arrays["labels"])
-        ):
-            problems.append("vectors of other records")
-        how = "vectors, sums and cluster counts of the records are computed again, bit for bit"
-        yield _verdict(
-            name, how, problems, "the same", blind_spot="errors of the code that adds up"
-        )
+        ok = np.array_equal(table, stored.table)
+        if vectors is not None:
+            ok &= np.array_equal(vectors, arrays["vectors"])
+            ok &= np.array_equal(examples.labels, arrays["labels"])
+        found = "sums, cluster counts and vectors are computed again, bit for bit"
+        problems = [] if ok else ["sums or vectors of other records"]
+        yield _verdict(name, problems, found, "errors of the code that adds up")
     with run.ledger() as ledger:
-        if ledger is not None:
-            is_charged = ledger.ensemble_digest == stored.digest
-            how = "the stored sums are digested and compared with what the ledger was opened for"
-            problems = [] if is_charged else ["other sums than were charged"]
-            yield _verdict("sums are the ledger's", how, problems, "the same")
-            yield from _noise_of_sums(ledger, stored)
+        for row, numbers in () if ledger is None else _sums(ledger):
+            mechanism: Any = charge_of(row)[0]
+            clusters, title = mechanism.num_clusters, f"noise of the sums of row {row.sequence}"
+            exact = [(stored.sums if clusters is None else stored.cluster_counts[clusters]).values]
+            drawn = np.array(numbers).reshape(-1, *exact[0].shape)
+            draw = functools.partial(_sums_of, mechanism, exact[0])
+            yield _seed_check(title, draw, drawn[0].ravel().tolist())
+            claimed = mechanism.standard_deviation
+            for number in range(1, len(drawn)):  # each round follows from the noisy ones before
+                exact.append(stored.residuals(drawn[:number], claimed))
+            noise = (drawn - exact) / LATTICE
+            found = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
+            problems = [found] if any(is_too_small(one, claimed) for one in noise) else []
+            yield _verdict(title, problems, found, "noise of the right size that can be predicted")
 
 
-def _noise_of_sums(ledger: Ledger, stored: Any) -> Iterator[Check]:
-    for row, numbers in _sums(ledger):
-        mechanism: Any = charge_of(row)[0]
-        clusters = mechanism.num_clusters
-        sums = stored.sums if clusters is None else stored.cluster_counts[clusters]
-        exact, title = [sums.values], f"noise of the sums of row {row.sequence}"
-        drawn = np.array(numbers).reshape(-1, *sums.values.shape)
-        first = drawn[0].ravel().tolist()
-        yield _seed_check(
-            title, lambda noise: mechanism.draw_sums(sums.values, noise).ravel(), first
-        )
-        claimed = mechanism.standard_deviation
-        for number in range(1, len(drawn)):  # each round follows from the noisy ones before
-            exact.append(stored.residuals(drawn[:number], claimed))
-        noise = (drawn - exact) / LATTICE
-        words = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
-        yield _verdict(
-            title,
-            "released sums less the stored ones, of every round; their variance is tested at 1e-6",
-            [words] if any(is_too_small(one, claimed) for one in noise) else [],
-            words,
-            blind_spot="noise of the right size that somebody can predict",
-        )
+def _sums_of(mechanism: Any, sums: IntArray, noise: Any) -> Sequence[int]:
+    return tuple(mechanism.draw_sums(sums, noise).ravel().tolist())
 
 
 # Private values in released files.
 
 
 def _search_checks(run: _Run) -> Iterator[Check]:
-    files = [one for one in sorted(run.released.rglob("*")) if one.is_file()]
+    files = [path for path in run.paths("**/*") if path.is_file()]
     if not files:
         return
     data, text, kinds = PrivateBytes(), PrivateText(), "votes, sums, partition and teachers"
-    if run.examples is None:
-        yield _skipped("no private record is released", run.why_no_data)
-    else:
-        kinds = f"private records, their labels, {kinds}"
+    if run.examples is not None:
         data.add_table(run.examples.inputs, "the private records")
         data.add_series(run.examples.labels, "the private labels")
+        kinds = f"private records, their labels, {kinds}"
         if run.examples.owners is not None:
             text.add_table([[str(one) for one in run.examples.owners]], ())
     _add_private_file(run, data, text)
     for path in sorted(run.sensitive.rglob("*.np[zy]")):
-        if {"encoder", "audit"} & {*path.parts} or path.is_symlink():
-            continue
-        with contextlib.suppress(ValueError):
+        if not {"encoder", "audit"} & {*path.parts} and not path.is_symlink():
             is_one = path.suffix == ".npy"
             arrays = {"": artifacts.read_array(path)} if is_one else artifacts.read_arrays(path)
             for name, array in arrays.items():
                 if not PUBLIC_ARRAYS.fullmatch(name):
                     data.add_series(array.ravel(), f"{path.name} {name}")
     numbers = _secret_numbers(run)
-    problems: dict[str, list[str]] = {"bytes": [], "text": [], "number": []}
+    problems: dict[str, list[str]] = {"array": [], "cell": [], "number": []}
     with run.reporting.progress_bar("searching released files", len(files), "file") as advance:
         for path in files:
-            name = path.relative_to(run.root)
             for content in contents(path):
+                is_text = path.suffix in (".json", ".md", ".toml", ".html")
+                digits = next((one for one in numbers if is_text and one.encode() in content), "")
                 for kind, found in (
-                    ("bytes", data.found_in(content)),
-                    ("text", text.found_in(content)),
-                    ("number", _number_in(numbers, path, content)),
+                    ("array", data.found_in(content)),
+                    ("cell", text.found_in(content)),
+                    ("number", numbers.get(digits)),
                 ):
-                    problems[kind] += [f"{name} holds {found}"] if found else []
+                    problems[kind] += [f"{path.relative_to(run.root)} holds {found}"] * bool(found)
             advance(1)
-    for title, kind, how, blind in (
-        (
-            "no private array is released",
-            "bytes",
-            f"{data.number:,} windows of {kinds}, as far as they are there, are looked for as "
-            f"float32, float64 and whole numbers",
-            "values that were rounded, encoded or rearranged; rows with little information",
-        ),
-        (
-            "no private cell is released",
-            "text",
-            f"{text.number:,} rows, columns and words of the private file are looked for as text",
-            "images; other spellings; words that the schema or the public file has, too",
-        ),
-        (
-            "no sensitive number is released",
-            "number",
-            f"{len(numbers)} numbers (data-dependent costs, accuracies of teachers) are looked for",
-            "a number that was rounded to fewer than seven digits",
-        ),
-    ):
-        number = {"bytes": data.number, "text": text.number, "number": 1}[kind]
-        if number:
-            yield _verdict(title, how, problems[kind], "none is", blind_spot=blind)
-        else:
-            yield _skipped(title, "no private table of text can be read here")
+    yield _verdict(
+        "no private array is released",
+        problems["array"],
+        f"{data.number:,} windows of {kinds}, as far as they are here, are in no file as float32, "
+        f"float64 or whole numbers",
+        "values rounded, encoded or rearranged; rows of little information; records not read here",
+    )
+    name = "no private cell is released"
+    found = f"{text.number:,} rows, columns and words of private cells are in no file of text"
+    blind = "other spellings; words that the schema or the public file have, too"
+    is_known = text.number > 0
+    yield _verdict(name, problems["cell"], found, blind) if is_known else _skipped(name, NO_TABLE)
+    name, found = "no sensitive number is released", f"{len(numbers)} numbers are in no text"
+    yield _verdict(name, problems["number"], found, "a number of fewer than seven digits")
 
 
 def _add_private_file(run: _Run, data: PrivateBytes, text: PrivateText) -> None:
     """Adds the cells of the private file, where it is a table that can be read here."""
-    from pate_tf.audit.search import TOKEN
     from pate_tf.data import tables
     from pate_tf.data.schema import read_schema
 
     files = None if run.source is None else run.source.files
     if files is None or files.private is None or not files.private.is_file():
         return
-    schema = None if files.schema is None else read_schema(files.schema)
-    form = tables.text_form(files.public, schema)
+    form = tables.text_form(files.public, files.schema and read_schema(files.schema))
     columns = tables.read_table(files.private, form).fields
     public = {cell for one in tables.read_table(files.public, form).fields.values() for cell in one}
-    known = "" if files.schema is None else files.schema.read_text()
-    words = {cell for one in columns.values() for cell in set(one) if cell in known}
-    text.add_table(list(columns.values()), public | words | {*TOKEN.findall(known)})
-    numbers = []
-    for cells in columns.values():
+    schema = "" if files.schema is None else files.schema.read_text()
+    public |= {cell for one in columns.values() for cell in set(one) if cell in schema}
+    text.add_table(list(columns.values()), public)
+    for name, cells in columns.items():
         with contextlib.suppress(ValueError):
-            numbers.append(np.array(cells, np.float64))
-    if numbers:
-        data.add_table(np.stack(numbers, axis=1), "the private file")
+            data.add_series(np.array(cells, np.float64), f"column {name} of the private file")
 
 
 def _secret_numbers(run: _Run) -> dict[str, str]:
-    """Returns sensitive numbers as text of seven digits, with the names of their keys.
+    """Returns sensitive numbers as text of seven digits or more, with the names of their keys.
 
     A number that is something else, too, is not looked for: a data-dependent epsilon may be the
     data-independent one.
@@ -969,29 +845,17 @@ def _secret_numbers(run: _Run) -> dict[str, str]:
     numbers: list[tuple[str, str]] = []
 
     def add(value: Any, key: str) -> None:
-        if isinstance(value, Mapping):
-            for name, part in value.items():
-                add(part, f"{key}.{name}" if key else str(name))
-        elif isinstance(value, list):
-            for part in value:
-                add(part, key)
-        elif isinstance(value, float) and math.isfinite(value):
-            digits = repr(value)
-            if len(digits.replace(".", "").lstrip("0")) >= 7:
-                numbers.append((digits[:9], key))
+        if isinstance(value, Mapping | list):
+            for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+                add(part, f"{key}.{name}")
+        elif isinstance(value, float) and len(repr(value).replace(".", "").lstrip("0")) >= 7:
+            numbers.append((repr(value)[:9], key.strip(".")))
 
     for path in run.sensitive.rglob("*.json"):
         if "audit" not in path.parts:
-            with contextlib.suppress(ValueError):
-                add(artifacts.read_json(path), "")
+            add(artifacts.read_json(path), "")
     public = {digits for digits, key in numbers if not SECRET_KEYS.search(key)}
     return {digits: key for digits, key in numbers if digits not in public}
-
-
-def _number_in(numbers: Mapping[str, str], path: pathlib.Path, content: bytes) -> str | None:
-    if path.suffix not in (".json", ".md", ".toml", ".html"):
-        return None
-    return next((key for digits, key in numbers.items() if digits.encode() in content), None)
 
 
 CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
@@ -999,6 +863,7 @@ CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
     "released files": _file_checks,
     "released labels": _label_checks,
     "statement": _statement_checks,
+    "versions": _version_checks,
     "report page": _page_check,
     "sensitive files": _mode_checks,
     "teachers": _teacher_checks,

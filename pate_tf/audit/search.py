@@ -50,7 +50,7 @@ class PrivateBytes:
         forms = {np.dtype(one) for one in ("f4", "f8", windows.dtype.str)}
         with np.errstate(all="ignore"):
             if np.array_equal(windows, np.rint(windows)) and np.abs(windows).max() < 2**31:
-                small = ("u1",) if 0 <= windows.min() and windows.max() < 256 else ()
+                small = ("u1",) if windows.min() >= 0 and windows.max() < 256 else ()
                 forms |= {np.dtype(one) for one in ("i8", "i4", *small)}
             windows = windows[is_telling(windows)]
             self.number += len(windows)

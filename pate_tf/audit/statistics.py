@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from pate_tf.accounting.conversions import FloatArray
 
 CONFIDENCE = 0.999
