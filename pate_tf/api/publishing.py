@@ -6,7 +6,7 @@ import hmac
 import importlib.metadata
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from pate_tf.accounting.charge import ReleasedLabels
@@ -123,7 +123,9 @@ def publish_model(
         student_digest=student_digest(model),
         **publication_facts(publication, folder / "student"),
     )
-    return export_with(statement, model, labels, folder, export_formats=export_formats)
+    return export_with(
+        statement, model, labels, folder, export_formats=export_formats, seal=ledger.recognise
+    )
 
 
 def vouched_encoder(source: Source) -> str | None:
@@ -145,6 +147,7 @@ def export_with(
     folder: pathlib.Path,
     *,
     export_formats: Sequence[str] = (),
+    seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Published[Stated]:
     """Writes a student's next version with its statement, and the statement in the folder.
 
@@ -154,13 +157,14 @@ def export_with(
         labels: that it learnt from.
         folder: `student/`, the statement and, of a table, its schema go there.
         export_formats: as `publish_model` takes them.
+        seal: as `export_student` takes it.
 
     Raises:
         ValueError: if the model can't be exported.
     """
     values, dataset = statement.to_dict(), labels.pool.dataset
     student_folder = export_student(
-        model, dataset, folder / "student", values, formats=export_formats
+        model, dataset, folder / "student", values, formats=export_formats, seal=seal
     )
     if dataset.schema is not None:
         artifacts.write_text(folder / SCHEMA, dataset.schema.to_toml())

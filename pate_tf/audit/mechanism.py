@@ -1,9 +1,8 @@
-"""Audit of a mechanism: neighbouring votes or sums through the real release code, many times.
+"""Lower bound on a mechanism's epsilon: it is sampled for neighboring votes or sums.
 
-The mechanism's releases for two neighbouring data sets are drawn by the labeller (or the release of
-feature sums) with the noise source of production and a ledger of its own in a temporary folder.
-What can be told apart better than the ledger's charge allows is a violation. Nothing here knows a
-mechanism by name: what is registered can be audited.
+The claim is what a ledger in a temporary folder charges for a real release. The mechanism draws for
+two neighboring data sets with the noise source of production; outcomes that can be distinguished
+better than the charge allows are a violation. Every registered mechanism can be audited.
 """
 
 import contextlib
@@ -44,21 +43,21 @@ from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerWarning
 from pate_tf.ledger.rollback_guard import STATE_VARIABLE
 
-PASSED, VIOLATION, NO_POWER = "passed", "violation", "no power"
+PASSED, VIOLATION, NO_POWER, NOT_CHECKED = "passed", "violation", "no power", "not checked"
 DEFAULT_DELTA: Final = 1e-5
 DEFAULT_SECONDS: Final = 120.0
-CHUNK: Final = 49_999  # queries, or sums, that one call of the release code draws; odd, see draw
-CHOOSING: Final = 0.25  # share of the draws by which an event is chosen; the others count
-PILOT: Final = 19_999  # draws for each pair of neighbours that could be audited
+CHUNK: Final = 49_999  # queries, or sums, of one draw; odd, see `AuditNoise`
+CHOOSING: Final = 0.25  # fraction of the draws by which an event is chosen; the others count
+PILOT: Final = 19_999  # draws for each pair of neighbors among which one is chosen
 PILOT_BATCHES: Final = 300
 PILOT_CONFIDENCE: Final = 0.5  # as if there were ten times as many
 EACH_OF_TWO: Final = 1.0 - (1.0 - CONFIDENCE) / 2.0  # two tests decide: each may fail half as often
-FEWEST: Final = 400  # transcripts; fewer can't tell anything at this confidence
-LARGEST_GROUP: Final = 4**6  # queries of one transcript
+FEWEST: Final = 400  # transcripts; fewer can't exclude anything at this confidence
+GROUPS: Final = (2, 4, 16, 64, 256, 1_024, 4_096)  # queries of one transcript, beside 1
 HALF: Final = 0.5  # of the noise: what the control draws
-LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # shares of the control's draws after which it is judged
-OWN_DELTA: Final = 0.4  # of the ledger of many batches, each with a delta of its own
+LOOKS: Final = (0.125, 0.25, 0.5, 1.0)  # fractions of the control's draws after which it is judged
 DELTAS: Final = tuple(float(one) for one in np.geomspace(1e-4, 0.4, 10).round(6))
+TABLE: Final = (200, 10)  # of sums, whose noise is measured
 _CHILD: Final = (
     "from pate_tf.api.settings import LabelSettings\n"
     "for one in (LabelSettings(method='feature_sums', epsilon=1.0).noise() for _ in range(2)):\n"
@@ -70,30 +69,19 @@ _CHILD: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that an audit looked at.
+    """One check of an audit.
 
     Attributes:
         name: what was checked.
-        how: how.
-        outcome: "passed", "violation" or "not checked".
-        found: what was seen, in a sentence.
-        blind_spot: what it can't see.
+        outcome: "passed", "violation", "warning" or "not checked".
+        found: what was seen.
+        blind_spot: what the check can't see.
     """
 
     name: str
-    how: str
     outcome: str
     found: str
     blind_spot: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CurvePoint:
-    """At one delta what is claimed, and what the draws exclude (99.9 % for each point)."""
-
-    delta: float
-    claimed: float
-    lower_bound: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,9 +98,8 @@ class MechanismAudit:
         lower_bound: what a guarantee must have at least, by the draws, with confidence 99.9 %.
         control_caught: whether the same mechanism with half the noise was caught.
         control_draws: after how many draws.
-        num_draws: for each of the two neighbouring data sets.
+        num_draws: for each of the two neighboring data sets.
         neighbours: the two in words.
-        curve: claims and bounds as functions of delta.
         checks: all that was checked.
         seconds: how long it took.
     """
@@ -128,7 +115,6 @@ class MechanismAudit:
     control_draws: int
     num_draws: int
     neighbours: str
-    curve: Sequence[CurvePoint]
     checks: Sequence[Check]
     seconds: float
 
@@ -205,7 +191,7 @@ class AuditNoise(SystemNoise):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Neighbouring histograms `[num_classes]`, and what a student says of the query, if anything.
+    """Neighboring histograms `[num_classes]`, and a student's probabilities for the query, if any.
 
     One teacher changes its vote, as with one record replaced, or one owner added or removed.
     """
@@ -215,8 +201,8 @@ class Pair:
     predictions: tuple[float, ...] | None = None
 
     def __str__(self) -> str:
-        said = "" if self.predictions is None else f", a student says {self.predictions}"
-        return f"votes {self.first} and {self.second}{said}"
+        student = "" if self.predictions is None else f", a student predicts {self.predictions}"
+        return f"votes {self.first} and {self.second}{student}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +210,7 @@ class Outcomes:
     """What was released, draw by draw.
 
     Attributes:
-        kinds: what kind of answer each was: a label, or none, int `[num_draws]`.
+        kinds: the label, or the number of classes for none, int `[num_draws]`.
         values: a number that follows from noisy counts or sums; NaN where none was released.
     """
 
@@ -279,220 +265,113 @@ def own_registry(folder: pathlib.Path) -> Iterator[None]:
             os.environ[STATE_VARIABLE] = before
 
 
-@functools.cache
-def _winners(num_classes: int) -> Callable[[IntArray, IntArray], IntArray]:
-    from pate_tf.aggregation.graph import VoteAggregation  # which imports TensorFlow
+class Sampler:
+    """Draws of one mechanism for neighboring data sets.
 
-    return VoteAggregation(num_classes).label
+    Attributes:
+        mechanism: that draws.
+        is_of_sums: whether it releases sums of records.
+        batch: queries that are one draw together: of a mechanism that is charged once for a batch,
+            or withholds a number of its labels, the fewest that it takes; else 1.
+    """
 
-
-class Releases:
-    """Releases of one mechanism, with ledgers of their own below a temporary folder."""
-
-    def __init__(self, mechanism: Mechanism, delta: float, folder: pathlib.Path) -> None:
-        self.mechanism, self.delta, self._folder = mechanism, delta, folder
-        self.wrong_charges: list[str] = []
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
         self.is_of_sums = isinstance(mechanism, ReleasesFeatureSums)
-        # Where a batch is charged once, or shares a number of labels, its answers are one draw.
         has_quota = getattr(mechanism, "label_share", 1.0) < 1.0
         self.is_batched = not self.is_of_sums and (mechanism.charged_per_batch or has_quota)
         self.batch = _batch(mechanism) if self.is_batched else 1
 
-    @contextlib.contextmanager
-    def ledger(self, delta: float | None = None) -> Iterator[Ledger]:
-        """Yields a new ledger."""
-        folder = self._folder / secrets.token_hex(8)
-        with Ledger.open(
-            folder,
-            ensemble_digest=secrets.token_hex(32),
-            delta=self.delta if delta is None else delta,
-        ) as ledger:
-            yield ledger
-
-    def claims(self, group: int, deltas: Sequence[float]) -> list[float]:
-        """Returns the epsilon at each delta that a ledger charged for one transcript, released."""
-        with self.ledger() as ledger:
-            if isinstance(self.mechanism, ReleasesFeatureSums):
-                self._sums(ledger, np.zeros((1, 1), np.int64), AuditNoise())
-            else:
-                pair = Pair((2, 1), (1, 2))
-                self._label(ledger, pair.first, None, 0, group * self.batch, AuditNoise())
-            return [ledger.spent(one).epsilon for one in deltas]
-
-    def _label(
-        self,
-        ledger: Ledger,
-        counts: Sequence[int],
-        predictions: Sequence[float] | None,
-        start: int,
-        number: int,
-        noise: AuditNoise,
-    ) -> Outcomes:
-        """Returns what the labeller releases for different queries with the same votes."""
-        mechanism, num_classes = self.mechanism, len(counts)
-        labeller = Labeller(
-            voter=lambda inputs: VoteCounts(np.tile(np.array(counts), (len(inputs), 1))),
-            ledger=ledger,
-            noise=noise,
-            noisy_winners=_winners(num_classes),
-            num_classes=num_classes,
-        )
-        said = None if predictions is None else np.tile(np.array(predictions), (number, 1))
-        before = ledger.charges.copy()
-        released = labeller.label(
-            np.arange(start, start + number), mechanism=mechanism, predictions=said
-        )
-        due = before + Counter({mechanism: mechanism.number_charged(number)})
-        if +ledger.charges != +due or not released.secure_noise:
-            self.wrong_charges.append(
-                f"{number} answers of {mechanism.name} were not charged as {number}"
-                if released.secure_noise
-                else "the ledger notes predictable noise"
-            )
-        labels = np.full(number, num_classes, np.int64)
-        labels[released.query_indices] = released.labels
-        projected = np.full(number, np.nan)
-        if released.noisy_counts is not None:
-            projected[released.query_indices] = released.noisy_counts @ _direction(num_classes)
-        return Outcomes(labels, projected)
-
-    def _sums(self, ledger: Ledger, sums: IntArray, noise: AuditNoise) -> IntArray:
-        """Returns the noisy tables of all rounds, `[num_rounds, *shape of sums]`.
-
-        In each later round every number is that of the first, or its opposite, as earlier noisy
-        ones say: what is asked of a record follows from them, and it answers as much as it may.
-        """
-        rounds = getattr(self.mechanism, "num_rounds", 1)
-        released = release_sums(
-            FeatureSums(sums),
-            self.mechanism,
-            ledger=ledger,
-            noise=noise,
-            unit="record",
-            next_sums=None if rounds == 1 else lambda noisy: _signs(noisy)[-1] * sums,
-        )
-        if +ledger.charges != Counter({self.mechanism: 1}) or not released.secure_noise:
-            self.wrong_charges.append("sums were released and not charged as one release")
-        return released.values.reshape(rounds, *sums.shape)
-
-    def release_table(self, sums: IntArray) -> tuple[IntArray, float]:
-        """Returns one release of sums, of all rounds as `_sums`, and its charge at delta."""
-        with self.ledger() as ledger:
-            return self._sums(ledger, sums, AuditNoise()), ledger.spent().epsilon
-
-    def release_counts(self, counts: IntArray, classes: IntArray) -> tuple[FloatArray, float]:
-        """Labels queries; returns how far a class of each is ahead, and what it was charged.
-
-        Args:
-            counts: int64 `[num_queries, num_classes]`.
-            classes: one of each query, `[num_queries]`.
-
-        Returns:
-            The noisy surplus over the largest other class where noisy counts are released, else 1
-            where the class is the label and 0 where it is not, `[num_queries]`.
-        """
-        number, num_classes = counts.shape
-        with self.ledger() as ledger:
-            labeller = Labeller(
-                voter=lambda inputs: VoteCounts(counts[inputs]),
-                ledger=ledger,
-                noise=AuditNoise(),
-                noisy_winners=_winners(num_classes),
-                num_classes=num_classes,
-            )
-            released = labeller.label(np.arange(number), mechanism=self.mechanism)
-            surplus, answered = np.zeros(number), released.query_indices
-            if released.noisy_counts is None:
-                surplus[answered] = released.labels == classes[answered]
-            else:
-                noisy = released.noisy_counts / LATTICE
-                rows = np.arange(len(noisy))
-                own = noisy[rows, classes[answered]]
-                noisy[rows, classes[answered]] = -np.inf
-                surplus[answered] = own - noisy.max(axis=1)
-            return surplus, ledger.spent().epsilon
-
     def draw(
         self, pair: Pair, number: int, *, share: float = 1.0, progress: Callable[[int], object]
     ) -> tuple[Outcomes, Outcomes]:
-        """Returns `number` draws for each data set of a pair, batches counting as one."""
+        """Returns `number` draws for each data set, with this fraction of the noise."""
         found: tuple[list[Outcomes], list[Outcomes]] = ([], [])
         left = number
         while left:
             size = 1 if self.is_batched else min(CHUNK, left - (left + 1) % 2)
             noise = AuditNoise(share, num_queries=size, num_classes=len(pair.first))
-            for place, counts in enumerate((pair.first, pair.second)):
-                found[place].append(self._drawn_together(pair, counts, size, noise))
+            for counts, outcomes in zip((pair.first, pair.second), found, strict=True):
+                outcomes.append(self._outcomes(pair, counts, size * self.batch, noise))
                 noise.replay()
                 progress(size)
             left -= size
         return _joined(found[0]), _joined(found[1])
 
-    def _drawn_together(
-        self, pair: Pair, counts: Sequence[int], size: int, noise: AuditNoise
+    def _outcomes(
+        self, pair: Pair, counts: Sequence[int], rows: int, noise: AuditNoise
     ) -> Outcomes:
-        """Returns `size` draws that one call of the release code gives, or one batch.
-
-        Batches are drawn by the mechanism itself, as a ledger would take most of the time; charges
-        of batches are compared in `claims`.
-        """
-        if isinstance(self.mechanism, ReleasesFeatureSums):
-            table = np.full((size, 1), counts[0] * LATTICE, np.int64)
-            with self.ledger() as ledger:
-                values = mean_of_rounds(self._sums(ledger, table, noise)).ravel() / LATTICE
-            return Outcomes(np.zeros(size, np.int64), values)
-        if self.is_batched:
-            return self._drawn(pair, counts, self.batch, noise)
-        delta = None if self.mechanism.approximate is None else OWN_DELTA
-        with self.ledger(delta) as ledger:
-            return self._label(ledger, counts, pair.predictions, 0, size, noise)
-
-    def _drawn(self, pair: Pair, counts: Sequence[int], rows: int, noise: AuditNoise) -> Outcomes:
-        """Returns what the mechanism draws without a ledger; of a batch, as one answer."""
         mechanism, num_classes = self.mechanism, len(counts)
         table = np.tile(np.array(counts), (rows, 1))
+        if isinstance(mechanism, ReleasesFeatureSums):
+            # In each later round every number is that of the first or its opposite, as the noisy
+            # one before says; the mean of the rounds is sufficient under Gaussian noise.
+            noisy, sign, total = table, np.ones_like(table), np.zeros_like(table)
+            for _ in range(mechanism.num_rounds):
+                noisy = mechanism.draw_sums(sign * table * LATTICE, noise)
+                total += sign * noisy
+                sign = np.where(noisy < 0, -1, 1)
+            values = total.ravel() / (mechanism.num_rounds * LATTICE)
+            return Outcomes(np.zeros(rows, np.int64), values)
         if pair.predictions is not None and isinstance(mechanism, UsesStudentPredictions):
-            said = np.tile(np.array(pair.predictions), (rows, 1))
-            answers = mechanism.draw_with(said, table, noise)
+            predictions = np.tile(np.array(pair.predictions), (rows, 1))
+            answers = mechanism.draw_with(predictions, table, noise)
         else:
             answers = mechanism.draw(table, noise)
-        labels = np.array([num_classes if one is None else one for one in answers.labels], np.int64)
-        values = np.full(rows, np.nan)
-        if answers.noisy_counts is not None:
-            values = np.asarray(answers.noisy_counts @ _direction(num_classes), np.float64)
-            values[labels == num_classes] = np.nan
-        found = Outcomes(labels, values)
+        labels = [num_classes if label is None else label for label in answers.labels]
+        kinds, values = np.array(labels, np.int64), np.full(rows, np.nan)
+        if answers.noisy_counts is not None:  # along the direction in which neighbors differ
+            values = (answers.noisy_counts[:, 0] - answers.noisy_counts[:, 1]) / LATTICE
+            values[kinds == num_classes] = np.nan
+        found = Outcomes(kinds, values)
         return _of_batch(found, num_classes) if self.is_batched else found
 
-    def pilot(self, pair: Pair) -> tuple[Outcomes, Outcomes]:
-        """Returns draws with half the noise, without ledger, by which a pair is chosen."""
-        if self.is_batched:
-            return self.draw(pair, PILOT_BATCHES, share=HALF, progress=lambda done: None)
-        noise = AuditNoise(HALF, num_queries=PILOT, num_classes=len(pair.first))
-        first = self._drawn(pair, pair.first, PILOT, noise)
-        noise.replay()
-        return _joined([first]), _joined([self._drawn(pair, pair.second, PILOT, noise)])
+    def claims(
+        self, group: int, deltas: Sequence[float], folder: pathlib.Path
+    ) -> tuple[list[float], list[str]]:
+        """Releases one transcript by the code of production, charged to a new ledger.
 
+        Returns:
+            The epsilon at each delta that was charged, and what is wrong with the release.
+        """
+        mechanism, number = self.mechanism, group * self.batch
+        with Ledger.open(
+            folder / secrets.token_hex(8),
+            ensemble_digest=secrets.token_hex(32),
+            delta=deltas[0],
+        ) as ledger:
+            problems = []
+            if isinstance(mechanism, ReleasesFeatureSums):
+                zeros, number = np.zeros(TABLE, np.int64), 1
+                released: Any = release_sums(
+                    FeatureSums(zeros),
+                    mechanism,
+                    ledger=ledger,
+                    noise=SystemNoise(),
+                    unit="record",
+                    next_sums=None if mechanism.num_rounds == 1 else lambda noisy: zeros,
+                )
+                noise = released.values.reshape(-1, *TABLE) / LATTICE
+                deviation = mechanism.standard_deviation
+                if any(is_too_small(row, deviation) for table in noise for row in table):
+                    problems.append("sums were released with less noise than claimed")
+            else:
+                from pate_tf.aggregation.graph import VoteAggregation  # which imports TensorFlow
 
-def _signs(noisy: IntArray) -> IntArray:
-    """Returns how the numbers of the round that follows each are asked, 1 or -1."""
-    return np.where(noisy < 0, -1, 1)
-
-
-def mean_of_rounds(noisy: IntArray) -> FloatArray:
-    """Returns what noisy tables of rounds say together of the first one's exact numbers.
-
-    Of all that they say it is the sufficient statistic where noise is Gaussian.
-    """
-    first, later = noisy[0], noisy[1:] * _signs(noisy[:-1])
-    return np.asarray((first + later.sum(axis=0)) / len(noisy), np.float64)
-
-
-def _direction(num_classes: int) -> FloatArray:
-    """Returns the direction along which neighbours differ, in votes: from class 1 to class 0."""
-    direction = np.zeros(num_classes)
-    direction[:2] = (1.0 / LATTICE, -1.0 / LATTICE)
-    return direction
+                labeller = Labeller(
+                    voter=lambda inputs: VoteCounts(np.tile([2, 1], (len(inputs), 1))),
+                    ledger=ledger,
+                    noise=SystemNoise(),
+                    noisy_winners=VoteAggregation(2).label,
+                    num_classes=2,
+                )
+                released = labeller.label(np.arange(number), mechanism=mechanism)
+            due = {mechanism: 1 if self.is_of_sums else mechanism.number_charged(number)}
+            if +ledger.charges != +Counter(due):
+                problems.append(f"{number} answers were charged as something else")
+            if not released.secure_noise:
+                problems.append("the ledger notes predictable noise")
+            return [ledger.spent(delta).epsilon for delta in deltas], problems
 
 
 def _of_batch(outcomes: Outcomes, num_classes: int) -> Outcomes:
@@ -529,8 +408,8 @@ def _batch(mechanism: Mechanism) -> int:
             return size
 
 
-def neighbouring_pairs(mechanism: Mechanism) -> list[Pair]:
-    """Returns pairs of neighbouring histograms among which the most telling one is looked for.
+def neighboring_pairs(mechanism: Mechanism) -> list[Pair]:
+    """Returns pairs of neighboring histograms among which the most telling one is looked for.
 
     Gaps between two classes up to several times the noise, and votes near every number that the
     mechanism has as a parameter, such as a threshold. What a student says puts a test of its
@@ -559,105 +438,78 @@ def neighbouring_pairs(mechanism: Mechanism) -> list[Pair]:
     return pairs
 
 
-def _groups(releases: Releases, number: int) -> list[int]:
-    """Returns sizes of transcripts, in draws; sums and batches stand alone."""
-    if releases.is_of_sums or releases.is_batched:
-        return [1]
-    sizes = [1, 2, *(4**power for power in range(1, 20))]
-    return [one for one in sizes if number // one >= 2 * FEWEST and one <= LARGEST_GROUP]
-
-
 @dataclasses.dataclass(frozen=True)
-class _Test:
-    """An event that was chosen on some draws, of transcripts of some size, at some delta."""
+class Test:
+    """An event that was chosen on some draws, for transcripts of a size, at a delta.
+
+    Attributes:
+        group: draws of one transcript.
+        delta: of the claim.
+        claimed: epsilon at delta.
+        promise: the event, with what the draws that it was chosen by say of it.
+        bound: the lower bound by the other draws.
+    """
 
     group: int
     delta: float
     claimed: float
     promise: Promise
+    bound: float
+
+    @property
+    def is_excess(self) -> bool:
+        """Whether the bound is above the claim."""
+        return self.bound > self.claimed * (1.0 + 1e-9)
 
 
-class Trial:
-    """Draws for two neighbours: events are chosen on some of them and counted on the others.
+def tests_of(
+    drawn: tuple[Outcomes, Outcomes],
+    claims: Mapping[int, Sequence[float]],
+    deltas: Sequence[float],
+) -> tuple[Test, Test]:
+    """Chooses events on a quarter of the draws and counts them on the others.
 
-    Attributes:
-        score: what was learnt on the draws that events are chosen by.
-        tests: the most telling event for each size of transcript and each delta.
+    Args:
+        drawn: for either data set.
+        claims: for each size of transcript the claimed epsilon at each delta.
+        deltas: of the claims; the first one is reported.
+
+    Returns:
+        The test that speaks most against a claim, and that whose bound is the largest fraction of
+        its claim at the first delta.
     """
-
-    def __init__(
-        self,
-        drawn: tuple[Outcomes, Outcomes],
-        claims: Mapping[int, Sequence[float]],
-        deltas: Sequence[float],
-        *,
-        confidence: float,
-    ) -> None:
-        """Chooses events.
-
-        Args:
-            drawn: for either data set.
-            claims: for each size of transcript what is claimed at each delta.
-            deltas: that claims are compared at.
-            confidence: of each bound.
-        """
-        number = len(drawn[0])
-        middle = int(CHOOSING * number)
-        chosen_by = [one[:middle] for one in drawn]
-        self._counted = [one[middle:] for one in drawn]
-        self._confidence = confidence
-        self.score = Score(*chosen_by)
-        self.tests = []
-        for group, of_group in claims.items():
-            finite = _finite(of_group, deltas)
-            promises = statistics.best_events(
-                self.score(chosen_by[0], group),
-                self.score(chosen_by[1], group),
-                finite,
-                num_counted=len(self._counted[0]) // group,
-                confidence=confidence,
-            )
-            self.tests += [
-                _Test(group, delta, claimed, promise)
-                for (claimed, delta), promise in zip(finite, promises, strict=True)
-            ]
-
-    def most_telling(self) -> _Test:
-        """Returns the test that speaks most against a claim."""
-        return max(self.tests, key=lambda one: one.promise.excess)
-
-    def largest(self, delta: float) -> _Test:
-        """Returns the test whose bound is the largest share of its claim, at a delta."""
-        fitting = [one for one in self.tests if one.delta == delta]
-        return max(fitting or self.tests, key=lambda one: one.promise.bound / (one.claimed or 1.0))
-
-    def bound(self, test: _Test, confidence: float | None = None) -> float:
-        """Returns the lower bound that a test gives on the draws that count."""
-        event = test.promise.event
-        counts = event.counts(*self.scores(test.group))
-        return statistics.epsilon_lower_bound(
-            counts,
-            delta=test.delta,
-            stake=event.stake,
-            confidence=confidence or self._confidence,
+    middle = int(CHOOSING * len(drawn[0]))
+    score = Score(drawn[0][:middle], drawn[1][:middle])
+    found: list[tuple[int, float, float, Promise]] = []
+    for group, of_group in claims.items():
+        finite = _finite(of_group, deltas)
+        promises = statistics.best_events(
+            *(score(outcomes[:middle], group) for outcomes in drawn),
+            finite,
+            num_counted=(len(drawn[0]) - middle) // group,
+            confidence=EACH_OF_TWO,
         )
+        found += [
+            (group, *claim[::-1], promise) for claim, promise in zip(finite, promises, strict=True)
+        ]
 
-    def scores(self, group: int = 1) -> tuple[FloatArray, FloatArray]:
-        """Returns the scores of transcripts that count, for either data set."""
-        first, second = self._counted
-        return self.score(first, group), self.score(second, group)
+    def counted(group: int, delta: float, claimed: float, promise: Promise) -> Test:
+        counts = promise.event.counts(*(score(outcomes[middle:], group) for outcomes in drawn))
+        bound = statistics.epsilon_lower_bound(
+            counts, delta=delta, stake=promise.event.stake, confidence=EACH_OF_TWO
+        )
+        return Test(group, delta, claimed, promise, bound)
 
-
-def _is_excess(bound: float, claimed: float) -> bool:
-    return bound > claimed * (1.0 + 1e-9)
+    at_first = [test for test in found if test[1] == deltas[0]] or found
+    return (
+        counted(*max(found, key=lambda test: test[3].excess)),
+        counted(*max(at_first, key=lambda test: test[3].bound / (test[2] or 1.0))),
+    )
 
 
 @functools.cache
 def noise_check() -> Check:
     """Draws by new objects in new processes; a generator with a fixed seed repeats itself."""
-    name = "noise source"
-    how = "two sources in each of two new processes draw; what they drew is compared"
-    blind = "a seed that differs by process or by time; entropy of the operating system itself"
     path = os.pathsep.join([str(pathlib.Path(__file__).parents[2]), *sys.path])
     children = [
         subprocess.Popen(
@@ -671,20 +523,13 @@ def noise_check() -> Check:
     ]
     drawn = [line for child in children for line in child.communicate()[0].split()]
     if len(drawn) != 12:
-        return Check(name=name, how=how, outcome="not checked", found="no process could draw")
-    insecure = not all(line.startswith("True,") for line in drawn)
-    repeats = len(set(drawn)) < len(drawn)
-    found = "no draw was repeated"
-    if repeats or insecure:
-        found = (
-            "the same noise was drawn twice: it comes from a seed" if repeats else "it is seeded"
-        )
+        return Check(name="noise source", outcome=NOT_CHECKED, found="no process could draw")
+    is_seeded = len(set(drawn)) < 12 or not all(line.startswith("True,") for line in drawn)
     return Check(
-        name=name,
-        how=how,
-        outcome=VIOLATION if repeats or insecure else PASSED,
-        found=found,
-        blind_spot=blind,
+        name="noise source",
+        outcome=VIOLATION if is_seeded else PASSED,
+        found="noise comes from a seed" if is_seeded else "two processes drew different noise",
+        blind_spot="a seed that differs by process or by time; the operating system's entropy",
     )
 
 
@@ -697,27 +542,6 @@ def is_too_small(noise: FloatArray, deviation: float) -> bool:
     return ratio < 1.0 - 4.9 * math.sqrt(5.0 / noise.size) or (ratio < 1e-3 and noise.size > 9)
 
 
-def _table_check(releases: Releases) -> Check:
-    """Releases a table of sums: every number must have noise of its own, of the claimed scale."""
-    shape, mechanism = (200, 10), releases.mechanism
-    if not isinstance(mechanism, ReleasesFeatureSums):
-        raise TypeError(f"expected a mechanism that releases sums, got {mechanism.name}")
-    values, _ = releases.release_table(np.zeros(shape, np.int64))
-    noise, claimed = values / LATTICE, mechanism.standard_deviation
-    repeated = noise.size - len(np.unique(noise))
-    is_wrong = any(is_too_small(one, claimed) for one in noise) or (
-        repeated >= 0.5 * noise.size and claimed * LATTICE > 1e4
-    )
-    return Check(
-        name="noise on every number of the sums",
-        how=f"a table {list(shape)} of zeros is released, and the variance of its noise tested at "
-        f"1e-6",
-        outcome=VIOLATION if is_wrong else PASSED,
-        found=f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}",
-        blind_spot="noise of other tables",
-    )
-
-
 def audit_mechanism(
     mechanism: Mechanism,
     *,
@@ -726,7 +550,7 @@ def audit_mechanism(
     num_draws: int | None = None,
     reporting: Reporting = QUIET,
 ) -> MechanismAudit:
-    """Audits a mechanism's noise and its charge by draws for neighbouring data sets.
+    """Audits a mechanism's noise and its charge by draws for neighboring data sets.
 
     >>> import pate_tf
     >>> found = pate_tf.audit.audit_mechanism(
@@ -761,266 +585,133 @@ def audit_mechanism(
         raise ValueError(f"seconds: expected above 0 and finite, got {seconds}")
     if num_draws is not None and num_draws < 4 * FEWEST:
         raise ValueError(f"num_draws: expected at least {4 * FEWEST}, got {num_draws}")
-    began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="pate_audit_") as folder,
-        own_registry(pathlib.Path(folder)),
-    ):
-        return _audited(
-            mechanism, delta, seconds, num_draws, pathlib.Path(folder), reporting, began
-        )
-
-
-def _audited(
-    mechanism: Mechanism,
-    delta: float,
-    seconds: float,
-    num_draws: int | None,
-    folder: pathlib.Path,
-    reporting: Reporting,
-    began: float,
-) -> MechanismAudit:
-    releases = Releases(mechanism, delta, folder)
+    began, sampler = time.monotonic(), Sampler(mechanism)
     deltas = (delta, *(one for one in DELTAS if one > delta))
-    own = releases.claims(1, deltas)
-    if not any(math.isfinite(one) for one in own):
-        raise ValueError(
-            f"mechanism: expected one with a finite guarantee at delta {delta:g}, got "
-            f"{mechanism.summary()}"
+    with (
+        tempfile.TemporaryDirectory(prefix="pate_audit_") as name,
+        own_registry(folder := pathlib.Path(name)),
+    ):
+        claims, problems = {}, []
+        claims[1], problems = sampler.claims(1, deltas, folder)
+        if not any(math.isfinite(epsilon) for epsilon in claims[1]):
+            raise ValueError(
+                f"mechanism: expected one with a finite guarantee at delta {delta:g}, got "
+                f"{mechanism.summary()}"
+            )
+        pairs = neighboring_pairs(mechanism)
+        if num_draws is None:
+            for probe in (20, 500) if sampler.is_batched else (200, 10_000):
+                started = time.monotonic()  # the first one also loads what it needs
+                sampler.draw(pairs[0], probe, progress=lambda done: None)
+                each = (time.monotonic() - started) / probe
+            num_draws = max(int(seconds / 4.0 / each), 4 * FEWEST)
+        reporting.note(
+            f"auditing {mechanism.summary()}: {num_draws:,} draws for each of two neighboring data "
+            f"sets, and up to as many of a control"
         )
-    pairs = neighbouring_pairs(mechanism)
-    for probe in (20, 500) if releases.is_batched else (200, 10_000):
-        started = time.monotonic()  # the first one also loads and traces what it needs
-        releases.draw(pairs[0], probe, progress=lambda done: None)
-        each = (time.monotonic() - started) / probe
-    if num_draws is None:
-        num_draws = max(int(seconds / 2.0 / each), 4 * FEWEST)
-    reporting.note(
-        f"auditing {mechanism.summary()}: {num_draws:,} draws for each of two neighbouring data "
-        f"sets, and up to as many of a control; about {2.0 * each * num_draws:.0f} s at most"
-    )
-    pair = most_telling_pair(releases, pairs, deltas, own)
-    found = measure(
-        releases,
-        pair,
-        num_draws,
-        deltas,
-        reporting=reporting,
-        most_draws=lambda: int((seconds - (time.monotonic() - began)) / each),
-    )
+        for size in GROUPS:  # sums and batches stand alone
+            if not (sampler.is_of_sums or sampler.is_batched) and num_draws // size >= 2 * FEWEST:
+                claims[size], more = sampler.claims(size, deltas, folder)
+                problems += more
+    pair = _most_telling_pair(sampler, pairs, claims[1], deltas)
+    control_draws = _control(sampler, pair, num_draws, claims, deltas, reporting)
+    with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
+        drawn = sampler.draw(pair, num_draws, progress=advance)
+    telling, largest = tests_of(drawn, claims, deltas)
+    worst = next((test for test in (telling, largest) if test.is_excess), largest)
     checks = [
-        found.check,
-        _charge_check(releases),
+        Check(
+            name="draws for neighboring data sets",
+            outcome=VIOLATION if worst.is_excess else PASSED,
+            found=f"at least epsilon {worst.bound:.4g} at delta {worst.delta:g}, claimed "
+            f"{worst.claimed:.4g}, for {worst.group} draws together",
+            blind_spot="a loss on other neighbors than these, or one smaller than the control's",
+        ),
+        Check(
+            name="release",
+            outcome=VIOLATION if problems else PASSED,
+            found=problems[0] if problems else "charged as the mechanism says, with secure noise",
+            blind_spot="what a charge costs, which the draws test",
+        ),
         noise_check(),
-        *([_table_check(releases)] if releases.is_of_sums else []),
     ]
-    outcome = PASSED if found.control_caught else NO_POWER
-    if any(one.outcome == VIOLATION for one in checks):
+    outcome = PASSED if control_draws is not None else NO_POWER
+    if any(check.outcome == VIOLATION for check in checks):
         outcome = VIOLATION
     return MechanismAudit(
         mechanism=mechanism.to_dict(),
         summary=mechanism.summary(),
         outcome=outcome,
         delta=delta,
-        group=found.group * releases.batch,
-        claimed=found.claimed,
-        lower_bound=found.lower_bound,
-        control_caught=found.control_caught,
-        control_draws=found.control_draws,
-        num_draws=found.num_draws,
-        neighbours=_in_words(releases, pair),
-        curve=found.curve,
+        group=largest.group * sampler.batch,
+        claimed=largest.claimed,
+        lower_bound=largest.bound,
+        control_caught=control_draws is not None,
+        control_draws=control_draws or num_draws,
+        num_draws=num_draws,
+        neighbours=str(pair),
         checks=checks,
         seconds=time.monotonic() - began,
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What draws for one pair of neighbours say; see `MechanismAudit`.
-
-    Attributes:
-        scores: of the draws that were counted, for either data set.
-    """
-
-    group: int
-    claimed: float
-    lower_bound: float
-    control_caught: bool
-    control_draws: int
-    num_draws: int
-    curve: Sequence[CurvePoint]
-    check: Check
-    scores: tuple[FloatArray, FloatArray] = dataclasses.field(repr=False)
-
-
-def measure(
-    releases: Releases,
-    pair: Pair,
-    num_draws: int,
-    deltas: Sequence[float],
-    *,
-    reporting: Reporting,
-    most_draws: Callable[[], int] = lambda: 0,
-) -> Measured:
-    """Runs the control, then draws for both data sets of a pair and compares with the claims.
-
-    Args:
-        releases: of the mechanism.
-        pair: the neighbours.
-        num_draws: for each of them, and at most for the control.
-        deltas: that claims are compared at; the first one is reported.
-        reporting: how progress is shown.
-        most_draws: how many draws the time suffices for where the control needed fewer.
-    """
-    claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
-    caught, control_draws = _control(releases, pair, num_draws, claims, deltas, reporting)
-    if caught and control_draws < num_draws:  # what the control left is the audit's
-        num_draws = max(num_draws, min(most_draws(), 2 * num_draws))
-    with reporting.progress_bar("drawing", 2 * num_draws, "draw") as advance:
-        drawn = releases.draw(pair, num_draws, progress=advance)
-    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
-    telling, largest = trial.most_telling(), trial.largest(deltas[0])
-    at_delta = trial.bound(largest)
-    return Measured(
-        group=largest.group,
-        claimed=largest.claimed,
-        lower_bound=at_delta,
-        control_caught=caught,
-        control_draws=control_draws,
-        num_draws=num_draws,
-        curve=[
-            CurvePoint(
-                delta=one.delta, claimed=one.claimed, lower_bound=trial.bound(one, CONFIDENCE)
-            )
-            for one in trial.tests
-            if one.group == telling.group
-        ],
-        check=_draws_check(telling, trial.bound(telling), largest, at_delta),
-        scores=trial.scores(),
-    )
-
-
-def _in_words(releases: Releases, pair: Pair) -> str:
-    if releases.is_of_sums:
-        rounds = getattr(releases.mechanism, "num_rounds", 1)
-        in_each = f" in each of {rounds} rounds, asked as earlier ones say" if rounds > 1 else ""
-        return (
-            f"sums that differ by one record replaced by its opposite, an L2 distance of 2{in_each}"
-        )
-    of_each = f", on {releases.batch} queries of a batch" if releases.is_batched else ""
-    return f"{pair}{of_each}"
-
-
-def most_telling_pair(
-    releases: Releases, pairs: Sequence[Pair], deltas: Sequence[float], claims: Sequence[float]
+def _most_telling_pair(
+    sampler: Sampler, pairs: Sequence[Pair], claims: Sequence[float], deltas: Sequence[float]
 ) -> Pair:
     """Returns the pair on which half the noise shows most; by draws that nothing else uses."""
-    if len(pairs) == 1:
-        return pairs[0]
 
     def excess(pair: Pair) -> float:
-        drawn = releases.pilot(pair)
+        number = PILOT_BATCHES if sampler.is_batched else PILOT
+        drawn = sampler.draw(pair, number, share=HALF, progress=lambda done: None)
         score = Score(*drawn)
-        first, second = (score(one) for one in drawn)
         promises = statistics.best_events(
-            first,
-            second,
+            score(drawn[0]),
+            score(drawn[1]),
             _finite(claims, deltas),
-            num_counted=len(first),
+            num_counted=number,
             confidence=PILOT_CONFIDENCE,
         )
-        return max(one.excess for one in promises)
+        return max(promise.excess for promise in promises)
 
-    return max(pairs, key=excess)
+    return pairs[0] if len(pairs) == 1 else max(pairs, key=excess)
 
 
 def _finite(claims: Sequence[float], deltas: Sequence[float]) -> list[tuple[float, float]]:
-    return [one for one in zip(claims, deltas, strict=True) if math.isfinite(one[0])]
+    return [claim for claim in zip(claims, deltas, strict=True) if math.isfinite(claim[0])]
 
 
 def _control(
-    releases: Releases,
+    sampler: Sampler,
     pair: Pair,
     num_draws: int,
     claims: Mapping[int, Sequence[float]],
     deltas: Sequence[float],
     reporting: Reporting,
-) -> tuple[bool, int]:
-    """Returns whether half the noise is caught with no more draws, and after how many."""
+) -> int | None:
+    """Returns after how many draws half the noise is caught; None if by no more than these."""
     parts: tuple[list[Outcomes], list[Outcomes]] = ([], [])
     with reporting.progress_bar("control with half the noise", 2 * num_draws, "draw") as advance:
         done = 0
-        for share in LOOKS:
-            size = int(share * num_draws) - done
-            for place, one in enumerate(releases.draw(pair, size, share=HALF, progress=advance)):
-                parts[place].append(one)
+        for fraction in LOOKS:
+            size = int(fraction * num_draws) - done
+            drawn = sampler.draw(pair, size, share=HALF, progress=advance)
+            for outcomes, part in zip(parts, drawn, strict=True):
+                outcomes.append(part)
             done += size
-            if done < 4 * FEWEST and share < 1.0:
+            if done < 4 * FEWEST and fraction < 1.0:
                 continue
             fitting = {
                 group: claimed
                 for group, claimed in claims.items()
                 if done // group >= 2 * FEWEST or group == 1
             }
-            drawn = (_rejoined(parts[0]), _rejoined(parts[1]))
-            if _is_caught(drawn, fitting, deltas):
-                return True, done
-    return False, num_draws
-
-
-def _is_caught(
-    drawn: tuple[Outcomes, Outcomes],
-    claims: Mapping[int, Sequence[float]],
-    deltas: Sequence[float],
-) -> bool:
-    trial = Trial(drawn, claims, deltas, confidence=EACH_OF_TWO)
-    test = trial.most_telling()
-    return _is_excess(trial.bound(test), test.claimed)
-
-
-def is_caught(
-    releases: Releases, pair: Pair, num_draws: int, deltas: Sequence[float], share: float
-) -> bool:
-    """Whether a mechanism that draws this share of its noise is caught by so many draws."""
-    claims = {one: releases.claims(one, deltas) for one in _groups(releases, num_draws)}
-    drawn = releases.draw(pair, num_draws, share=share, progress=lambda done: None)
-    return _is_caught(drawn, claims, deltas)
-
-
-def _rejoined(parts: Sequence[Outcomes]) -> Outcomes:
-    return Outcomes(
-        np.concatenate([one.kinds for one in parts]), np.concatenate([one.values for one in parts])
-    )
-
-
-def _draws_check(telling: _Test, at_it: float, largest: _Test, at_delta: float) -> Check:
-    worse = next(
-        (
-            (test, bound)
-            for test, bound in ((telling, at_it), (largest, at_delta))
-            if _is_excess(bound, test.claimed)
-        ),
-        None,
-    )
-    test, bound = worse or (largest, at_delta)
-    return Check(
-        name="draws for neighbouring data sets",
-        how="an event is chosen on a quarter of the draws and counted on the others, in pairs that "
-        "share their noise; 99.9 % over both tests that decide",
-        outcome=PASSED if worse is None else VIOLATION,
-        found=f"at least epsilon {bound:.4g} at delta {test.delta:g}, claimed {test.claimed:.4g}, "
-        f"for {test.group} draws together",
-        blind_spot="a loss on other neighbours than these, or one smaller than the control's",
-    )
-
-
-def _charge_check(releases: Releases) -> Check:
-    wrong = releases.wrong_charges
-    return Check(
-        name="charges",
-        how="every release is compared with what its ledger notes",
-        outcome=VIOLATION if wrong else PASSED,
-        found=wrong[0] if wrong else "every answer was charged",
-        blind_spot="what a charge costs, which the draws test",
-    )
+            together = [
+                Outcomes(
+                    np.concatenate([part.kinds for part in one]),
+                    np.concatenate([part.values for part in one]),
+                )
+                for one in parts
+            ]
+            if tests_of((together[0], together[1]), fitting, deltas)[0].is_excess:
+                return done
+    return None

@@ -1,263 +1,160 @@
-"""The page for the person who signs: statement, releases, budget, accuracy, audits of one run."""
+"""The page for the person who signs: statement, charges, accuracy and audits of one run."""
 
 import datetime
+import html
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from pate_tf.accounting.charge import rounded_up
-from pate_tf.audit import page
-from pate_tf.audit.page import Line, escaped
-from pate_tf.audit.run import spending
+from pate_tf.audit.run import STATEMENTS, spending
 from pate_tf.core import artifacts
-from pate_tf.statement.check import JSON_FILE
-from pate_tf.statement.privacy_statement import (
-    WORST_CASE,
-    Guarantee,
-    PrivacyStatement,
-    largest_share_of_right_guesses,
+from pate_tf.statement.privacy_statement import PrivacyStatement
+
+REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
+AUDIT_ROW: Final = re.compile(
+    r'class="audit"><td>(.*?)</td><td>(passed|violation|no power)</td><td>(\d+)</td><td>(\d+)</td>'
 )
+MADE_ON: Final = re.compile(r'<time datetime="([-\d]+)">')
+STYLE: Final = """\
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:60rem;color:#1c2024;background:#fff;
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:1.5rem;line-height:1.2}h2{font-size:1.1rem;border-bottom:1px solid #d5d9df}
+table{border-collapse:collapse;width:100%;font-size:.92rem}
+th,td{text-align:left;vertical-align:top;padding:.3rem .5rem .3rem 0;
+border-bottom:1px solid #d5d9df;overflow-wrap:anywhere}
+ul{padding-left:1.2rem}
+@page{size:A4;margin:12mm}
+@media print{body{font-size:9pt;line-height:1.3;padding:0;max-width:none}table{font-size:8pt}
+th,td{padding:.1rem .3rem .1rem 0}h1{font-size:14pt}h2{font-size:10.5pt;margin:.6rem 0 .2rem}
+tr{break-inside:avoid}}"""
 
-STATEMENTS: Final = (JSON_FILE, "shared_model_statement.json")
-REPORTS: Final = ("student_report.json", "selective_sgd_report.json")
-AUDITS: Final = "audit"
-SHOWN_ROWS: Final = 12  # of the timeline; so many fit on two sheets
-LIMIT: Final = 10.0  # of the epsilons of the curve, unless the run's is larger
+Audits = Sequence[tuple[str, str, int, int]]  # audit, outcome, checks, violations
 
 
-def report_page(train_dir: str | pathlib.Path, *, sensitive: bool = False) -> str:
-    """Returns one self-contained HTML page about a run, which prints to two sheets.
+def report_page(
+    train_dir: str | pathlib.Path, *, made_on: str | None = None, audits: Audits | None = None
+) -> str:
+    """Returns one self-contained, publishable HTML page about a run.
 
     >>> import pate_tf
     >>> page = pate_tf.audit.report_page(folder / "audited")
-    >>> page.startswith("<!DOCTYPE html>") and "SENSITIVE" not in page
+    >>> page.startswith("<!DOCTYPE html>")
     True
 
     Args:
         train_dir: the folder of a run with a published student, of silos or of shared training.
-        sensitive: whether what may not be published is added, for use inside. Default: no.
+        made_on: ISO date of the page. Default: today.
+        audits: rows of the table of audits. Default: those that the folder holds.
 
     Raises:
         ValueError: if there is no statement in the folder, or it is broken.
+        LedgerError: if the ledger is broken.
     """
     root = pathlib.Path(train_dir)
-    statement = _statement(root)
-    folders = [root / artifacts.SENSITIVE, root]
-    spent = spending(root)
-    report = next(
-        (
-            artifacts.read_json(one / name)
-            for one in (*folders, root / artifacts.RELEASED)
-            for name in REPORTS
-            if (one / name).exists()
-        ),
-        {},
-    )
-    audits = [
-        artifacts.read_json(path)
-        for path in sorted((root / artifacts.SENSITIVE / AUDITS).glob("*.json"))
-    ]
-    body = list(_head(statement, sensitive))
-    body.append(page.facts(_facts(statement, report)))
-    body.append(f"<p><b>Protected:</b> {escaped(statement.protected)}.</p>")
-    body += ["<h2>What is promised</h2>", _promises(statement)]
-    body += [
-        '<div class="plots">',
-        _guesses(statement),
-        page.spending_plot(spent) if spent else "",
-        "</div>",
-    ]
-    body += _timeline(spent)
-    body += _audits(audits, sensitive=sensitive)
-    for title, texts in [*statement.sections().items()][1:]:
-        shown = [text.removeprefix("- ") for text in texts if not text.startswith("|")]
-        body += [f"<h2>{title}</h2>", _list(shown)]
-    if sensitive:
-        body += _inside(root, report)
-    body.append(
-        f'<p class="small soft">Page made on {datetime.date.today().isoformat()} by '
-        f"pate report.</p>"
-    )
-    return page.document(f"Privacy report: {_name(statement)}", body)
-
-
-def _statement(root: pathlib.Path) -> PrivacyStatement:
-    for folder in (root / artifacts.RELEASED, root):
-        for name in STATEMENTS:
-            if (folder / name).exists():
-                return PrivacyStatement.from_dict(artifacts.read_json(folder / name))
-    raise ValueError(
-        f"train_dir: expected the folder of a run with a privacy statement, got {root}, which has "
-        f"none; publish a student first"
-    )
-
-
-def _head(statement: PrivacyStatement, sensitive: bool) -> Iterator[str]:
-    yield f"<h1>Privacy report: {escaped(_name(statement))}</h1>"
-    if sensitive:
-        text = "SENSITIVE: for the holder of the private data. Do not publish."
-        yield f'<p class="sensitive">{text}</p>'
-    for text in next(iter(statement.sections().values())):  # warnings and introduction
-        kind = ' class="sensitive"' if text.startswith("**") and "What this" not in text else ""
-        yield f"<p{kind}>{escaped(text)}</p>"
-
-
-def _name(statement: PrivacyStatement) -> str:
-    return statement.source_name or statement.pool_name
-
-
-def _stated(statement: PrivacyStatement) -> list[Guarantee]:
-    return [
-        one for one in statement.guarantees if math.isfinite(one.epsilon) and one.kind == WORST_CASE
-    ]
-
-
-def _facts(statement: PrivacyStatement, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    stated = _stated(statement)
-    if stated:
-        yield f"epsilon at delta {stated[0].delta:g}", rounded_up(stated[0].epsilon)
-        most = max(one.epsilon for one in stated if one.kind == stated[0].kind)
-        if len(stated) > 1:
-            yield "epsilon of all that is known", rounded_up(most)
-    budget = getattr(statement, "epsilon_budget", None)
-    spent = getattr(statement, "epsilon_ledger", None)
-    if spent is not None:
-        yield "epsilon spent", f"{rounded_up(spent)} of {budget:g}" if budget else rounded_up(spent)
-        if budget:
-            yield "epsilon left", f"{max(math.floor((budget - spent) * 1e3) / 1e3, 0.0):g}"
-    accuracy = report.get("student_accuracy")
+    places = [root / artifacts.RELEASED / name for name in STATEMENTS]
+    stated = next((path for path in places if path.exists()), None)
+    if stated is None:
+        raise ValueError(
+            f"train_dir: expected the folder of a run with a privacy statement, got {root}, which "
+            f"has none; publish a student first"
+        )
+    statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
+    body = list(_as_html(statement.to_markdown()))
+    accuracy = _accuracy(root)
     if accuracy is not None:
-        interval = report.get("student_accuracy_interval")
-        between = f" ({interval[0]:.1%} to {interval[1]:.1%})" if interval else ""
-        yield "accuracy on public samples", f"{accuracy:.1%}{between}"
-    if report.get("constant_answer_accuracy") is not None:
-        yield "majority-class baseline", f"{report['constant_answer_accuracy']:.1%}"
-
-
-def _promises(statement: PrivacyStatement) -> str:
-    return page.table(
-        ("covers", "relation", "epsilon", "delta", "correct guesses at most"),
-        (
-            (
-                escaped(one.release),
-                escaped(one.relation),
-                f"<b>{rounded_up(one.epsilon)}</b>",
-                f"{one.delta:g}",
-                f"{min(math.ceil(1e4 * _guess(one)) / 1e2, 100.0):g} %",
-            )
-            for one in _stated(statement)
-        ),
-    )
-
-
-def _guess(one: Guarantee) -> float:
-    return largest_share_of_right_guesses(one.epsilon, one.delta)
-
-
-def _guesses(statement: PrivacyStatement) -> str:
-    stated = _stated(statement)
-    if not stated:
-        return ""
-    own = stated[0]
-    limit = max(LIMIT, math.ceil(1.2 * (own.epsilon or 0.0)))
-    delta = own.delta or 0.0
-    curve = [
-        (float(one), 100.0 * largest_share_of_right_guesses(float(one), delta))
-        for one in np.linspace(0.0, limit, 81)
-    ]
-    return page.plot(
-        [
-            Line(label="right guesses at most", points=curve),
-            Line(
-                label="this run", points=[(own.epsilon or 0.0, 100.0 * _guess(own))], is_point=True
-            ),
-        ],
-        title=f"How often somebody who knows all but one {_one(statement)} can guess it right "
-        f"between two candidates, in per cent; the dot is this run. Without the release: 50",
-        x_label="epsilon",
-        y_label="per cent",
-        top=100.0,
-    )
-
-
-def _one(statement: PrivacyStatement) -> str:
-    return "owner" if getattr(statement, "unit", "record") == "owner" else "record"
-
-
-def _timeline(spent: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not spent:
-        return
-    yield "<h2>What was released, and when</h2>"
-    shown = [*spent[: SHOWN_ROWS - 1], spent[-1]] if len(spent) > SHOWN_ROWS else list(spent)
-    yield page.table(
-        ("charged", "what was charged", "epsilon spent by then"),
-        (
-            (
-                f"{escaped(one['time'][:16].replace('T', ' '))} UTC, row {one['row']}",
-                escaped(one["charge"]),
-                rounded_up(one["epsilon"]) if math.isfinite(one["epsilon"]) else "infinite",
-            )
-            for one in shown
-        ),
-    )
-    if len(spent) > len(shown):
-        yield f'<p class="soft small">{len(spent) - len(shown)} rows between are left out.</p>'
-
-
-def _audits(audits: Sequence[Mapping[str, Any]], *, sensitive: bool) -> Iterator[str]:
-    yield "<h2>Audits</h2>"
-    if not audits:
-        yield "<p>None was run: <code>pate audit run --train_dir=...</code> checks this run.</p>"
-        return
-    rows = []
-    for one in audits:
-        number = len(one["checks"])
-        failed = sum(check["outcome"] == "violation" for check in one["checks"])
-        bound = "" if one.get("claimed") is None else f"{one['claimed']:.4g}"
-        found = "" if one.get("lower_bound") is None else f"{one['lower_bound']:.4g}"
-        rows.append(
-            (
-                escaped(f"{one['audit']} {one.get('summary', '')}"),
-                page.outcome(one["outcome"]),
-                f"{number} checks, {failed} violated",
-                bound,
-                found,
-            )
+        body.append(f"<p>Accuracy on public samples: {accuracy:.1%}.</p>")
+    if charges := spending(root):
+        head, rows = ("time", "row", "charge", "epsilon spent by then"), []
+        for one in charges:
+            epsilon = rounded_up(one["epsilon"]) if math.isfinite(one["epsilon"]) else "infinite"
+            rows.append((one["time"], str(one["row"]), one["charge"], epsilon))
+        body += ["<h2>What was charged, and when</h2>", *_table((head, *rows))]
+    body.append("<h2>Audits</h2>")
+    audits = _stored_audits(root) if audits is None else audits
+    if audits:
+        body.append(
+            "<table><tr><th>audit</th><th>outcome</th><th>checks</th><th>violated</th></tr>"
         )
-    yield page.table(("audit", "outcome", "", "claimed epsilon", "found, at least"), rows)
-    if sensitive:
-        for one in audits:
-            yield f"<h3>{escaped(one['audit'])}</h3>"
-            yield page.checks_table(one["checks"])
-
-
-def _inside(root: pathlib.Path, report: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what may not be published."""
-    rows = [(name, report[name]) for name in report.get("sensitive", ()) if report.get(name)]
-    teachers = root / artifacts.SENSITIVE / "teachers_report.json"
-    if teachers.exists():
-        values = artifacts.read_json(teachers)
-        rows += [
-            (name, values[name])
-            for name in ("teacher_accuracy_mean", "teacher_accuracy_lowest", "teachers_constant")
-            if values.get(name) is not None
+        body += [
+            f'<tr class="audit"><td>{html.escape(name)}</td><td>{outcome}</td><td>{number}</td>'
+            f"<td>{failed}</td></tr>"
+            for name, outcome, number, failed in audits
         ]
-    if rows:
-        yield "<h2>For use inside alone</h2>"
-        yield page.table(
-            ("", "sensitive"),
-            (
-                (
-                    escaped(name.replace("_", " ")),
-                    f"{value:.4g}" if isinstance(value, float) else escaped(value),
-                )
-                for name, value in rows
-            ),
-        )
+        body.append("</table>")
+    else:
+        body.append("<p>None was run: <code>pate audit run --train_dir=...</code></p>")
+    made_on = made_on or datetime.datetime.now(datetime.UTC).date().isoformat()
+    body.append(f'<p>Made on <time datetime="{made_on}">{made_on}</time> by pate report.</p>')
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Privacy report</title>\n<style>\n{STYLE}\n</style></head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
 
 
-def _list(sentences: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escaped(one)}</li>" for one in sentences) + "</ul>"
+def as_made(page: str) -> dict[str, Any]:
+    """Returns the date and audits that a page says, for `report_page` to make it again."""
+    date = MADE_ON.search(page)
+    rows = [(html.unescape(one), two, int(a), int(b)) for one, two, a, b in AUDIT_ROW.findall(page)]
+    return {"made_on": None if date is None else date[1], "audits": rows}
+
+
+def _accuracy(root: pathlib.Path) -> float | None:
+    for folder in (root / artifacts.SENSITIVE, root):
+        for name in REPORTS:
+            if (folder / name).exists():
+                accuracy = artifacts.read_json(folder / name).get("student_accuracy")
+                return accuracy if isinstance(accuracy, float) else None
+    return None
+
+
+def _stored_audits(root: pathlib.Path) -> Audits:
+    rows = []
+    for path in sorted((root / artifacts.SENSITIVE / "audit").glob("*.json")):
+        found = artifacts.read_json(path)
+        failed = sum(check["outcome"] == "violation" for check in found["checks"])
+        name = f"{found['audit']} {found.get('summary', '')}".strip()
+        rows.append((name, found["outcome"], len(found["checks"]), failed))
+    return rows
+
+
+# Markdown of statements as HTML: headings, tables, lists, paragraphs, bold and code.
+
+
+def _as_html(markdown: str) -> Iterator[str]:
+    for block in re.split(r"\n{2,}", markdown.strip()):
+        lines = block.splitlines()
+        if heading := re.fullmatch(r"(#{1,3}) (.*)", lines[0]):
+            level = len(heading[1])
+            yield f"<h{level}>{_inline(heading[2])}</h{level}>"
+            lines = lines[1:]
+        if lines and lines[0].startswith("|"):
+            cells = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in lines]
+            yield from _table([cells[0], *cells[2:]])
+        elif lines and re.match(r"(-|\d+\.) ", lines[0]):
+            mark = "ul" if lines[0].startswith("-") else "ol"
+            items = re.split(r"\n(?:-|\d+\.) ", "\n" + "\n".join(lines))[1:]
+            yield f"<{mark}>{''.join(f'<li>{_inline(item)}</li>' for item in items)}</{mark}>"
+        elif lines:
+            yield f"<p>{_inline(' '.join(lines))}</p>"
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "<table>"
+    for place, row in enumerate(rows):
+        mark = "td" if place else "th"
+        yield f"<tr>{''.join(f'<{mark}>{_inline(cell.strip())}</{mark}>' for cell in row)}</tr>"
+    yield "</table>"
+
+
+def _inline(text: str) -> str:
+    escaped = html.escape(text)
+    escaped = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escaped)
+    escaped = re.sub(r"(?<!\w)\*(\S.*?)\*(?!\w)", r"<i>\1</i>", escaped)
+    return re.sub(r"`(.+?)`", r"<code>\1</code>", escaped)

@@ -1,58 +1,81 @@
-"""Audit of a run folder: what it claims is recomputed from data, shares, ledger and releases.
+"""Verification of a run folder: released files against an allow-list, the ledger and the records.
 
-Nothing is charged and nothing of the run is changed. Each check says what it did and what it can't
-see. SENSITIVE: what is found may say something of private data, so a report lies below
-`sensitive/audit`.
+Nothing is charged and nothing of the run is changed. SENSITIVE: what is found may depend on private
+data, so a report lies below `sensitive/audit`.
 """
 
 import contextlib
 import dataclasses
-import hashlib
-import json
-import math
+import functools
+import hmac
 import pathlib
 import re
-import secrets
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.charge import Charge, shares
 from pate_tf.accounting.composition import smallest_epsilon
-from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
-from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
-from pate_tf.audit.mechanism import PASSED, VIOLATION, Check, is_too_small, noise_check
+from pate_tf.api.run_folder import RunDescription, described_run, ensemble_folder
+from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION, Check, is_too_small
+from pate_tf.audit.search import PrivateBytes, PrivateText, contents
 from pate_tf.core import artifacts
-from pate_tf.core.private_digest import private_digest
 from pate_tf.core.public import Pool
-from pate_tf.core.run_settings import PRIVATE_RECORDS
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.rollback_guard import RollbackGuard
 from pate_tf.ledger.store import Store
+from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
-from pate_tf.statement.privacy_statement import is_delta_large
+from pate_tf.statement.privacy_statement import PrivacyStatement
 
-LEDGER: Final = "ledger.sqlite3"
 # Statements, and the folder of the models that each is of.
 STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-NOT_CHECKED, WARNING = "not checked", "warning"
-DEFAULT_NUM_TEACHERS: Final = 10
-LARGEST_SEARCHED: Final = 2**28  # bytes of a released file that is searched
-FEWEST_VALUES: Final = 8  # of an array that is looked for; fewer occur by chance
-NEEDLE: Final = 64  # bytes of an array that are looked for
+PAGE: Final = "privacy_report.html"
+LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
+VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
+ALLOWED_FILES: Final = re.compile(
+    r"labels\.(npz|json)|(privacy|shared_model)_statement\.(json|md)|schema\.toml|analysis\.json|"
+    rf"encoder\.npz|{re.escape(PAGE)}|(epsilon_data_independent|cost_by_gap_\d+)\.png|"
+    rf"({LOGS}/)?events\.out\.tfevents\.[\w.]+|"
+    rf"{VERSION}((saved_model|fingerprint)\.pb|variables/variables\.(index|data-\d+-of-\d+)|"
+    r"assets/\w+|assets\.extra/(digests\.json|privacy_statement\.json|dataset\.json|schema\.toml|"
+    r"tf_serving_warmup_requests|student\.(keras|onnx|tflite)))"
+)
+ALLOWED_FOLDERS: Final = re.compile(
+    rf"({LOGS}|student|shared_model|unfinished_student|{VERSION}(variables|assets)(\.extra)?"
+    rf"|{VERSION[:-1]})"
+)
+# Arrays of labels.npz: kind of type, and shape: q queries, k neighbors, m labels, l learned ones,
+# c classes, r rows of sums.
+LABELS: Final = {"query_indices": ("i", "m"), "labels": ("i", "m"), "weights": ("f", "mc")}
+LEARNED: Final = {f"learnt_{name}": (one, "l" + axes[1:]) for name, (one, axes) in LABELS.items()}
+ALLOWED_ARRAYS: Final = {
+    **{"queries": ("i", "q"), "neighbours": ("i", "qk")},
+    **{"noisy_counts": ("i", "mc"), "noisy_sums": ("i", "rc")},
+    **LABELS,
+    **LEARNED,
+}
+# Fields of a statement that a later release of the same ledger changes.
+OF_LEDGER: Final = re.compile(
+    r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|records_"
+)
+PUBLIC_ARRAYS: Final = re.compile(r"scale|groups|resolutions|centres_\d+|moments")
 SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
-PUBLIC_ARRAYS: Final = ("scale",)
-NORM_ROUNDING: Final = 1e-9
+NO_TABLE: Final = "no private table of text can be read here"
+EXTRA: Final = "assets.extra"
 SEEDS: Final = 64
 FALSE_ALARM: Final = 1e-6
+BROKEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,14 +86,12 @@ class RunAudit:
         folder: of the run.
         outcome: "passed" or "violation".
         checks: all that was checked or could not be.
-        spending: of each charge its row, time and what was spent by then, at the ledger's delta.
         seconds: how long it took.
     """
 
     folder: str
     outcome: str
     checks: Sequence[Check]
-    spending: Sequence[Mapping[str, Any]]
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,57 +99,14 @@ class RunAudit:
         return {"audit": "run", **dataclasses.asdict(self)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """SENSITIVE: what the checks look at."""
-
-    root: pathlib.Path
-    description: RunDescription | None
-    examples: PrivateExamples | None
-    why_no_data: str
-    source: DataSource | None
-    pool: Pool | None
-    num_teachers: int
-    reporting: Reporting
-
-    def public_pool(self) -> Pool:
-        """Returns the pool: as it was given, or where the run says that it lies.
-
-        Raises:
-            ValueError: if it says nothing, or nothing can be read.
-        """
-        if self.pool is not None:
-            return self.pool
-        if self.source is None or self.description is None:
-            raise ValueError("the run does not say where its public pool lies")
-        public = self.source.load_public(self.reporting)
-        return public.split(self.description.pool_size or public.dataset.pool_size).pool
-
-    @property
-    def sensitive(self) -> pathlib.Path:
-        """Of what depends on private data."""
-        return self.root / artifacts.SENSITIVE
-
-    @property
-    def released(self) -> pathlib.Path:
-        """Of what may be published."""
-        return self.root / artifacts.RELEASED
-
-    @property
-    def directory(self) -> artifacts.RunDirectory:
-        """The folder's two halves."""
-        return artifacts.RunDirectory(self.root)
-
-
 def audit_run(
     train_dir: str | pathlib.Path,
     *,
     data: Any = None,
     owners_file: pathlib.Path | None = None,
-    num_teachers: int = DEFAULT_NUM_TEACHERS,
     reporting: Reporting = QUIET,
 ) -> RunAudit:
-    """Recomputes and compares what a run folder holds; see docs/how-to/audit.md for the list.
+    """Verifies what a run folder holds; docs/how-to/audit.md lists the checks.
 
     >>> import pate_tf
     >>> data = pate_tf.datasets.load("digits")
@@ -141,1059 +119,754 @@ def audit_run(
     'passed'
 
     Args:
-        train_dir: the folder of a run with teachers or feature sums; of a silo or a participant of
-            shared training the account, statement and released files are checked.
+        train_dir: the folder of a run: of one holder, a silo, a coordinator or shared training.
         data: the private records (`pate_tf.Data` or `data.private`); default: where the run says
             that they lie. Without them what follows from the records is not checked.
         owners_file: the owner of each private record, `.npy`, where owners are protected and the
             records are read from where the run says.
-        num_teachers: how many teachers, at random, are trained again. Default 10.
-        reporting: how progress is shown; its `note` is told the expected time beforehand.
+        reporting: how progress is shown.
 
     Raises:
         ValueError: if there is no run in the folder.
+        PermissionError: if a file of it can't be read.
     """
-    root = pathlib.Path(train_dir)
-    if num_teachers < 1:
-        raise ValueError(f"num_teachers: expected at least 1, got {num_teachers}")
+    root, began = pathlib.Path(train_dir), time.monotonic()
     halves = (root / artifacts.SENSITIVE, root / artifacts.RELEASED)
-    if not any(one.is_dir() for one in halves) and not list(root.glob("*.sqlite3")):
+    if not any(half.is_dir() for half in halves) and not list(root.rglob("*.sqlite3")):
         raise ValueError(f"train_dir: expected the folder of a run, got {root}, which is none")
-    began = time.monotonic()
-    run = opened(root, data, num_teachers, reporting, owners_file=owners_file)
-    reporting.note(
-        f"auditing {root}: about a minute, and what it takes to train {num_teachers} teachers and "
-        f"the representation of the pool again"
-    )
-    groups: list[Callable[[Run], Iterator[Check]]] = [_ledger_checks, _statement_checks]
-    # By what lies there: what a run says of itself could be made to leave a check out.
-    if (run.directory.teachers / "partition.npz").exists():
-        groups += [_share_checks, _teacher_checks]
-    groups += [_label_checks]
-    if (run.sensitive / "feature_sums").exists():
-        groups += [_sum_checks]
-    groups += [_released_checks, _delta_checks]
     checks: list[Check] = []
-    with reporting.progress_bar("checking", len(groups), "part") as advance:
-        for group in groups:
-            checks += group(run)
+    run = _Run(root, data, owners_file, reporting)
+    with reporting.progress_bar("checking", len(CHECKS), "part") as advance:
+        for name, check in CHECKS.items():
+            try:
+                for result in check(run):
+                    checks.append(result)
+            except PermissionError:
+                raise
+            except (*BROKEN, LedgerError) as error:  # tampered files may break anything
+                words = " ".join(str(error).split()) or type(error).__name__
+                checks.append(_verdict(name, [f"broken: {words}"]))
             advance(1)
-    if not any(one.outcome in (PASSED, VIOLATION) for one in checks[1:]):  # beyond the noise source
+    if not any(check.outcome in (PASSED, VIOLATION) for check in checks):
         raise ValueError(f"train_dir: expected a run to check, got {root}, which has nothing")
-    outcome = VIOLATION if any(one.outcome == VIOLATION for one in checks) else PASSED
+    is_violated = any(check.outcome == VIOLATION for check in checks)
     return RunAudit(
         folder=str(root),
-        outcome=outcome,
+        outcome=VIOLATION if is_violated else PASSED,
         checks=checks,
-        spending=spending(root),
         seconds=time.monotonic() - began,
     )
 
 
-def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders of ledgers: of a run, of shared training, of a silo's account."""
-    sensitive = root / artifacts.SENSITIVE
-    places = (sensitive, sensitive / "ledger", root, root / "account")
-    return [one for one in places if (one / LEDGER).exists()]
+class _Run:
+    """SENSITIVE: what the checks look at; what is expensive is read once."""
+
+    def __init__(
+        self,
+        root: pathlib.Path,
+        data: Any,
+        owners_file: pathlib.Path | None,
+        reporting: Reporting,
+    ) -> None:
+        self.root, self.reporting = root, reporting
+        self.sensitive, self.released = root / artifacts.SENSITIVE, root / artifacts.RELEASED
+        self.directory = artifacts.RunDirectory(root)
+        self._data, self._owners_file = data, owners_file
+        self.why_no_data = "the run folder does not say where its private records lie; name them"
+
+    @functools.cached_property
+    def description(self) -> RunDescription | None:
+        return described_run(self.root)
+
+    @functools.cached_property
+    def source(self) -> Any:
+        """Where the run's data lie; None where the folder does not say."""
+        if self.description is None or not self.description.source:
+            return None
+        return dataclasses.replace(self.description.data(), owners_file=self._owners_file)
+
+    @functools.cached_property
+    def examples(self) -> PrivateExamples | None:
+        """The private records; None, with a reason, where they can't be read here."""
+        examples = getattr(self._data, "private", self._data)
+        if examples is None and self.source is not None:
+            try:
+                examples = self.source.load_private(self.reporting)
+            except (ValueError, OSError) as error:
+                self.why_no_data = f"the private records could not be read: {error}"
+        unit = None if self.description is None else self.description.unit
+        if examples is not None and unit and (examples.owners is not None) != (unit == "owner"):
+            self.why_no_data = "the owners of the records are not known; name their file"
+            return None
+        return examples
+
+    @functools.cached_property
+    def pool(self) -> Pool | None:
+        """The public pool; None where it can't be read here."""
+        if (pool := getattr(self._data, "pool", None)) is not None:
+            return pool
+        with contextlib.suppress(ValueError, OSError):
+            if self.source is not None and self.description is not None:
+                public = self.source.load_public(self.reporting)
+                return public.split(self.description.pool_size or public.dataset.pool_size).pool
+        return None
+
+    @functools.cached_property
+    def sums(self) -> Any:
+        """The stored feature sums; ValueError if they are broken."""
+        from pate_tf.api.feature_sums import StoredSums
+
+        return StoredSums(self.sensitive / "feature_sums")
+
+    @functools.cached_property
+    def ledger_folders(self) -> list[pathlib.Path]:
+        """Where ledgers and accounts lie, below any folder of the run but `released/`."""
+        paths = sorted(self.root.rglob(f"{Store.name}.sqlite3"))
+        return [path.parent for path in paths if self.released not in path.parents]
+
+    def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
+        """Returns the one ledger of labels; None where there is none."""
+        is_there = (self.sensitive / f"{Store.name}.sqlite3").exists()
+        return Ledger.read(self.sensitive) if is_there else contextlib.nullcontext()
+
+    @functools.cached_property
+    def assignment(self) -> IntArray | None:
+        """The teacher of each record; None in a run without teachers."""
+        path = self.directory.teachers / "partition.npz"
+        return artifacts.read_arrays(path)["assignment"] if path.exists() else None
+
+    @functools.cached_property
+    def teacher_config(self) -> dict[str, Any]:
+        return artifacts.read_json(self.directory.teachers / "config.json")
+
+    def paths(self, pattern: str) -> list[pathlib.Path]:
+        """Returns what lies below `released/`."""
+        return sorted(self.released.glob(pattern))
+
+    def versions(self, models: str) -> list[pathlib.Path]:
+        """Returns the exported versions of a model, the newest last."""
+        found = [path for path in self.paths(f"{models}/*") if path.name.isdecimal()]
+        return sorted(found, key=lambda path: int(path.name))
+
+
+@contextlib.contextmanager
+def _read_store(folder: pathlib.Path) -> Iterator[Store]:
+    with contextlib.closing(Store(folder, read_only=True)) as store:
+        store.catch_up()
+        yield store
+
+
+def _verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
+    """Returns a violation with the first of the problems, or that all is as it should be."""
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    found = f"{problems[0]}{more}" if problems else passed
+    outcome = VIOLATION if problems else PASSED
+    return Check(name=name, outcome=outcome, found=found, blind_spot=blind_spot)
+
+
+def _skipped(name: str, why: str) -> Check:
+    return Check(name=name, outcome=NOT_CHECKED, found=why)
+
+
+# The ledger.
+
+
+def _ledger_checks(run: _Run) -> Iterator[Check]:
+    is_released = run.paths(LABELS_FILE) or any(map(run.versions, STATEMENTS.values()))
+    is_made_here = any((run.sensitive / one).exists() for one in ("teachers", "feature_sums"))
+    if not run.ledger_folders:
+        is_gone = is_released and is_made_here
+        yield _verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
+    for folder in run.ledger_folders:
+        place = f" of {folder.relative_to(run.root)}" if len(run.ledger_folders) > 1 else ""
+        with _read_store(folder) as store:
+            rows = store.history()
+            yield _verdict(
+                f"ledger{place}: chain",
+                [],
+                f"{len(rows)} rows and their answers, with the digests that link them",
+                "rows rewritten together by somebody who may write to the ledger",
+            )
+            seeded = [
+                f"row {row.sequence} drew noise from a seed"
+                for row in rows
+                if row.kind in DEBITS and not row.details.get("secure_noise", True)
+            ]
+            blind = "a noise source that was replaced; see pate audit mechanism"
+            yield _verdict(f"ledger{place}: noise", seeded, "no charge notes a seed", blind)
+            yield _registry_check(folder, store, f"ledger{place}: registry")
+
+
+def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
+    opened, rows = store.opened, store.history()
+    details: Mapping[str, Any] = {} if opened is None else opened.details
+    key = next((key for key in ("ensemble_digest", "silo") if key in details), None)
+    if opened is None or key is None:
+        return _skipped(name, "the registry notes no store of this kind")
+    subject = ("silo" if key == "silo" else "ensemble", str(details[key]))
+    with contextlib.closing(RollbackGuard(folder, subject, is_single=key == "silo")) as guard:
+        if not guard.is_kept:
+            return _skipped(name, "this user has no registry of ledgers")
+        gone = {one for row in rows if row.kind == "acknowledged" for one in row.details["missing"]}
+        missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
+    problems = [] if missing is None else [missing.reason]
+    blind = "rows written by another user or on another machine"
+    return _verdict(name, problems, "no row that this user's registry has seen is missing", blind)
 
 
 def spending(root: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns of each charge of a run's ledger its row, time, words and what was spent then.
-
-    Empty where there is no ledger, or none that can be read.
-    """
+    """Returns for each charge its row, time, words and the epsilon spent by then, at its delta."""
     found: list[dict[str, Any]] = []
-    for folder in ledger_folders(root)[:1]:
-        with contextlib.suppress(LedgerError), contextlib.closing(_read(folder)) as store:
+    for folder in _Run(root, None, None, QUIET).ledger_folders[:1]:
+        with _read_store(folder) as store:
             charges: Counter[Charge] = Counter()
             for row in store.history():
                 if row.kind in DEBITS:
                     charge, number = charge_of(row)
                     charges[charge] += number
-                    found.append(
-                        {
-                            "row": row.sequence,
-                            "time": row.time,
-                            "charge": charge.several(number),
-                            "epsilon": smallest_epsilon(charges, store.delta)[0],
-                        }
-                    )
+                    epsilon = smallest_epsilon(charges, store.delta)[0]
+                    words = {
+                        "row": row.sequence,
+                        "time": row.time,
+                        "charge": charge.several(number),
+                    }
+                    found.append({**words, "epsilon": epsilon})
     return found
 
 
-def opened(
-    root: pathlib.Path,
-    data: Any,
-    num_teachers: int,
-    reporting: Reporting,
-    *,
-    owners_file: pathlib.Path | None = None,
-) -> Run:
-    """Returns a run folder with its description, and its records where they can be read."""
-    description = described_run(root)
-    examples = getattr(data, "private", data)
-    source, why = None, ""
-    if description is not None:
-        with contextlib.suppress(ValueError):
-            source = dataclasses.replace(description.data(), owners_file=owners_file)
-    if examples is None:
-        why = "the run folder does not say where its private records lie; name them"
-        if source is not None:
-            try:
-                examples = source.load_private(reporting)
-            except (ValueError, OSError) as error:
-                why = f"the private records could not be read: {error}"
-    unit = _unit_of(root, description)
-    if examples is not None and unit and (examples.owners is not None) != (unit == "owner"):
-        examples, why = None, "the owners of the records are not known; name their file"
-    pool = getattr(data, "pool", None)
-    return Run(root, description, examples, why, source, pool, num_teachers, reporting)
+# Released files.
 
 
-def _unit_of(root: pathlib.Path, description: RunDescription | None) -> str | None:
-    """Returns what a run protects, by all that says so.
-
-    Raises:
-        ValueError: if they contradict each other.
-    """
-    sensitive = root / artifacts.SENSITIVE
-    found = set() if description is None else {description.unit}
-    for path in ("teachers/config.json", "feature_sums/description.json"):
-        if (sensitive / path).exists():
-            found.add(str(artifacts.read_json(sensitive / path).get("unit")))
-    if len(found) > 1:
-        raise ValueError(f"unit: expected one, got {' and '.join(sorted(found))} in {sensitive}")
-    return next(iter(found), None)
-
-
-def _skipped(name: str, why: str) -> Check:
-    return Check(name=name, how="", outcome=NOT_CHECKED, found=why)
-
-
-# The ledger, and where its noise came from.
-
-
-def _ledger_checks(run: Run) -> Iterator[Check]:
-    yield noise_check()
-    ledgers = ledger_folders(run.root)
-    if not ledgers:
-        is_gone = run.sensitive.is_dir() and (run.released / JSON_FILE).exists()
-        yield Check(
-            name="ledger",
-            how="a run with a released statement has a ledger",
-            outcome=VIOLATION if is_gone else NOT_CHECKED,
-            found="a statement was released, and the ledger that it is of is gone"
-            if is_gone
-            else "nothing was charged here yet",
-        )
-    for folder in ledgers:
-        yield from _store_checks(folder)
+def _file_checks(run: _Run) -> Iterator[Check]:
+    problems = ["released/ is a link"] if run.released.is_symlink() else []
+    paths = run.paths("**/*")
+    for path in paths:
+        name = path.relative_to(run.released).as_posix()
+        if path.is_symlink():
+            problems.append(f"{name} is a link")
+        elif not (ALLOWED_FOLDERS if path.is_dir() else ALLOWED_FILES).fullmatch(name):
+            problems.append(f"{name} is no known name")
+        elif path.is_file() and not _is_of_its_kind(path):
+            problems.append(f"{name} does not hold what its name says")
+    if not paths:
+        yield _skipped("released files", "nothing was released yet")
+        return
+    yield _verdict(
+        "released files",
+        problems,
+        f"{len(paths)} files and folders of known names and formats, none a link",
+        "values within a picture, a log of TensorBoard or analysis.json",
+    )
 
 
-def _store_checks(folder: pathlib.Path) -> Iterator[Check]:
-    how = "every row is linked to those before it by its digest; answers are digested, too"
-    blind = "rows that were removed with their note and every trace of them elsewhere"
+def _is_of_its_kind(path: pathlib.Path) -> bool:
+    content = path.read_bytes()
     try:
-        store = _read(folder)
-    except LedgerError as error:
-        yield Check(
-            name="ledger: chain", how=how, outcome=VIOLATION, found=str(error), blind_spot=blind
-        )
+        if path.suffix == ".json":
+            artifacts.read_json(path)
+        elif path.name == "encoder.npz":
+            names = set(artifacts.read_arrays(path))
+            return names == {"description", *map(str, range(len(names) - 1))}
+        elif path.suffix in (".md", ".toml", ".html"):
+            content.decode()
+        elif path.suffix == ".png":
+            return content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82")
+        elif "tfevents" in path.name:
+            from tensorboard.compat.proto import event_pb2
+
+            start = 0
+            while start < len(content):  # length, its checksum, the event, its checksum
+                (length,) = struct.unpack_from("<Q", content, start)
+                event_pb2.Event.FromString(content[start + 12 : start + 12 + length])
+                start += length + 16
+            return start == len(content)
+    except Exception:  # each parser raises its own kinds
+        return False
+    return True
+
+
+# Released labels.
+
+
+def _label_checks(run: _Run) -> Iterator[Check]:
+    if not run.paths(LABELS_FILE) and not run.paths(COST_FILE):
+        yield _skipped("released labels", "no labels were saved")
         return
-    try:
-        rows = store.history()
-        yield Check(
-            name="ledger: chain",
-            how=how,
-            outcome=PASSED,
-            found=f"{len(rows)} rows, all as they were written",
-            blind_spot=blind,
-        )
-        seeded = [
-            row.sequence
-            for row in rows
-            if row.kind in DEBITS and not row.details.get("secure_noise", True)
-        ]
-        yield Check(
-            name="ledger: noise",
-            how="every charge notes where its noise came from",
-            outcome=VIOLATION if seeded else PASSED,
-            found=f"rows {seeded[:5]} drew noise from a seed" if seeded else "no seed was noted",
-            blind_spot="a noise source that says that it is secure and is not; see noise source",
-        )
-    finally:
-        store.close()
-
-
-def _read(folder: pathlib.Path) -> Store:
-    with contextlib.suppress(LedgerError):
-        return Ledger.read(folder)
-    store = _Account(folder, read_only=True)
-    try:
-        store.catch_up()
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-class _Account(Store):
-    """The store of a silo or a participant, whose files are named as a ledger's."""
-
-    name = "ledger"
-
-
-# The statement.
-
-
-def _statement_checks(run: Run) -> Iterator[Check]:
-    stated = [
-        (path, models)
-        for name, models in STATEMENTS.items()
-        if (path := run.released / name).exists()
-    ]
-    if not stated:
-        yield _skipped("statement", "no student was published here yet")
-    for path, models in stated:
-        yield from _checks_of_statement(run, path, run.released / models)
-
-
-def _checks_of_statement(run: Run, path: pathlib.Path, models: pathlib.Path) -> Iterator[Check]:
-    how = "numbers are recomputed from the ledger's rows, sentences and page from the numbers"
-    try:
-        fields = artifacts.read_json(path)
-        with contextlib.ExitStack() as stack:
-            stores = []
-            for one in ledger_folders(run.root):
-                stores.append(_read(one))
-                stack.callback(stores[-1].close)
-            statement = check_statement(fields, *stores)
-        page = path.with_suffix(".md")
-        if not page.exists() or page.read_text() != statement.to_markdown():
-            raise ValueError(f"{page.name}: expected the page of {path.name}, got another or none")
-    except (ValueError, LedgerError) as error:
-        yield Check(name="statement", how=how, outcome=VIOLATION, found=str(error))
-        return
-    yield Check(
-        name="statement",
-        how=how,
-        outcome=PASSED,
-        found="it says no less than the ledger"
-        if stores
-        else "its words follow from its numbers; the accounts that these are of lie elsewhere",
-        blind_spot="what another machine or user released of the same records",
+    arrays = artifacts.read_arrays(run.released / LABELS_FILE)
+    fields = artifacts.read_json(run.released / COST_FILE)
+    sizes, problems = {"q": fields["num_queries"], "c": fields["num_classes"]}, []
+    for name, array in arrays.items():
+        kind, axes = ALLOWED_ARRAYS.get(name, ("", ""))
+        shape = zip(axes, array.shape, strict=False)
+        if not kind:
+            problems.append(f"{name} is an array of no known name")
+        elif array.dtype.kind != kind or array.ndim != len(axes):
+            problems.append(f"{name} is of another type")
+        elif any(sizes.setdefault(axis, size) != size for axis, size in shape):
+            problems.append(f"{name} is of another shape")
+    yield _verdict(
+        "released labels: arrays", problems, f"{len(arrays)} of known names, types and shapes"
     )
-    folders = sorted(models.glob("[0-9]*"), key=lambda one: int(one.name))
-    if not folders or not statement.student_digest:
-        yield _skipped("student", "there is no exported student")
-        return
-    from pate_tf.serving.served import matches_statement, served_digest
-
-    how = "the weights of every exported version are digested again, its other files compared"
-    try:
-        others = [
-            one.name
-            for one in folders
-            if not matches_statement(one)
-            or (one is folders[-1] and served_digest(one) != statement.student_digest)
-        ]
-    except ValueError as error:
-        yield Check(name="student", how=how, outcome=VIOLATION, found=str(error))
-        return
-    yield Check(
-        name="student",
-        how=how,
-        outcome=VIOLATION if others else PASSED,
-        found=f"weights of version {', '.join(others)} are of another one"
-        if others
-        else "the statement is of these weights",
-        blind_spot="whether a student learnt from anything but the released labels",
-    )
-
-
-# Shares and teachers.
-
-
-def _assignment(run: Run) -> IntArray:
-    found: IntArray = artifacts.read_arrays(run.directory.teachers / "partition.npz")["assignment"]
-    return found
-
-
-def _share_checks(run: Run) -> Iterator[Check]:
-    assignment = _assignment(run)
-    config = artifacts.read_json(run.directory.teachers / "config.json")
-    number = int(config["num_teachers"])
-    how = "the teacher of every record is read from the stored shares"
-    ok = assignment.ndim == 1 and assignment.dtype.kind in "iu"
-    ok = ok and (not assignment.size or (assignment.min() >= 0 and assignment.max() < number))
-    found = f"{len(assignment):,} records, each with one of {number} teachers"
-    if run.examples is not None and len(run.examples) != len(assignment):
-        ok, found = False, "shares of another number of records than the data have"
-    yield Check(
-        name="partition is disjoint and complete",
-        how=how,
-        outcome=PASSED if ok else VIOLATION,
-        found=found if ok or "another" in found else "a record has no teacher, or several",
-        blind_spot="records that occur twice in the data, with two teachers",
-    )
-    if run.examples is None:
-        yield _skipped("partition follows from the data", run.why_no_data)
-        return
-    from pate_tf.api.teacher_training import private_arrays
-    from pate_tf.core.partition import Partition
-
-    examples = run.examples
-    shares = Partition(assignment.copy(), number, str(config["unit"])) if ok else None
-    is_other = (
-        shares is None
-        or private_digest(run.directory.sensitive, *private_arrays(examples, shares))
-        != config[PRIVATE_RECORDS]
-    )
-    yield Check(
-        name="data are those of the run",
-        how="records, labels and shares are digested again",
-        outcome=WARNING if is_other else PASSED,
-        found="others than those that the teachers were trained on"
-        if is_other
-        else "the same records, labels and shares",
-    )
-    yield _partition_check(examples, assignment, config)
-    yield _package_shares_check(assignment, number, str(config["unit"]))
-
-
-def _partition_check(
-    examples: PrivateExamples, assignment: IntArray, config: Mapping[str, Any]
-) -> Check:
-    from pate_tf.api.teacher_training import shares_of
-
-    name = "partition follows from the data"
-    how = "shares are dealt out again, by owner or by position and seed"
-    owners = examples.owners
-    if owners is not None:
-        _, first, place = np.unique(owners, return_index=True, return_inverse=True)
-        if (assignment[first][place] != assignment).any():
-            found = "records of one owner are with two teachers"
-            return Check(name=name, how=how, outcome=VIOLATION, found=found)
-    again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
-    if np.array_equal(again.assignment, assignment):
-        return Check(name=name, how=how, outcome=PASSED, found="the same shares")
-    return Check(
-        name=name,
-        how=how,
-        outcome=WARNING,
-        found="other shares than this rule gives: they came from a file (--partition_file), which "
-        "must not depend on other records",
-    )
-
-
-def _package_shares_check(assignment: IntArray, number: int, unit: str) -> Check:
-    from pate_tf.core.partition import Partition
-
-    shares = Partition(assignment.copy(), number, unit=unit).all_records()
-    together = np.concatenate([*shares, np.zeros(0, np.int64)])
-    overlaps = len(together) - len(np.unique(together))
-    ok = not overlaps and all(
-        np.array_equal(np.sort(share), np.flatnonzero(assignment == teacher))
-        for teacher, share in enumerate(shares)
-    )
-    return Check(
-        name="shares that training takes",
-        how="the records that training gives to each teacher are compared with the stored shares",
-        outcome=PASSED if ok else VIOLATION,
-        found="no two teachers share a record"
-        if ok
-        else f"{overlaps} records are in the shares of several teachers, or shares differ",
-        blind_spot="what training does with records beyond these shares; see the next rows",
-    )
-
-
-def _teacher_checks(run: Run) -> Iterator[Check]:
-    names = (
-        "teachers depend on their share alone",
-        "a record exchanged changes one teacher",
-        "stored teachers are those that answer",
-    )
-    if run.examples is None:
-        for name in names:
-            yield _skipped(name, run.why_no_data)
-        return
-    try:
-        work, kind, pool_note = work_of(run, run.examples)
-    except (ValueError, OSError) as error:
-        for name in names:
-            yield _skipped(name, f"teachers can't be trained here: {error}")
-        return
-    from pate_tf.teachers.store import Finished
-
-    finished = Finished(run.directory.teachers)
-    stored = dict(zip(finished.teachers, finished.each(), strict=True))
-    number = min(run.num_teachers, len(stored))
-    sample = sorted(_drawn(sorted(stored), number))
-    assignment = work.partition.assignment
-    how = f"{number} teachers, at random, are trained again, with all other records replaced"
-    alone = []
-    with run.reporting.progress_bar("training teachers again", number, "teacher") as advance:
-        for teacher in sample:
-            only = _with_others_replaced(work.examples, assignment != teacher)
-            again = _trained(kind, work, only, [teacher])
-            alone.append(_equal(again[teacher], stored[teacher]))
-            advance(1)
-    different = [teacher for teacher, same in zip(sample, alone, strict=True) if not same]
-    found = "the same, bit for bit"
-    if different:
-        truth = _trained(kind, work, work.examples, different)
-        depends = [one for one in different if _equal(truth[one], stored[one])]
-        found = (
-            f"{len(different)} of {number} differ: with the true records of the others they are "
-            f"the stored ones, so they saw records of other teachers"
-            if depends
-            else f"{len(different)} of {number} differ from the stored ones, also with all true "
-            f"records: they were not trained so, or not on this kind of machine"
-        )
-    yield Check(
-        name=names[0],
-        how=how,
-        outcome=VIOLATION if different else PASSED,
-        found=found,
-        blind_spot=f"teachers that were not sampled{pool_note}",
-    )
-    yield _exchange_check(run, kind, work, sample)
-    yield _ensemble_check(run, kind, work, finished)
-
-
-def _ensemble_check(run: Run, kind: Any, work: Any, finished: Any) -> Check:
-    """Compares what answers queries with the stored teachers, and with what the ledger is of."""
-    import tempfile
-
-    from pate_tf.teachers import kinds
-
-    name = "stored teachers are those that answer"
-    how = "the ensemble is put together again from the stored teachers; its digest is the ledger's"
-    try:
-        digests = {kinds.load_ensemble(ensemble_folder(run.directory)).digest}
-        with tempfile.TemporaryDirectory(prefix="pate_audit_") as again:
-            path = pathlib.Path(again) / "ensemble"
-            kinds.save_ensemble(kind, path, work.config, finished, work.encoder)
-            digests.add(kinds.load_ensemble(path).digest)
-        if (run.sensitive / LEDGER).exists():
-            with Ledger.read(run.sensitive) as ledger:
-                digests.add(ledger.ensemble_digest)
-    except (ValueError, LedgerError) as error:
-        return Check(name=name, how=how, outcome=VIOLATION, found=str(error))
-    return Check(
-        name=name,
-        how=how,
-        outcome=PASSED if len(digests) == 1 else VIOLATION,
-        found="the same" if len(digests) == 1 else "another ensemble answers, or was charged",
-        blind_spot="answers that were given by other code",
-    )
-
-
-def _exchange_check(run: Run, kind: Any, work: Any, sample: Sequence[int]) -> Check:
-    assignment = work.partition.assignment
-    own = np.flatnonzero(np.isin(assignment, sample))
-    record = int(own[secrets.randbelow(len(own))]) if len(own) else 0
-    mask = np.zeros(len(assignment), bool)
-    mask[record] = True
-    before = _trained(kind, work, work.examples, sample)
-    after = _trained(kind, work, _with_others_replaced(work.examples, mask), sample)
-    changed = [one for one in sample if not _equal(before[one], after[one])]
-    ok = set(changed) <= {int(assignment[record])}
-    return Check(
-        name="a record exchanged changes one teacher",
-        how=f"one record, at random, is replaced; its teacher and {len(sample) - 1} others are "
-        f"trained with either",
-        outcome=PASSED if ok else VIOLATION,
-        found=f"{len(changed)} of {len(sample)} changed"
-        + ("" if ok else ", others than the record's own among them"),
-        blind_spot="other records and teachers",
-    )
-
-
-def _drawn(items: Sequence[int], number: int) -> list[int]:
-    left, drawn = list(items), []
-    for _ in range(number):
-        drawn.append(left.pop(secrets.randbelow(len(left))))
-    return drawn
-
-
-def _with_others_replaced(
-    examples: PrivateExamples, others: npt.NDArray[np.bool_]
-) -> PrivateExamples:
-    """Returns records of which some are replaced by others of valid values and labels."""
-    inputs, labels = np.array(examples.inputs), np.array(examples.labels)
-    places = np.flatnonzero(others)
-    if examples.inputs.dtype.kind in "fiu" and len(places):
-        turned = np.roll(inputs[places].reshape(len(places), -1), 1, axis=1)
-        inputs[places] = turned.reshape(inputs[places].shape)[::-1]
-    labels[places] = (labels[places] + 1) % examples.dataset.num_classes
-    return dataclasses.replace(examples, inputs=inputs, labels=labels)
-
-
-def work_of(run: Run, examples: PrivateExamples) -> tuple[Any, Any, str]:
-    """Returns what trains the run's teachers again, their kind, and what remains unseen."""
-    from pate_tf.api.teacher_training import encoder_for
-    from pate_tf.core.partition import Partition
-    from pate_tf.teachers import kinds
-    from pate_tf.teachers.kinds import Engine, Work
-    from pate_tf.teachers.settings import TeacherConfig
-
-    description = artifacts.read_json(ensemble_folder(run.directory) / kinds.DESCRIPTION)
-    kind = kinds.KINDS[description.pop("kind")]
-    config = TeacherConfig.from_dict(description)
-    shares = Partition(_assignment(run).copy(), config.num_teachers, unit=config.unit)
-    encoder, note = None, ""
-    if config.representation is not None:
-        encoder = encoder_for(config, run.public_pool(), run.reporting)
-        note = "; what the representation learnt from, beyond its digest"
-    work = Work(
-        config=config, examples=examples, partition=shares, encoder=encoder, engine=Engine()
-    )
-    return work, kind, note
-
-
-def _trained(kind: Any, work: Any, examples: PrivateExamples, teachers: Sequence[int]) -> Any:
-    """Returns what teachers learn from records, by number; a store of their own is thrown away."""
-    import tempfile
-
-    from pate_tf.teachers.store import TeacherStore
-
-    with tempfile.TemporaryDirectory(prefix="pate_audit_") as folder:
-        store = TeacherStore(pathlib.Path(folder) / "teachers", {})
-        new = dataclasses.replace(work, examples=examples)
-        return {
-            teacher: [*state.weights, *state.buffers]
-            for teacher, state in kind.train(new, list(teachers), store)
-        }
-
-
-def _equal(one: Sequence[npt.NDArray[Any]], other: Sequence[npt.NDArray[Any]]) -> bool:
-    return len(one) == len(other) and all(
-        a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True)
-    )
-
-
-# Feature sums.
-
-
-def _sum_checks(run: Run) -> Iterator[Check]:
-    from pate_tf.api.feature_sums import StoredSums, sums_folder
-
-    names = (
-        "every vector's norm is at most 1",
-        "sums are those of the records",
-        "cluster counts are those of the records",
-    )
-    try:
-        stored = StoredSums(sums_folder(run.directory))
-    except ValueError as error:
-        yield Check(name="feature sums", how="they are read", outcome=VIOLATION, found=str(error))
-        return
-    counts = {number: one.values for number, one in stored.cluster_counts.items()}
-    if run.examples is None:
-        tables = {None: stored.sums.values, **counts}
-        for name in names:
-            yield _skipped(name, run.why_no_data)
-    else:
-        largest, tables, without_clipping, are_vectors = _recomputed(run, stored, run.examples)
-        ok = largest <= 1.0 + NORM_ROUNDING
-        yield Check(
-            name=names[0],
-            how="the vector of every record is computed again; what owners add is clipped by the "
-            "audit itself, and the next row compares the sums",
-            outcome=PASSED if ok else VIOLATION,
-            found=f"the largest norm is {largest:.6g}" if largest else "owners are clipped",
-            blind_spot="whether the encoder learnt from the public pool alone",
-        )
-        is_same = np.array_equal(tables[None], stored.sums.values)
-        found = "the same, bit for bit"
-        if not is_same:
-            found = "other sums than these records give"
-            if np.array_equal(without_clipping, stored.sums.values):
-                found += ": they are sums of vectors that were not clipped"
-        elif not are_vectors:
-            is_same, found = False, "the same, but later rounds read other vectors or labels"
-        yield Check(
-            name=names[1],
-            how="vectors are truncated to the lattice and summed again, by code of the audit's own",
-            outcome=PASSED if is_same else VIOLATION,
-            found=found,
-        )
-        others = [one for one in counts if not np.array_equal(tables[one], counts[one])]
-        yield Check(
-            name=names[2],
-            how="each record is assigned to the nearest centre and counted again, for every number "
-            "of clusters",
-            outcome=VIOLATION if others else PASSED,
-            found=f"other counts than these records give, for {others} clusters"
-            if others
-            else f"the same, for {list(counts)} clusters",
-        )
-    yield _centres_check(run, stored)
-    yield from _noise_of_sums(run, stored, tables)
-
-
-def _centres_check(run: Run, stored: Any) -> Check:
-    from pate_tf.accounting.planning import cluster_numbers
-    from pate_tf.models.encoder import record_vectors
-    from pate_tf.representations.label_propagation import cluster_centres
-
-    name = "cluster centres follow from the pool"
-    try:
-        pool = run.public_pool()
-    except (ValueError, OSError) as error:
-        return _skipped(name, str(error))
-    vectors = record_vectors(stored.features(pool.inputs), stored.scale)[:, :-1]
-    numbers = cluster_numbers(len(pool), pool.dataset.num_classes)
-    again = dict(zip(numbers, cluster_centres(vectors, numbers), strict=True))
-    is_same = list(again) == list(stored.centres) and all(
-        np.array_equal(again[one], stored.centres[one]) for one in again
-    )
-    return Check(
-        name=name,
-        how="centres are computed again from the public pool",
-        outcome=PASSED if is_same else WARNING,
-        found="the same, bit for bit"
-        if is_same
-        else "other centres than this pool gives here: of another pool or kind of machine, or they "
-        "depend on private records",
-    )
-
-
-def _recomputed(
-    run: Run, stored: Any, examples: PrivateExamples
-) -> tuple[float, dict[int | None, IntArray], IntArray, bool]:
-    """Returns what one record (or owner) adds at most, tables of sums and counts, unclipped sums.
-
-    The norm is 0 where owners are clipped. Tables are by number of clusters; of sums under None.
-    Last, whether the vectors that later rounds read are those of the records.
-    """
-    from pate_tf.aggregation.feature_sums import BELOW, OWNER_STEP
-    from pate_tf.api.feature_sums import PARTS
-    from pate_tf.core import partition
-    from pate_tf.models.encoder import record_features, record_vectors
-
-    owners, num_classes = examples.owners, examples.dataset.num_classes
-    parts = (
-        partition.Partition(np.arange(len(examples)) % PARTS, PARTS, unit="owner")
-        if owners is None
-        else partition.owner_partition(owners, num_teachers=PARTS, seed=0)
-    )
-    largest, lattice, are_vectors = 0.0, LATTICE * BELOW, True
-    clipped = np.zeros((len(stored.scale) + 1, num_classes), np.int64)
-    plain = clipped.copy()
-    tables = {one: np.zeros((one, num_classes), np.int64) for one in stored.centres}
-    with run.reporting.progress_bar("computing vectors again", PARTS, "part") as advance:
-        for share in parts.all_records():
-            vectors = np.empty((len(share), len(stored.scale) + 1))
-            for some, features in record_features(stored.encoder, examples.inputs, share):
-                vectors[np.searchsorted(share, some)] = record_vectors(features, stored.scale)
-            labels = examples.labels[share]
-            if stored.has_vectors:
-                are_vectors &= stored.are_vectors(share, vectors, labels)
-            weights: Any = LATTICE
-            if owners is not None:
-                _, owner, number = np.unique(owners[share], return_inverse=True, return_counts=True)
-                weights = LATTICE // number[owner]
-            for one, centres in stored.centres.items():
-                np.add.at(tables[one], (_nearest(vectors[:, :-1], centres), labels), weights)
-            for _, rows in _grouped(np.arange(len(share)) if owners is None else owners[share]):
-                own = np.zeros((num_classes, vectors.shape[1]))
-                if owners is None:
-                    own[labels[rows[0]]] = vectors[rows[0]]
-                    largest = max(largest, float(np.sqrt(np.square(own).sum())))
-                else:  # in whole steps, whose sum does not depend on their order
-                    np.add.at(own, labels[rows], np.rint(vectors[rows] / OWNER_STEP))
-                    own *= OWNER_STEP
-                plain += np.trunc(own * lattice).astype(np.int64).T
-                if owners is not None:
-                    own /= max(math.sqrt(sum(np.square(own).sum(axis=1).tolist(), 0.0)), 1.0)
-                steps = np.trunc(own * lattice).astype(np.int64)
-                if int(np.square(steps).sum()) <= LATTICE**2:
-                    clipped += steps.T
-            advance(1)
-    return largest, {None: clipped, **tables}, plain, are_vectors
-
-
-def _nearest(vectors: FloatArray, centres: FloatArray) -> IntArray:
-    """Returns the nearest centre of each vector in whole steps, of equals the first."""
-    from pate_tf.models.encoder import CENTRE_STEP
-
-    steps, own = (np.rint(one / CENTRE_STEP).astype(np.int64) for one in (centres, vectors))
-    found: IntArray = (np.square(steps).sum(axis=1) - 2 * (own @ steps.T)).argmin(axis=1)
-    return found
-
-
-def _grouped(units: npt.NDArray[Any]) -> Iterator[tuple[Any, IntArray]]:
-    unique, place = np.unique(units, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    ends = np.cumsum(np.bincount(place, minlength=len(unique)))
-    yield from zip(unique, np.split(order, ends[:-1]), strict=True)
-
-
-def _noise_of_sums(run: Run, stored: Any, tables: Mapping[int | None, IntArray]) -> Iterator[Check]:
-    from pate_tf.aggregation.feature_sums import sums_in_ledger
-
-    if not (run.sensitive / "ledger.sqlite3").exists():
-        return
-    with Ledger.read(run.sensitive) as ledger:
-        for row in ledger.history():
-            if row.kind not in DEBITS:
-                continue
-            mechanism: Any = charge_of(row)[0]
-            if not getattr(mechanism, "releases_feature_sums", False):
-                continue
-            numbers, _ = sums_in_ledger(ledger, mechanism)
-            if not numbers:
-                continue
-            table = tables[mechanism.num_clusters]
-            drawn = np.array(numbers).reshape(-1, *table.shape)
-            yield _seed_check(row.sequence, mechanism.draw_sums, table, drawn[0].tolist())
-            claimed, exact = mechanism.standard_deviation, [table]
-            try:
-                if len(drawn) > 1:
-                    stored.check_vectors()
-                for number in range(1, len(drawn)):  # each round follows from the noisy ones before
-                    exact.append(stored.residuals(drawn[:number], claimed))
-            except ValueError as error:
-                yield Check(
-                    name=f"noise of the sums released in row {row.sequence}",
-                    how="what later rounds sum is computed again from stored vectors",
-                    outcome=VIOLATION,
-                    found=str(error),
-                )
-                continue
-            noise = (drawn - exact) / LATTICE
-            yield Check(
-                name=f"noise of the sums released in row {row.sequence}",
-                how="released sums less those of the records; their variance is tested at 1e-6",
-                outcome=VIOLATION if is_too_small(noise, claimed) else PASSED,
-                found=f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}",
-                blind_spot="noise of the right size that somebody can predict",
-            )
-
-
-# Votes and labels.
-
-
-def _label_checks(run: Run) -> Iterator[Check]:
-    """Compares what every charged batch of labels released with the law of its mechanism."""
-    from scipy import stats
-
-    from pate_tf.aggregation.labeller import stored_counts
-
-    if not (run.sensitive / "ledger.sqlite3").exists():
-        return
-    try:
-        with Ledger.read(run.sensitive) as ledger:
-            batches = list(stored_counts(ledger))
-            answers = _answers_by_debit(ledger)
-            sums = _released_sums(ledger)
-    except LedgerError as error:
-        yield Check(
-            name="votes behind labels",
-            how="stored counts are compared with the ledger",
-            outcome=VIOLATION,
-            found=str(error),
-        )
-        return
-    yield from _released_labels(run, answers, sums)
-    yield from _votes_check(run, batches)
-    for batch in batches:
-        mechanism, counts = batch.mechanism, batch.counts.values
-        labels = answers.get(batch.debit, [])
-        if len(labels) != len(counts):
-            continue
-
-        if len(labels) >= FEWEST_VALUES and len(set(labels)) > 1:
-            yield _seed_check(
-                batch.debit, lambda *given, own=mechanism: own.draw(*given).labels, counts, labels
-            )
-        if not isinstance(mechanism, OutcomeLaw) or not batch.answered.any():
-            continue
-        rows = counts[batch.answered]
-        leaders = rows.argmax(axis=1)
-        law = mechanism.outcome_probabilities(rows)[np.arange(len(rows)), leaders]
-        given = np.array([one for one in labels if one is not None])
-        right = int((given == leaders).sum())
-        # Hoeffding 1956: in the tails a sum of coins is at most as heavy as one of equal coins.
-        mean = float(law.mean())
-        too_right = stats.binom.sf(right - 1, len(rows), mean) < FALSE_ALARM
-        yield Check(
-            name=f"noise of the labels charged in row {batch.debit}",
-            how="labels are compared with the counts that they were drawn from; one-sided binomial "
-            "test at 1e-6",
-            outcome=VIOLATION if too_right and right > mean * len(rows) else PASSED,
-            found=f"{right} of {len(rows)} are the class with most votes, "
-            f"{mean * len(rows):.1f} are expected",
-            blind_spot="noise that is a little too small, which pate audit mechanism finds",
-        )
-
-
-def _votes_check(run: Run, batches: Sequence[Any]) -> Iterator[Check]:
-    """Asks the teachers again what they were asked, and compares their votes with the stored."""
-    from pate_tf.queries.labels import asked_inputs
-    from pate_tf.teachers.kinds import load_ensemble
-
-    name, folder = "stored votes are the teachers'", ensemble_folder(run.directory)
-    path = run.released / "labels.npz"
-    if not batches or not path.exists() or not folder.exists():
-        return
-    try:
-        arrays = artifacts.read_arrays(path)
-        rows = artifacts.read_json(path.with_suffix(".json"))["ledger_rows"]
-        stored = np.concatenate([one.counts.values for one in batches if one.debit in rows])
-        pool = run.public_pool()
-        again = load_ensemble(folder).counts(
-            asked_inputs(pool, arrays["queries"], arrays.get("neighbours"))
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield _skipped(name, f"they can't be asked again: {error}")
-        return
-    if len(again.values) != len(stored):
-        yield _skipped(name, "queries were asked in several rounds, or are equal to each other")
-        return
-    is_same = np.array_equal(again.values, stored)
-    yield Check(
-        name=name,
-        how="the ensemble votes again on the queries of the released labels",
-        outcome=PASSED if is_same else VIOLATION,
-        found="the same" if is_same else "other votes are stored than the teachers give",
-        blind_spot="votes of other releases",
-    )
-
-
-def _released_sums(ledger: Ledger) -> list[tuple[int, ...]]:
-    """Returns the numbers of each release of sums, of all its rounds."""
-    from pate_tf.aggregation.feature_sums import sums_in_ledger
-
-    charges: list[Any] = [charge_of(row)[0] for row in ledger.history() if row.kind in DEBITS]
-    of_sums = [one for one in charges if getattr(one, "releases_feature_sums", False)]
-    return [sums_in_ledger(ledger, one)[0] for one in of_sums]
-
-
-def _released_labels(
-    run: Run, answers: Mapping[int, list[int | None]], sums: Sequence[Sequence[int]]
-) -> Iterator[Check]:
-    """Compares the labels, or noisy sums, that were released with what the ledger answered."""
-    name, path = "released labels are the ledger's answers", run.released / "labels.npz"
-    if not path.exists():
-        return
-    try:
-        arrays = artifacts.read_arrays(path)
-        rows = artifacts.read_json(path.with_suffix(".json"))["ledger_rows"]
-        noisy = arrays.get("noisy_sums")
-        if noisy is not None:
-            is_same = any(np.array_equal(noisy.ravel(), one) for one in sums)
+    with run.ledger() as ledger:
+        if ledger is None:
+            yield _skipped("released labels: seal", "no ledger here charged them")
         else:
-            known = [one for row in rows for one in answers.get(row, []) if one is not None]
-            given = arrays["labels"].tolist()
-            # Equal queries have one answer, so there may be more labels than answers.
-            is_same = given == known or (len(given) > len(known) and set(given) <= set(known))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield Check(name=name, how="both are read", outcome=VIOLATION, found=str(error))
-        return
-    yield Check(
-        name=name,
-        how="released/labels.npz is compared with what the ledger stored",
-        outcome=PASSED if is_same else VIOLATION,
-        found="the same" if is_same else "others were released than were charged",
-        blind_spot="what a student learnt from",
+            record = {name: value for name, value in fields.items() if name != "seal"}
+            digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
+            is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
+            yield _verdict(
+                "released labels: seal",
+                [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
+                "all arrays and facts are as the ledger sealed them",
+                "labels sealed by somebody who may write to the ledger",
+            )
+            yield _answers_check(ledger, arrays, fields["ledger_rows"])
+
+
+def _answers_check(ledger: Ledger, arrays: Mapping[str, Any], rows: Sequence[int]) -> Check:
+    problems = []
+    if "noisy_sums" in arrays:
+        if not any(np.array_equal(arrays["noisy_sums"].ravel(), sums) for _, sums in _sums(ledger)):
+            problems.append("noisy sums that the ledger does not hold")
+    else:
+        answers = _answers(ledger)
+        charged = [one for row in rows for one in answers.get(row, ()) if one is not None]
+        labels = arrays["labels"].tolist()
+        # Equal queries have one answer, and earlier answers are given again.
+        if labels != charged and not (set(labels) <= set(charged) and len(labels) != len(charged)):
+            problems.append("labels that the ledger does not hold")
+    counts, weights = arrays.get("noisy_counts"), arrays.get("weights")
+    if counts is not None and (weights is None or not np.array_equal(weights, shares(counts))):
+        problems.append("weights that do not follow from noisy counts")
+    return _verdict(
+        "released labels: answers",
+        problems,
+        "labels or noisy sums are the ledger's, weights follow from noisy counts",
+        "labels inferred from these, which the seal alone covers",
     )
 
 
-def _answers_by_debit(ledger: Ledger) -> dict[int, list[int | None]]:
-    """Returns the labels that each debit charged, in the order of its queries."""
+def _sums(ledger: Ledger) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """Yields each row that charged sums, with the numbers of all rounds that were released."""
+    from pate_tf.aggregation.feature_sums import sums_in_ledger
+
+    for row in ledger.history():
+        if row.kind in DEBITS:
+            charge: Any = charge_of(row)[0]
+            if charge.releases_feature_sums and (numbers := sums_in_ledger(ledger, charge)[0]):
+                yield row, numbers
+
+
+def _answers(ledger: Ledger) -> dict[int, list[int | None]]:
     found: dict[int, list[int | None]] = {}
     for debit, label in ledger.stored_labels():
         found.setdefault(debit, []).append(label)
     return found
 
 
-def _seed_check(
-    row: int, draw: Callable[[IntArray, Any], Any], values: IntArray, released: list[Any]
-) -> Check:
+# Statements and exported versions.
+
+
+def _statement_checks(run: _Run) -> Iterator[Check]:
+    for name, models in STATEMENTS.items():
+        path, versions = run.released / name, run.versions(models)
+        title = "statement" if name == JSON_FILE else "statement of shared training"
+        if not path.exists():
+            if versions:
+                yield _verdict(title, [f"{name} is gone"])
+            continue
+        fields = artifacts.read_json(path)
+        with contextlib.ExitStack() as stack:
+            stores = [stack.enter_context(_read_store(one)) for one in run.ledger_folders]
+            statement = check_statement(fields, *stores)
+            page = path.with_suffix(".md")
+            is_page = page.exists() and page.read_text() == statement.to_markdown()
+            problems = [] if is_page else [f"{page.name} is not its page"]
+            for version in versions:
+                copy = artifacts.read_json(version / EXTRA / JSON_FILE)
+                PrivacyStatement.from_dict(copy).check(stores)
+        problems += _differences(fields, copy) if versions else ["its model is gone"]
+        about = "the ledger" if stores else "its own numbers (no ledger of it lies here)"
+        yield _verdict(
+            title,
+            problems,
+            f"it, its page and the copies in {len(versions)} versions agree with {about}",
+            "other releases of the same records",
+        )
+        yield _facts_check(run, statement, title)
+
+
+def _differences(fields: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str]:
+    """Returns what of a statement differs from the newest version's copy and may not.
+
+    A release of the data-dependent epsilon brings the statement up to date, and not the copy.
+    """
+    heads = [one.get("ledger_head") for one in (fields, copy)]
+    is_later = None not in heads and heads[0][0] > heads[1][0]
+    known = {field.name for field in dataclasses.fields(PrivacyStatement.from_dict(fields))}
+    return [
+        f"its {name} differs from the newest version's copy"
+        for name in sorted(known if is_later else {*fields, *copy})
+        if fields.get(name) != copy.get(name) and not (is_later and OF_LEDGER.match(name))
+    ]
+
+
+def _facts_check(run: _Run, statement: PrivacyStatement, title: str) -> Check:
+    """Compares what a statement says of the records with what the folder knows of them."""
+    due: dict[str, Any] = {}
+    if run.description is not None:
+        due |= {"dataset": run.description.data_name, "unit": run.description.unit}
+        due["num_teachers"] = run.description.num_teachers
+    if (run.sensitive / "feature_sums").exists():
+        due |= {"unit": run.sums.unit, "num_records": run.sums.records.num_records}
+    elif run.assignment is not None:
+        due |= {name: run.teacher_config[name] for name in ("unit", "num_teachers")}
+        due["num_records"] = len(run.assignment)
+    if due.get("unit") == "owner":
+        due["num_records"] = None  # private
+    problems = [
+        f"it says {name} {getattr(statement, name)}, the folder {value}"
+        for name, value in due.items()
+        if getattr(statement, name, value) != value
+    ]
+    if not due:
+        return _skipped(f"{title}: facts", "the folder knows nothing of the records")
+    return _verdict(f"{title}: facts", problems, f"{', '.join(due)} are the folder's")
+
+
+def _version_checks(run: _Run) -> Iterator[Check]:
+    from pate_tf.serving.served import DIGESTS, SCHEMA, file_digests, served_digest
+
+    for name, models in STATEMENTS.items():
+        versions, problems, seal = run.versions(models), list[str](), "the ledger's seal"
+        if not versions:
+            continue
+        with run.ledger() as ledger:
+            for version in versions:
+                manifest = artifacts.read_json(version / EXTRA / DIGESTS)
+                mark, place = manifest.pop("seal"), f"{models}/{version.name}"
+                files, due = file_digests(version), manifest["files"]
+                changed = sorted(one for one in {*files, *due} if files.get(one) != due.get(one))
+                problems += [f"{place}/{one} is not what was exported" for one in changed]
+                if (manifest["model"], manifest["version"]) != (models, int(version.name)):
+                    problems.append(f"{place} was exported by another name")
+                if ledger is None:
+                    seal = "no seal, as no ledger of it lies here"
+                elif not hmac.compare_digest(str(mark), ledger.recognise(manifest)):
+                    problems.append(f"{place}: the ledger did not seal its manifest")
+        extra = versions[-1] / EXTRA
+        schemas = [
+            one.read_bytes() if one.exists() else None
+            for one in (run.released / SCHEMA, extra / SCHEMA)
+        ]
+        if models == "student" and schemas[0] != schemas[1]:
+            problems.append("schema.toml is not the newest version's")
+        stated = run.paths(name) and artifacts.read_json(run.released / name)["student_digest"]
+        if not problems and served_digest(versions[-1]) != stated:
+            problems.append("the weights of the newest version are not the statement's")
+        for path in ("feature_sums/description.json", "teachers/ensemble/description.json"):
+            if (run.sensitive / path).exists():
+                known = artifacts.read_json(run.sensitive / path).get("dataset")
+                if known not in (None, artifacts.read_json(extra / "dataset.json")):
+                    problems.append("dataset.json is of other data than the records")
+        yield _verdict(
+            f"versions of {models}",
+            problems,
+            f"every file of {len(versions)} versions has the SHA-256 of its manifest, which has "
+            f"{seal}; the newest has the statement's weights",
+            "whether a student learned from anything but the released labels",
+        )
+
+
+def _page_check(run: _Run) -> Iterator[Check]:
+    """Makes the page for the signer again, with the date and audits that it says."""
+    from pate_tf.audit.report import as_made, report_page
+
+    if run.paths(PAGE):
+        text = (run.released / PAGE).read_text()
+        is_same = report_page(run.root, **as_made(text)) == text
+        problems = [] if is_same else [f"{PAGE} is not this run's page; make it again"]
+        yield _verdict("report page", problems, "the page of this run", "which audits were run")
+
+
+# The sensitive half.
+
+
+def _mode_checks(run: _Run) -> Iterator[Check]:
+    if not run.sensitive.exists():
+        return
+    problems = []
+    for path in (run.sensitive, *sorted(run.sensitive.rglob("*"))):
+        if path.is_symlink():
+            problems.append(f"{path.relative_to(run.root)} is a link")
+        elif path.exists() and path.stat().st_mode & 0o077:
+            problems.append(f"{path.relative_to(run.root)} is open to other users")
+    yield _verdict("sensitive files", problems, "their modes let their owner alone read them")
+
+
+def _teacher_checks(run: _Run) -> Iterator[Check]:
+    if run.assignment is None:
+        return
+    number, name = int(run.teacher_config["num_teachers"]), "partition: one teacher for each record"
+    assignment, ok = run.assignment, run.assignment.dtype.kind in "iu" and run.assignment.ndim == 1
+    ok = ok and (not assignment.size or 0 <= assignment.min() <= assignment.max() < number)
+    blind = "records that occur twice; whether training read other records than the partition's"
+    yield _verdict(name, [] if ok else ["a record has no teacher"], f"{number} teachers", blind)
+    name = "partition follows from the records"
+    yield _skipped(name, run.why_no_data) if run.examples is None else _partition_check(run, name)
+    if ensemble_folder(run.directory).exists():
+        from pate_tf.teachers.kinds import load_ensemble
+
+        ensemble = load_ensemble(ensemble_folder(run.directory))
+        with run.ledger() as ledger:
+            if ledger is not None:
+                ok = ledger.ensemble_digest == ensemble.digest
+                problems = [] if ok else ["another ensemble than was charged"]
+                found = "the ledger was opened for the stored ensemble"
+                yield _verdict("ensemble", problems, found, "how teachers were trained")
+                yield from _vote_checks(run, ledger, ensemble)
+
+
+def _partition_check(run: _Run, name: str) -> Check:
+    from pate_tf.api.teacher_training import shares_of
+
+    examples, assignment, config = run.examples, run.assignment, run.teacher_config
+    if examples is None or assignment is None or len(examples) != len(assignment):
+        return _verdict(name, ["a partition of another number of records"])
+    if examples.owners is not None:
+        _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
+        if (assignment[first][place] != assignment).any():
+            return _verdict(name, ["records of one owner have two teachers"])
+    again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
+    if np.array_equal(again.assignment, assignment):
+        return _verdict(name, [], "dealt out by owner or seed, it is the same")
+    found = "dealt out by owner or seed, it is another one, as from --partition_file"
+    return Check(name=name, outcome="warning", found=found)
+
+
+def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
+    """Asks the teachers again, and compares released labels with the law of their mechanism."""
+    from scipy import stats
+
+    from pate_tf.aggregation.labeller import stored_counts
+
+    batches, answers, name = list(stored_counts(ledger)), _answers(ledger), "stored votes"
+    if batches and run.pool is not None and run.paths(LABELS_FILE):
+        arrays = artifacts.read_arrays(run.released / LABELS_FILE)
+        rows = artifacts.read_json(run.released / COST_FILE)["ledger_rows"]
+        queries = asked_inputs(run.pool, arrays["queries"], arrays.get("neighbours"))
+        again = ensemble.group_counts if "neighbours" in arrays else ensemble.counts
+        votes = {tuple(row) for row in again(queries).values.tolist()}
+        stored = {tuple(row) for one in batches if one.debit in rows for row in one.counts.values}
+        problems = ["votes that the teachers do not give"] if stored - votes else []
+        blind = "votes of other releases, and which query each is of"
+        yield _verdict(name, problems, "the teachers give them again", blind)
+    elif batches:
+        yield _skipped(name, "the pool or the labels can't be read here")
+    for batch in batches:
+        mechanism, counts = batch.mechanism, batch.counts.values
+        labels, title = answers.get(batch.debit, []), f"noise of the labels of row {batch.debit}"
+        if len(labels) != len(counts):
+            yield _verdict(title, ["votes of another number of answers"])
+            continue
+        yield _seed_check(title, functools.partial(_labels_of, mechanism, counts), labels)
+        if not isinstance(mechanism, OutcomeLaw) or not batch.answered.any():
+            continue
+        leaders = counts[batch.answered].argmax(axis=1)
+        law = mechanism.outcome_probabilities(counts[batch.answered])
+        mean = float(law[np.arange(len(leaders)), leaders].mean())
+        equal = int((np.array([one for one in labels if one is not None]) == leaders).sum())
+        # Hoeffding 1956: the tail of a sum of coins is at most that of as many equal coins.
+        tail = stats.binom.sf(equal - 1, len(leaders), mean)
+        is_small = tail < FALSE_ALARM and equal > mean * len(leaders)
+        found = (
+            f"{equal} of {len(leaders)} labels have most votes, {mean * len(leaders):.1f} should"
+        )
+        blind = "noise a little too small, which pate audit mechanism finds"
+        yield _verdict(title, [found] if is_small else [], found, blind)
+
+
+def _labels_of(mechanism: Any, counts: IntArray, noise: Any) -> Sequence[int | None]:
+    return tuple(mechanism.draw(counts, noise).labels)
+
+
+def _seed_check(title: str, draw: Callable[[Any], Sequence[Any]], released: Sequence[Any]) -> Check:
     """Draws again from small seeds what was released for some counts or sums."""
     from pate_tf.aggregation.noise import SeededNoise
 
-    def repeats(seed: int) -> bool:
-        drawn = draw(values, SeededNoise(seed))
-        return bool((drawn.tolist() if isinstance(drawn, np.ndarray) else list(drawn)) == released)
-
-    seed = next((one for one in range(SEEDS) if repeats(one)), None)
-    return Check(
-        name=f"noise of row {row} is from no small seed",
-        how=f"what was released is drawn again from the seeds 0 to {SEEDS - 1}",
-        outcome=PASSED if seed is None else VIOLATION,
-        found="none gives it" if seed is None else f"seed {seed} gives what was released",
-        blind_spot="larger seeds, other generators",
-    )
+    title = f"{title} is from no small seed"
+    draws, half = [tuple(draw(SeededNoise(seed))) for seed in range(SEEDS)], len(released) // 2
+    # Each half tells all seeds apart, so that a fresh draw equals one with negligible probability.
+    if min(len({one[:half] for one in draws}), len({one[half:] for one in draws})) < SEEDS:
+        return _skipped(title, "different seeds give equal releases here")
+    problems = [f"seed {seed} gives it" for seed, one in enumerate(draws) if one == tuple(released)]
+    blind = "larger seeds, other generators"
+    return _verdict(title, problems, f"none of 0 to {SEEDS - 1} gives it", blind)
 
 
-# What was released, searched for what is sensitive.
-
-
-def _released_checks(run: Run) -> Iterator[Check]:
-    files = [path for path in sorted(run.released.rglob("*")) if path.is_file()]
-    if not files:
-        yield _skipped("released files", "nothing was released yet")
+def _sum_checks(run: _Run) -> Iterator[Check]:
+    if not (run.sensitive / "feature_sums").exists():
         return
-    secret_files = [
-        path
-        for path in sorted(run.sensitive.rglob("*"))
-        # An encoder is public; an audit names what it found.
-        if path.is_file() and not {"audit", "encoder"} & {*path.relative_to(run.sensitive).parts}
-    ]
-    digests = {
-        hashlib.sha256(path.read_bytes()).hexdigest(): path
-        for path in secret_files
-        if path.stat().st_size > NEEDLE
-    }
-    copies = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() in digests]
-    how = f"{len(files)} released files are compared with {len(secret_files)} sensitive ones"
-    yield Check(
-        name="no sensitive file is released",
-        how=how,
-        outcome=VIOLATION if copies else PASSED,
-        found=f"{_relative(copies[0], run)} is a sensitive file" if copies else "none is",
-        blind_spot="a file that was changed or packed",
-    )
-    needles = dict(_needles(secret_files))
-    numbers = dict(_secret_numbers(secret_files))
-    found, leaked_numbers = [], []
+    from pate_tf.api.feature_sums import VECTORS, Summands, sums_of_records
+    from pate_tf.models.encoder import record_vectors
+
+    stored, arrays = run.sums, dict[str, Any]()
+    with run.ledger() as ledger:
+        if ledger is not None:
+            ok = ledger.ensemble_digest == stored.digest
+            problems = [] if ok else ["other sums than were charged"]
+            yield _verdict("sums", problems, "the ledger was opened for the stored sums")
+    if stored.has_vectors:
+        stored.check_vectors()  # raises ValueError
+        arrays = artifacts.read_arrays(run.sensitive / "feature_sums" / VECTORS)
+        yield _verdict("sums are those of the stored vectors", [], "the same, up to rounding")
+        name = "moments are those of the pool"
+        if run.pool is None:
+            yield _skipped(name, "the public pool can't be read here")
+        else:
+            features = record_vectors(stored.features(run.pool.inputs), stored.scale)
+            moments = features.T @ features / len(features)
+            ok = np.allclose(moments, arrays["moments"], rtol=1e-6, atol=1e-9)
+            yield _verdict(name, [] if ok else ["others"], "the same, up to rounding")
+    name = "sums are those of the records"
+    if run.examples is None:
+        yield _skipped(name, run.why_no_data)
+    else:
+        num_classes, examples = stored.dataset.num_classes, run.examples
+        summands = Summands(num_classes, stored.scale, stored.groups, stored.centres)
+        size = (len(examples), len(stored.sums.values))
+        vectors = np.zeros(size, np.int16) if stored.has_vectors else None
+        table = sums_of_records(examples, stored.encoder, summands, run.reporting, vectors=vectors)
+        ok = np.array_equal(table, stored.table)
+        if vectors is not None:
+            ok &= np.array_equal(vectors, arrays["vectors"])
+            ok &= np.array_equal(examples.labels, arrays["labels"])
+        found = "sums, cluster counts and vectors are computed again, bit for bit"
+        problems = [] if ok else ["sums or vectors of other records"]
+        yield _verdict(name, problems, found, "errors of the code that adds up")
+    with run.ledger() as ledger:
+        for row, numbers in () if ledger is None else _sums(ledger):
+            mechanism: Any = charge_of(row)[0]
+            clusters, title = mechanism.num_clusters, f"noise of the sums of row {row.sequence}"
+            exact = [(stored.sums if clusters is None else stored.cluster_counts[clusters]).values]
+            drawn = np.array(numbers).reshape(-1, *exact[0].shape)
+            draw = functools.partial(_sums_of, mechanism, exact[0])
+            yield _seed_check(title, draw, drawn[0].ravel().tolist())
+            claimed = mechanism.standard_deviation
+            for number in range(1, len(drawn)):  # each round follows from the noisy ones before
+                exact.append(stored.residuals(drawn[:number], claimed))
+            noise = (drawn - exact) / LATTICE
+            found = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
+            problems = [found] if any(is_too_small(one, claimed) for one in noise) else []
+            yield _verdict(title, problems, found, "noise of the right size that can be predicted")
+
+
+def _sums_of(mechanism: Any, sums: IntArray, noise: Any) -> Sequence[int]:
+    return tuple(mechanism.draw_sums(sums, noise).ravel().tolist())
+
+
+# Private values in released files.
+
+
+def _search_checks(run: _Run) -> Iterator[Check]:
+    files = [path for path in run.paths("**/*") if path.is_file()]
+    if not files:
+        return
+    data, text, kinds = PrivateBytes(), PrivateText(), "votes, sums, partition and teachers"
+    if run.examples is not None:
+        data.add_table(run.examples.inputs, "the private records")
+        data.add_series(run.examples.labels, "the private labels")
+        kinds = f"private records, their labels, {kinds}"
+        if run.examples.owners is not None:
+            text.add_table([[str(one) for one in run.examples.owners]], ())
+    _add_private_file(run, data, text)
+    for path in sorted(run.sensitive.rglob("*.np[zy]")):
+        if not {"encoder", "audit"} & {*path.parts} and not path.is_symlink():
+            is_one = path.suffix == ".npy"
+            arrays = {"": artifacts.read_array(path)} if is_one else artifacts.read_arrays(path)
+            for name, array in arrays.items():
+                if not PUBLIC_ARRAYS.fullmatch(name):
+                    data.add_series(array.ravel(), f"{path.name} {name}")
+    numbers = _secret_numbers(run)
+    problems: dict[str, list[str]] = {"array": [], "cell": [], "number": []}
     with run.reporting.progress_bar("searching released files", len(files), "file") as advance:
         for path in files:
+            for content in contents(path):
+                is_text = path.suffix in (".json", ".md", ".toml", ".html")
+                digits = next((one for one in numbers if is_text and one.encode() in content), "")
+                for kind, found in (
+                    ("array", data.found_in(content)),
+                    ("cell", text.found_in(content)),
+                    ("number", numbers.get(digits)),
+                ):
+                    problems[kind] += [f"{path.relative_to(run.root)} holds {found}"] * bool(found)
             advance(1)
-            if path.stat().st_size > LARGEST_SEARCHED:
-                continue
-            for content in _contents(path):
-                found += [(name, path) for needle, name in needles.items() if needle in content]
-                if path.suffix in (".json", ".md", ".txt", ".html"):
-                    text = content.decode(errors="replace")
-                    leaked_numbers += [
-                        (name, path) for number, name in numbers.items() if number in text
-                    ]
-    yield Check(
-        name="no sensitive array is released",
-        how=f"{len(needles)} arrays (shares, teachers, votes, sums) are looked for in the bytes of "
-        f"released files",
-        outcome=VIOLATION if found else PASSED,
-        found=f"{found[0][0]} stands in {_relative(found[0][1], run)}" if found else "none is",
-        blind_spot="an array of another type, compressed or encoded",
+    yield _verdict(
+        "no private array is released",
+        problems["array"],
+        f"{data.number:,} windows of {kinds}, as far as they are here, are in no file as float32, "
+        f"float64 or whole numbers",
+        "values rounded, encoded or rearranged; rows of little information; records not read here",
     )
-    yield Check(
-        name="no sensitive number is released",
-        how=f"{len(numbers)} numbers (data-dependent costs, accuracies of teachers) are looked for "
-        f"in released texts",
-        outcome=VIOLATION if leaked_numbers else PASSED,
-        found=f"{leaked_numbers[0][0]} stands in {_relative(leaked_numbers[0][1], run)}"
-        if leaked_numbers
-        else "none is",
-        blind_spot="a number that was rounded to fewer than seven digits",
-    )
+    name = "no private cell is released"
+    found = f"{text.number:,} rows, columns and words of private cells are in no file of text"
+    blind = "other spellings; words that the schema or the public file have, too"
+    is_known = text.number > 0
+    yield _verdict(name, problems["cell"], found, blind) if is_known else _skipped(name, NO_TABLE)
+    name, found = "no sensitive number is released", f"{len(numbers)} numbers are in no text"
+    yield _verdict(name, problems["number"], found, "a number of fewer than seven digits")
 
 
-def _relative(path: pathlib.Path, run: Run) -> str:
-    return str(path.relative_to(run.root))
+def _add_private_file(run: _Run, data: PrivateBytes, text: PrivateText) -> None:
+    """Adds the cells of the private file, where it is a table that can be read here."""
+    from pate_tf.data import tables
+    from pate_tf.data.schema import read_schema
+
+    files = None if run.source is None else run.source.files
+    if files is None or files.private is None or not files.private.is_file():
+        return
+    form = tables.text_form(files.public, files.schema and read_schema(files.schema))
+    columns = tables.read_table(files.private, form).fields
+    public = {cell for one in tables.read_table(files.public, form).fields.values() for cell in one}
+    schema = "" if files.schema is None else files.schema.read_text()
+    public |= {cell for one in columns.values() for cell in set(one) if cell in schema}
+    text.add_table(list(columns.values()), public)
+    for name, cells in columns.items():
+        with contextlib.suppress(ValueError):
+            data.add_series(np.array(cells, np.float64), f"column {name} of the private file")
 
 
-def _needles(files: Sequence[pathlib.Path]) -> Iterator[tuple[bytes, str]]:
-    """Yields bytes of sensitive arrays, with their names."""
-    for path in files:
-        if path.suffix not in (".npz", ".npy"):
-            continue
-        try:
-            arrays = (
-                {"": artifacts.read_array(path)}
-                if path.suffix == ".npy"
-                else artifacts.read_arrays(path)
-            )
-        except (OSError, ValueError):
-            continue
-        for name, array in arrays.items():
-            values = np.ascontiguousarray(array)
-            if name in PUBLIC_ARRAYS or values.dtype.kind not in "iuf":
-                continue
-            start = _telling_place(values.ravel(), NEEDLE // values.dtype.itemsize)
-            if start is not None:
-                piece = values.ravel()[start : start + NEEDLE // values.dtype.itemsize]
-                yield piece.tobytes(), f"{path.name}:{name}" if name else path.name
+def _secret_numbers(run: _Run) -> dict[str, str]:
+    """Returns sensitive numbers as text of seven digits or more, with the names of their keys.
 
-
-def _telling_place(values: npt.NDArray[Any], width: int) -> int | None:
-    """Returns where so many values begin of which enough are different; None for nowhere."""
-    for start in range(0, max(len(values) - width, 0) + 1, max(width, len(values) // 64)):
-        piece = values[start : start + width]
-        if len(piece) == width and len(np.unique(piece)) >= min(FEWEST_VALUES, width // 2):
-            return start
-    return None
-
-
-def _contents(path: pathlib.Path) -> Iterator[bytes]:
-    """Yields a file's bytes, and those of the arrays in an archive."""
-    yield path.read_bytes()
-    if path.suffix == ".npz":
-        with contextlib.suppress(OSError, ValueError):
-            for array in artifacts.read_arrays(path).values():
-                yield np.ascontiguousarray(array).tobytes()
-
-
-def _secret_numbers(files: Sequence[pathlib.Path]) -> Iterator[tuple[str, str]]:
-    """Yields sensitive numbers as text of seven digits, with the names of their keys.
-
-    A number that is something else, too, tells nothing: a data-dependent epsilon may be the
+    A number that is something else, too, is not looked for: a data-dependent epsilon may be the
     data-independent one.
     """
     numbers: list[tuple[str, str]] = []
-    for path in files:
-        if path.suffix != ".json":
-            continue
-        with contextlib.suppress(OSError, ValueError, json.JSONDecodeError):
-            numbers += _numbers_of(artifacts.read_json(path), "")
-    public = {text for text, key in numbers if not SECRET_KEYS.search(key)}
-    yield from ((text, key) for text, key in numbers if text not in public)
+
+    def add(value: Any, key: str) -> None:
+        if isinstance(value, Mapping | list):
+            for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+                add(part, f"{key}.{name}")
+        elif isinstance(value, float) and len(repr(value).replace(".", "").lstrip("0")) >= 7:
+            numbers.append((repr(value)[:9], key.strip(".")))
+
+    for path in run.sensitive.rglob("*.json"):
+        if "audit" not in path.parts:
+            add(artifacts.read_json(path), "")
+    public = {digits for digits, key in numbers if not SECRET_KEYS.search(key)}
+    return {digits: key for digits, key in numbers if digits not in public}
 
 
-def _numbers_of(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _numbers_of(one, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        for one in value:
-            yield from _numbers_of(one, key)
-    elif isinstance(value, float):
-        text = repr(value)
-        if len(text.replace(".", "").lstrip("0")) >= 7:
-            yield text[:9], key
-
-
-# Delta.
-
-
-def _delta_checks(run: Run) -> Iterator[Check]:
-    from pate_tf.teachers.voters import num_records_in
-
-    name, how = "delta against the number of records", "delta times the number of records"
-    if not (folders := ledger_folders(run.root)):
-        yield _skipped(name, "nothing was charged here yet")
-        return
-    try:
-        with contextlib.closing(_read(folders[0])) as store:
-            delta = store.delta
-    except LedgerError as error:
-        yield _skipped(name, str(error))
-        return
-    number = num_records_in(run.directory.teachers)
-    if run.examples is not None:
-        number = len(run.examples)
-    if number is None:
-        yield _skipped(name, "the number of records is not known")
-        return
-    is_large = is_delta_large(delta, number)
-    yield Check(
-        name=name,
-        how=how,
-        outcome=VIOLATION if delta * number >= 1.0 else WARNING if is_large else PASSED,
-        found=f"delta {delta:g} times the number of records is {delta * number:.2g}; a tenth at "
-        f"most is advised",
-    )
+CHECKS: Final[Mapping[str, Callable[[_Run], Iterator[Check]]]] = {
+    "ledger": _ledger_checks,
+    "released files": _file_checks,
+    "released labels": _label_checks,
+    "statement": _statement_checks,
+    "versions": _version_checks,
+    "report page": _page_check,
+    "sensitive files": _mode_checks,
+    "teachers": _teacher_checks,
+    "feature sums": _sum_checks,
+    "search": _search_checks,
+}

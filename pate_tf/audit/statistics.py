@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from what was observed: events, their counts, and guesses in one run.
+"""Lower bounds on epsilon from observed events.
 
 An (epsilon, delta) guarantee says that Pr[E | D] <= exp(epsilon) Pr[E | D'] + delta for every event
 E and all neighbours D, D'. So what is drawn for both bounds epsilon from below. The event is chosen
@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from pate_tf.accounting.conversions import FloatArray
 
@@ -248,44 +247,3 @@ def _best_stake(counts: Counts, *, delta: float, needed: float) -> float:
             counts, delta=delta, stake=stake, confidence=confidence
         ),
     )
-
-
-def one_run_p_value(
-    num_canaries: int, num_guesses: int, num_right: int, *, epsilon: float, delta: float
-) -> float:
-    """Returns how likely so many right guesses are at most under (epsilon, delta)-privacy.
-
-    Each canary was put in by a fair coin of its own; guesses are about `num_guesses` of them.
-    (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846, Theorem 5.2.)
-    """
-    rate = float(1.0 / (1.0 + math.exp(-epsilon)))
-    at_least = stats.binom.sf(num_right - 1, num_guesses, rate)
-    steps = np.arange(1, num_right + 1)
-    mass = np.cumsum(stats.binom.pmf(num_right - steps, num_guesses, rate))
-    added = float((mass / steps).max(initial=0.0))
-    return min(float(at_least + 2.0 * num_canaries * delta * added), 1.0)
-
-
-def one_run_epsilon(
-    num_canaries: int,
-    num_guesses: int,
-    num_right: int,
-    *,
-    delta: float,
-    confidence: float = CONFIDENCE,
-) -> float:
-    """Returns the largest epsilon that right guesses in one run exclude; see `one_run_p_value`."""
-
-    def is_excluded(epsilon: float) -> bool:
-        found = one_run_p_value(num_canaries, num_guesses, num_right, epsilon=epsilon, delta=delta)
-        return found < 1.0 - confidence
-
-    return _largest(is_excluded) if num_guesses else 0.0
-
-
-def rate_at_false_positives(
-    members: npt.NDArray[np.float64], others: npt.NDArray[np.float64], rate: float
-) -> float:
-    """Returns the share of members above the threshold that this share of the others is above."""
-    threshold = np.quantile(others, 1.0 - rate, method="higher")
-    return float((members > threshold).mean())

@@ -1,4 +1,4 @@
-"""Audits what is claimed: `pate audit mechanism NAME`, `pate audit run`, `pate audit canaries`.
+"""Audits what is claimed: `pate audit mechanism NAME`, `pate audit run`.
 
 Exit code 0: passed. 1: a violation was found. 2: it could not be run, or has no power.
 """
@@ -13,100 +13,72 @@ from typing import Any, Final
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.mechanisms.base import MECHANISMS, Flag
-from pate_tf.audit import mechanism as mechanism_audit
+from pate_tf.accounting.mechanisms.base import MECHANISMS
+from pate_tf.audit import mechanism as audits
 from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
 VIOLATION, COULD_NOT_RUN = 1, 2
+HELP: Final = ("help", "h", "helpfull", "helpshort")
 ABOUT: Final = """\
 Tries to break what is claimed; spends no budget and changes nothing of a run.
 
-  pate audit mechanism NAME   draws for neighbouring data sets through the real labeller
-  pate audit run              recomputes and compares what a run folder holds
-  pate audit canaries         puts records of the worst kind among the private data
+  pate audit mechanism NAME   draws for neighboring data sets through the real labeller
+  pate audit run              verifies a run folder
 
 `pate audit WHICH --help` has the flags. Exit code 0: passed; 1: a violation was found; 2: it could
 not be run, or half the noise would not be caught either (no power)."""
+RUN: Final = "Verifies a run folder: an allow-list of files, the ledger, the private records."
 
 
-def _define_output() -> None:
-    flags.DEFINE_string("json", None, "Where to write what was found, as JSON.")
-    flags.DEFINE_string("page", None, "Where to write it as an HTML page with a plot.")
-    for name in ("json", "page"):
-        command_line.shown_in_help(name, "output")
-
-
-def _define_mechanism(kind: type[Mechanism]) -> Callable[[], None]:
-    """Returns what defines the flags of an audit of a mechanism."""
-
-    def define() -> None:
-        for parameter in kind.parameters:
-            _define_parameter(parameter.flag)
-        for field in _planned_fields(kind):
-            define = flags.DEFINE_integer if field.type == "int" else flags.DEFINE_float
-            define(field.name, None, "Field of the mechanism, which a run plans.")
-            command_line.shown_in_help(field.name, "mechanism")
-        if "delta" not in FLAGS:
-            flags.DEFINE_float(
-                "delta", mechanism_audit.DEFAULT_DELTA, "Delta that the printed numbers hold at."
-            )
-        flags.DEFINE_float(
-            "seconds",
-            mechanism_audit.DEFAULT_SECONDS,
-            "About how long it may take; more time finds smaller errors.",
-        )
-        flags.DEFINE_integer("draws", None, "Draws for each data set instead of --seconds.")
-        flags.DEFINE_string(
-            "train_dir", None, "A run folder whose `pate report` is to name this audit."
-        )
-        for name in ("delta", "seconds", "draws", "train_dir"):
-            command_line.shown_in_help(name, "audit")
-        _define_output()
-
-    return define
-
-
-def _define_parameter(flag: Flag) -> None:
-    text = f"{flag.help} Default: {flag.default:g}."
-    if flag.is_whole:
-        flags.DEFINE_integer(flag.name, None, text, lower_bound=0)
-    else:
-        flags.DEFINE_float(flag.name, None, text)
-    command_line.shown_in_help(flag.name, "mechanism")
+def _define_mechanism(kind: type[Mechanism]) -> None:
+    """Defines the flags of an audit of a mechanism: its own, or its fields where a run plans it."""
+    for flag in (parameter.flag for parameter in kind.parameters):
+        text = f"{flag.help} Default: {flag.default:g}."
+        if flag.is_whole:
+            flags.DEFINE_integer(flag.name, None, text, lower_bound=0)
+        else:
+            flags.DEFINE_float(flag.name, None, text)
+        command_line.shown_in_help(flag.name, "mechanism")
+    for field in _planned_fields(kind):
+        define = flags.DEFINE_integer if field.type == "int" else flags.DEFINE_float
+        define(field.name, None, "Field of the mechanism, which a run plans.")
+        command_line.shown_in_help(field.name, "mechanism")
+    if "delta" not in FLAGS:
+        flags.DEFINE_float("delta", audits.DEFAULT_DELTA, "Delta that the printed numbers hold at.")
+    flags.DEFINE_float(
+        "seconds",
+        audits.DEFAULT_SECONDS,
+        "About how long it may take; more time finds smaller errors.",
+    )
+    flags.DEFINE_integer("draws", None, "Draws for each data set instead of --seconds.")
 
 
 def _planned_fields(kind: type[Mechanism]) -> list[dataclasses.Field[Any]]:
-    """Returns the fields of a mechanism that has no flags elsewhere, as a run plans them."""
     known = {parameter.field for parameter in kind.parameters}
     fields = dataclasses.fields(kind) if "flags" in kind.lacks else ()
-    return [one for one in fields if one.name not in known]
+    return [field for field in fields if field.name not in known]
 
 
-def _chosen(kind: type[Mechanism]) -> Mechanism:
+def _audit_mechanism(kind: type[Mechanism]) -> Any:
     values = {}
     for field in _planned_fields(kind):
-        said = FLAGS[field.name].value
-        if said is not None:
-            values[field.name] = said
+        if FLAGS[field.name].value is not None:
+            values[field.name] = FLAGS[field.name].value
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{field.name}: expected a number, got none")
     for parameter in kind.parameters:
         flag = parameter.flag
-        said = FLAGS[flag.name].value
-        if said is None:
+        value = FLAGS[flag.name].value
+        if value is None:
             others = {flag.same_as: FLAGS[flag.same_as].value} if flag.same_as in FLAGS else {}
-            said = flag.by_default(others) if others or not flag.same_as else flag.default
-        elif flag.is_inverse and not said > 0.0:
-            raise ValueError(f"{flag.name}: expected above 0, got {said}")
-        values[parameter.field] = flag.to_field(said)
-    return kind(**values)
-
-
-def _audit_mechanism(kind: type[Mechanism]) -> Any:
-    return mechanism_audit.audit_mechanism(
-        _chosen(kind),
+            value = flag.by_default(others) if others or not flag.same_as else flag.default
+        elif flag.is_inverse and not value > 0.0:
+            raise ValueError(f"{flag.name}: expected above 0, got {value}")
+        values[parameter.field] = flag.to_field(value)
+    return audits.audit_mechanism(
+        kind(**values),
         delta=FLAGS.delta,
         seconds=FLAGS.seconds,
         num_draws=FLAGS.draws,
@@ -115,173 +87,111 @@ def _audit_mechanism(kind: type[Mechanism]) -> Any:
 
 
 def _define_run() -> None:
-    flags.DEFINE_string("train_dir", None, "Folder of the run.")
-    flags.DEFINE_integer(
-        "teachers",
-        10,
-        "How many teachers, at random, are trained again.",
-        lower_bound=1,
-    )
     flags.DEFINE_string(
         "owners_file", None, "The .npy file of the run with the owner of each private record."
     )
-    for name in ("train_dir", "teachers", "owners_file"):
-        command_line.shown_in_help(name, "audit")
-    _define_output()
 
 
 def _audit_run() -> Any:
     with command_line.quiet_start(FLAGS):
         from pate_tf.audit.run import audit_run
-    owners = FLAGS.owners_file
-    return audit_run(
-        _train_dir(),
-        owners_file=None if owners is None else command_line.path(owners),
-        num_teachers=FLAGS.teachers,
-        reporting=command_line.reporting(),
-    )
-
-
-def _define_canaries() -> None:
-    flags.DEFINE_string("train_dir", None, "Folder of the run; its files are only read.")
-    flags.DEFINE_integer("canaries", 400, "Canaries of a run, each in by a coin.", lower_bound=20)
-    flags.DEFINE_integer(
-        "reruns",
-        20_000,
-        "How often noise is drawn anew with one canary, and without it.",
-        lower_bound=1_600,
-    )
-    for name in ("train_dir", "canaries", "reruns"):
-        command_line.shown_in_help(name, "audit")
-    _define_output()
-
-
-def _audit_canaries() -> Any:
-    with command_line.quiet_start(FLAGS):
-        from pate_tf.audit.canaries import audit_canaries
-    return audit_canaries(
-        _train_dir(),
-        num_canaries=FLAGS.canaries,
-        num_reruns=FLAGS.reruns,
-        reporting=command_line.reporting(),
-    )
-
-
-def _train_dir() -> pathlib.Path:
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
-    return pathlib.Path(FLAGS.train_dir)
-
-
-def _check_output() -> None:
-    for name in ("json", "page"):
-        if FLAGS[name].value is not None:
-            command_line.check_report_file(FLAGS[name].value)
+    return audit_run(
+        pathlib.Path(FLAGS.train_dir),
+        owners_file=command_line.path(FLAGS.owners_file),
+        reporting=command_line.reporting(),
+    )
 
 
 def _print(found: Mapping[str, Any]) -> None:
     """Prints what an audit found."""
-    for one in found["checks"]:
-        print(f"  {one['outcome'].ljust(11)}  {one['name']}: {one['found']}")
-        if one["blind_spot"]:
-            print(f"  {''.ljust(11)}  can't see: {one['blind_spot']}")
-    if "claimed" in found and found["claimed"] is not None:
+    for check in found["checks"]:
+        print(f"  {check['outcome'].ljust(11)}  {check['name']}: {check['found']}")
+        if check["blind_spot"]:
+            print(f"  {''.ljust(11)}  can't see: {check['blind_spot']}")
+    if "claimed" in found:
         print(
             f"  epsilon at delta {found['delta']:g}: claimed {found['claimed']:.4g}, at least "
             f"{found['lower_bound']:.4g} by what was observed (confidence 99.9 %)"
         )
-    if "true_positive_rate" in found:
-        print(
-            f"  one canary: claimed {found['rerun_claimed']:.4g}, at least "
-            f"{found['rerun_lower_bound']:.4g}; {found['true_positive_rate']:.2%} of the draws "
-            f"with it are found at a false positive rate of .1 %"
-        )
-    if "control_caught" in found:
         caught = "caught" if found["control_caught"] else "NOT caught: give it more --seconds"
         print(f"  control: the same with half the noise was {caught}")
-    print(f"{found['outcome'].upper()} after {found['seconds']:.0f} s")
+    sensitive = " (SENSITIVE: do not publish)" if found["audit"] == "run" else ""
+    print(f"{found['outcome'].upper()} after {found['seconds']:.0f} s{sensitive}")
 
 
 def _write(found: Mapping[str, Any]) -> None:
-    folder = None
-    if FLAGS.train_dir is not None:
-        root = pathlib.Path(FLAGS.train_dir)
-        if (root / artifacts.SENSITIVE).is_dir():
-            folder = artifacts.make_sensitive_folder(root / artifacts.SENSITIVE / "audit")
-    name = "_".join(
-        [str(found["audit"]), *([found["mechanism"]["name"]] if "mechanism" in found else [])]
-    )
-    places = {
-        "json": FLAGS.json or (folder and str(folder / f"{name}.json")),
-        "page": FLAGS.page or (folder and str(folder / f"{name}.html")),
-    }
-    from pate_tf.audit.page import audit_page
-
-    if places["json"]:
-        command_line.write_report(places["json"], found)
-    if places["page"]:
-        path = pathlib.Path(places["page"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.write_text(path, audit_page(found), private=True)
-    for one in places.values():
-        if one:
-            print(f"written: {one}")
+    """Writes what was found to --json, else below the run's `sensitive/audit`."""
+    path = FLAGS.json
+    if path is None and FLAGS.train_dir is not None:
+        sensitive = pathlib.Path(FLAGS.train_dir) / artifacts.SENSITIVE
+        name = "_".join(
+            [found["audit"], *([found["mechanism"]["name"]] if "claimed" in found else [])]
+        )
+        if sensitive.is_dir():
+            path = str(artifacts.make_sensitive_folder(sensitive / "audit") / f"{name}.json")
+    if path is not None:
+        command_line.write_report(path, found)
+        print(f"written: {path}")
 
 
-def _main(audit: Callable[[], Any]) -> Callable[[], None]:
+def _run_as(which: str, audit: Callable[[], Any], define: Callable[[], None], about: str) -> None:
+    is_violation = False
+
+    def define_all() -> None:
+        flags.DEFINE_string("train_dir", None, "Folder of the run, where `pate report` finds this.")
+        define()
+        flags.DEFINE_string("json", None, "Where to write what was found, as JSON.")
+        for name in ("train_dir", "owners_file", "delta", "seconds", "draws"):
+            if name in FLAGS:
+                command_line.shown_in_help(name, "audit")
+        command_line.shown_in_help("json", "output")
+
     def main() -> None:
-        _check_output()
+        nonlocal is_violation
+        if FLAGS.json is not None:
+            command_line.check_report_file(FLAGS.json)
         try:
             found = audit().to_dict()
         except KeyboardInterrupt:
             print("\nerror: stopped; nothing was charged or written", file=sys.stderr)
             raise SystemExit(command_line.INTERRUPTED) from None
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-            # A run that was tampered with may break anything; that is no violation of its own.
             raise ValueError(f"the audit could not be run: {error!r}") from error
         _print(found)
+        is_violation = found["outcome"] == audits.VIOLATION
         _write(found)
-        if found["outcome"] == mechanism_audit.VIOLATION:
-            raise _Violation
-        if found["outcome"] == mechanism_audit.NO_POWER:
+        if found["outcome"] == audits.NO_POWER:
             raise SystemExit(COULD_NOT_RUN)
 
-    return main
-
-
-class _Violation(SystemExit):
-    """Ends the command with exit code 1, which an error of its user does not have here."""
-
-
-def _run_as(
-    which: str, audit: Callable[[], Any], define: Callable[[], None], description: str | None
-) -> None:
     sys.argv[:2] = [f"pate audit {which}"]
-    guarded = command_line.guarded(_main(audit), FLAGS, {"num_draws": "draws"})
+    guarded = command_line.guarded(main, FLAGS, {"num_draws": "draws"})
     try:
-        command_line.run(guarded, define, description)
-    except _Violation:
-        raise SystemExit(VIOLATION) from None
+        command_line.run(guarded, define_all, about)
     except SystemExit as end:
-        raise SystemExit(COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code) from (
-            None
-        )
+        # Exit code 1 is a violation's alone.
+        code = COULD_NOT_RUN if end.code == command_line.USER_ERROR else end.code
+        raise SystemExit(VIOLATION if is_violation else code) from None
 
 
 def run() -> None:
     """Runs the audit that the first argument names, with the arguments that follow it."""
     which = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if which.lstrip("-") in ("help", "h", "helpfull", "helpshort"):
+    if which.lstrip("-") in HELP:
         print(ABOUT)
-        return
-    if which == "mechanism":
+    elif which == "run":
+        _run_as(which, _audit_run, _define_run, RUN)
+    elif which != "mechanism":
+        _end(f"expected an audit of mechanism or run, got {which!r}")
+    else:
         name = sys.argv[2] if len(sys.argv) > 2 else ""
         names = sorted(
             name
             for name, kind in MECHANISMS.items()
             if "draw" not in kind.lacks or kind.releases_feature_sums
         )
-        if name.lstrip("-") in ("help", "h", "helpfull", "helpshort", ""):
+        if name.lstrip("-") in (*HELP, ""):
             print(f"usage: pate audit mechanism NAME [--flag=value ...]\nNAME: {', '.join(names)}")
             raise SystemExit(0 if name else COULD_NOT_RUN)
         if name not in names:
@@ -290,14 +200,8 @@ def run() -> None:
             _end(f"expected a mechanism of {', '.join(names)}, got {name!r}{meant}")
         kind = MECHANISMS[name]
         del sys.argv[2]
-        _run_as(which, lambda: _audit_mechanism(kind), _define_mechanism(kind), kind.__doc__)
-    elif which == "run":
-        _run_as(which, _audit_run, _define_run, "Recomputes and compares what a run folder holds.")
-    elif which == "canaries":
-        text = "Puts records of the worst kind among the private data of a run, in memory."
-        _run_as(which, _audit_canaries, _define_canaries, text)
-    else:
-        _end(f"expected an audit of mechanism, run, canaries, got {which!r}")
+        about = kind.__doc__ or name
+        _run_as(which, lambda: _audit_mechanism(kind), lambda: _define_mechanism(kind), about)
 
 
 def _end(message: str) -> None:

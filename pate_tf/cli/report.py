@@ -1,8 +1,7 @@
 """Writes one page about a run for the person who signs: `pate report --train_dir=runs/mnist-250`.
 
-Statement, what was released and when, budget, what epsilon means, accuracy and audits, in one HTML
-file that loads nothing from elsewhere and prints to two sheets. The public page holds nothing
-sensitive.
+The privacy statement, what was charged and when, accuracy and audits, in one HTML file that loads
+nothing from elsewhere. It goes to the run's `released/` folder: nothing in it is sensitive.
 """
 
 import pathlib
@@ -13,43 +12,25 @@ from pate_tf.cli import command_line
 from pate_tf.core import artifacts
 
 FLAGS = flags.FLAGS
-PAGE = "privacy_report.html"
 
 
 def define() -> None:
     """Defines the flags of this command."""
     flags.DEFINE_string("train_dir", None, "Folder of the run.")
-    flags.DEFINE_boolean(
-        "sensitive", False, "Add what may not be published: data-dependent costs, audits in full."
-    )
-    flags.DEFINE_string(
-        "page",
-        None,
-        f"Where to write it. Default: {PAGE} in the run's released/ folder, with --sensitive in "
-        f"its sensitive/ folder.",
-    )
 
 
 def main() -> None:
     """Reads the flags, writes the page."""
     from pate_tf.audit.report import report_page
+    from pate_tf.audit.run import PAGE
 
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")
-    root, sensitive = pathlib.Path(FLAGS.train_dir), FLAGS.sensitive
-    if FLAGS.page is not None:
-        path = pathlib.Path(FLAGS.page)
-        if sensitive and artifacts.is_within(path, artifacts.RELEASED):
-            raise command_line.FlagValueError(
-                f"page: expected a path outside of released/ with --sensitive, got {path}"
-            )
-        artifacts.check_can_hold_files(path.parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-    else:
-        folder = root / (artifacts.SENSITIVE if sensitive else artifacts.RELEASED)
-        path = (folder if folder.is_dir() else root) / PAGE
-    artifacts.write_text(path, report_page(root, sensitive=sensitive), private=sensitive)
-    print(f"written: {path}{' (SENSITIVE)' if sensitive else ' (publishable)'}")
+    root = pathlib.Path(FLAGS.train_dir)
+    page = report_page(root)
+    path = root / artifacts.RELEASED / PAGE
+    artifacts.write_text(path, page)
+    print(f"written: {path} (publishable)")
 
 
 def run() -> None:

@@ -8,7 +8,7 @@ for which neither format has operations.
 
 import importlib.util
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -86,13 +86,15 @@ def export_student(
     statement: dict[str, Any],
     *,
     formats: Sequence[str] = (),
+    seal: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> pathlib.Path:
     """Writes the next version below `folder`, whole or not at all.
 
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
     `assets.extra` the warm-up requests, the privacy statement, `student.keras` where the student is
     a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
-    for, and digests of files for `matches_statement`.
+    for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file, and
+    their `seal`.
 
     Args:
         model: from raw inputs to logits.
@@ -100,6 +102,7 @@ def export_student(
         folder: the model's folder, e.g. `released/student`.
         statement: JSON values that travel in `assets.extra/privacy_statement.json`.
         formats: of "onnx" and "litert"; `student.onnx` and `student.tflite` in `assets.extra`.
+        seal: `Ledger.recognise` of the ledger that was charged; None where there is none.
 
     Returns:
         The folder of the new version.
@@ -126,7 +129,13 @@ def export_student(
                 if isinstance(model, keras.Model):
                     model.save(extra / KERAS)
                 write_formats(graph, extra, formats)
-                artifacts.write_json(extra / DIGESTS, file_digests(temporary))
+                manifest = {
+                    "model": folder.name,
+                    "version": int(target.name),
+                    "files": file_digests(temporary),
+                }
+                mark = None if seal is None else seal(manifest)
+                artifacts.write_json(extra / DIGESTS, {**manifest, "seal": mark})
             return target
         except FileExistsError:  # another process took the number meanwhile
             continue

@@ -78,27 +78,23 @@ class ServedStudent:
 
 
 def file_digests(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of each file of a version that decides answers, but for the weights.
+    """SHA-256 of every file of a version but the manifest, hexadecimal, by its path in the folder.
 
     Args:
         folder: a SavedModel, with other formats of it in `assets.extra`.
-
-    Returns:
-        Hexadecimal digits by the path in the folder: of `saved_model.pb`, and of `schema.toml`,
-        `dataset.json`, `student.keras`, `student.onnx` and `student.tflite` where they are.
 
     Raises:
         ValueError: if there is no SavedModel.
     """
     if not (folder / GRAPH).is_file():
         raise ValueError(f"student: expected a SavedModel in {folder}, got none")
-    extra = folder / EXTRA
-    named = [extra / name for name in (SCHEMA, DATASET) if (extra / name).is_file()]
-    paths = [folder / GRAPH, *sorted([*extra.glob("student.*"), *named])]
-    return {
+    files = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
+    files.pop(f"{EXTRA}/{DIGESTS}", None)
+    return files
 
 
 def served_digest(folder: pathlib.Path) -> str:
@@ -111,11 +107,11 @@ def served_digest(folder: pathlib.Path) -> str:
 
 
 def matches_statement(folder: pathlib.Path) -> bool:
-    """Whether graph, weights and other formats are those that the statement was exported with.
+    """Whether every file is the one that was exported, and the weights are the statement's.
 
-    The weights are compared with the statement, the files with `assets.extra/digests.json`. That
-    finds what was damaged, mixed up or exchanged, unless statement or digests were changed too:
-    neither is signed, so compare both files with copies from a trusted place to exclude that. A
+    The weights are compared with the statement, the files with the manifest,
+    `assets.extra/digests.json`. That finds what was damaged, mixed up or exchanged, unless the
+    manifest was changed too: only `pate audit run`, with the ledger that sealed it, finds that. A
     graph that differs is not loaded.
 
     Args:
@@ -131,6 +127,6 @@ def matches_statement(folder: pathlib.Path) -> bool:
     stated = artifacts.read_json(statement).get("student_digest")
     if not isinstance(stated, str):
         raise ValueError(f"{statement}: expected a student_digest, got none")
-    if artifacts.read_json(digests) != file_digests(folder):
+    if artifacts.read_json(digests).get("files") != file_digests(folder):
         return False
     return served_digest(folder) == stated

@@ -8,7 +8,7 @@ import pytest
 import pate_tf.audit
 from pate_tf.representations import contrastive
 
-MODULES = ("mechanism", "run", "canaries", "page", "report")
+MODULES = ("mechanism", "run", "report")
 
 
 @pytest.fixture(scope="module", autouse=True)
