@@ -37,7 +37,8 @@ class AnalysisConfig(Settings):
         most=MOST_MOMENTS,
         advanced=True,
         help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
-        "moments, log-spaced from 0.05 to 1024. A moment is the Renyi order less one.",
+        f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "
+        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order less one.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,

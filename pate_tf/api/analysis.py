@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_DELTA, PlannedRelease
+from pate_tf.accounting.planning import DEFAULT_DELTA, DEFAULT_PROFILE, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
@@ -25,6 +25,7 @@ from pate_tf.analysis.accounting import (
 )
 from pate_tf.analysis.release import release
 from pate_tf.analysis.release_planning import (
+    FAILURE,
     SANITISED,
     SMOOTH_SENSITIVITY,
     Released,
@@ -131,7 +132,7 @@ class ReleaseSettings(Settings):
         advanced=True,
         help="Releases are planned for hypothetical votes: every query led by this share of the "
         "teachers. A ledger fixed its own before there were votes, this and the rest of the plan, "
-        "and refuses another. Default: 0.8.",
+        f"and refuses another. Default: {DEFAULT_PROFILE:g}.",
     )
     moment: float | None = setting(
         None,
@@ -160,7 +161,7 @@ class ReleaseSettings(Settings):
         above=0.5,
         below=1.0,
         advanced=True,
-        help="Probability that the sanitised epsilon is not too low. Default: 0.99.",
+        help=f"Probability that the sanitised epsilon is not too low. Default: {1.0 - FAILURE:g}.",
     )
     budget: float | None = setting(
         None,
