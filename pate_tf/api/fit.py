@@ -54,7 +54,7 @@ class Fitted:
         return self.labels.cost
 
     def publish(
-        self, folder: str | os.PathLike[str], *, export_formats: Sequence[str] = ()
+        self, folder: str | os.PathLike[str] | None = None, *, export_formats: Sequence[str] = ()
     ) -> Published[Any]:
         """Exports the student with its privacy statement, as `pate_tf.publish`."""
         return publish(self.student, folder, export_formats=export_formats)
@@ -96,7 +96,9 @@ def fit(
     ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums, student=student)
     >>> fitted.cost.epsilon <= 8.0, fitted.student.predict(data.held_out).shape
     (True, (197,))
-    >>> published = fitted.publish(folder / "fit" / "released")
+    >>> published = fitted.publish()
+    >>> published.folder == folder / "fit" / "released"
+    True
 
     The same as `Teachers.fit` or `FeatureSums.fit`, `Labeller.label` and `Student.fit`, one after
     another, with their guarantee: differential privacy at (epsilon, delta) for every record, or

@@ -96,7 +96,7 @@ def _statement(root: pathlib.Path) -> PrivacyStatement:
                 return PrivacyStatement.from_dict(artifacts.read_json(folder / name))
     raise ValueError(
         f"train_dir: expected the folder of a run with a privacy statement, got {root}, which has "
-        f"none; publish a student first"
+        f"none; publish a student into it: `publish()` without a folder does, and `pate student`"
     )
 
 
