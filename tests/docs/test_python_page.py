@@ -13,14 +13,12 @@ PAGES = ("index.md", "tutorials/first_student.md", "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:
-    found = {
+    return {
         block.marker.removeprefix("file: "): block.text
         for page in PAGES
         for block in blocks(page)
         if block.language == "python"
     }
-    (of_readme,) = (one.text for one in blocks("../README.md") if one.language == "python")
-    return {**found, "readme.py": of_readme}
 
 
 def few_steps() -> None:
