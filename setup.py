@@ -6,30 +6,14 @@ import re
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
-REPOSITORY = "https://github.com/pate-tf/pate_tf"
-# The package index shows no files of the repository: pages and pictures by their whole address.
-README = re.sub(
-    r"(!?)\[([^]]*)\]\((?!https?:|#)([^)]+)\)",
-    lambda link: (
-        f"{link[1]}[{link[2]}]({REPOSITORY}/{'raw' if link[1] else 'blob'}/main/{link[3]})"
-    ),
-    (HERE / "README.md").read_text(),
-)
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "pate_tf/__init__.py").read_text())[1]
 
 setuptools.setup(
     name="pate_tf",
     version=VERSION,
     description="Learn a public classifier from private data, with a stated privacy cost (PATE)",
-    long_description=README,
+    long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
-    url=REPOSITORY,
-    project_urls={
-        "Documentation": f"{REPOSITORY}/blob/main/docs/index.md",
-        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
-        "Issues": f"{REPOSITORY}/issues",
-        "Security": f"{REPOSITORY}/blob/main/SECURITY.md",
-    },
     license="Apache-2.0",
     classifiers=[
         "Development Status :: 4 - Beta",

@@ -20,7 +20,7 @@ WHY = {
     "diabetes": (
         "On classes that are balanced, as the paper says, these records do not tell readmissions "
         "apart so well; 93.94 % fits unbalanced ones, where a constant answer gets nearly as many "
-        "right (pate_tf/data/diabetes.py)."
+        "right (pate_tf/data/uci.py)."
     ),
 }
 

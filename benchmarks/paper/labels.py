@@ -197,7 +197,7 @@ def costs_of_counts(
         num_charged={mechanism: mechanism.number_charged(len(counts))},
         identity=lambda: order_free_digest(counts),
     )
-    independent = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent
+    independent = analyse(source, AnalysisConfig(delta=delta, bounds=())).data_independent
     found: dict[str, Any] = dict.fromkeys(
         ("paper", "tightest", "sanitised", "worst_case", "gated", "passed")
     )

@@ -37,7 +37,8 @@ class AnalysisConfig(Settings):
         most=MOST_MOMENTS,
         advanced=True,
         help="N: the moments are 1, 2, ..., N, as in the paper (its N is 8). Default: real "
-        "moments, log-spaced from 0.05 to 1024. A moment is the Renyi order less one.",
+        f"moments, log-spaced from {moments.DEFAULT_MOMENTS[0]:g} to "
+        f"{moments.DEFAULT_MOMENTS[-1]:g}. A moment is the Renyi order less one.",
     )
     bounds: tuple[str, ...] | None = setting(
         None,
@@ -68,21 +69,9 @@ class AnalysisConfig(Settings):
 
     def guarantee(self, alphas: FloatArray) -> "Guarantee":
         """Returns the least epsilon of costs `[num_moments]`."""
-        return self._guarantee(
-            *conversions.epsilon_from_alphas(
-                alphas, self.moments, self.delta, conversion=self.conversion
-            )
+        epsilon, moment = conversions.epsilon_from_alphas(
+            alphas, self.moments, self.delta, conversion=self.conversion
         )
-
-    def composed(self, charges: Mapping[Charge, int]) -> "Guarantee":
-        """Returns the least data-independent epsilon of charges, by moments."""
-        return self._guarantee(
-            *composition.moments_epsilon(
-                charges, self.delta, conversion=self.conversion, moments=self.moments
-            )
-        )
-
-    def _guarantee(self, epsilon: float, moment: float | None) -> "Guarantee":
         at_end = len(self.moments) > 1 and moment in (self.moments[0], self.moments[-1])
         return Guarantee(epsilon, moment, at_end=at_end and 0.0 < epsilon < math.inf)
 
@@ -120,7 +109,9 @@ class Analysis:
         num_queries: public; how many queries were asked.
         num_answered: public; how many labels were released.
         config: public.
-        data_independent: publishable; by kind of accounting: see `data_independent_guarantees`.
+        data_independent: publishable; of everything charged, both directions, whatever the data.
+        labels_alone: publishable; the same of the labels, where more than labels was charged.
+        by_dp_accounting: publishable; that library's bound of the labels, if it was asked for.
         bounds: SENSITIVE; by bound. Empty where votes are missing.
         smooth_sensitivity: SENSITIVE; U_beta of the total cost by moment, natural logarithm, or
             None if it was not asked for.
@@ -131,22 +122,22 @@ class Analysis:
     num_queries: int
     num_answered: int
     config: AnalysisConfig
-    data_independent: Mapping[str, Guarantee]
-    bounds: Mapping[str, Guarantee] = dataclasses.field(repr=False)
+    data_independent: Guarantee
+    labels_alone: Guarantee | None = None
+    by_dp_accounting: Guarantee | None = None
+    bounds: Mapping[str, Guarantee] = dataclasses.field(repr=False, default_factory=dict)
     smooth_sensitivity: Mapping[float, float] | None = dataclasses.field(default=None, repr=False)
     smooth_bound: str | None = None
 
-    @property
-    def best_data_independent(self) -> Guarantee:
-        """The least rigorous one, releases included: the paper's strong composition is not."""
-        if "with_releases" in self.data_independent:
-            return self.data_independent["with_releases"]
-        rigorous = [
-            guarantee
-            for kind, guarantee in self.data_independent.items()
-            if kind not in ("strong_composition", "dp_accounting")
-        ]
-        return min(rigorous, key=lambda guarantee: guarantee.epsilon)
+    def with_releases(self, releases: Mapping[Charge, int]) -> "Analysis":
+        """Returns the analysis of the same labels with all `releases` that were charged."""
+        labels, everything = (
+            Guarantee(*composition.smallest_epsilon(charges, self.config.delta))
+            for charges in (self.num_charged, {**self.num_charged, **releases})
+        )
+        return dataclasses.replace(
+            self, data_independent=everything, labels_alone=labels if releases else None
+        )
 
     @property
     def best_bound(self) -> Guarantee | None:
@@ -206,48 +197,6 @@ NUM_SMOOTH_MOMENTS = 8
 Progress = Callable[[int, int], None]
 
 
-def data_independent_guarantees(
-    charges: Mapping[Charge, int],
-    config: AnalysisConfig,
-    releases: Mapping[Charge, int] | None = None,
-) -> dict[str, Guarantee]:
-    """Returns what queries cost whatever the votes, both directions, by kind of accounting.
-
-    `moments_theorem_2`: Theorem 2 of Papernot et al. 2017, for mechanisms with a gamma.
-    `tight_moments`: the mechanism's own moments (D* of docs/proofs/theory.md, Proposition C2).
-    `composition`: the tightest known composition of one mechanism, or of a mixture of some with
-    and some without moments; left out for other mixtures.
-    `strong_composition`: what the paper compares itself with, for mechanisms of one gamma.
-    `dp_accounting`: that library's, if the configuration asks for it.
-    `with_releases`: of queries and `releases` together, if there were any.
-    """
-    grid, found = config.moments, {}
-    charged = {mechanism: queries for mechanism, queries in charges.items() if queries}
-    pure = [mechanism.pure_epsilon for mechanism in charged]
-    gammas = [epsilon / 2.0 for epsilon in pure if epsilon is not None]
-    if len(gammas) == len(charged):
-        theorem_2 = sum(
-            (
-                queries * moments.paper_alpha(gamma, grid)
-                for gamma, queries in zip(gammas, charged.values(), strict=True)
-            ),
-            np.zeros_like(grid),
-        )
-        found["moments_theorem_2"] = config.guarantee(theorem_2)
-    found["tight_moments"] = config.composed(charged)
-    if releases:
-        found["with_releases"] = config.composed({**charged, **releases})
-    if len(charged) == 1 or any(one.approximate is not None for one in charged):
-        found["composition"] = Guarantee(*composition.smallest_epsilon(charged, config.delta))
-    if charged and len(gammas) == len(charged) and len(set(gammas)) == 1:
-        found["strong_composition"] = Guarantee(
-            conversions.strong_composition_epsilon(gammas[0], sum(charged.values()), config.delta)
-        )
-    if config.check_with_dp_accounting:
-        found["dp_accounting"] = Guarantee(epsilon_by_dp_accounting(charged, config.delta))
-    return found
-
-
 def chosen_bounds(groups: Sequence[AnsweredVotes], config: AnalysisConfig) -> tuple[str, ...]:
     """Returns the bounds to compute.
 
@@ -304,12 +253,16 @@ def analyse(
         ValueError: if a mechanism lacks a bound that was asked for.
     """
     groups = source.groups or ()
-    return Analysis(
+    checked = None
+    if config.check_with_dp_accounting:
+        checked = Guarantee(epsilon_by_dp_accounting(source.num_charged, config.delta))
+    analysis = Analysis(
         num_charged=source.num_charged,
         num_queries=source.num_queries,
         num_answered=source.num_queries if source.num_answered is None else source.num_answered,
         config=config,
-        data_independent=data_independent_guarantees(source.num_charged, config, source.releases),
+        data_independent=Guarantee(0.0),
+        by_dp_accounting=checked,
         bounds={
             bound: DataDependentGuarantee(
                 **vars(config.guarantee(bound_alphas(groups, bound, config.moments, progress)))
@@ -317,6 +270,7 @@ def analyse(
             for bound in (chosen_bounds(groups, config) if groups else ())
         },
     )
+    return analysis.with_releases(source.releases)
 
 
 def with_smooth_sensitivity(analysis: Analysis, source: VoteSource, *, beta: float) -> Analysis:

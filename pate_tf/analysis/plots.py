@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pate_tf.accounting import moments
+from pate_tf.accounting import composition, moments
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.conversions import FloatArray
 from pate_tf.accounting.moments import data_dependent
@@ -21,9 +21,7 @@ from pate_tf.analysis.accounting import (
     AnalysisConfig,
     bound_alphas,
     chosen_bounds,
-    data_independent_guarantees,
 )
-from pate_tf.analysis.report import KINDS
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import Votes
@@ -174,20 +172,12 @@ def data_independent_figure(num_charged: Mapping[Charge, int], config: AnalysisC
         sensitive=False,
     )
     prefixes = list(_prefixes(num_charged))
-    found = [data_independent_guarantees(charged, config) for _, charged in prefixes]
-    for (kind, label), style in zip(KINDS.items(), STYLES, strict=False):
-        points = [
-            (queries, by_kind[kind].epsilon)
-            for (queries, _), by_kind in zip(prefixes, found, strict=True)
-            if kind in by_kind
-        ]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, linewidth=1.8, **style)
+    epsilons = [composition.smallest_epsilon(charges, config.delta)[0] for _, charges in prefixes]
+    axes.plot([number for number, _ in prefixes], epsilons, linewidth=1.8, **STYLES[0])
     axes.set_xscale("log")
     axes.set_yscale("log")
     plain_numbers(axes.xaxis)
     plain_numbers(axes.yaxis)
-    legend(axes)
     return figure
 
 

@@ -33,7 +33,7 @@ from pate_tf.core.validation import IntArray
 
 PASS_PROBABILITY = 0.99
 
-_FAILURE = 0.01
+FAILURE = 0.01
 _LEAST_SMOOTHNESS = 1e-3
 _MOMENTS = np.geomspace(0.5, 256.0, 46)
 _SHARES = np.linspace(0.1, 1.0, 10)
@@ -95,7 +95,7 @@ def plan_release(
         moment=1.0,
         smoothness=1.0,
         sigma=1.0,
-        failure=delta / (2.0 * attempts) if release == "gate" else _FAILURE,
+        failure=delta / (2.0 * attempts) if release == "gate" else FAILURE,
         num_queries=num_queries,
         budget=1.0 if release == "gate" else None,
         profile=(

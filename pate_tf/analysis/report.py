@@ -3,12 +3,14 @@
 import dataclasses
 import decimal
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting import composition
+from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.moments import is_two_sided
-from pate_tf.analysis.accounting import Analysis, Guarantee
+from pate_tf.analysis.accounting import Analysis
 from pate_tf.analysis.release_planning import Released
 from pate_tf.core import artifacts
 from pate_tf.ledger import Ledger, LedgerRow
@@ -28,14 +30,6 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-KINDS = {
-    "moments_theorem_2": "moments (Theorem 2)",
-    "tight_moments": "moments (tight)",
-    "composition": "tightest composition",
-    "strong_composition": "strong composition (approximate)",
-    "dp_accounting": "an upper bound by dp-accounting, which knows less of a mechanism",
-    "with_releases": "with the releases charged so far",
-}
 NOT_CHARGED = (
     "NO LEDGER WAS CHARGED: votes of a file have none; if these labels have one, what it says is "
     "too small from here on"
@@ -44,87 +38,55 @@ NOT_FIXED = (
     "nothing shows that its plan was fixed before there were votes; a plan chosen by looking at "
     "bounds at the true votes gives something of the votes away"
 )
-OWN_CONVERSION = ("composition", "strong_composition", "dp_accounting")
-
-
-def mechanisms(analysis: Analysis) -> str:
-    """Returns every mechanism with its number of queries, in words."""
-    return "; ".join(
-        f"{number:,} of {charge.summary()}"
-        if charge.counted[0] == "query"
-        else charge.several(number)
-        for charge, number in analysis.num_charged.items()
-    )
 
 
 def publishable_rows(
     analysis: Analysis, released: Released | None, *, is_secure: bool = True
 ) -> list[Row]:
     """Returns what may be published: nothing in it depends on votes but through a release."""
-    rows = [("queries", mechanisms(analysis) or "none")]
+    charged = "; ".join(
+        f"{number:,} of {charge.summary()}"
+        if charge.counted[0] == "query"
+        else charge.several(number)
+        for charge, number in analysis.num_charged.items()
+    )
+    rows = [("charged", charged or "none")]
     if not is_secure:
         rows.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
-    direction = "both directions"
-    if "with_releases" in analysis.data_independent:
-        direction += ", the labels alone"
     rows += [
-        (
-            f"epsilon, data-independent, {KINDS[kind]}",
-            _guarantee(
-                guarantee,
-                analysis,
-                "both directions" if kind == "with_releases" else direction,
-                converted=kind not in OWN_CONVERSION,
-            ),
+        (name, f"{shown(guarantee.epsilon)} at delta {analysis.config.delta:g}, both directions")
+        for name, guarantee in (
+            ("epsilon, data-independent", analysis.data_independent),
+            ("epsilon, data-independent, of the labels alone", analysis.labels_alone),
+            ("epsilon by dp-accounting, an upper bound", analysis.by_dp_accounting),
         )
-        for kind, guarantee in analysis.data_independent.items()
+        if guarantee is not None
     ]
-    rows += _release_rows(released)
-    return rows + _end_of_grid(analysis.data_independent, analysis)
+    return rows + _release_rows(released)
 
 
 def sensitive_rows(analysis: Analysis) -> list[Row]:
     """Returns what depends on the votes and may not be published."""
-    rows = [
-        (
-            f"epsilon, data-dependent, {bound}",
-            _guarantee(
-                guarantee,
-                analysis,
-                "both directions"
-                if is_two_sided(bound)
-                else "forward: the loss under the true data",
-            ),
-        )
-        for bound, guarantee in analysis.bounds.items()
-    ]
+    config, rows = analysis.config, list[Row]()
+    for bound, guarantee in analysis.bounds.items():
+        parts = [f"{shown(guarantee.epsilon)} at delta {config.delta:g}"]
+        if guarantee.moment is not None:
+            parts.append(f"moment {guarantee.moment:.4g}")
+        parts += [
+            "both directions" if is_two_sided(bound) else "forward: the loss under the true data",
+            f"{config.conversion} conversion",
+        ]
+        rows.append((f"epsilon, data-dependent, {bound}", ", ".join(parts)))
     for moment, value in (analysis.smooth_sensitivity or {}).items():
         name = f"smooth sensitivity, {analysis.smooth_bound}, moment {moment:.4g}"
         rows.append((name, f"{value:.6g} of the total cost, natural logarithm"))
-    return rows + _end_of_grid(analysis.bounds, analysis)
-
-
-def _guarantee(
-    guarantee: Guarantee, analysis: Analysis, direction: str, *, converted: bool = True
-) -> str:
-    parts = [f"{shown(guarantee.epsilon)} at delta {analysis.config.delta:g}"]
-    if guarantee.moment is not None:
-        parts.append(f"moment {guarantee.moment:.4g}")
-    parts.append(direction)
-    if converted:
-        parts.append(f"{analysis.config.conversion} conversion")
-    return ", ".join(parts)
-
-
-def _end_of_grid(guarantees: Mapping[str, Guarantee], analysis: Analysis) -> list[Row]:
-    grid = analysis.config.moments
-    return [
+    return rows + [
         (
             f"warning, {name}",
-            f"the best moment is at an end of the grid ({grid[0]:g} to {grid[-1]:g}); others may "
-            f"give less",
+            f"the best moment is at an end of the grid ({config.moments[0]:g} to "
+            f"{config.moments[-1]:g}); others may give less",
         )
-        for name, guarantee in guarantees.items()
+        for name, guarantee in analysis.bounds.items()
         if guarantee.at_end
     ]
 
@@ -141,13 +103,6 @@ def _release_rows(released: Released | None) -> list[Row]:
                 "epsilon, sanitised",
                 f"{shown(found.epsilon)} at delta {found.delta:g}, {direction}, for these votes "
                 f"with confidence {found.confidence:.7g}; covers its own release",
-            )
-        )
-        rows.append(
-            (
-                "epsilon, data-independent, labels and this release",
-                f"{shown(found.worst_case_epsilon)} at delta {found.delta:g}, both directions, "
-                f"worst case over all data, once the release is published",
             )
         )
     if released.gate is not None:
@@ -212,13 +167,12 @@ def publishable_report(
         "delta": analysis.config.delta,
         "conversion": analysis.config.conversion,
         "secure_noise": is_secure,
-        "epsilon_worst_case": finite_or_none(analysis.best_data_independent.epsilon),
-        "epsilon_data_independent": finite_or_none(analysis.best_data_independent.epsilon),
-        "data_independent": {
-            kind: finite_or_none(guarantee.epsilon)
-            for kind, guarantee in analysis.data_independent.items()
-        },
+        "epsilon_data_independent": finite_or_none(analysis.data_independent.epsilon),
     }
+    if analysis.labels_alone is not None:
+        report["epsilon_labels_alone"] = finite_or_none(analysis.labels_alone.epsilon)
+    if analysis.by_dp_accounting is not None:
+        report["epsilon_by_dp_accounting"] = finite_or_none(analysis.by_dp_accounting.epsilon)
     if released is None:
         return report
     report["plan"] = released.plan.to_dict()
@@ -230,9 +184,6 @@ def publishable_report(
             "epsilon": finite_or_none(released.sanitised.epsilon),
             "confidence": released.sanitised.confidence,
         }
-        report["epsilon_data_independent_with_release"] = finite_or_none(
-            released.sanitised.worst_case_epsilon
-        )
     if released.gate is not None:
         report["gate"] = {
             "epsilon": finite_or_none(released.gate.epsilon),
@@ -264,55 +215,44 @@ def sensitive_report(analysis: Analysis) -> dict[str, Any]:
 
 
 def run_rows(run: artifacts.RunDirectory) -> list[Row]:
-    """Returns what the reports of a run say; none unless both scripts left theirs there.
+    """Returns what the reports of a run say, and where its files lie; none before a student.
 
     Raises:
         ValueError: if a report is broken.
     """
     sensitive = run.root / artifacts.SENSITIVE
-    files = [sensitive / f"{name}_report.json" for name in ("teachers", "student")]
-    if not all(file.exists() for file in files):
+    reports = [
+        artifacts.read_json(file) if file.exists() else None
+        for file in (sensitive / f"{name}_report.json" for name in ("teachers", "student"))
+    ]
+    teachers, student = reports
+    if student is None:
         return []
-    teachers, student = (artifacts.read_json(file) for file in files)
     try:
-        return [
-            ("teachers", f"{teachers['nb_teachers']} on {teachers['dataset']}"),
-            (
-                "mean teacher accuracy",
-                f"{_share(teachers['teacher_accuracy_mean'])} (SENSITIVE)",
+        rows = [
+            ("labels", f"{student['queries']} asked, {student['answered']} answered"),
+            *(
+                (name, NOT_MEASURED if student[field] is None else f"{student[field]:.2%}")
+                for name, field in (
+                    ("accuracy of the noisy labels", "label_accuracy"),
+                    ("student accuracy", "student_accuracy"),
+                )
             ),
-            ("queries", f"{student['queries']} asked, {student['answered']} answered"),
-            ("accuracy of the noisy labels", _share(student["label_accuracy"])),
-            ("student accuracy", _share(student["student_accuracy"])),
         ]
+        if teachers is not None:
+            accuracy = teachers["teacher_accuracy_mean"]
+            shown_accuracy = NOT_MEASURED if accuracy is None else f"{accuracy:.2%}"
+            rows = [
+                ("teachers", f"{teachers['nb_teachers']} on {teachers['dataset']}"),
+                ("mean teacher accuracy", f"{shown_accuracy} (SENSITIVE)"),
+                *rows,
+            ]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{sensitive}: expected whole reports, got others") from error
-
-
-def _share(accuracy: float | None) -> str:
-    """Returns an accuracy; None where public samples have no labels."""
-    return NOT_MEASURED if accuracy is None else f"{accuracy:.2%}"
-
-
-def cost_rows(run: artifacts.RunDirectory, analysis: Analysis) -> list[Row]:
-    """Returns what a run cost and where its files lie, to stand below `run_rows`."""
-    best, bound = analysis.best_data_independent, analysis.best_bound
-    delta = f"at delta {analysis.config.delta:g}"
-    rows = [
-        (
-            "epsilon",
-            f"{shown(best.epsilon)} {delta}, data-independent, both directions; publishable",
-        )
-    ]
-    if bound is not None:
-        # What holds for all votes holds for these.
-        epsilon = min(bound.epsilon, best.epsilon)
-        rows.append(("epsilon, data-dependent", f"{shown(epsilon)} {delta} (SENSITIVE)"))
-    released, sensitive = (run.root / half for half in (artifacts.RELEASED, artifacts.SENSITIVE))
     return [
         *rows,
-        ("publishable", f"{released}: labels, student, privacy statement"),
-        ("SENSITIVE", f"{sensitive}: teachers, partition, votes, ledger, reports"),
+        ("publishable", f"{run.root / artifacts.RELEASED}: labels, student, privacy statement"),
+        ("SENSITIVE", f"{sensitive}: teachers or sums, votes, ledger, reports"),
     ]
 
 
@@ -350,12 +290,17 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
     affordable = None if last is None else ledger.affordable(last)
     budget, remaining, delta = ledger.epsilon_budget, ledger.remaining(), ledger.delta
     limit = "no limit" if budget is None else f"epsilon {budget:g} at delta {delta:g}"
+    counts = []
+    if spent.num_queries or not charges:
+        counts.append(f"{spent.num_queries:,} queries charged, {spent.num_answered:,} labels")
+    if sums := sum(charge.releases_feature_sums for charge in charges):
+        counts.append(f"{sums:,} release{'s' * (sums > 1)} of feature sums")
     balance = [
         ("budget", limit + ("; was RAISED after its first use" if ledger.was_raised else "")),
         (
             "spent",
             f"epsilon {shown(spent.epsilon)} at delta {delta:g}, data-independent, both "
-            f"directions; {spent.num_queries:,} queries charged, {spent.num_answered:,} labels",
+            f"directions; {', '.join(counts)}",
         ),
     ]
     if remaining is not None:
@@ -385,10 +330,10 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
         elif not everything.records_are_known:
             told += "; its records are not known, so that others of them were not recognised"
     together.append(("all ensembles of these records", told))
-    history = tuple(_line(row) for row in rows)
+    history = list(_history(rows, delta))
     values = {
         "folder": str(ledger.folder),
-        "history": list(history),
+        "history": history,
         "epsilon_budget": budget,
         "delta": delta,
         "budget_was_raised": ledger.was_raised,
@@ -404,50 +349,52 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
         "queries": spent.num_queries,
         "answered": spent.num_answered,
     }
-    return LedgerReport(history=history, balance=balance, together=together, values=values)
+    return LedgerReport(history=tuple(history), balance=balance, together=together, values=values)
 
 
-def _line(row: LedgerRow) -> str:
-    details = row.details
-    if row.kind == "opened":
-        text = f"opened: {_budget(details)}"
-        if details.get("acknowledged"):
-            text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
-    elif row.kind == "acknowledged":
-        text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
-    elif row.kind == "planned":
-        text = "fixed how the data-dependent cost is released, later than the ledger was opened"
-    elif row.kind == "budget":
-        before = {
-            "epsilon_budget": details["previous_epsilon_budget"],
-            "delta": details["previous_delta"],
-        }
-        verb = "RAISED" if details["raised"] else "set"
-        text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
-    elif row.kind in DEBITS:
-        charge, number = charge_of(row)
-        if "carried_from" in details:
-            past = "; by a row that is gone, or of another ledger"
+def _history(rows: Sequence[LedgerRow], delta: float) -> Iterator[str]:
+    """Yields a line for each row, with the epsilon at `delta` of everything charged by then."""
+    charges, debits = Counter[Charge](), dict[int, Charge]()
+    for row in rows:
+        details = row.details
+        if row.kind == "opened":
+            text = f"opened: {_budget(details)}"
+            if details.get("acknowledged"):
+                text += "; AN EARLIER LEDGER OF THIS ENSEMBLE WAS GONE"
+        elif row.kind == "acknowledged":
+            text = f"RESET: {len(details['missing']):,} rows that were seen are gone"
+        elif row.kind == "planned":
+            text = "fixed how the data-dependent cost is released, later than the ledger was opened"
+        elif row.kind == "budget":
+            before = {
+                "epsilon_budget": details["previous_epsilon_budget"],
+                "delta": details["previous_delta"],
+            }
+            verb = "RAISED" if details["raised"] else "set"
+            text = f"budget {verb}: {_budget(details)}, before: {_budget(before)}"
+        elif row.kind in DEBITS:
+            charge, number = charge_of(row)
+            charges[charge] += number
+            debits[row.sequence] = charge
+            text = f"charged {charge.several(number)}"
+            if "carried_from" in details:
+                text += "; by a row that is gone, or of another ledger"
+            elif details.get("past"):
+                text += "; was released before it was recorded"
+            if not details.get("secure_noise", True):
+                text += "; SEEDED NOISE, NOT PRIVATE"
+            epsilon, _ = composition.smallest_epsilon(charges, delta)
+            text += f": epsilon {shown(epsilon)} by then"
+        elif row.kind == "released":
+            text = f"stored the release that row {details['debit']} charged"
+        elif debits[details["debit"]].releases_feature_sums:
+            text = f"stored the noisy sums that row {details['debit']} charged"
         else:
-            past = "; was released before it was recorded" if details.get("past") else ""
-        seeded = "" if details.get("secure_noise", True) else "; SEEDED NOISE, NOT PRIVATE"
-        text = f"charged {charge.several(number)}{past}{_epsilons(details)}{seeded}"
-    elif row.kind == "released":
-        text = f"stored the release that row {details['debit']} charged"
-    else:
-        text = (
-            f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries that "
-            f"row {details['debit']} charged"
-        )
-    return f"{row.sequence:>4}  {row.time}  {text}"
-
-
-def _epsilons(details: Mapping[str, Any]) -> str:
-    if "epsilon_after" not in details:  # charged again
-        return ""
-    known = (details[f"epsilon_{when}"] for when in ("before", "after"))
-    before, after = ("infinite" if one is None else rounded_up(one) for one in known)
-    return f": epsilon {before} -> {after} at delta {details['delta']:g}"
+            text = (
+                f"answered {details['num_answered']:,} of the {details['num_queries']:,} queries "
+                f"that row {details['debit']} charged"
+            )
+        yield f"{row.sequence:>4}  {row.time}  {text}"
 
 
 def _budget(details: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_DELTA, PlannedRelease
+from pate_tf.accounting.planning import DEFAULT_DELTA, DEFAULT_PROFILE, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
@@ -20,11 +20,11 @@ from pate_tf.analysis.accounting import (
     AnalysisConfig,
     Progress,
     analyse,
-    data_independent_guarantees,
     with_smooth_sensitivity,
 )
 from pate_tf.analysis.release import release
 from pate_tf.analysis.release_planning import (
+    FAILURE,
     SANITISED,
     SMOOTH_SENSITIVITY,
     Released,
@@ -73,8 +73,9 @@ class SourceSettings(Settings):
     )
     statement: pathlib.Path | None = setting(
         None,
-        help="With --ledger: a statement in JSON to verify against these ledgers or accounts; an "
-        "error if they say otherwise.",
+        help="A statement in JSON to verify: against --ledger, else the ledger of --train_dir, "
+        "else that of the run whose released/ folder holds it. An error if they say otherwise. "
+        "Alone it reads no votes and writes nothing.",
     )
     counts_file: pathlib.Path | None = setting(
         None,
@@ -103,12 +104,24 @@ class SourceSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.statement is not None and not self.ledgers:
-            raise ValueError("statement: expected `ledgers` to verify it against, got none")
+        if self.statement is not None and not self.stores:
+            raise ValueError(
+                "statement: expected `ledgers` or `run` to verify it against, or a file below the "
+                "released/ folder of a run, got neither"
+            )
         if self.counts_file is None:
             for name in ("input_is_counts", "indices_file", "max_examples", "num_classes"):
                 if getattr(self, name):
                     raise ValueError(f"{name}: expected with `counts_file` alone, got it without")
+
+    @property
+    def stores(self) -> tuple[pathlib.Path, ...]:
+        """The ledgers; else the `sensitive/` folder of the run, or of the statement's own run."""
+        root = self.run
+        if root is None and self.statement is not None and self.counts_file is None:
+            parents = self.statement.absolute().parents
+            root = next((one.parent for one in parents if one.name == artifacts.RELEASED), None)
+        return self.ledgers or (() if root is None else (root / artifacts.SENSITIVE,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +144,7 @@ class ReleaseSettings(Settings):
         advanced=True,
         help="Releases are planned for hypothetical votes: every query led by this share of the "
         "teachers. A ledger fixed its own before there were votes, this and the rest of the plan, "
-        "and refuses another. Default: 0.8.",
+        f"and refuses another. Default: {DEFAULT_PROFILE:g}.",
     )
     moment: float | None = setting(
         None,
@@ -160,7 +173,7 @@ class ReleaseSettings(Settings):
         above=0.5,
         below=1.0,
         advanced=True,
-        help="Probability that the sanitised epsilon is not too low. Default: 0.99.",
+        help=f"Probability that the sanitised epsilon is not too low. Default: {1.0 - FAILURE:g}.",
     )
     budget: float | None = setting(
         None,
@@ -340,14 +353,12 @@ def read_votes(settings: SourceSettings, mechanism: Mechanism | None = None) -> 
             num_classes=settings.num_classes,
         )
         return VotesRead(source=source)
-    paths = settings.ledgers or ()
-    if settings.run is not None:
-        paths = (settings.run / artifacts.SENSITIVE,)
-        if not (paths[0] / LEDGER_FILE).exists():
-            raise LedgerError(
-                f"run: expected a ledger in {paths[0]}, got none; it lies in the run folder of the "
-                f"teachers"
-            )
+    paths = settings.stores
+    if settings.run is not None and not (paths[0] / LEDGER_FILE).exists():
+        raise LedgerError(
+            f"run: expected a ledger in {paths[0]}, got none; it lies in the run folder of the "
+            f"teachers"
+        )
     with contextlib.ExitStack() as stack:
         ledgers = [stack.enter_context(Ledger.read(ledger_folder(path))) for path in paths]
         deltas = {ledger.delta for ledger in ledgers}
@@ -413,8 +424,7 @@ def account(
         if source.folder is not None:
             with Ledger.read(source.folder) as ledger:
                 charged = {one: number for one, number in ledger.charges.items() if not one.answers}
-        found = data_independent_guarantees(source.num_charged, asked.accounting, charged)
-        analysis = dataclasses.replace(analysis, data_independent=found)
+        analysis = analysis.with_releases(charged)
     is_secure = source.is_secure and (released is None or released.secure_noise)
     publishable = reports.publishable_report(analysis, released, is_secure=is_secure)
     sensitive = reports.sensitive_report(analysis)
@@ -449,9 +459,10 @@ def run(
         artifacts.RunDirectory(settings.plots).check()
     if asked.source.statement is not None:
         fields = artifacts.read_json(asked.source.statement)
-        told = check_by_paths(fields, asked.source.ledgers or ())
+        told = check_by_paths(fields, asked.source.stores)
         tables.append(Table(title="Statement", rows=[(str(asked.source.statement), told)]))
-        if fields.get("statement", "labels") != "labels":
+        is_alone = asked.source.run is None and not asked.source.ledgers
+        if is_alone or fields.get("statement", "labels") != "labels":
             return TablesReport(tables=tables, values={"statement": told})
     read = read_votes(asked.source, asked.mechanism)
     source = read.source
@@ -511,7 +522,8 @@ def run(
     if rows := reports.sensitive_rows(found.analysis):
         tables.append(Table(title="SENSITIVE, do not publish", rows=rows, is_sensitive=True))
     left_out = found.refusal
-    if run_folder is not None and request is None and asked.release.kinds is None:
+    has_votes = run_folder is not None and source.groups
+    if has_votes and request is None and asked.release.kinds is None:
         left_out = NOT_RELEASED
     if left_out is not None:
         tables.append(Table(title="Left out", rows=[("epsilon, sanitised", left_out)]))
@@ -526,8 +538,7 @@ def run(
         files.append(("privacy statement", told))
     files += [(f"plot, {path.parent.name}", str(path)) for path in drawn]
     tables.append(Table(title="Written to", rows=files))
-    if run_folder is not None and of_run:
-        of_run += reports.cost_rows(artifacts.RunDirectory(run_folder), found.analysis)
+    if of_run:
         tables.append(Table(title="The run", rows=of_run))
     values = {**found.publishable, **found.sensitive, "sensitive": list(found.sensitive)}
     if read.ledgers:

@@ -55,7 +55,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes, `[num_classes]`.
         cost_: what the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`.
         fitted_: student, labels and source, as `pate_tf.fit` returns them; with a `directory`,
-            `fitted_.publish(folder)` exports the student with its privacy statement.
+            `fitted_.publish()` exports the student with its privacy statement.
         n_features_in_: number of columns of `X`.
     """
 

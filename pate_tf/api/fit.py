@@ -52,8 +52,10 @@ class Fitted:
         """What the labels cost, whatever the data: `epsilon`, `delta`, `unit`, `in_words()`."""
         return self.labels.cost
 
-    def publish(self, folder: str | os.PathLike[str], **settings: Any) -> Published[Any]:
-        """Exports the student with its privacy statement, with settings of `pate_tf.publish`."""
+    def publish(
+        self, folder: str | os.PathLike[str] | None = None, **settings: Any
+    ) -> Published[Any]:
+        """Exports the student with its privacy statement, as `pate_tf.publish`."""
         return publish(self.student, folder, **settings)
 
     def __repr__(self) -> str:
@@ -93,7 +95,9 @@ def fit(
     ...     data, method="feature_sums", epsilon=8.0, delta=1e-5, source=sums, student=student)
     >>> fitted.cost.epsilon <= 8.0, fitted.student.predict(data.held_out).shape
     (True, (197,))
-    >>> published = fitted.publish(folder / "fit" / "released")
+    >>> published = fitted.publish()
+    >>> published.folder == folder / "fit" / "released"
+    True
 
     The same as `Teachers.fit` or `FeatureSums.fit`, `Labeller.label` and `Student.fit`, one after
     another, with their guarantee: differential privacy at (epsilon, delta) for every record, or

@@ -81,8 +81,8 @@ class Labeller:
             margin: as of `pate_tf.recommend`.
             num_exceptions: as of `pate_tf.recommend`.
             num_rounds: of feature sums: how many rounds are released within `epsilon`, each later
-                one of what a linear model of the earlier ones misses. Default: 8 for images where
-                noise is faint for the number of records, else 1.
+                one of what a linear model of the earlier ones misses. Default: planned from
+                epsilon and the number of records.
             replace_budget: puts `epsilon_budget` and `delta` in the place of those that were fixed.
                 It weakens what was promised, and every later statement says so.
             acknowledge_reset: goes on although an earlier ledger of these teachers, or rows of this

@@ -111,7 +111,7 @@ class PlanSettings(Settings):
         group="method pate",
         flag="queries",
         least=1,
-        help="Number of labels. Default: planned, up to 1,000.",
+        help=f"Number of labels. Default: planned, up to {NUMBERS[-1]:,}.",
     )
     mechanism: str | None = setting(
         None,

@@ -162,7 +162,8 @@ class TeacherRun(DataSource):
         flag="nb_teachers",
         least=1,
         help="Number of teachers that share the private data. Default: for teachers on features "
-        "what suits the number of private records and classes, and is printed; 100 for others. "
+        "what suits the number of private records and classes, and is printed; for others "
+        f"{DEFAULT_NUM_TEACHERS}. "
         "With owners there is no default, as the number of their records is private.",
     )
     teachers: str | None = setting(

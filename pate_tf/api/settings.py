@@ -5,7 +5,13 @@ import dataclasses
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import check_mechanism
 from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
-from pate_tf.accounting.planning import DEFAULT_MARGIN, DEFAULT_PROFILE, PlannedRelease
+from pate_tf.accounting.planning import (
+    DEFAULT_MARGIN,
+    DEFAULT_PROFILE,
+    ROUNDS,
+    ROUNDS_LEAD,
+    PlannedRelease,
+)
 from pate_tf.aggregation.noise import NoiseSource, SeededNoise, SystemNoise
 from pate_tf.core.settings import Settings, setting
 from pate_tf.data.named_function import Named
@@ -51,8 +57,9 @@ class LabelSettings(Settings):
         most=MOST_ROUNDS,
         advanced=True,
         help="With --method=feature_sums: how many rounds of sums are released within --epsilon, "
-        "each later one of what a linear model of the earlier ones misses. Default: 8 "
-        "where noise is faint for the number of records, else 1.",
+        "each later one of what a linear model of the earlier ones misses. Default: "
+        f"{ROUNDS} where a class has {ROUNDS_LEAD:g} times more records than a single release has "
+        "noise, else one.",
     )
     seed: int = 0
     representation: Named | None = None
@@ -128,7 +135,7 @@ class ReleaseSettings(Settings):
         group="privacy",
         advanced=True,
         help="The hypothetical votes that this release is planned for: every query led by this "
-        "share of the teachers; fixed at first use. Default: 0.8.",
+        f"share of the teachers; fixed at first use. Default: {DEFAULT_PROFILE:g}.",
     )
 
     def planned(self) -> PlannedRelease | None:

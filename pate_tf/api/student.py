@@ -247,7 +247,7 @@ class Student:
 
 def publish(
     student: Student,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     *,
     export_formats: Sequence[str] = (),
     holder: str | None = None,
@@ -264,7 +264,8 @@ def publish(
     Args:
         student: a trained one, or `Student.from_model`. Its labels know whose ledger was charged:
             that of a `Labeller`, which may be closed, or of the silos of an open `Coordinator`.
-        folder: gets `student/1`, and the statement in JSON and as a page.
+        folder: gets `student/1`, and the statement in JSON and as a page. Default: `released/` of
+            the run whose ledger was charged, where `pate report` and `pate audit` look.
         export_formats: of "onnx" and "litert", to write the student in as well.
         holder: who releases it, for the statement. Default: left out.
         purpose: what it is released for, for the statement. Default: left out.
@@ -282,12 +283,21 @@ def publish(
             f"student: expected pate_tf.Student, got {type(student).__name__}; of a Keras model "
             f"that learned from labels take pate_tf.Student.from_model(model, labels)"
         )
+    model, labels = student.model, student.labels
+    labeller = labels.labeller
+    if not isinstance(labeller, Labeller | Coordinator):
+        raise ValueError(
+            "labels: expected those of a labeller, whose ledger the statement is made from, got "
+            "stored ones: give load_labels(..., labeller=...)"
+        )
+    if folder is None:
+        if isinstance(labeller, Coordinator):
+            raise ValueError("folder: expected one for labels of silos, got none")
+        folder = cast("pathlib.Path", labeller.source.directory) / artifacts.RELEASED
     target = pathlib.Path(folder)
     if artifacts.is_within(target / "student", artifacts.SENSITIVE):
         raise ValueError(f"folder: expected one outside of sensitive/, got {target}")
-    model, labels = student.model, student.labels
     publication = PublicationSettings(holder=holder, purpose=purpose, run_name=run_name)
-    labeller = labels.labeller
     if isinstance(labeller, Coordinator):
         published: Any = silos.publish(
             model,
@@ -298,11 +308,6 @@ def publish(
             publication=publication,
         )
         return cast("Published[LabelsStatement]", published)
-    if not isinstance(labeller, Labeller):
-        raise ValueError(
-            "labels: expected those of a labeller, whose ledger the statement is made from, got "
-            "stored ones: give load_labels(..., labeller=...)"
-        )
     with labeller.ledger() as ledger:
         return publish_model(
             model,

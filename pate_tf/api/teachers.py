@@ -168,9 +168,9 @@ class Teachers:
             directory: of the run; teachers and the ledger go below its `sensitive/`. Default:
                 `runs/NAME-NUM_TEACHERS` in the working directory.
             steps: training steps of each teacher; a compiled model's are rounded up to whole
-                passes. Default: 25 passes over a teacher's own records, at least 150 steps.
+                passes. Default: so many passes as `--max_steps` of `pate teachers` names.
             batch_size: records a step.
-            learning_rate: of Adam, 0.005 by default. A compiled model has its own.
+            learning_rate: of Adam. A compiled model has its own.
             seed: fixes partition, initial weights, shuffling and augmentation; not the privacy
                 noise.
             representation: what "ridge" and its like, or a classifier of scikit-learn, take for an

@@ -70,7 +70,8 @@ class WholeRun(DataSource, PublicationSettings):
         choices=(AUTO, *METHODS),
         help="pate: teachers vote on some of the public inputs. feature_sums: noisy sums of "
         "feature vectors label all of them. auto: whichever is expected to label better, by a "
-        "trial on labelled inputs of the pool, or without labels by public numbers.",
+        "trial on labelled inputs of the pool, or without labels by public numbers; with owners, "
+        "whose number is private, feature_sums.",
     )
     num_teachers: int | None = setting(
         None,
@@ -111,11 +112,6 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     )
     private, public = data.load_private(reporting), data.load_public(reporting)
     dataset, has_owners = public.dataset, private.owners is not None
-    if has_owners and asked.method == AUTO:
-        raise ValueError(
-            "method: expected pate or feature_sums with owners, whose number, by which it would be "
-            "chosen, is private; got auto. feature_sums needs no other flag, pate nb_teachers, too"
-        )
     if has_owners and asked.method == "pate" and asked.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "
@@ -141,7 +137,9 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
         split = public.split(dataset.pool_size)
         tried = Trial.of(plan, split, asked.method, number, len(private), reporting)
     method = asked.method
-    if method == AUTO:
+    if method == AUTO and has_owners:
+        method = FEATURE_SUMS
+    elif method == AUTO:
         method = plan.method if tried is None else tried.method
     is_of_sums = method == FEATURE_SUMS
     representation = tried.representation if tried is not None and is_of_sums else None

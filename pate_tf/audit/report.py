@@ -60,7 +60,8 @@ def report_page(
     if stated is None:
         raise ValueError(
             f"train_dir: expected the folder of a run with a privacy statement, got {root}, which "
-            f"has none; publish a student first"
+            f"has none; publish a student into it: `publish()` without a folder does, and "
+            f"`pate student`"
         )
     statement = PrivacyStatement.from_dict(artifacts.read_json(stated))
     body = list(_as_html(statement.to_markdown()))

@@ -88,10 +88,10 @@ def check_flags() -> None:
     named = [
         name for name in ("counts_file", "train_dir", "ledger", "calibrate") if FLAGS[name].value
     ]
-    if len(named) != 1:
+    if len(named) != 1 and (named or FLAGS.statement is None):
         raise command_line.FlagValueError(
-            "expected exactly one of --counts_file, --train_dir, --ledger and --calibrate, got "
-            + (" and ".join(f"--{name}" for name in named) or "none")
+            "expected exactly one of --counts_file, --train_dir, --ledger and --calibrate, or "
+            f"--statement alone, got {' and '.join(f'--{name}' for name in named) or 'none'}"
         )
     own_flags.values_of(PlanSettings)
     if FLAGS.calibrate:

@@ -16,7 +16,13 @@ import sys
 from absl import flags
 
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.api.run_folder import DataSource, RunDescription, TeacherSource, described_run
+from pate_tf.api.run_folder import (
+    DEFAULT_NUM_TEACHERS,
+    DataSource,
+    RunDescription,
+    TeacherSource,
+    described_run,
+)
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, Budget, LabelSettings, ReleaseSettings
 from pate_tf.cli import command_line
 from pate_tf.cli import flags as own_flags
@@ -37,7 +43,7 @@ class Places(DataSource):
         group="data",
         flag="nb_teachers",
         least=1,
-        help="Number of teachers of the ensemble. Default: 100.",
+        help=f"Number of teachers of the ensemble. Default: {DEFAULT_NUM_TEACHERS}.",
     )
     teachers_dir: pathlib.Path | None = setting(
         None,

@@ -100,11 +100,9 @@ class LedgerRow:
             - acknowledged: `missing`, digests of rows that were seen and are gone.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
               `queries_digest` of the queries that are to be answered, `secure_noise`, `past`
-              (whether it was released before it was recorded), `epsilon_before` and
-              `epsilon_after` (data-independent, of the whole ledger, at `delta`), `delta`. Up to
-              version 2 `mechanism` instead of charge and number. One that charges what a missing
-              row or another ledger of the ensemble charged names that row as `carried_from`, and
-              no epsilons.
+              (whether it was released before it was recorded), `delta`. Up to version 2
+              `mechanism` instead of charge and number. One that charges what a missing row or
+              another ledger of the ensemble charged names that row as `carried_from`.
             - answers: `debit` (the sequence of the row that charged them), `num_queries`,
               `num_answered`, `answers_digest`.
             - release: version 2's debit of a release, with its `plan`.

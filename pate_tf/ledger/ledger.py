@@ -27,6 +27,7 @@ from pate_tf.ledger.chain import (
     LedgerError,
     LedgerRow,
     canonical_json,
+    charge_of,
     charges_of,
     first_debit,
 )
@@ -49,7 +50,7 @@ class Spending:
         epsilon: data-independent epsilon at `delta`, both directions, worst case over all data.
         delta: the delta it holds at.
         moment: the moment that gave epsilon; None if none did (nothing spent, or a closed form).
-        num_queries: queries charged, whether or not they were answered.
+        num_queries: queries charged, whether or not they were answered; feature sums ask none.
         num_answered: queries whose answer is a label.
     """
 
@@ -427,10 +428,6 @@ class Ledger(Store):
             self._check_finite(charge)
         else:
             self.check_affordable(charge, number)
-        before, after = (
-            composition.moments_epsilon(self.charges + Counter({charge: times}), self.delta)[0]
-            for times in (0, number)
-        )
         details = {
             "charge": charge.to_dict(),
             "number": number,
@@ -438,8 +435,6 @@ class Ledger(Store):
             "queries_digest": _digest_of(queries),
             "secure_noise": secure_noise,
             "past": was_released,
-            "epsilon_before": before,
-            "epsilon_after": after,
             "delta": self.delta,
         }
         return self.write("debit", details).sequence
@@ -557,12 +552,22 @@ def compose(ledgers: Sequence[Store], *, delta: float, conversion: str = "improv
     """
     rows = distinct_rows(ledgers)
     epsilon, moment = composition.smallest_epsilon(charges_of(rows), delta, conversion=conversion)
+    asked, answered = dict[str, int](), dict[str, int]()
+    for ledger in ledgers:
+        of_sums = set[int]()
+        for row in ledger.history():
+            if row.kind in DEBITS and charge_of(row)[0].releases_feature_sums:
+                of_sums.add(row.sequence)
+            elif row.kind in DEBITS:
+                asked[first_debit(row)] = row.details.get("num_queries", 0)
+            elif row.kind == "answers" and row.details["debit"] not in of_sums:
+                answered[row.digest] = row.details["num_answered"]
     return Spending(
         epsilon=epsilon,
         delta=delta,
         moment=moment,
-        num_queries=sum(row.details.get("num_queries", 0) for row in rows if row.kind in DEBITS),
-        num_answered=sum(row.details["num_answered"] for row in rows if row.kind == "answers"),
+        num_queries=sum(asked.values()),
+        num_answered=sum(answered.values()),
     )
 
 

@@ -73,8 +73,8 @@ class QueryConfig(Settings):
         least=0,
         help="With diverse and medoids: how many nearest neighbours of a query in the pool go with "
         "it; a teacher votes once, for the class that it names most often among them, so that "
-        "teachers agree more. 0: each query alone. Default: up to 20 for a stability_gate on "
-        "images, else 0.",
+        "teachers agree more. 0: each query alone. Default: some for a stability_gate on "
+        "images, else none.",
     )
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ class Settings(CheckedSettings):
     server_rate: float | None = setting(
         None,
         above=0.0,
-        help="The server multiplies uploads by it. Default: 1; 1/N if synchronous, an average.",
+        help="The server multiplies uploads by it. Default: averages if synchronous, else adds.",
     )
     optimizer: str = setting(
         "sgd", help="Each participant's own, by Keras' name; its state stays with the participant."
@@ -101,7 +101,7 @@ class Settings(CheckedSettings):
     learning_rate: float = setting(
         0.05,
         above=0.0,
-        help="In the first round; it falls linearly. Default: 0.05; 1 with --privacy=record.",
+        help="In the first round; it falls linearly. With --privacy=record 1 unless given.",
     )
     final_learning_rate: float = setting(
         0.1, above=0.0, most=1.0, advanced=True, help="Share of it in the last round."

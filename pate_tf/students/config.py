@@ -21,6 +21,7 @@ from pate_tf.students.kinds import (
 TRAINING = ("max_steps", "batch_size", "learning_rate")
 HELD_OUT, ALL_UNQUERIED = "held_out", "all_unqueried"
 FORMATS = ("onnx", "litert")
+OWN = "the student's own"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,22 +44,22 @@ class StudentSettings(Settings):
         None,
         least=1,
         most=MOST_STEPS,
-        help="Training steps of the student. Default: the student's own, 1000 for supervised; 3000 "
-        "for it on a table whose whole pool has labels from feature sums.",
+        help=f"Training steps of the student. Default: {OWN}, {StudentKind.max_steps} for most; "
+        "more where the whole pool has labels from feature sums.",
     )
     batch_size: int | None = setting(
         None,
         least=1,
         most=LARGEST_BATCH,
-        help="Labelled examples a training step. Default: the student's own, 64 for supervised; "
-        "256 where it takes 3000 steps.",
+        help=f"Labelled examples a training step. Default: {OWN}, {StudentKind.batch_size} for "
+        "most.",
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
         most=HIGHEST_RATE,
-        help="Learning rate of Adam; it falls along a cosine, but for gan. Default: the student's "
-        "own, 0.002 for supervised; 0.005 where it takes 3000 steps.",
+        help="Learning rate of Adam; it falls along a cosine, but for gan. Default: "
+        f"{OWN}, {StudentKind.learning_rate:g} for most.",
     )
     seed: int = setting(
         0,

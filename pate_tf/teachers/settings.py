@@ -53,18 +53,18 @@ class TeacherSettings(Settings):
         None,
         least=1,
         most=MOST_STEPS,
-        help="Training steps of each teacher. Default: 25 passes over the teacher's own records, "
-        "at least 150.",
+        help=f"Training steps of each teacher. Default: {PASSES} passes over the teacher's own "
+        f"records, at least {FEWEST_STEPS}.",
     )
     batch_size: int | None = setting(
-        None, least=1, most=LARGEST_BATCH, help="Examples a training step. Default: 40."
+        None, least=1, most=LARGEST_BATCH, help=f"Examples a training step. Default: {BATCH_SIZE}."
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
         most=HIGHEST_RATE,
-        help="Learning rate of Adam; halfway it begins to fall. Default: 0.005. A compiled model "
-        "has its own.",
+        help="Learning rate of Adam; halfway it begins to fall. Default: "
+        f"{LEARNING_RATE:g}. A compiled model has its own.",
     )
     class_weights: tuple[float, ...] | None = setting(
         None,

@@ -35,7 +35,6 @@ from pate_tf.analysis import votes as analysis_votes
 from pate_tf.analysis.accounting import (
     AnalysisConfig,
     analyse,
-    data_independent_guarantees,
     with_smooth_sensitivity,
 )
 from pate_tf.analysis.release import release
@@ -117,7 +116,7 @@ def test_ledger_groups_by_mechanism_and_counts_lost_answers(tmp_path):
     assert source.num_charged == {MECHANISM: 6, LAPLACE: 4}
     assert not source.is_secure
     analysis = analyse(source, AnalysisConfig())
-    assert analysis.best_data_independent.epsilon == pytest.approx(spent.epsilon, rel=1e-12)
+    assert analysis.data_independent.epsilon == pytest.approx(spent.epsilon, rel=1e-12)
 
 
 def test_withheld_queries_are_counted(tmp_path):
@@ -152,42 +151,12 @@ def test_an_empty_ledger_costs_nothing(tmp_path):
         source = analysis_votes.read_ledgers([ledger], votes_needed=False)
         values = ledger_report(ledger).values
     analysis = analyse(source, AnalysisConfig())
-    assert analysis.best_data_independent.epsilon == 0.0
+    assert analysis.data_independent.epsilon == 0.0
     assert analysis.bounds == {}
     assert (values["mechanism"], values["affordable_queries"]) == (None, None)
 
 
 # Accounting
-
-
-def test_kinds_of_data_independent_accounting():
-    config = AnalysisConfig()
-
-    def kinds(charges):
-        return set(data_independent_guarantees(charges, config))
-
-    every = {"moments_theorem_2", "tight_moments", "composition", "strong_composition"}
-    assert kinds({LAPLACE: 5}) == every
-    assert kinds({LAPLACE: 5, PermuteAndFlip(0.05): 2}) == every - {"composition"}
-    assert kinds({LAPLACE: 5, LaplaceNoisyMax(0.1): 2}) == {"moments_theorem_2", "tight_moments"}
-    assert kinds({GaussianNoisyMax(30.0): 5}) == {"tight_moments", "composition"}
-    assert kinds({LAPLACE: 5, GaussianNoisyMax(30.0): 5}) == {"tight_moments"}
-    assert kinds({LAPLACE: 0}) == {"moments_theorem_2", "tight_moments"}
-
-
-@pytest.mark.parametrize("num_queries", [1, 100, 5_000])
-def test_strong_composition_is_never_the_best(num_queries):
-    # The paper drops a factor: for large gamma the formula is below what is proved.
-    analysis = analyse(
-        source_of((LaplaceNoisyMax(3.0), VoteCounts(np.full((num_queries, 2), 5)))),
-        AnalysisConfig(bounds=("two_sided",)),
-    )
-    rigorous = [
-        found.epsilon
-        for kind, found in analysis.data_independent.items()
-        if kind != "strong_composition"
-    ]
-    assert analysis.best_data_independent.epsilon == min(rigorous)
 
 
 def test_costs_of_mechanisms_add_up_moment_by_moment():
@@ -240,7 +209,7 @@ def test_nothing_known_to_be_released_is_free_and_without_warning():
 def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
     counts = VoteCounts(np.array([[5, 4, 0], [9, 0, 0], [3, 3, 3]]))
     analysis = analyse(source_of((LaplaceNoisyMax(gamma), counts)), AnalysisConfig())
-    found = [*analysis.data_independent.values(), *analysis.bounds.values()]
+    found = [analysis.data_independent, *analysis.bounds.values()]
     assert all(guarantee.epsilon >= 0.0 for guarantee in found)  # NaN is not
     if gamma > 1.0:
         assert all(guarantee.epsilon > 100.0 for guarantee in found)

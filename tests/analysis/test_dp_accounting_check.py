@@ -11,9 +11,10 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.analysis.accounting import (
     AnalysisConfig,
-    data_independent_guarantees,
+    analyse,
     epsilon_by_dp_accounting,
 )
+from pate_tf.analysis.votes import VoteSource
 
 DELTA = 1e-5
 
@@ -50,11 +51,12 @@ def test_mixtures_add_up():
     together = epsilon_by_dp_accounting(parts, DELTA)
     for mechanism, num_queries in parts.items():
         assert epsilon_by_dp_accounting({mechanism: num_queries}, DELTA) < together
-    found = data_independent_guarantees(parts, AnalysisConfig(check_with_dp_accounting=True))
-    assert found["dp_accounting"].epsilon == pytest.approx(together)
+    source = VoteSource(groups=None, num_charged=parts, identity=str)
+    found = analyse(source, AnalysisConfig(check_with_dp_accounting=True))
+    assert found.by_dp_accounting.epsilon == pytest.approx(together)
     caps = sum(number * mechanism.cost_cap(DEFAULT_MOMENTS) for mechanism, number in parts.items())
     assert epsilon_from_alphas(caps, DEFAULT_MOMENTS, DELTA)[0] >= together * 0.99
-    assert found["tight_moments"].epsilon < together
+    assert found.data_independent.epsilon < together
 
 
 def test_edges():

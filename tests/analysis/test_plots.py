@@ -103,7 +103,7 @@ def test_every_figure_is_labelled_and_marked():
         assert axes.get_xlabel()
         assert axes.get_ylabel()
         assert axes.get_title(loc="left")
-        assert axes.get_legend() is not None
+        assert len(axes.get_lines()) == 1 or axes.get_legend() is not None
 
 
 def test_curves_end_at_the_numbers_of_the_analysis():
@@ -118,10 +118,9 @@ def test_curves_end_at_the_numbers_of_the_analysis():
         (curve,) = [curve for label, curve in curves.items() if label.startswith(f"{bound} (")]
         assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)
         assert (np.diff(curve, axis=0) > 0.0).all()
-    curves = lines_of(analysis_figures.data_independent_figure(source.num_charged, CONFIG))
-    for kind, guarantee in analysis.data_independent.items():
-        curve = curves[analysis_figures.KINDS[kind]]
-        assert curve[-1] == pytest.approx([46.0, guarantee.epsilon], rel=1e-9)
+    figure = analysis_figures.data_independent_figure(source.num_charged, CONFIG)
+    (curve,) = lines_of(figure).values()
+    assert curve[-1] == pytest.approx([46.0, analysis.data_independent.epsilon], rel=1e-9)
 
 
 def test_withheld_queries_are_on_the_curve():

@@ -70,7 +70,7 @@ def test_a_gated_student_is_published_with_its_worst_case(tmp_path):
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)
     found = analysed(tmp_path)
-    assert found.publishable["epsilon_worst_case"] == 1.0
+    assert found.publishable["epsilon_data_independent"] == 1.0
     assert found.publishable["queries_answered"] == NUM_QUERIES
     assert found.sensitive == {}
 
@@ -90,7 +90,7 @@ def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
     assert "NONE answered" in dict(rows)["queries"]
     assert not (tmp_path / "released" / "student").exists()
     found = analysed(tmp_path)
-    assert found.publishable["epsilon_worst_case"] == 1.0
+    assert found.publishable["epsilon_data_independent"] == 1.0
     assert found.publishable["queries_answered"] == 0
 
 
@@ -162,7 +162,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
     again = run(tmp_path, teachers, mechanism=mechanism).labels
     assert again.seal == queried.seal and again.released.cost == queried.released.cost
     found = analysed(tmp_path)
-    assert found.publishable["epsilon_worst_case"] == 1.0 and found.sensitive == {}
+    assert found.publishable["epsilon_data_independent"] == 1.0 and found.sensitive == {}
 
 
 def test_a_student_of_a_histogram_is_stated(tmp_path):

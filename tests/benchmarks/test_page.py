@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
+from script_processes import REPOSITORY
 
-from benchmarks.paper import figure5, frontier, page
+from benchmarks.paper import data_independent, figure5, frontier, page
 from benchmarks.paper.bench import Measured
 from benchmarks.paper.figure4 import THEIRS
 from benchmarks.paper.forests import WHY, _falls_short
@@ -183,3 +185,26 @@ def test_what_the_paper_says():
     assert set(WHY) == {"adult", "diabetes"}
     assert with_interval(Accuracy(0.98, 1000)) == "98.00 % (96.93 to 98.70)"
     assert Row(what="w", cells={}).why == ""
+
+
+def test_published_epsilons_of_laplace_noise_are_those_of_the_code():
+    published = json.loads((REPOSITORY / "docs/notes/results.json").read_text())["experiments"]
+    compared = 0
+    for name, column in (
+        ("figure4", "data-independent"),
+        ("forests", "data-independent"),
+        ("active", "epsilon"),
+    ):
+        for row in published[name]["rows"]:
+            if column in row["cells"]:
+                queries = re.search(r"(\d+) queries", row["what"])
+                expected, _ = LaplaceNoisyMax(gamma=0.05).data_independent_epsilon(
+                    num_queries=int(queries[1]) if queries else 500, delta=1e-5
+                )
+                assert row["cells"][column] == f"{expected:.2f}", row["what"]
+                compared += 1
+    assert compared == 18
+    rows = [dataclasses.asdict(row) for row in data_independent.EXPERIMENT.rows(None)]
+    assert [row["cells"] for row in published["data_independent"]["rows"]] == [
+        row["cells"] for row in rows
+    ]

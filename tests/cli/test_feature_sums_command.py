@@ -2,10 +2,14 @@
 
 import json
 import pathlib
+import re
+import shutil
 
 import pytest
 from script_processes import Ended, forbid_private_data, learn_little, run_script
 from test_own_files import FILES, SCHEMA, write_table
+
+from pate_tf.accounting.charge import rounded_up
 
 SUMS = ("train_student.py", "--method=feature_sums")
 QUICK = ("--representation=raw", "--student=supervised", "--model=mlp", "--max_steps=50")
@@ -50,6 +54,38 @@ def test_a_run_without_teachers_reports_as_others_do(digits):
     assert "sums" in page and "No teacher was asked" in page
     assert [*run.glob("released/logs/**/events.*")]
     assert json.loads((run / "sensitive/run.json").read_text())["method"] == "feature_sums"
+
+
+def test_one_release_has_one_epsilon_wherever_it_is_printed(digits, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(digits[0] / RUN, folder)
+    file = "copy/released/privacy_statement.json"
+    epsilon = rounded_up(json.loads((tmp_path / file).read_text())["epsilon"])
+    for flags in (
+        ("--train_dir=copy",),
+        ("--train_dir=copy", f"--statement={file}"),
+        ("--ledger=copy/sensitive", f"--statement={file}", "--output_dir=copy"),
+    ):
+        ended = run_script("analysis.py", *flags, folder=tmp_path)
+        assert ended.code == 0, ended.err
+        assert {*re.findall(r"epsilon\S*(?: 0 ->| at most|,[ a-z-]*?)? +(\d\S*)", ended.out)} == {
+            epsilon
+        }
+        assert ("agrees with the ledger" in ended.out) == (len(flags) > 1)
+        assert "sanitised" not in ended.out and "1 queries" not in ended.out
+        assert ("400 asked, 400 answered" in ended.out) == ("--train_dir=copy" in flags)
+    assert "1 release of feature sums" in ended.out
+    before = sorted(folder.rglob("*"))
+    alone = run_script("analysis.py", f"--statement={file}", folder=tmp_path)
+    assert alone.code == 0 and "agrees with the ledger" in alone.out
+    assert sorted(folder.rglob("*")) == before and not (tmp_path / "runs").exists()
+    shutil.copy(tmp_path / file, tmp_path / "sent.json")
+    nowhere = run_script("analysis.py", "--statement=sent.json", folder=tmp_path)
+    assert_one_line(nowhere, "statement: expected --ledger or --train_dir to verify it against")
+    stated = (tmp_path / file).read_text()
+    (tmp_path / file).write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 6.0', stated))
+    lies = run_script("analysis.py", f"--statement={file}", folder=tmp_path)
+    assert lies.code == 1 and "agrees" not in lies.out
 
 
 def test_the_run_folder_alone_is_enough_and_no_record_is_read_again(digits):

@@ -92,8 +92,8 @@ def test_its_student_predicts_and_is_measured_on_files(clinic):
         (("run", "--epsilon=1", *FILES[:2]), "schema: expected a file"),
         (("run", "--epsilon=1", "--owner=Station", *FILES), "line "),
         (
-            ("run", "--epsilon=1", "--owners_file=owners.npy", *FILES),
-            "feature_sums needs no other flag",
+            ("run", "--epsilon=1", "--method=pate", "--owners_file=owners.npy", *FILES),
+            "nb_teachers: expected it with owners",
         ),
         (("predict", "--student=auto", "--output=new.csv"), "inputs: expected it"),
         (("predict", "--inputs=public.csv", "--output=new.csv"), "student: expected it"),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from script_processes import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
+README = "../README.md"
 PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

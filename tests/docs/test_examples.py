@@ -4,6 +4,7 @@ A comment before a block, which readers do not see, says what it is:
 
     <!-- not run: REASON -->   needs what the tests lack; counted in NOT_RUN
     <!-- file: NAME -->        the reader saves it under this name
+    <!-- files of: PAGE -->    it needs the files that this page makes and saves, and is run
     <!-- prints -->            what the block before it prints, exactly
     <!-- fails -->             every command ends with one line of error
 
@@ -18,14 +19,16 @@ import shutil
 import site
 
 import pytest
-from code_blocks import DOCS, PAGES, blocks
+from code_blocks import DOCS, PAGES, README, blocks
 from script_processes import Ended, learn_little, run_script
 
 SCRIPTS = ("train_teachers.py", "train_student.py", "analysis.py")
 FEW_STEPS = "--max_steps=5"
+TYPED = [README, *PAGES]
 
 # Blocks that are not run, a page each; no others are left out.
 NOT_RUN = {
+    README: 1,
     "how-to/beam.md": 3,
     "how-to/beam_cluster.md": 1,
     "how-to/choose_student.md": 1,
@@ -54,14 +57,18 @@ def commands(text: str) -> list[list[str]]:
 
 
 def run_command(words: list[str], folder: pathlib.Path) -> Ended:
-    if words[0] == "pate":
-        return run_script("pate_tf/cli/main.py", *words[1:], folder=folder)
-    python, script, *flags = words
-    assert python == "python"
-    assert script in SCRIPTS
+    program, *flags = words
+    takes_steps = program == "pate" and flags[0] in ("teachers", "student")
+    if program == "pate":
+        script = "pate_tf/cli/main.py"
+    else:
+        assert program == "python"
+        script, *flags = flags
+        assert script in SCRIPTS
+        takes_steps = script != "analysis.py"
     # What learns from features is solved for, or is scikit-learn's, which knows no steps.
     without = ("--max_steps", "--representation", "--model=ridge")
-    if script != "analysis.py" and not any(flag.startswith(without) for flag in flags):
+    if takes_steps and not any(flag.startswith(without) for flag in flags):
         flags.append(FEW_STEPS)
     return run_script(script, *flags, folder=folder, setup=functools.partial(set_up, str(folder)))
 
@@ -82,6 +89,9 @@ def run_page(page: str, folder: pathlib.Path) -> None:
     printed = ""
     for marker, language, text in blocks(page):
         kind, _, detail = marker.partition(": ")
+        if kind == "files of":
+            make_files(detail, folder)
+            kind = ""
         if kind == "not run":
             assert detail, text
         elif kind == "file":
@@ -101,6 +111,16 @@ def run_page(page: str, folder: pathlib.Path) -> None:
             raise AssertionError(f"expected a block that can be run, got {language} {marker!r}")
 
 
+def make_files(page: str, folder: pathlib.Path) -> None:
+    """Makes and saves what a page begins with: its first block, and its files."""
+    first, *others = blocks(page)
+    succeeded(run_python(first.text, folder), first.text)
+    for block in others:
+        kind, _, name = block.marker.partition(": ")
+        if kind == "file":
+            (folder / name).write_text(block.text)
+
+
 def succeeded(ended: Ended, text: str) -> str:
     assert ended.code == 0, f"{text}\n{ended.err}"
     return ended.out
@@ -114,7 +134,7 @@ def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TYPED)
 def test_examples_run(page, quickstart_run, tmp_path):
     if page == "tutorials/first_student.md":
         assert (quickstart_run / "runs" / "digits-100" / "released" / "student" / "1").is_dir()
@@ -125,12 +145,21 @@ def test_examples_run(page, quickstart_run, tmp_path):
 
 def test_what_is_not_run_is_counted():
     counted = {
-        page: sum(block.marker.startswith("not run: ") for block in blocks(page)) for page in PAGES
+        page: sum(block.marker.startswith("not run: ") for block in blocks(page)) for page in TYPED
     }
     assert {page: number for page, number in counted.items() if number} == NOT_RUN
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TYPED)
 def test_every_block_is_seen(page):
     fences = re.findall(r"^```(?=\w)", (DOCS / page).read_text(), re.MULTILINE)
     assert len(fences) == len(blocks(page))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in TYPED if page in (README, "how-to/sign.md") or "tutorials" in page]
+)
+def test_every_command_of_the_first_pages_stands_in_a_block(page):
+    typed = re.findall(r"^ +(?:pate|python3?|pip) .*", (DOCS / page).read_text(), re.MULTILINE)
+    inside = "\n".join(block.text for block in blocks(page))
+    assert [line for line in typed if line not in inside] == []

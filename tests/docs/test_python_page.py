@@ -13,14 +13,12 @@ PAGES = ("index.md", "tutorials/first_student.md", "tutorials/python.md")
 
 
 def programs() -> dict[str, str]:
-    found = {
+    return {
         block.marker.removeprefix("file: "): block.text
         for page in PAGES
         for block in blocks(page)
         if block.language == "python"
     }
-    (of_readme,) = (one.text for one in blocks("../README.md") if one.language == "python")
-    return {**found, "readme.py": of_readme}
 
 
 def few_steps() -> None:
@@ -37,4 +35,9 @@ def test_a_program_runs_as_it_is_printed(name, tmp_path):
     ended = run_script(str(tmp_path / name), folder=tmp_path, setup=few_steps)
     assert ended.code == 0, ended.err
     assert ended.out.strip()
-    assert list(tmp_path.glob("released*/privacy_statement.json"))
+    (released,) = tmp_path.glob("runs/*/released")
+    run = f"--train_dir={released.parent}"
+    for words in (("report", run), ("analysis", f"--statement={released}/privacy_statement.json")):
+        signed = run_script("pate_tf/cli/main.py", *words, folder=tmp_path)
+        assert signed.code == 0, signed.err
+    assert (released / "privacy_report.html").is_file()

@@ -24,3 +24,10 @@ def test_templates_name_commands_that_exist():
     text = (REPOSITORY / ".github" / "pull_request_template.md").read_text()
     for script in re.findall(r"python3 ([\w.]+)", text):
         assert (REPOSITORY / script).is_file()
+
+
+@pytest.mark.parametrize("pattern", ["**/*.md", "*.cff", "setup.py", "docs/**/*.ipynb"])
+def test_nothing_names_a_release_or_a_host_that_does_not_exist(pattern):
+    named = re.compile(r"github\.com/pate|pate_tf@v\d|pip install [\"']?pate_tf\b(?!\[beam)")
+    paths = [path for path in REPOSITORY.glob(pattern) if ".venv" not in path.parts]
+    assert paths and [path.name for path in paths if named.search(path.read_text())] == []
