@@ -311,25 +311,24 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
         balance.append(("still affordable", last.several(affordable)))
     if not ledger.is_secure:
         balance.append(("WARNING", "noise was drawn from a seed: nothing here is private"))
-    everything = ledger.all_ensembles()
-    epsilon = None if everything is None else everything.epsilon(delta)
+    source = ledger.source_spending()
+    epsilon = None if source is None else source.epsilon(delta)
+    name = None if ledger.source is None else ledger.source.name
     together = [("WARNING", RESET)] if ledger.was_reset else []
     told = "NOT CHECKED: no registry of ledgers"
-    if everything is not None and epsilon is not None:
-        number = everything.num_ledgers
+    if source is not None and epsilon is not None:
+        number = source.num_ledgers
         told = (
             f"epsilon {shown(epsilon)} at delta {delta:g}, data-independent, as far as known on "
             f"this machine: {'1 ledger' if number == 1 else f'{number} ledgers'}"
         )
-        if everything.num_other_units:
+        if source.num_other_units:
             told = (
-                f"not known: {everything.num_other_units} of {number} ledgers protect owners where "
+                f"not known: {source.num_other_units} of {number} ledgers protect owners where "
                 f"this one protects records, or records where it protects owners, or it is not "
                 f"known which"
             )
-        elif not everything.records_are_known:
-            told += "; its records are not known, so that others of them were not recognised"
-    together.append(("all ensembles of these records", told))
+    together.append((f"all releases charged to {name or 'this run folder'}", told))
     history = list(_history(rows, delta))
     values = {
         "folder": str(ledger.folder),
@@ -338,9 +337,9 @@ def ledger_report(ledger: Ledger) -> LedgerReport:
         "delta": delta,
         "budget_was_raised": ledger.was_raised,
         "ledger_was_reset": ledger.was_reset,
-        "epsilon_all_ensembles": None if epsilon is None else finite_or_none(epsilon),
-        "num_ledgers": None if everything is None else everything.num_ledgers,
-        "records_are_known": everything is not None and everything.records_are_known,
+        "source_name": name,
+        "epsilon_source": None if epsilon is None else finite_or_none(epsilon),
+        "num_ledgers": None if source is None else source.num_ledgers,
         "secure_noise": ledger.is_secure,
         "epsilon_spent": finite_or_none(spent.epsilon),
         "epsilon_remaining": remaining,
