@@ -161,7 +161,7 @@ def test_a_ledger_that_was_deleted_is_missed_and_its_acknowledgement_told(teache
     assert statement(run)["ledger_was_reset"] is True
 
 
-def test_the_same_records_under_another_seed_add_up(trained, teachers):
+def test_ledgers_of_one_source_add_up(trained, teachers):
     own = ("--nb_teachers=7", "--max_steps=20", "--train_dir=other", "--seed=5")
     assert run_script("train_teachers.py", *own, folder=teachers).code == 0
     first = run_script(SCRIPT, *HERE, folder=teachers)
@@ -171,12 +171,12 @@ def test_the_same_records_under_another_seed_add_up(trained, teachers):
     assert second.code == 0, second.err
     said = statement(teachers / "other")
     assert said["epsilon_source"] > said["epsilon_ledger"]
-    assert (said["num_ledgers"], said["records_are_known"]) == (2, True)
+    assert (said["num_ledgers"], said["source_name"]) == (2, "digits")
     assert second.err.startswith("warning: ")
-    assert "2 ledgers of ensembles of the same private records" in second.err
+    assert "2 ledgers are charged to the source digits" in second.err
     analysed = run_script("analysis.py", "--train_dir=other", "--release=none", folder=teachers)
     assert analysed.code == 0, analysed.err
-    assert "all ensembles of these records" in analysed.out
+    assert "all releases charged to digits" in analysed.out
 
 
 def test_a_large_delta_is_warned_of(teachers):

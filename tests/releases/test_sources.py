@@ -1,0 +1,101 @@
+"""Nothing that is released, charged, printed or warned of tells whether two data sets share a record."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import pate_tf
+from pate_tf.ledger import SensitiveWarning
+from pate_tf.ledger.rollback_guard import SAME_RECORDS
+
+GENERATOR = np.random.default_rng(0)
+RECORDS = GENERATOR.uniform(size=(2, 400, 4)).astype(np.float32)
+LABELS = GENERATOR.integers(0, 2, (2, 400))
+POOL = GENERATOR.uniform(size=(120, 4))
+PUBLIC = (  # of a statement, but for digests with fresh randomness
+    *("epsilon", "epsilon_ledger", "epsilon_source", "delta_source", "num_ledgers"),
+    *("num_other_units", "ledger_rows", "source_name", "ledger_was_reset"),
+)
+
+
+def release(folder, inputs, labels, *, name):
+    """Publishes a student of feature sums; returns what its statement and all warnings say."""
+    data = pate_tf.Data.from_arrays(
+        *(inputs, labels, POOL), num_classes=2, value_range=(0, 1), name=name, categories={}
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sums = pate_tf.FeatureSums(directory=folder, representation="raw")
+        fitted = pate_tf.fit(
+            data,
+            method="feature_sums",
+            epsilon=1.0,
+            delta=1e-6,
+            source=sums,
+            student=pate_tf.Student("supervised", steps=5),
+        )
+        fitted.publish()
+    fields = json.loads((folder / "released" / "privacy_statement.json").read_text())
+    sensitive = [one for one in caught if issubclass(one.category, SensitiveWarning)]
+    public = [one for one in caught if one not in sensitive]
+    told = [str(one.message).replace(str(folder.parent), "") for one in public]
+    stated = {key: fields[key] for key in PUBLIC}
+    return {**stated, "row": fields["ledger_head"][0], "told": told}, sensitive
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Gives a place on a machine of its own, whose registry knows nothing yet."""
+
+    def new(name):
+        monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {name}"))
+        return tmp_path / name
+
+    return new
+
+
+@pytest.mark.parametrize("name", ["patients", None])
+def test_a_second_release_is_stated_alike_whether_or_not_a_label_changed(machine, name):
+    """Two monthly runs: of the same records, or of records with one label flipped."""
+    inputs, labels = RECORDS[0], LABELS[0]
+    flipped = labels.copy()
+    flipped[77] = 1 - flipped[77]
+    stated = []
+    for world, second in (("same", labels), ("flipped", flipped)):
+        place = machine(world)
+        release(place / "january", inputs, labels, name=name)
+        stated.append(release(place / "february", inputs, second, name=name)[0])
+    assert stated[0] == stated[1]
+    if name is None:  # each run folder is a source of its own, whose statement claims no more
+        assert (stated[0]["source_name"], stated[0]["num_ledgers"]) == (None, 1)
+    else:
+        assert stated[0]["epsilon_ledger"] <= 1.0 < stated[0]["epsilon_source"]
+        assert stated[0]["num_ledgers"] == 2
+
+
+def test_a_statement_does_not_tell_of_a_record_that_another_source_has(machine):
+    """B, and its neighbour that has each record of A in turn as its first: stated alike."""
+    neighbour = RECORDS[1].copy(), LABELS[1].copy()
+    stated = []
+    for world, place_in_a in (("apart", None), ("one shared", 3), ("another", 200)):
+        inputs, labels = neighbour[0].copy(), neighbour[1].copy()
+        if place_in_a is not None:
+            inputs[0], labels[0] = RECORDS[0][place_in_a], LABELS[0][place_in_a]
+        place = machine(world)
+        release(place / "a", RECORDS[0], LABELS[0], name="a")
+        stated.append(release(place / "b", inputs, labels, name="b")[0])
+    assert stated[0] == stated[1] == stated[2]
+    assert stated[0]["num_ledgers"] == 1
+
+
+def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine):
+    place = machine("one")
+    release(place / "a", RECORDS[0], LABELS[0], name="patients")
+    public, sensitive = release(place / "b", RECORDS[0], LABELS[0], name="clients")
+    assert "give --source_name=patients" in str(sensitive[0].message)
+    assert (place / "b" / "sensitive" / SAME_RECORDS).exists()
+    assert public["num_ledgers"] == 1  # and nothing that is released depends on it
+    released = [path for path in (place / "b" / "released").rglob("*") if path.is_file()]
+    assert released and not any(b"patients" in path.read_bytes() for path in released)
