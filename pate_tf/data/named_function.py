@@ -1,11 +1,13 @@
 """A user's own function: itself, or named on the command line as `module:function`."""
 
 import importlib
+import pathlib
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 Named = str | Callable[..., Any]
+_LIBRARY = str(pathlib.Path(__file__).parents[1])
 
 
 def is_named_function(name: Named) -> bool:
@@ -49,7 +51,7 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
     """Calls a function as of `import_function`; what it raises becomes one line with file and line.
 
     Of a function that reads private data (`is_private`), the line leaves out the exception's text,
-    which may quote them, and there is no cause.
+    which may quote them, and there is no cause; the library's own exceptions quote none.
 
     Raises:
         ValueError: if there is no such function, or it raises or ends the program. The exception
@@ -65,7 +67,8 @@ def call_function(name: Named, *arguments: Any, flag: str, is_private: bool = Fa
         own = [frame for frame in frames if _is_of(function, frame.filename)] or frames
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
         kind = type(error).__name__
-        if is_private:
+        is_of_library = bool(frames) and frames[-1].filename.startswith(_LIBRARY)
+        if is_private and not is_of_library:
             raise ValueError(f"{flag}: {name_of(name)} raised {kind}{place}") from None
         raise ValueError(f"{flag}: {name_of(name)} raised {kind}: {error}{place}") from error
 
