@@ -118,7 +118,7 @@ def test_sums_are_those_of_one_process(here, data, alone, tmp_path, unit, patter
     again = summed(source, tmp_path / "one", here / pattern, **given)
     assert again.digest == alone[unit].digest != found.digest
     if not given:
-        with pytest.raises(ValueError, match=r"holds other feature sums \(records"):
+        with pytest.raises(ValueError, match=r"holds .*feature sums .*records"):
             summed(source, tmp_path / "run", here / "records-0.parquet")
 
 
