@@ -330,10 +330,10 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
 
 
 def _source(run: TeacherRun, folder: pathlib.Path) -> dict[str, Any]:
-    """Returns what sums follow from, files by digests with the key of a sensitive folder."""
+    """SENSITIVE: returns what sums follow from, files by digests with the key of a folder."""
     files = {"data": run.records, "owners": run.owners, "encoder": run.encoder}
     digests = {
-        name: path and private_digest(folder, np.frombuffer(path.read_bytes(), np.uint8))
+        name: None if path is None else private_digest(folder, np.fromfile(path, np.uint8))
         for name, path in files.items()
     }
     return {"dataset": run.dataset, "representation": run.representation, **digests}

@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import logging
+import operator
 import os
 import pathlib
 import secrets
@@ -53,7 +54,6 @@ from pate_tf.teachers.ensemble import SavedEncoder, save_encoder
 REFUSE, DROP = "refuse", "drop"
 BUCKETS: Final = 256
 MOST_BUCKETS: Final = 2**16
-LOCAL_RUNNER: Final = "FnApiRunner"
 PARTIAL: Final = "partial.npz"
 
 
@@ -88,17 +88,6 @@ class Engine:
 # What runs a pipeline.
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Holds back what is logged."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def checked_options(engine: Engine) -> Any:
     """Returns Beam's options.
 
@@ -107,37 +96,35 @@ def checked_options(engine: Engine) -> Any:
         ValueError: if Beam has no such option, the value is none of it, or nothing can be written
             below `work_dir`.
     """
-    options = engine.options
-    with _quiet():  # Beam logs which of its extras are missing
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # Beam logs which of its extras are missing
+    try:
         import apache_beam  # noqa: F401
         from apache_beam.options.pipeline_options import PipelineOptions
 
-    parsers: list[Any] = []
-    given = list(options)
-    if not any(one.split("=")[0] == "--runner" for one in given):
-        given.append(f"--runner={LOCAL_RUNNER}")
-    if not any(one.startswith("--default_sdk_harness_log_level") for one in given):
-        given.append("--default_sdk_harness_log_level=CRITICAL")
-    found = PipelineOptions(given)
-    try:
-        with _quiet(), contextlib.redirect_stderr(io.StringIO()) as said:
-            found.get_all_options(add_extra_args_fn=parsers.append)
-            unknown = parsers[0].parse_known_args(given)[1]
+        flags, parsers = list(engine.options), list[Any]()
+        if not any(flag.split("=")[0] == "--runner" for flag in flags):
+            flags.append("--runner=FnApiRunner")  # Beam's local one
+        if not any(flag.startswith("--default_sdk_harness_log_level") for flag in flags):
+            flags.append("--default_sdk_harness_log_level=CRITICAL")
+        options = PipelineOptions(flags)
+        with contextlib.redirect_stderr(io.StringIO()) as messages:
+            options.get_all_options(add_extra_args_fn=parsers.append)
+            unknown = parsers[0].parse_known_args(flags)[1]
     except SystemExit:
-        reason = said.getvalue().strip().splitlines()
-        raise ValueError(
-            f"options: expected Beam's, got {reason[-1] if reason else given}"
-        ) from None
+        reason = messages.getvalue().strip().splitlines() or flags
+        raise ValueError(f"options: expected Beam's, got {reason[-1]}") from None
+    finally:
+        logging.disable(before)
     if unknown:
         raise ValueError(
             f"options: expected a flag of this command or an option of Apache Beam, got "
             f"{unknown[0]!r}"
         )
-    filesystems().set_options(found)  # files are looked for before there is a pipeline
+    filesystems().set_options(options)  # files are looked for before there is a pipeline
     if engine.work_dir is not None:
-        folder = _shared_folder(engine.work_dir)
-        _remove(folder)
-    return found
+        _remove(_shared_folder(engine.work_dir))
+    return options
 
 
 def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
@@ -170,17 +157,13 @@ def run_pipeline(build: Callable[[Any], object], options: Any) -> None:
         raise ValueError(f"beam: expected the pipeline to be done, got {state}")
 
 
-class WorkerKilledError(ValueError):
-    """A worker process of the local runner ended early. Threads of Beam's wait for it for ever."""
-
-
 def _watched(run: Callable[[], None]) -> None:
     """Runs a pipeline of the local runner in a thread, and watches its worker processes.
 
-    Beam starts them and waits for ever if one is killed.
+    Beam starts them, and its threads wait for ever if one is killed.
 
     Raises:
-        WorkerKilledError: if one is; then the others are ended.
+        ValueError: if one is; then the others are ended.
     """
     from apache_beam.runners.portability import local_job_service
 
@@ -203,7 +186,7 @@ def _watched(run: Callable[[], None]) -> None:
                 for worker in started:
                     worker.kill()
                     worker.wait()
-                raise WorkerKilledError(
+                raise ValueError(
                     "beam: expected workers that run to the end, got one that was killed; the same "
                     "command computes all anew, to the same bits"
                 )
@@ -216,13 +199,31 @@ def _watched(run: Callable[[], None]) -> None:
 def _reason(error: Exception) -> str:
     """Returns what went wrong in a worker, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("ValueError: ")]
-    if isinstance(error, ValueError) and lines and not own:
-        own = lines[:1]
-    if own:
-        return own[-1].removeprefix("ValueError: ").partition(" [while running")[0]
-    last = lines[-1] if lines else type(error).__name__
-    return f"beam: expected the pipeline to be done, got {type(error).__name__}: {last[:300]}"
+    lines = lines or [type(error).__name__]
+    of_workers = [line for line in lines if line.startswith("ValueError: ")]
+    if of_workers or isinstance(error, ValueError):
+        line = of_workers[-1] if of_workers else lines[0]
+        return line.removeprefix("ValueError: ").partition(" [while running")[0]
+    return f"beam: expected the pipeline to be done, got {type(error).__name__}: {lines[-1][:300]}"
+
+
+@contextlib.contextmanager
+def _without_values() -> Iterator[None]:
+    """Replaces errors of a worker that may quote private values: those that a library raised.
+
+    Errors that were raised in pate_tf name no value; libraries' are known by their type and place.
+    """
+    try:
+        yield
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+        reason = f"private: expected readable records, got {type(error).__name__} in {module}"
+        if isinstance(error, ValueError) and module.startswith("pate_tf."):
+            reason = str(error)
+        raise ValueError(reason) from None
 
 
 class _Work:
@@ -335,21 +336,14 @@ class _Job:
     Attributes:
         source: of the records.
         work: the folder that workers share; it holds the encoder and the key of the digests.
-        dataset: what is publicly known of the records, JSON.
         buckets: into how many parts owners are shared out.
         summands: what each record adds.
     """
 
     source: Source
     work: _Work
-    dataset: str
     buckets: int
     summands: Summands
-
-    @property
-    def encoder(self) -> SavedEncoder:
-        """The encoder of the features."""
-        return _encoder(self.work.folder, self.dataset)
 
 
 def _merged_pairs(
@@ -409,13 +403,13 @@ class _Partial:
     num_bad: int = 0
 
     def __add__(self, other: _Partial) -> _Partial:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return _Partial(*(one + another for one, another in pairs))
+        return _Partial(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
     """Yields what a span's records add, and of owners their totals."""
     summands, num_classes, key = job.summands, job.summands.num_classes, job.work.read(KEY)
+    encoder = _encoder(job.work.folder, json.dumps(job.source.dataset.to_dict()))
     partial = _Partial(summands.nothing(), np.zeros(4, np.uint64))
     for block in job.source.blocks(span):
         records = record_digests(block.inputs)
@@ -423,12 +417,12 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
         lanes = keyed_sum(key, records, block.labels, owners)
         sums = summands.nothing()
         if owners is None:
-            for rows, features in record_features(job.encoder, block.inputs, digests=records):
+            for rows, features in record_features(encoder, block.inputs, digests=records):
                 sums += summands.of_records(features, block.labels[rows])
         else:
             pairs = (
                 (owners[rows], block.labels[rows], summands.of_owned(features))
-                for rows, features in record_features(job.encoder, block.inputs, digests=records)
+                for rows, features in record_features(encoder, block.inputs, digests=records)
             )
             digests, keys, totals = _merged_pairs(pairs, num_classes, summands.num_rows)
             of_pair, first = digests[keys // num_classes], len(summands.scale) + 1
@@ -444,6 +438,7 @@ def _sum_span(job: _Job, span: Span) -> Iterator[tuple[str, Any]]:
     yield "partial", partial
 
 
+@_without_values()
 def _sum_owners(job: _Job, keyed: tuple[int, Iterable[Any]]) -> _Partial:
     """Returns what the owners of a bucket add."""
     parts = (
@@ -458,8 +453,9 @@ def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
     import apache_beam as beam
 
     def tagged(span: Span) -> Iterator[Any]:
-        for tag, value in _sum_span(job, span):
-            yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
+        with _without_values():
+            for tag, value in _sum_span(job, span):
+                yield value if tag == "partial" else beam.pvalue.TaggedOutput(tag, value)
 
     nothing = _Partial(job.summands.nothing(), np.zeros(4, np.uint64))
     summed = (
@@ -478,18 +474,10 @@ def _build_sums(job: _Job, spans: Sequence[Span], pipeline: Any) -> None:
     _ = (
         partials
         | "all" >> beam.Flatten()
-        | "add" >> beam.CombineGlobally(functools.partial(_added, nothing))
-        | "write" >> beam.Map(functools.partial(_write_partial, job.work))
+        # Integers: their order does not matter.
+        | "add" >> beam.CombineGlobally(lambda some: functools.reduce(operator.add, some, nothing))
+        | "write" >> beam.Map(lambda total: job.work.write_arrays(PARTIAL, **vars(total)))
     )
-
-
-def _write_partial(work: _Work, partial: _Partial) -> None:
-    work.write_arrays(PARTIAL, **vars(partial))
-
-
-def _added(nothing: _Partial, parts: Iterable[_Partial]) -> _Partial:
-    """Returns the sum of parts; they are integers, so the order does not matter."""
-    return functools.reduce(_Partial.__add__, parts, nothing)
 
 
 def sums(
@@ -546,7 +534,6 @@ def sums(
         job = _Job(
             source=source,
             work=work,
-            dataset=json.dumps(source.dataset.to_dict()),
             buckets=engine.buckets,
             summands=feature_sums.summands_of(pool, encoder),
         )
@@ -588,14 +575,9 @@ def sums(
 
 
 @functools.lru_cache(maxsize=1)
-def _student(folder: str) -> ServedStudent:
-    """Returns a student, loaded once a worker."""
-    return ServedStudent(pathlib.Path(folder))
-
-
-@functools.lru_cache(maxsize=1)
-def _stored(folder: str) -> StoredSums:
-    return StoredSums(pathlib.Path(folder))
+def _model(folder: str, as_features: bool) -> StoredSums | ServedStudent:
+    """Returns sums, for their encoder, or a student, loaded once a worker."""
+    return (StoredSums if as_features else ServedStudent)(pathlib.Path(folder))
 
 
 def _predict_span(
@@ -603,21 +585,27 @@ def _predict_span(
 ) -> Iterator[tuple[int, int]]:
     """Writes what is predicted of a span's inputs; yields how many there are, and bad ones."""
     number = num_bad = 0
-    tables: list[dict[str, npt.NDArray[Any]]] = []
+    model = _model(folder, as_features)
+    tables: list[dict[str, Any]] = []
     for block in source.blocks(span):
-        found: dict[str, npt.NDArray[Any]] = {"record": block.places}
-        if as_features:
-            found["features"] = _stored(folder).features(block.inputs)
+        table: dict[str, Any] = {"record": block.places}
+        if isinstance(model, StoredSums):
+            table["features"] = model.features(block.inputs)
         else:
-            labels, probabilities = _student(folder).answer(block.inputs)
-            found |= {"label": labels, "probabilities": probabilities}
-        tables.append(found)
+            table["label"], table["probabilities"] = model.answer(block.inputs)
+        tables.append(table)
         number, num_bad = number + len(block.places), num_bad + block.num_bad
-    arrays: dict[str, Any] = {
-        name: np.concatenate([one[name] for one in tables]) for name in (tables or [{}])[0]
-    }
-    arrays |= {"path": np.array(span.path), "start": np.array(span.start)}
-    _Work(output).write_arrays(f"part-{span.number:06d}.npz", **arrays)
+    arrays = (
+        {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        if tables
+        else {}
+    )
+    _Work(output).write_arrays(
+        f"part-{span.number:06d}.npz",
+        path=np.array(span.path),
+        start=np.array(span.start),
+        **arrays,
+    )
     yield number, num_bad
 
 
@@ -664,16 +652,15 @@ def predict(
         inputs = inputs or str(data.files.public)
     source = source_of(data, inputs, public, is_private=False, rows=engine.rows)
     spans = source.spans()
+    folder = str(student)
     if features_of is not None:
         root = artifacts.RunDirectory(pathlib.Path(features_of))
         folder = str(feature_sums.sums_folder(root))
-        _stored(folder)
-    else:
-        folder = str(student)
-        _student(folder)
+    _model(folder, features_of is not None)
     if not filesystems().exists(output):
         filesystems().mkdirs(output)
-    one = functools.partial(_predict_span, source, folder, output, features_of is not None)
+    predict_span = functools.partial(_predict_span, source, folder, output, features_of is not None)
+    work = _Work(output)
 
     def build(pipeline: Any) -> None:
         import apache_beam as beam
@@ -682,24 +669,12 @@ def predict(
             pipeline
             | "spans" >> beam.Create(list(spans))
             | "spread" >> beam.Reshuffle()
-            | "predict" >> beam.FlatMap(one)
-            | "count" >> beam.CombineGlobally(_both)
-            | "write" >> beam.Map(functools.partial(_write_counts, _Work(output)))
+            | "predict" >> beam.FlatMap(predict_span)
+            | "count" >> beam.CombineGlobally(lambda some: np.sum([(0, 0), *some], 0).tolist())
+            | "write" >> beam.Map(lambda some: work.write("counts.json", json.dumps(some).encode()))
         )
 
     with reporting.clock("predicting"):
         run_pipeline(build, options)
-    counts = json.loads(_Work(output).read("counts.json"))
-    return int(counts["inputs"]), int(counts["bad"])
-
-
-def _both(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    number = bad = 0
-    for some, of_them in counts:
-        number, bad = number + some, bad + of_them
-    return number, bad
-
-
-def _write_counts(work: _Work, counts: tuple[int, int]) -> None:
-    content = json.dumps({"inputs": counts[0], "bad": counts[1]})
-    work.write("counts.json", content.encode())
+    number, num_bad = json.loads(work.read("counts.json"))
+    return int(number), int(num_bad)

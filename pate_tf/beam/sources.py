@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -24,8 +25,8 @@ from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import PublicExamples
 from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.core.validation import IntArray
-from pate_tf.data.schema import Schema, TableColumn, field_text, numbers_or_nan
-from pate_tf.data.tables import PARQUET, TextForm, checked_names, text_form
+from pate_tf.data.schema import TableColumn, field_text, numbers_or_nan
+from pate_tf.data.tables import PARQUET, checked_names, text_form
 
 ROWS: Final = 2**15  # of a block
 RECORDS: Final = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
@@ -120,13 +121,7 @@ def _loaded(data: DataSource, is_private: bool) -> PrivateExamples | PublicExamp
 class NamedRecords(Source):
     """Records of a data set that is named: digits, of TensorFlow Datasets, `module:function`."""
 
-    def __init__(
-        self,
-        data: DataSource,
-        *,
-        is_private: bool = True,
-        rows: int = ROWS,
-    ) -> None:
+    def __init__(self, data: DataSource, *, is_private: bool = True, rows: int = ROWS) -> None:
         """Loads them here too, to count them.
 
         Args:
@@ -138,12 +133,9 @@ class NamedRecords(Source):
             ValueError: if they can't be had.
         """
         self._data, self._is_private, self._rows = data, is_private, rows
-        examples = self._examples()
+        examples = _loaded(data, is_private)
         self.dataset, self._number = examples.dataset, len(examples)
         self.has_owners = getattr(examples, "owners", None) is not None
-
-    def _examples(self) -> PrivateExamples | PublicExamples:
-        return _loaded(self._data, self._is_private)
 
     def spans(self) -> list[Span]:
         """See `Source.spans`."""
@@ -155,7 +147,7 @@ class NamedRecords(Source):
 
     def blocks(self, span: Span) -> Iterator[Block]:
         """See `Source.blocks`."""
-        examples, some = self._examples(), slice(span.start, span.stop)
+        examples, some = _loaded(self._data, self._is_private), slice(span.start, span.stop)
         labels, owners = examples.labels, getattr(examples, "owners", None)
         yield Block(
             np.asarray(examples.inputs[some]),
@@ -176,35 +168,29 @@ class TableRecords(Source):
 
     def __init__(
         self,
+        files: FileSource,
         pattern: str,
-        schema: Schema,
         dataset: Dataset,
         *,
-        label: str | None = None,
-        owner: str | None = None,
         is_private: bool = True,
         rows: int = ROWS,
-        form: TextForm = TextForm(),  # noqa: B008 (frozen)
     ) -> None:
         """Names them; nothing is read before `spans`.
 
         Args:
+            files: their schema, columns of label and owner, and a public file in the same form.
             pattern: a path, or one with `*`.
-            schema: how a record becomes features.
             dataset: what is publicly known of them.
-            label: the label's column; None for the schema's.
-            owner: the owner's column; None for the schema's.
             is_private: whether each record needs a label.
             rows: of a block.
-            form: how text is written.
 
         Raises:
             ValueError: if private records have no label.
         """
-        self._form = form
-        self._pattern, self._schema, self.dataset = pattern, schema, dataset
-        self._label = label or schema.label
-        self._owner = (owner or schema.owner) if is_private else None
+        self._pattern, self._schema, self.dataset = pattern, dataset.schema, dataset
+        self._form = text_form(files.public, self._schema)
+        self._label = files.label or self._schema.label
+        self._owner = (files.owner or self._schema.owner) if is_private else None
         self._is_private, self._rows = is_private, rows
         self.has_owners = self._owner is not None
         if is_private and self._label is None:
@@ -246,16 +232,13 @@ class TableRecords(Source):
     def _block(self, columns: Mapping[str, Column], places: IntArray, path: str) -> Block:
         """Returns the records that fit; places below 0 are of records without all fields."""
         schema, number = self._schema, len(places)
-        needed = [column.name for column in schema.columns]
-        needed += [self._label] if self._is_private and self._label else []
-        for name in (*needed, *([self._owner] if self._owner else [])):
-            if name not in columns:
+        needed = [self._label if self._is_private else None, self._owner]
+        for name in (*(column.name for column in schema.columns), *needed):
+            if name is not None and name not in columns:
                 raise ValueError(f"{path}: expected a column {name}, got none")
         is_good = places >= 0
-        parts = []
-        for column in schema.columns:
-            features, fits = _encoded(column, columns[column.name])
-            parts.append(features)
+        encoded = [_encoded(column, columns[column.name]) for column in schema.columns]
+        for _, fits in encoded:
             is_good &= fits
         labels = np.full(number, -1, np.int64)
         if self._label in columns:
@@ -266,7 +249,9 @@ class TableRecords(Source):
             distinct, inverse = _distinct(columns[self._owner])
             owners = np.array(distinct, np.str_)[inverse]
             is_good &= owners != ""
-        inputs = np.concatenate(parts, axis=1) if parts else np.empty((number, 0), np.float32)
+        inputs = np.concatenate(
+            [np.empty((number, 0), np.float32), *(features for features, _ in encoded)], axis=1
+        )
         return Block(
             inputs[is_good],
             labels[is_good],
@@ -312,25 +297,16 @@ class TableRecords(Source):
                 reader = form.lines(text)
                 names = [name.strip() for name in next(reader, [])]
                 checked_names(names, path)
-                none = [""] * len(names)
-                rows: list[list[str]] = []
-                places: list[int] = []
-                number = 0
-                for record in reader:
-                    if not record:
-                        continue
-                    fits = len(record) == len(names)
-                    rows.append(form.fields(record) if fits else none)
-                    places.append(number if fits else -1)
-                    number += 1
-                    if len(rows) == self._rows:
-                        yield (
-                            dict(zip(names, zip(*rows, strict=True), strict=True)),
-                            np.array(places),
-                        )
-                        rows, places = [], []
-                if rows:
-                    yield dict(zip(names, zip(*rows, strict=True), strict=True)), np.array(places)
+                lines, number = filter(None, reader), 0
+                while records := list(itertools.islice(lines, self._rows)):
+                    fits = np.array([len(record) == len(names) for record in records])
+                    rows = [
+                        form.fields(record) if is_whole else [""] * len(names)
+                        for record, is_whole in zip(records, fits, strict=True)
+                    ]
+                    places = np.where(fits, np.arange(number, number + len(records)), -1)
+                    yield dict(zip(names, zip(*rows, strict=True), strict=True)), places
+                    number += len(records)
             except (csv.Error, UnicodeError):
                 raise ValueError(
                     f"{path}: expected text in {form.encoding}, separated by {form.delimiter!r}, "
@@ -376,17 +352,12 @@ def _parquet(path: str) -> Any:
 
 def _feature_text(features: Any, name: str) -> str | None:
     """Returns a feature of an example as text; empty where there is none, None for several."""
-    if name not in features:
-        return ""
-    kind = features[name].WhichOneof("kind")
+    kind = features[name].WhichOneof("kind") if name in features else None
     values = [] if kind is None else getattr(features[name], kind).value
     if len(values) > 1:
         return None
-    if not values:
-        return ""
-    if kind == "bytes_list":
-        return field_text(values[0].decode(errors="replace"))
-    return field_text(values[0])
+    value = values[0] if len(values) else ""
+    return field_text(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 def _of_arrow(array: Any) -> Column:
@@ -480,13 +451,4 @@ def source_of(
         raise ValueError("private: expected the files of the private records, got none")
     if is_local(pattern):  # Beam finds nothing by a pattern without a folder
         pattern = str(pathlib.Path(pattern).absolute())
-    return TableRecords(
-        pattern,
-        public.dataset.schema,
-        public.dataset,
-        form=text_form(files.public, public.dataset.schema),
-        label=files.label,
-        owner=files.owner,
-        is_private=is_private,
-        rows=rows,
-    )
+    return TableRecords(files, pattern, public.dataset, is_private=is_private, rows=rows)

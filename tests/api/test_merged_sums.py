@@ -54,7 +54,7 @@ def test_they_are_those_of_all_records_in_any_order(parts, tmp_path):
     assert again.stored.digest == merged.digest
     # The same parts are not added again, others are refused.
     assert pate_tf.FeatureSums.merge(parts, directory=tmp_path / "again").stored.digest
-    with pytest.raises(ValueError, match="holds other feature sums"):
+    with pytest.raises(ValueError, match=r"holds .*feature sums"):
         pate_tf.FeatureSums.merge(parts[:2], directory=tmp_path / "again")
 
 
@@ -99,7 +99,7 @@ def test_records_are_recognised_in_any_order_and_by_label_and_owner(tmp_path):
     for place in range(3):
         changed = [INPUTS.copy(), LABELS.copy(), owners.copy()]
         changed[place][7] = changed[place][200] if place != 1 else 1 - LABELS[7]
-        with pytest.raises(ValueError, match="holds other feature sums") as refused:
+        with pytest.raises(ValueError, match=r"holds .*feature sums") as refused:
             summed(tmp_path / "o", *changed[:2], owners=changed[2])
         assert first.description["records"][0] not in str(refused.value)
 
