@@ -102,11 +102,9 @@ class SharedTrainingStatement(PrivacyStatement):
         )
         if self.epsilon_source is None:
             return (this,)
-        counted = "1 ledger" if self.num_ledgers == 1 else f"{self.num_ledgers} ledgers"
-        source = (
-            "a record, in all releases charged to its participant's source on that machine, at "
-            f"most ({counted})"
-        )
+        plural = "" if self.num_ledgers == 1 else "s"
+        counted = "" if self.num_ledgers is None else f" ({self.num_ledgers} ledger{plural})"
+        source = f"all releases charged to a participant's source on its machine, at most{counted}"
         return this, dataclasses.replace(
             this,
             release=source,

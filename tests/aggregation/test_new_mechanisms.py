@@ -47,7 +47,7 @@ def pool(start, stop):
 
 
 def stated(ledger, released):
-    facts = {"dataset": "digits", "num_teachers": 250, "student_digest": "cd" * 32}
+    facts = {"pool_name": "digits", "num_teachers": 250, "student_digest": "cd" * 32}
     return LabelsStatement.of(released, ledger, **facts)
 
 

@@ -60,7 +60,7 @@ def labeller_on(ledger, *, tied=(), unit="record"):
 
 def stated(released, ledger, **changes):
     """The statement on labels of these teachers."""
-    facts = {"dataset": "digits", "num_teachers": 1000, "student_digest": "cd" * 32}
+    facts = {"pool_name": "digits", "num_teachers": 1000, "student_digest": "cd" * 32}
     return LabelsStatement.of(released, ledger, **facts, **changes)
 
 
@@ -155,7 +155,7 @@ def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
     assert released.cost.in_words().endswith(f", after {gate.several(1)}")
     statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
-    assert f"| counted too | {gate.several(1)} |" in statement.to_markdown()
+    assert f"led to these labels: {gate.several(1)}." in statement.to_markdown()
     with pytest.raises(ValueError, match="charged_before, got fewer"):
         check_statement({**statement.to_dict(), "charged_before": []}, ledger)
 

@@ -278,7 +278,7 @@ def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_p
     student = pate_tf.Student("supervised", model="mlp", steps=50).fit(data.pool, labels)
     published = pate_tf.publish(student, tmp_path / "out")
     assert repr(published).startswith(f"Published(<version 1, in {published.student_folder}>")
-    assert "at delta 1e-05: this student's labels" in repr(published)
+    assert "at delta 1e-5, replace-one: this classifier and its labels" in repr(published)
     assert "version 2, beside 1 earlier" in repr(pate_tf.publish(student, tmp_path / "out"))
     stated = json.loads((published.folder / "privacy_statement.json").read_text())
     assert stated["mechanism"]["name"] == "gaussian_feature_sums"
@@ -356,7 +356,7 @@ def test_heavy_noise_is_planned_for_counts_of_clusters_with_a_pure_epsilon(tmp_p
     student = pate_tf.Student("supervised", steps=2).fit(data.pool, labels)
     published = pate_tf.publish(student, tmp_path / "released")
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
-    assert published.statement.epsilon <= 0.5 and "at delta 0" in page, page
+    assert published.statement.epsilon <= 0.5 and "δ = 0)" in page, page
     assert "one of 20 clusters of the public pool" in page
     assert published.statement.num_queries == len(data.pool)
 
@@ -539,6 +539,5 @@ def test_records_and_owners_have_no_total(tmp_path):
         folder = pate_tf.publish(student, tmp_path / f"published {len(pages)}").folder
         assert any("protect owners where" in str(one.message) for one in told) == bool(pages)
         pages.append((folder / "privacy_statement.md").read_text())
-    assert "(1 ledger)" in pages[0]
-    assert "1 of 2 ledgers of the same private records protect single records" in pages[1]
-    assert "as far as known on this machine" not in pages[1]
+    assert "NOT KNOWN" not in pages[0]
+    assert "1 of 2 ledgers of the source protect single records" in pages[1]

@@ -153,7 +153,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
         )
         assert rows["queries"] == "40 asked, 40 answered, with noisy counts"
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
-    assert f"standard deviation {counted.sigma:.4g} votes. Both together are (1, 1e-05)" in page
+    assert f"standard deviation {counted.sigma:.3g} votes. Both together are (1, 1e-05)" in page
     with Ledger.read(tmp_path / "sensitive") as ledger:
         stated = json.loads((tmp_path / "released" / "privacy_statement.json").read_text())
         check_statement(stated, ledger)

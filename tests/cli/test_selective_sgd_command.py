@@ -6,10 +6,10 @@ import shutil
 
 from script_processes import run_script, start_script
 
-from pate_tf.accounting.charge import rounded_up
 from pate_tf.core import artifacts
 from pate_tf.ledger import Head, Ledger
 from pate_tf.serving.served import matches_statement
+from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 SCRIPT = "pate_tf/cli/selective_sgd.py"
@@ -84,7 +84,7 @@ def test_a_deleted_ledger_can_be_acknowledged(tmp_path):
     again = run(tmp_path, *flags, "--reset_ledger_i_understand")
     assert again["epsilon"] > first["epsilon"]
     page = (tmp_path / "run" / "released" / "shared_model_statement.md").read_text()
-    assert f"**{rounded_up(again['epsilon'])}**" in page and "gone" in page
+    assert f"**{epsilon_text(again['epsilon'])}**" in page and "gone" in page
 
 
 def test_mistakes_end_in_one_line(tmp_path):

@@ -22,7 +22,7 @@ from pate_tf.teachers.store import TeacherState
 
 TYPES = {
     *("PrivateExamples", "VoteCounts", "FeatureSums", "Votes", "TeacherState", "Partition"),
-    *("Forest", "RecordSet", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
+    *("Forest", "Digests", "StoredCounts", "AnsweredVotes", "DistinctHistograms"),
     *("StoredSums", "SiloSums", "Share", "TeacherData", "LocalState"),
 }
 PARAMETERS = {"owners", "private", "examples", "votes", "counts", "sums", "assignment"}

@@ -20,7 +20,6 @@ SENSITIVE = {
     "VoteCounts": ("values",),
     "FeatureSums": ("values",),
     "Votes": ("labels",),
-    "RecordSet": ("digest", "sketch", "num_records"),
     "Partition": ("assignment",),
     "LedgerRow": ("details",),
     "StoredCounts": ("answered",),

@@ -11,7 +11,7 @@ from pate_tf.accounting.charge import Cost, ReleasedLabels
 from pate_tf.accounting.mechanisms import Plurality
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool, PoolLabels, PublicExamples
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.record_set import record_digests
 from pate_tf.core.sensitive import PrivateExamples, VoteCounts, Votes
 
 # So large that no shape, limit or number of classes contains its digits.
@@ -363,23 +363,19 @@ def test_what_a_model_learns_are_the_weights_if_there_are_some():
 def test_a_record_is_known_by_its_numbers_alone():
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (200, 4, 4, 1)).astype(np.uint8)
-    known = RecordSet.of(pixels)
+    known = record_digests(pixels)
     for same in (
-        pixels[::-1],
         pixels.astype(np.float32),
         pixels.astype(">f8"),
         pixels.astype(np.int64).reshape(200, 16),
         np.asfortranarray(pixels),
+        np.where(pixels == 0, -0.0, pixels),
     ):
-        assert RecordSet.of(same) == known
-    signed = np.where(pixels == 0, -0.0, pixels)
-    assert RecordSet.of(signed) == known
-    some = RecordSet.of(pixels[:150].astype(np.float64))
-    assert some.digest != known.digest and set(some.sketch) & set(known.sketch)
-    assert not set(RecordSet.of(255 - pixels).sketch) & set(known.sketch)
+        np.testing.assert_array_equal(record_digests(same), known)
+    assert len(np.unique(known, axis=0)) == 200
     # What float32 can't tell apart no model can.
     thirds = random.uniform(size=(9, 3))
-    assert RecordSet.of(thirds) == RecordSet.of(thirds.astype(np.float32))
+    np.testing.assert_array_equal(record_digests(thirds), record_digests(thirds.astype(np.float32)))
 
 
 def test_inputs_that_float32_can_not_hold_are_refused():

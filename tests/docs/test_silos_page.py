@@ -67,7 +67,7 @@ def test_the_program_runs_as_it_is_printed(tmp_path):
     with opened_stores([tmp_path / "silos" / "hospital-0" / "account"]) as stores:
         check_statement(fields, *stores)
     page = (tmp_path / "released" / "privacy_statement.md").read_text()
-    assert "hospital-4" in page and "Who sees what" in page
+    assert "hospital-4" in page and "The coordinator saw" in page
     assert (tmp_path / "silos" / "hospital-0" / "account").stat().st_mode & 0o077 == 0
 
 

@@ -4,17 +4,17 @@ import shutil
 
 import numpy as np
 import pytest
-from shared_helpers import records
 
 from pate_tf.accounting.mechanisms import GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError, LedgerWarning
 from pate_tf.selective_sgd.run_state import ChargedRun, RunState
 from pate_tf.selective_sgd.settings import Privacy
 
 CHARGE = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=4)
 PRIVACY = Privacy(kind="record", target_epsilon=7.0, sampling_rate=1.0)
-RECORDS = records(30).record_set
+SOURCE = PrivateSource.named("patients")
 NONCE, OTHER_NONCE = bytes(32), bytes([1]) * 32
 
 
@@ -23,9 +23,9 @@ def state_of(round_number, variant=0) -> bytes:
     return bytes([round_number, variant]) * 16 if round_number else b""
 
 
-def begun(folder, round_number=0, variant=0, record_set=RECORDS, **options) -> ChargedRun:
+def begun(folder, round_number=0, variant=0, source=SOURCE, **options) -> ChargedRun:
     given = {"nonce": NONCE, "round_number": round_number, "token": state_of(round_number, variant)}
-    run = ChargedRun(folder / "ledger", record_set, PRIVACY, **{**given, **options})
+    run = ChargedRun(folder / "ledger", source, PRIVACY, **{**given, **options})
     run.begin(CHARGE, secure_noise=True)
     return run
 
@@ -150,29 +150,25 @@ def test_another_run_needs_another_folder(tmp_path):
         begun(tmp_path, nonce=OTHER_NONCE)
 
 
-def test_all_runs_and_ensembles_of_the_same_records_add_up(tmp_path):
-    raw = records(30)
-    features = records(30, seed=1)
-    mapped = type(raw)(raw.dataset, features.inputs, raw.labels, origin=raw.record_set)
-    assert mapped.record_set == raw.record_set != features.record_set
-    with begun(tmp_path / "raw", record_set=raw.record_set) as run:
+def test_all_runs_and_ensembles_of_one_source_add_up(tmp_path):
+    with begun(tmp_path / "one") as run:
         first = run.facts()
     with (
-        pytest.warns(LedgerWarning, match="2 ledgers of ensembles of the same private records"),
-        begun(tmp_path / "mapped", nonce=OTHER_NONCE, record_set=mapped.record_set) as run,
+        pytest.warns(LedgerWarning, match="2 ledgers are charged to the source patients"),
+        begun(tmp_path / "two", nonce=OTHER_NONCE) as run,
     ):
         both = run.facts()
     assert both.epsilon == first.epsilon
     assert both.num_ledgers == 2
     twice = NoisyTraining(sampling_rate=1.0, noise_multiplier=3.0, rounds=8).epsilon(1e-5)
     assert both.epsilon_source == pytest.approx(twice, rel=0.01)
-    # Teachers that learn from the same records are counted, too.
-    options = {"ensemble_digest": "e", "delta": 1e-5, "records": raw.record_set}
+    # Teachers of the same source are counted, too.
+    options = {"ensemble_digest": "e", "delta": 1e-5, "source": SOURCE}
     with pytest.warns(LedgerWarning):
         ledger = Ledger.open(tmp_path / "teachers", **options)
     with ledger, ledger.exclusive():
         ledger.debit(GaussianNoisyMax(sigma=5.0), [b"query"], secure_noise=True)
-    with pytest.warns(LedgerWarning), begun(tmp_path / "raw", record_set=raw.record_set) as run:
+    with pytest.warns(LedgerWarning), begun(tmp_path / "one") as run:
         three = run.facts()
     assert three.epsilon == first.epsilon
     assert three.num_ledgers == 3

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from shared_helpers import DATASET, records
 
-from pate_tf.accounting.charge import rounded_up
 from pate_tf.api import shared_training
 from pate_tf.api.shared_training import Features, Logs, train_on
 from pate_tf.core.public import PublicExamples
@@ -17,6 +16,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.ledger import Ledger, LedgerError, LedgerWarning
 from pate_tf.models.encoder import Encoder, Part
 from pate_tf.selective_sgd.settings import Privacy, Settings, SharedRun
+from pate_tf.statement.privacy_statement import epsilon_text
 from pate_tf.statement.shared_training import SharedTrainingStatement
 
 PRIVATE = records(60)
@@ -65,10 +65,10 @@ def test_one_charge_gives_one_model_and_the_statement_names_the_sum(tmp_path, mo
     assert stated["epsilon"] <= 4.0 < stated["epsilon_source"]
     assert stated["num_ledgers"] == 2
     page = SharedTrainingStatement.from_dict(stated).to_markdown()
-    assert f"**{rounded_up(stated['epsilon_source'])}**" in page and "(2 ledgers)" in page
+    assert f"**{epsilon_text(stated['epsilon_source'])}**" in page and "(2 ledgers)" in page
     unknown = {**stated, "epsilon_source": None, "delta_source": None}
     page = SharedTrainingStatement.from_dict({**unknown, "num_ledgers": None}).to_markdown()
-    assert "not known: no account was kept of other ensembles and runs" in page
+    assert "NOT CHECKED: not every participant kept a registry" in page
 
 
 def test_a_round_is_drawn_once_wherever_the_run_was_stopped(tmp_path, monkeypatch):

@@ -161,15 +161,14 @@ def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
         labels = coordinator.ask(POOL, np.arange(30))
         again = coordinator.ask(POOL, np.arange(30))
         spent = coordinator.spending()
-        statement = coordinator.statement(dataset="lines")
+        statement = coordinator.statement(pool_name="lines")
     assert np.array_equal(labels.labels, TRUE[:30])
     assert np.array_equal(labels.noisy_counts, again.noisy_counts)
     assert labels.weights is not None and len(sums.batches) == 1
     charge = SecureHistogram(40.0, 4, 1)
     assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
     assert {kind for one in spent for kind in one.charges} == {charge}
-    assert "up to 1 of 4 parties together" in dict(statement.sees)
-    assert "3 parties add their noise" in statement.coalitions
+    assert "up to 1 of the 4 aggregators together" in statement.to_markdown()
     with pytest.raises(ValueError, match="expected parties"):
         ten_lines(silos, roster, asking=asking)
 
@@ -178,26 +177,24 @@ def test_a_statement_says_who_paid_what_and_who_sees_what():
     silos, roster = group(3)
     with ten_lines(silos, roster) as coordinator:
         coordinator.ask(POOL, np.arange(7))
-        statement = coordinator.statement(dataset="lines", query_strategy="random")
+        statement = coordinator.statement(pool_name="lines", query_strategy="random")
     fields = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
     assert fields["epsilon"] == max(one["epsilon"] for one in fields["silos"])
     page = statement.to_markdown()
     for words in (
-        "| s0 | randomised_response",
-        "Who sees what",
-        "the coordinator",
-        "What is not covered",
+        "| s0, s1, s2 | randomised_response, epsilon 3",
+        "The coordinator saw",
+        "What it does not cover",
     ):
         assert words in page
-    assert page.count("randomised_response, epsilon 3") == 3 and "7 of 7" in page
-    assert "timing" in page and statement.secure is None
+    assert "on 7 queries" in page and "7 queries got a label" in page and statement.secure is None
 
 
 def test_the_journal_verifies_the_statement(tmp_path):
     silos, roster = group(3)
     with ten_lines(silos, roster, folder=tmp_path) as coordinator:
         coordinator.ask(POOL, np.arange(7))
-        fields = coordinator.statement(dataset="lines").to_dict()
+        fields = coordinator.statement(pool_name="lines").to_dict()
     assert check_by_paths(fields, (tmp_path,)) == "agrees with the ledger"
     with ten_lines(silos, roster, folder=tmp_path) as coordinator:
         coordinator.ask(POOL, np.arange(7, 9))

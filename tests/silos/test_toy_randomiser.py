@@ -30,7 +30,7 @@ def test_a_randomiser_that_is_registered_is_allowed_asked_drawn_charged_and_stat
     silos, roster = group(30, allowed=("toy",))
     with ten_lines(silos, roster, asking=Asking(mechanism={"name": "toy"})) as coordinator:
         labels = coordinator.ask(POOL, np.arange(40))
-        page = coordinator.statement(dataset="lines").to_markdown()
+        page = coordinator.statement(pool_name="lines").to_markdown()
     assert (labels.labels == teacher(POOL.inputs)[:40]).mean() > 0.9
     assert silos[0].account.charges == {toy(NUM_CLASSES, 3.0): 40}
     assert "toy, epsilon 3" in page

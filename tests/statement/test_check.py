@@ -3,7 +3,6 @@ import dataclasses
 import json
 import shutil
 
-import numpy as np
 import pytest
 from analysis_helpers import DELTA, MECHANISM, golden_counts, release_labels
 from statement_helpers import check, state
@@ -12,7 +11,7 @@ from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.local import RandomisedResponse
 from pate_tf.accounting.mechanisms import ConfidentGaussianNoisyMax, GaussianNoisyMax
 from pate_tf.accounting.noisy_training import NoisyTraining
-from pate_tf.core.record_set import RecordSet
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger
 from pate_tf.silos.account import SiloAccount
 from pate_tf.statement.check import check_statement, opened_stores
@@ -61,11 +60,11 @@ def test_a_reset_can_not_be_hidden(tmp_path):
 
 
 def test_the_statement_names_the_sum_over_ledgers_of_a_source(tmp_path):
-    records = RecordSet.of(np.arange(600.0).reshape(200, 3))
+    source = PrivateSource.named("customers")
     ledgers = []
     for number, ensemble in enumerate(("ab" * 32, "cd" * 32)):
         folder = tmp_path / str(number)
-        opened = {"ensemble_digest": ensemble, "delta": DELTA, "records": records}
+        opened = {"ensemble_digest": ensemble, "delta": DELTA, "source": source}
         Ledger.open(folder, **opened).close()
         ledgers.append((folder, ensemble))
     release_labels(ledgers[0][0], golden_counts("H1", 5))
