@@ -171,11 +171,7 @@ def test_ledgers_of_one_source_add_up(trained, teachers):
     assert second.code == 0, second.err
     said = statement(teachers / "other")
     assert said["epsilon_source"] > said["epsilon_ledger"]
-<<<<<<< HEAD
     assert (said["num_ledgers"], said["source_name"]) == (2, "digits")
-=======
-    assert said["num_ledgers"] == 2
->>>>>>> statement
     assert second.err.startswith("warning: ")
     assert "2 ledgers are charged to the source digits" in second.err
     analysed = run_script("analysis.py", "--train_dir=other", "--release=none", folder=teachers)

@@ -1,4 +1,4 @@
-"""Nothing that is released, charged, printed or warned of tells whether two data sets share a record."""
+"""Nothing that is released, charged or warned of tells whether data sets share a record."""
 
 import json
 import warnings

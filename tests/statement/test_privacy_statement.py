@@ -146,13 +146,7 @@ EVERY = {
     "no noise": shared(charge=None, epsilon=None, delta=None, unit=None, ledger_heads=()),
 }
 # The left column of the terms, and what a format left open.
-<<<<<<< HEAD
-BANNED = (
-    r"\b(house|room|door|alike|paid|bought|whoever|nobody|ensembles?|witness\w*)\b|[{}]|(?-i:None)"
-)
-=======
 BANNED = r"\b(house|door|alike|paid|whoever|nobody|ensembles?|witness\w*)\b|[{}]|(?-i:None)"
->>>>>>> statement
 
 
 @pytest.mark.parametrize("name", EVERY)
