@@ -37,5 +37,7 @@ def test_seeded_noise_is_caught(tmp_path, code):
         check=False,
     )
     # 2: so few draws need not have power.
-    assert ended.returncode == 1 if code else ended.returncode in (0, 2), ended.stdout + ended.stderr
+    assert ended.returncode == 1 if code else ended.returncode in (0, 2), (
+        ended.stdout + ended.stderr
+    )
     assert ("violation    noise source" in ended.stdout) == bool(code)
