@@ -12,19 +12,25 @@ import pathlib
 import re
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, shares
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.charge import shares
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import RunDescription, described_run, ensemble_folder
 from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION, Check, is_too_small, verdict
+from pate_tf.audit.report import (
+    PAGE,
+    STATEMENTS,
+    as_made,
+    ledger_folders,
+    read_store,
+    report_page,
+)
 from pate_tf.audit.search import PrivateBytes, PrivateText, contents
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
@@ -38,9 +44,6 @@ from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
-# Statements, and the folder of the models that each is of.
-STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-PAGE: Final = "privacy_report.html"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -170,7 +173,7 @@ class _Run:
     ) -> None:
         self.root, self.reporting = root, reporting
         self.sensitive, self.released = root / artifacts.SENSITIVE, root / artifacts.RELEASED
-        self.directory = artifacts.RunDirectory(root)
+        self.directory, self.ledgers = artifacts.RunDirectory(root), ledger_folders(root)
         self._data, self._owners_file = data, owners_file
         self.why_no_data = "the run folder does not say where its private records lie; name them"
 
@@ -220,12 +223,6 @@ class _Run:
 
         return StoredSums(self.sensitive / "feature_sums")
 
-    @functools.cached_property
-    def ledger_folders(self) -> list[pathlib.Path]:
-        """Where ledgers and accounts lie, below any folder of the run but `released/`."""
-        paths = sorted(self.root.rglob(f"{Store.name}.sqlite3"))
-        return [path.parent for path in paths if self.released not in path.parents]
-
     def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
         """Returns the one ledger of labels; None where there is none."""
         is_there = (self.sensitive / f"{Store.name}.sqlite3").exists()
@@ -251,13 +248,6 @@ class _Run:
         return sorted(found, key=lambda path: int(path.name))
 
 
-@contextlib.contextmanager
-def _read_store(folder: pathlib.Path) -> Iterator[Store]:
-    with contextlib.closing(Store(folder, read_only=True)) as store:
-        store.catch_up()
-        yield store
-
-
 def _skipped(name: str, why: str) -> Check:
     return Check(name=name, outcome=NOT_CHECKED, found=why)
 
@@ -268,12 +258,12 @@ def _skipped(name: str, why: str) -> Check:
 def _ledger_checks(run: _Run) -> Iterator[Check]:
     is_released = run.paths(LABELS_FILE) or any(map(run.versions, STATEMENTS.values()))
     is_made_here = any((run.sensitive / one).exists() for one in ("teachers", "feature_sums"))
-    if not run.ledger_folders:
+    if not run.ledgers:
         is_gone = is_released and is_made_here
         yield verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
-    for folder in run.ledger_folders:
-        place = f" of {folder.relative_to(run.root)}" if len(run.ledger_folders) > 1 else ""
-        with _read_store(folder) as store:
+    for folder in run.ledgers:
+        place = f" of {folder.relative_to(run.root)}" if len(run.ledgers) > 1 else ""
+        with read_store(folder) as store:
             rows = store.history()
             yield verdict(
                 f"ledger{place}: chain",
@@ -306,26 +296,6 @@ def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
     return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
-
-
-def spending(root: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns for each charge its row, time, words and the epsilon spent by then, at its delta."""
-    found: list[dict[str, Any]] = []
-    for folder in _Run(root, None, None, QUIET).ledger_folders[:1]:
-        with _read_store(folder) as store:
-            charges: Counter[Charge] = Counter()
-            for row in store.history():
-                if row.kind in DEBITS:
-                    charge, number = charge_of(row)
-                    charges[charge] += number
-                    epsilon = smallest_epsilon(charges, store.delta)[0]
-                    words = {
-                        "row": row.sequence,
-                        "time": row.time,
-                        "charge": charge.several(number),
-                    }
-                    found.append({**words, "epsilon": epsilon})
-    return found
 
 
 # Released files.
@@ -471,7 +441,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
             continue
         fields = artifacts.read_json(path)
         with contextlib.ExitStack() as stack:
-            stores = [stack.enter_context(_read_store(one)) for one in run.ledger_folders]
+            stores = [stack.enter_context(read_store(one)) for one in run.ledgers]
             statement = check_statement(fields, *stores)
             page = path.with_suffix(".md")
             is_page = page.exists() and page.read_text() == statement.to_markdown()
@@ -574,8 +544,6 @@ def _version_checks(run: _Run) -> Iterator[Check]:
 
 def _page_check(run: _Run) -> Iterator[Check]:
     """Makes the page for the signer again, with the date and audits that it says."""
-    from pate_tf.audit.report import as_made, report_page
-
     if run.paths(PAGE):
         text = (run.released / PAGE).read_text()
         is_same = report_page(run.root, **as_made(text)) == text
