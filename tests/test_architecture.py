@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "silos": "core net accounting ledger aggregation statement models queries serving",
     "api": "core net accounting ledger aggregation analysis statement data models teachers "
     "selective_sgd students representations queries serving silos",
-    "audit": "core accounting ledger aggregation statement models teachers queries representations "
-    "serving api",
+    "audit": "core data accounting ledger aggregation statement models teachers queries "
+    "representations serving api",
     "beam": "core aggregation data models teachers serving api",
     # Of teachers, students and queries their settings alone: tests/cli/test_one_call.py.
     "cli": "core net accounting ledger aggregation analysis statement teachers selective_sgd "

@@ -84,6 +84,14 @@ class Check:
     blind_spot: str = ""
 
 
+def verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
+    """Returns a violation with the first of the problems, or that all is as it should be."""
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    found = f"{problems[0]}{more}" if problems else passed
+    outcome = VIOLATION if problems else PASSED
+    return Check(name=name, outcome=outcome, found=found, blind_spot=blind_spot)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismAudit:
     """What an audit of a mechanism found. Public: no private data take part.
@@ -484,7 +492,8 @@ def tests_of(
     for group, of_group in claims.items():
         finite = _finite(of_group, deltas)
         promises = statistics.best_events(
-            *(score(outcomes[:middle], group) for outcomes in drawn),
+            score(drawn[0][:middle], group),
+            score(drawn[1][:middle], group),
             finite,
             num_counted=(len(drawn[0]) - middle) // group,
             confidence=EACH_OF_TWO,
@@ -525,12 +534,9 @@ def noise_check() -> Check:
     if len(drawn) != 12:
         return Check(name="noise source", outcome=NOT_CHECKED, found="no process could draw")
     is_seeded = len(set(drawn)) < 12 or not all(line.startswith("True,") for line in drawn)
-    return Check(
-        name="noise source",
-        outcome=VIOLATION if is_seeded else PASSED,
-        found="noise comes from a seed" if is_seeded else "two processes drew different noise",
-        blind_spot="a seed that differs by process or by time; the operating system's entropy",
-    )
+    problems = ["noise comes from a seed"] if is_seeded else []
+    blind = "a seed that differs by process or by time; the operating system's entropy"
+    return verdict("noise source", problems, "two processes drew different noise", blind)
 
 
 def is_too_small(noise: FloatArray, deviation: float) -> bool:
@@ -591,7 +597,7 @@ def audit_mechanism(
         tempfile.TemporaryDirectory(prefix="pate_audit_") as name,
         own_registry(folder := pathlib.Path(name)),
     ):
-        claims, problems = {}, []
+        claims = dict[int, list[float]]()
         claims[1], problems = sampler.claims(1, deltas, folder)
         if not any(math.isfinite(epsilon) for epsilon in claims[1]):
             raise ValueError(
@@ -619,20 +625,15 @@ def audit_mechanism(
         drawn = sampler.draw(pair, num_draws, progress=advance)
     telling, largest = tests_of(drawn, claims, deltas)
     worst = next((test for test in (telling, largest) if test.is_excess), largest)
+    found = (
+        f"at least epsilon {worst.bound:.4g} at delta {worst.delta:g}, claimed "
+        f"{worst.claimed:.4g}, for {worst.group} draws together"
+    )
+    blind = "a loss on other neighbors than these, or one smaller than the control's"
+    excess = [found] if worst.is_excess else []
     checks = [
-        Check(
-            name="draws for neighboring data sets",
-            outcome=VIOLATION if worst.is_excess else PASSED,
-            found=f"at least epsilon {worst.bound:.4g} at delta {worst.delta:g}, claimed "
-            f"{worst.claimed:.4g}, for {worst.group} draws together",
-            blind_spot="a loss on other neighbors than these, or one smaller than the control's",
-        ),
-        Check(
-            name="release",
-            outcome=VIOLATION if problems else PASSED,
-            found=problems[0] if problems else "charged as the mechanism says, with secure noise",
-            blind_spot="what a charge costs, which the draws test",
-        ),
+        verdict("draws for neighboring data sets", excess, found, blind),
+        verdict("release", problems, "charged as the mechanism says", "what a charge costs"),
         noise_check(),
     ]
     outcome = PASSED if control_draws is not None else NO_POWER

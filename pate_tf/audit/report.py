@@ -1,18 +1,26 @@
 """The page for the person who signs: statement, charges, accuracy and audits of one run."""
 
+import contextlib
 import datetime
 import html
 import math
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from pate_tf.accounting.charge import rounded_up
-from pate_tf.audit.run import STATEMENTS, spending
+from pate_tf.accounting.charge import Charge, rounded_up
+from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.core import artifacts
+from pate_tf.ledger.chain import DEBITS, charge_of
+from pate_tf.ledger.store import Store
+from pate_tf.statement.check import JSON_FILE
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
+# Statements, and the folder of the models that each is of.
+STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
+PAGE: Final = "privacy_report.html"
 REPORTS: Final = ("student_report.json", "selective_sgd_report.json", "report.json")
 AUDIT_ROW: Final = re.compile(
     r'class="audit"><td>(.*?)</td><td>(passed|violation|no power)</td><td>(\d+)</td><td>(\d+)</td>'
@@ -123,6 +131,40 @@ def _stored_audits(root: pathlib.Path) -> Audits:
         name = f"{found['audit']} {found.get('summary', '')}".strip()
         rows.append((name, found["outcome"], len(found["checks"]), failed))
     return rows
+
+
+def ledger_folders(root: pathlib.Path) -> list[pathlib.Path]:
+    """Returns where ledgers and accounts lie, below any folder of a run but `released/`."""
+    paths = sorted(root.rglob(f"{Store.name}.sqlite3"))
+    return [path.parent for path in paths if root / artifacts.RELEASED not in path.parents]
+
+
+@contextlib.contextmanager
+def read_store(folder: pathlib.Path) -> Iterator[Store]:
+    """Opens a ledger or account to look at it; LedgerError if it is broken."""
+    with contextlib.closing(Store(folder, read_only=True)) as store:
+        store.catch_up()
+        yield store
+
+
+def spending(root: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns for each charge its row, time, words and the epsilon spent by then, at its delta."""
+    found: list[dict[str, Any]] = []
+    for folder in ledger_folders(root)[:1]:
+        with read_store(folder) as store:
+            charges: Counter[Charge] = Counter()
+            for row in store.history():
+                if row.kind in DEBITS:
+                    charge, number = charge_of(row)
+                    charges[charge] += number
+                    epsilon = smallest_epsilon(charges, store.delta)[0]
+                    words = {
+                        "row": row.sequence,
+                        "time": row.time,
+                        "charge": charge.several(number),
+                    }
+                    found.append({**words, "epsilon": epsilon})
+    return found
 
 
 # Markdown of statements as HTML: headings, tables, lists, paragraphs, bold and code.

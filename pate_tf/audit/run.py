@@ -12,19 +12,25 @@ import pathlib
 import re
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from pate_tf.accounting.charge import Charge, shares
-from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.charge import shares
 from pate_tf.accounting.conversions import LATTICE
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import RunDescription, described_run, ensemble_folder
-from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION, Check, is_too_small
+from pate_tf.audit.mechanism import NOT_CHECKED, PASSED, VIOLATION, Check, is_too_small, verdict
+from pate_tf.audit.report import (
+    PAGE,
+    STATEMENTS,
+    as_made,
+    ledger_folders,
+    read_store,
+    report_page,
+)
 from pate_tf.audit.search import PrivateBytes, PrivateText, contents
 from pate_tf.core import artifacts
 from pate_tf.core.public import Pool
@@ -38,9 +44,6 @@ from pate_tf.queries.labels import COST_FILE, LABELS_FILE, asked_inputs
 from pate_tf.statement.check import JSON_FILE, check_statement
 from pate_tf.statement.privacy_statement import PrivacyStatement
 
-# Statements, and the folder of the models that each is of.
-STATEMENTS: Final = {JSON_FILE: "student", "shared_model_statement.json": "shared_model"}
-PAGE: Final = "privacy_report.html"
 LOGS: Final = r"logs(/(student|versions|train|validation|held_out|[1-9]\d*))*"
 VERSION: Final = r"(student|shared_model)/[1-9]\d*/"
 ALLOWED_FILES: Final = re.compile(
@@ -145,7 +148,7 @@ def audit_run(
                 raise
             except (*BROKEN, LedgerError) as error:  # tampered files may break anything
                 words = " ".join(str(error).split()) or type(error).__name__
-                checks.append(_verdict(name, [f"broken: {words}"]))
+                checks.append(verdict(name, [f"broken: {words}"]))
             advance(1)
     if not any(check.outcome in (PASSED, VIOLATION) for check in checks):
         raise ValueError(f"train_dir: expected a run to check, got {root}, which has nothing")
@@ -170,7 +173,7 @@ class _Run:
     ) -> None:
         self.root, self.reporting = root, reporting
         self.sensitive, self.released = root / artifacts.SENSITIVE, root / artifacts.RELEASED
-        self.directory = artifacts.RunDirectory(root)
+        self.directory, self.ledgers = artifacts.RunDirectory(root), ledger_folders(root)
         self._data, self._owners_file = data, owners_file
         self.why_no_data = "the run folder does not say where its private records lie; name them"
 
@@ -188,7 +191,7 @@ class _Run:
     @functools.cached_property
     def examples(self) -> PrivateExamples | None:
         """The private records; None, with a reason, where they can't be read here."""
-        examples = getattr(self._data, "private", self._data)
+        examples: PrivateExamples | None = getattr(self._data, "private", self._data)
         if examples is None and self.source is not None:
             try:
                 examples = self.source.load_private(self.reporting)
@@ -203,13 +206,15 @@ class _Run:
     @functools.cached_property
     def pool(self) -> Pool | None:
         """The public pool; None where it can't be read here."""
-        if (pool := getattr(self._data, "pool", None)) is not None:
+        pool: Pool | None = getattr(self._data, "pool", None)
+        if pool is not None:
             return pool
         with contextlib.suppress(ValueError, OSError):
             if self.source is not None and self.description is not None:
                 public = self.source.load_public(self.reporting)
-                return public.split(self.description.pool_size or public.dataset.pool_size).pool
-        return None
+                size = self.description.pool_size or public.dataset.pool_size
+                pool = public.split(size).pool
+        return pool
 
     @functools.cached_property
     def sums(self) -> Any:
@@ -217,12 +222,6 @@ class _Run:
         from pate_tf.api.feature_sums import StoredSums
 
         return StoredSums(self.sensitive / "feature_sums")
-
-    @functools.cached_property
-    def ledger_folders(self) -> list[pathlib.Path]:
-        """Where ledgers and accounts lie, below any folder of the run but `released/`."""
-        paths = sorted(self.root.rglob(f"{Store.name}.sqlite3"))
-        return [path.parent for path in paths if self.released not in path.parents]
 
     def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
         """Returns the one ledger of labels; None where there is none."""
@@ -249,21 +248,6 @@ class _Run:
         return sorted(found, key=lambda path: int(path.name))
 
 
-@contextlib.contextmanager
-def _read_store(folder: pathlib.Path) -> Iterator[Store]:
-    with contextlib.closing(Store(folder, read_only=True)) as store:
-        store.catch_up()
-        yield store
-
-
-def _verdict(name: str, problems: Sequence[str], passed: str = "", blind_spot: str = "") -> Check:
-    """Returns a violation with the first of the problems, or that all is as it should be."""
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    found = f"{problems[0]}{more}" if problems else passed
-    outcome = VIOLATION if problems else PASSED
-    return Check(name=name, outcome=outcome, found=found, blind_spot=blind_spot)
-
-
 def _skipped(name: str, why: str) -> Check:
     return Check(name=name, outcome=NOT_CHECKED, found=why)
 
@@ -274,14 +258,14 @@ def _skipped(name: str, why: str) -> Check:
 def _ledger_checks(run: _Run) -> Iterator[Check]:
     is_released = run.paths(LABELS_FILE) or any(map(run.versions, STATEMENTS.values()))
     is_made_here = any((run.sensitive / one).exists() for one in ("teachers", "feature_sums"))
-    if not run.ledger_folders:
+    if not run.ledgers:
         is_gone = is_released and is_made_here
-        yield _verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
-    for folder in run.ledger_folders:
-        place = f" of {folder.relative_to(run.root)}" if len(run.ledger_folders) > 1 else ""
-        with _read_store(folder) as store:
+        yield verdict("ledger", ["it is gone"]) if is_gone else _skipped("ledger", "there is none")
+    for folder in run.ledgers:
+        place = f" of {folder.relative_to(run.root)}" if len(run.ledgers) > 1 else ""
+        with read_store(folder) as store:
             rows = store.history()
-            yield _verdict(
+            yield verdict(
                 f"ledger{place}: chain",
                 [],
                 f"{len(rows)} rows and their answers, with the digests that link them",
@@ -293,45 +277,24 @@ def _ledger_checks(run: _Run) -> Iterator[Check]:
                 if row.kind in DEBITS and not row.details.get("secure_noise", True)
             ]
             blind = "a noise source that was replaced; see pate audit mechanism"
-            yield _verdict(f"ledger{place}: noise", seeded, "no charge notes a seed", blind)
+            yield verdict(f"ledger{place}: noise", seeded, "no charge notes a seed", blind)
             yield _registry_check(folder, store, f"ledger{place}: registry")
 
 
 def _registry_check(folder: pathlib.Path, store: Store, name: str) -> Check:
     opened, rows = store.opened, store.history()
     details: Mapping[str, Any] = {} if opened is None else opened.details
-    key = next((key for key in ("ensemble_digest", "silo") if key in details), None)
-    if opened is None or key is None:
-        return _skipped(name, "the registry notes no store of this kind")
-    subject = ("silo" if key == "silo" else "ensemble", str(details[key]))
-    with contextlib.closing(RollbackGuard(folder, subject, is_single=key == "silo")) as guard:
+    if opened is None:
+        return _skipped(name, "it is empty")
+    identity = ("silo", str(details["silo"])) if "silo" in details else None
+    with contextlib.closing(RollbackGuard(folder, store.source, identity=identity)) as guard:
         if not guard.is_kept:
             return _skipped(name, "this user has no registry of ledgers")
         gone = {one for row in rows if row.kind == "acknowledged" for one in row.details["missing"]}
         missing = guard.missing_from(opened, {row.digest: row.sequence for row in rows}, gone)
     problems = [] if missing is None else [missing.reason]
     blind = "rows written by another user or on another machine"
-    return _verdict(name, problems, "no row that this user's registry has seen is missing", blind)
-
-
-def spending(root: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns for each charge its row, time, words and the epsilon spent by then, at its delta."""
-    found: list[dict[str, Any]] = []
-    for folder in _Run(root, None, None, QUIET).ledger_folders[:1]:
-        with _read_store(folder) as store:
-            charges: Counter[Charge] = Counter()
-            for row in store.history():
-                if row.kind in DEBITS:
-                    charge, number = charge_of(row)
-                    charges[charge] += number
-                    epsilon = smallest_epsilon(charges, store.delta)[0]
-                    words = {
-                        "row": row.sequence,
-                        "time": row.time,
-                        "charge": charge.several(number),
-                    }
-                    found.append({**words, "epsilon": epsilon})
-    return found
+    return verdict(name, problems, "no row that this user's registry has seen is missing", blind)
 
 
 # Released files.
@@ -351,7 +314,7 @@ def _file_checks(run: _Run) -> Iterator[Check]:
     if not paths:
         yield _skipped("released files", "nothing was released yet")
         return
-    yield _verdict(
+    yield verdict(
         "released files",
         problems,
         f"{len(paths)} files and folders of known names and formats, none a link",
@@ -404,7 +367,7 @@ def _label_checks(run: _Run) -> Iterator[Check]:
             problems.append(f"{name} is of another type")
         elif any(sizes.setdefault(axis, size) != size for axis, size in shape):
             problems.append(f"{name} is of another shape")
-    yield _verdict(
+    yield verdict(
         "released labels: arrays", problems, f"{len(arrays)} of known names, types and shapes"
     )
     with run.ledger() as ledger:
@@ -414,7 +377,7 @@ def _label_checks(run: _Run) -> Iterator[Check]:
             record = {name: value for name, value in fields.items() if name != "seal"}
             digest = artifacts.digest_arrays(arrays[name] for name in sorted(arrays))
             is_sealed = hmac.compare_digest(str(fields.get("seal")), ledger.recognise(record))
-            yield _verdict(
+            yield verdict(
                 "released labels: seal",
                 [] if is_sealed and record["labels_digest"] == digest else ["they were changed"],
                 "all arrays and facts are as the ledger sealed them",
@@ -438,7 +401,7 @@ def _answers_check(ledger: Ledger, arrays: Mapping[str, Any], rows: Sequence[int
     counts, weights = arrays.get("noisy_counts"), arrays.get("weights")
     if counts is not None and (weights is None or not np.array_equal(weights, shares(counts))):
         problems.append("weights that do not follow from noisy counts")
-    return _verdict(
+    return verdict(
         "released labels: answers",
         problems,
         "labels or noisy sums are the ledger's, weights follow from noisy counts",
@@ -473,11 +436,11 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
         title = "statement" if name == JSON_FILE else "statement of shared training"
         if not path.exists():
             if versions:
-                yield _verdict(title, [f"{name} is gone"])
+                yield verdict(title, [f"{name} is gone"])
             continue
         fields = artifacts.read_json(path)
         with contextlib.ExitStack() as stack:
-            stores = [stack.enter_context(_read_store(one)) for one in run.ledger_folders]
+            stores = [stack.enter_context(read_store(one)) for one in run.ledgers]
             statement = check_statement(fields, *stores)
             page = path.with_suffix(".md")
             is_page = page.exists() and page.read_text() == statement.to_markdown()
@@ -487,7 +450,7 @@ def _statement_checks(run: _Run) -> Iterator[Check]:
                 PrivacyStatement.from_dict(copy).check(stores)
         problems += _differences(fields, copy) if versions else ["its model is gone"]
         about = "the ledger" if stores else "its own numbers (no ledger of it lies here)"
-        yield _verdict(
+        yield verdict(
             title,
             problems,
             f"it, its page and the copies in {len(versions)} versions agree with {about}",
@@ -531,7 +494,7 @@ def _facts_check(run: _Run, statement: PrivacyStatement, title: str) -> Check:
     ]
     if not due:
         return _skipped(f"{title}: facts", "the folder knows nothing of the records")
-    return _verdict(f"{title}: facts", problems, f"{', '.join(due)} are the folder's")
+    return verdict(f"{title}: facts", problems, f"{', '.join(due)} are the folder's")
 
 
 def _version_checks(run: _Run) -> Iterator[Check]:
@@ -561,7 +524,7 @@ def _version_checks(run: _Run) -> Iterator[Check]:
         ]
         if models == "student" and schemas[0] != schemas[1]:
             problems.append("schema.toml is not the newest version's")
-        stated = run.paths(name) and artifacts.read_json(run.released / name)["student_digest"]
+        stated = artifacts.read_json(run.released / name)["student_digest"]
         if not problems and served_digest(versions[-1]) != stated:
             problems.append("the weights of the newest version are not the statement's")
         for path in ("feature_sums/description.json", "teachers/ensemble/description.json"):
@@ -569,7 +532,7 @@ def _version_checks(run: _Run) -> Iterator[Check]:
                 known = artifacts.read_json(run.sensitive / path).get("dataset")
                 if known not in (None, artifacts.read_json(extra / "dataset.json")):
                     problems.append("dataset.json is of other data than the records")
-        yield _verdict(
+        yield verdict(
             f"versions of {models}",
             problems,
             f"every file of {len(versions)} versions has the SHA-256 of its manifest, which has "
@@ -580,13 +543,11 @@ def _version_checks(run: _Run) -> Iterator[Check]:
 
 def _page_check(run: _Run) -> Iterator[Check]:
     """Makes the page for the signer again, with the date and audits that it says."""
-    from pate_tf.audit.report import as_made, report_page
-
     if run.paths(PAGE):
         text = (run.released / PAGE).read_text()
         is_same = report_page(run.root, **as_made(text)) == text
         problems = [] if is_same else [f"{PAGE} is not this run's page; make it again"]
-        yield _verdict("report page", problems, "the page of this run", "which audits were run")
+        yield verdict("report page", problems, "the page of this run", "which audits were run")
 
 
 # The sensitive half.
@@ -601,17 +562,18 @@ def _mode_checks(run: _Run) -> Iterator[Check]:
             problems.append(f"{path.relative_to(run.root)} is a link")
         elif path.exists() and path.stat().st_mode & 0o077:
             problems.append(f"{path.relative_to(run.root)} is open to other users")
-    yield _verdict("sensitive files", problems, "their modes let their owner alone read them")
+    yield verdict("sensitive files", problems, "their modes let their owner alone read them")
 
 
 def _teacher_checks(run: _Run) -> Iterator[Check]:
     if run.assignment is None:
         return
     number, name = int(run.teacher_config["num_teachers"]), "partition: one teacher for each record"
-    assignment, ok = run.assignment, run.assignment.dtype.kind in "iu" and run.assignment.ndim == 1
+    assignment = run.assignment
+    ok = assignment.dtype.kind in "iu" and assignment.ndim == 1
     ok = ok and (not assignment.size or 0 <= assignment.min() <= assignment.max() < number)
     blind = "records that occur twice; whether training read other records than the partition's"
-    yield _verdict(name, [] if ok else ["a record has no teacher"], f"{number} teachers", blind)
+    yield verdict(name, [] if ok else ["a record has no teacher"], f"{number} teachers", blind)
     name = "partition follows from the records"
     yield _skipped(name, run.why_no_data) if run.examples is None else _partition_check(run, name)
     if ensemble_folder(run.directory).exists():
@@ -623,7 +585,7 @@ def _teacher_checks(run: _Run) -> Iterator[Check]:
                 ok = ledger.ensemble_digest == ensemble.digest
                 problems = [] if ok else ["another ensemble than was charged"]
                 found = "the ledger was opened for the stored ensemble"
-                yield _verdict("ensemble", problems, found, "how teachers were trained")
+                yield verdict("ensemble", problems, found, "how teachers were trained")
                 yield from _vote_checks(run, ledger, ensemble)
 
 
@@ -632,14 +594,14 @@ def _partition_check(run: _Run, name: str) -> Check:
 
     examples, assignment, config = run.examples, run.assignment, run.teacher_config
     if examples is None or assignment is None or len(examples) != len(assignment):
-        return _verdict(name, ["a partition of another number of records"])
+        return verdict(name, ["a partition of another number of records"])
     if examples.owners is not None:
         _, first, place = np.unique(examples.owners, return_index=True, return_inverse=True)
         if (assignment[first][place] != assignment).any():
-            return _verdict(name, ["records of one owner have two teachers"])
+            return verdict(name, ["records of one owner have two teachers"])
     again = shares_of(examples, num_teachers=int(config["num_teachers"]), seed=int(config["seed"]))
     if np.array_equal(again.assignment, assignment):
-        return _verdict(name, [], "dealt out by owner or seed, it is the same")
+        return verdict(name, [], "dealt out by owner or seed, it is the same")
     found = "dealt out by owner or seed, it is another one, as from --partition_file"
     return Check(name=name, outcome="warning", found=found)
 
@@ -660,16 +622,16 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
         stored = {tuple(row) for one in batches if one.debit in rows for row in one.counts.values}
         problems = ["votes that the teachers do not give"] if stored - votes else []
         blind = "votes of other releases, and which query each is of"
-        yield _verdict(name, problems, "the teachers give them again", blind)
+        yield verdict(name, problems, "the teachers give them again", blind)
     elif batches:
         yield _skipped(name, "the pool or the labels can't be read here")
     for batch in batches:
         mechanism, counts = batch.mechanism, batch.counts.values
         labels, title = answers.get(batch.debit, []), f"noise of the labels of row {batch.debit}"
         if len(labels) != len(counts):
-            yield _verdict(title, ["votes of another number of answers"])
+            yield verdict(title, ["votes of another number of answers"])
             continue
-        yield _seed_check(title, functools.partial(_labels_of, mechanism, counts), labels)
+        yield _seed_check(title, functools.partial(mechanism.draw, counts), labels)
         if not isinstance(mechanism, OutcomeLaw) or not batch.answered.any():
             continue
         leaders = counts[batch.answered].argmax(axis=1)
@@ -683,25 +645,22 @@ def _vote_checks(run: _Run, ledger: Ledger, ensemble: Any) -> Iterator[Check]:
             f"{equal} of {len(leaders)} labels have most votes, {mean * len(leaders):.1f} should"
         )
         blind = "noise a little too small, which pate audit mechanism finds"
-        yield _verdict(title, [found] if is_small else [], found, blind)
+        yield verdict(title, [found] if is_small else [], found, blind)
 
 
-def _labels_of(mechanism: Any, counts: IntArray, noise: Any) -> Sequence[int | None]:
-    return tuple(mechanism.draw(counts, noise).labels)
-
-
-def _seed_check(title: str, draw: Callable[[Any], Sequence[Any]], released: Sequence[Any]) -> Check:
+def _seed_check(title: str, draw: Callable[[Any], Any], released: Sequence[Any]) -> Check:
     """Draws again from small seeds what was released for some counts or sums."""
     from pate_tf.aggregation.noise import SeededNoise
 
     title = f"{title} is from no small seed"
-    draws, half = [tuple(draw(SeededNoise(seed))) for seed in range(SEEDS)], len(released) // 2
+    again, half = [draw(SeededNoise(seed)) for seed in range(SEEDS)], len(released) // 2
+    draws = [tuple(one.ravel() if isinstance(one, np.ndarray) else one.labels) for one in again]
     # Each half tells all seeds apart, so that a fresh draw equals one with negligible probability.
     if min(len({one[:half] for one in draws}), len({one[half:] for one in draws})) < SEEDS:
         return _skipped(title, "different seeds give equal releases here")
     problems = [f"seed {seed} gives it" for seed, one in enumerate(draws) if one == tuple(released)]
     blind = "larger seeds, other generators"
-    return _verdict(title, problems, f"none of 0 to {SEEDS - 1} gives it", blind)
+    return verdict(title, problems, f"none of 0 to {SEEDS - 1} gives it", blind)
 
 
 def _sum_checks(run: _Run) -> Iterator[Check]:
@@ -715,11 +674,11 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
         if ledger is not None:
             ok = ledger.ensemble_digest == stored.digest
             problems = [] if ok else ["other sums than were charged"]
-            yield _verdict("sums", problems, "the ledger was opened for the stored sums")
+            yield verdict("sums", problems, "the ledger was opened for the stored sums")
     if stored.has_vectors:
         stored.check_vectors()  # raises ValueError
         arrays = artifacts.read_arrays(run.sensitive / "feature_sums" / VECTORS)
-        yield _verdict("sums are those of the stored vectors", [], "the same, up to rounding")
+        yield verdict("sums are those of the stored vectors", [], "the same, up to rounding")
         name = "moments are those of the pool"
         if run.pool is None:
             yield _skipped(name, "the public pool can't be read here")
@@ -727,7 +686,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
             features = record_vectors(stored.features(run.pool.inputs), stored.scale)
             moments = features.T @ features / len(features)
             ok = np.allclose(moments, arrays["moments"], rtol=1e-6, atol=1e-9)
-            yield _verdict(name, [] if ok else ["others"], "the same, up to rounding")
+            yield verdict(name, [] if ok else ["others"], "the same, up to rounding")
     name = "sums are those of the records"
     if run.examples is None:
         yield _skipped(name, run.why_no_data)
@@ -743,14 +702,14 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
             ok &= np.array_equal(examples.labels, arrays["labels"])
         found = "sums, cluster counts and vectors are computed again, bit for bit"
         problems = [] if ok else ["sums or vectors of other records"]
-        yield _verdict(name, problems, found, "errors of the code that adds up")
+        yield verdict(name, problems, found, "errors of the code that adds up")
     with run.ledger() as ledger:
         for row, numbers in () if ledger is None else _sums(ledger):
             mechanism: Any = charge_of(row)[0]
             clusters, title = mechanism.num_clusters, f"noise of the sums of row {row.sequence}"
             exact = [(stored.sums if clusters is None else stored.cluster_counts[clusters]).values]
             drawn = np.array(numbers).reshape(-1, *exact[0].shape)
-            draw = functools.partial(_sums_of, mechanism, exact[0])
+            draw = functools.partial(mechanism.draw_sums, exact[0])
             yield _seed_check(title, draw, drawn[0].ravel().tolist())
             claimed = mechanism.standard_deviation
             for number in range(1, len(drawn)):  # each round follows from the noisy ones before
@@ -758,11 +717,7 @@ def _sum_checks(run: _Run) -> Iterator[Check]:
             noise = (drawn - exact) / LATTICE
             found = f"standard deviation {noise.std():.4g}, claimed {claimed:.4g}"
             problems = [found] if any(is_too_small(one, claimed) for one in noise) else []
-            yield _verdict(title, problems, found, "noise of the right size that can be predicted")
-
-
-def _sums_of(mechanism: Any, sums: IntArray, noise: Any) -> Sequence[int]:
-    return tuple(mechanism.draw_sums(sums, noise).ravel().tolist())
+            yield verdict(title, problems, found, "noise of the right size that can be predicted")
 
 
 # Private values in released files.
@@ -801,7 +756,7 @@ def _search_checks(run: _Run) -> Iterator[Check]:
                 ):
                     problems[kind] += [f"{path.relative_to(run.root)} holds {found}"] * bool(found)
             advance(1)
-    yield _verdict(
+    yield verdict(
         "no private array is released",
         problems["array"],
         f"{data.number:,} windows of {kinds}, as far as they are here, are in no file as float32, "
@@ -812,9 +767,9 @@ def _search_checks(run: _Run) -> Iterator[Check]:
     found = f"{text.number:,} rows, columns and words of private cells are in no file of text"
     blind = "other spellings; words that the schema or the public file have, too"
     is_known = text.number > 0
-    yield _verdict(name, problems["cell"], found, blind) if is_known else _skipped(name, NO_TABLE)
+    yield verdict(name, problems["cell"], found, blind) if is_known else _skipped(name, NO_TABLE)
     name, found = "no sensitive number is released", f"{len(numbers)} numbers are in no text"
-    yield _verdict(name, problems["number"], found, "a number of fewer than seven digits")
+    yield verdict(name, problems["number"], found, "a number of fewer than seven digits")
 
 
 def _add_private_file(run: _Run, data: PrivateBytes, text: PrivateText) -> None:

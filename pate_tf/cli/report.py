@@ -21,8 +21,7 @@ def define() -> None:
 
 def main() -> None:
     """Reads the flags, writes the page."""
-    from pate_tf.audit.report import report_page
-    from pate_tf.audit.run import PAGE
+    from pate_tf.audit.report import PAGE, report_page
 
     if FLAGS.train_dir is None:
         raise command_line.FlagValueError("train_dir: expected the folder of a run, got none")

@@ -93,8 +93,8 @@ def export_student(
     A version is what TensorFlow Serving loads: signatures as `StudentGraph` has them, and in
     `assets.extra` the warm-up requests, the privacy statement, `student.keras` where the student is
     a Keras model, `dataset.json`, `schema.toml` where a table has a schema, what `formats` asks
-    for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file, and
-    their `seal`.
+    for, and the manifest `digests.json`: `model` and `version`, the SHA-256 of every other file,
+    and their `seal`.
 
     Args:
         model: from raw inputs to logits.

@@ -150,7 +150,11 @@ def of_silos(root):
 
 
 @pytest.mark.parametrize(
-    "kind", ["tables", "votes", "sums of owners", "votes of owners", "silos", "together", "silo"]
+    "kind",
+    [
+        *("tables", "votes", "votes with a released epsilon"),
+        *("sums of owners", "votes of owners", "silos", "together", "silo"),
+    ],
 )
 def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
     folder = tmp_path / "run"
@@ -160,6 +164,13 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
         monkeypatch.setenv("PATE_TF_STATE", state)
     elif kind == "votes":
         folder = request.getfixturevalue("votes")
+    elif kind == "votes with a released epsilon":
+        source = teachers_in(folder).fit(data.private, data.pool)
+        published(source, data.pool, mechanism=pate_tf.LaplaceNoisyMax.of_scale(1.0))
+        flags = (f"--train_dir={folder}", "--release=sanitised", f"--plots={folder}")
+        ended = run_script(PATE, "analysis", *flags, folder=tmp_path)
+        assert ended.code == 0, ended.err
+        assert {one.suffix for one in (folder / "released").iterdir()} >= {".png", ".analysis"}
     elif "owners" in kind:
         data = of_owners(tmp_path, data, "feature_sums" if "sums" in kind else "pate")
     elif kind == "together":
@@ -184,6 +195,7 @@ def test_an_honest_folder_passes(kind, request, data, tmp_path, monkeypatch):
             "no private cell is released",
         },
         "votes": {"stored votes", "partition follows from the records"},
+        "votes with a released epsilon": {"statement"},
         "sums of owners": {"sums are those of the records"},
         "votes of owners": {"partition follows from the records"},
         "silos": {"statement", "versions of student"},
