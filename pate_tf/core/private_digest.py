@@ -1,4 +1,4 @@
-"""Keyed digests of private values: they tell equal from different, to whoever has the key alone."""
+"""Keyed digests of private values: they tell equal from different to holders of the key alone."""
 
 import contextlib
 import hashlib

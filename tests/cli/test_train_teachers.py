@@ -231,8 +231,8 @@ def test_a_report_that_can_not_be_written_is_told_before_the_work(tmp_path, path
 def test_damaged_files_of_an_earlier_run_are_one_line(tmp_path, damage):
     flags = ("--nb_teachers=2", "--max_steps=2", "--train_dir=run")
     if damage == "training":
-        # Saved in training after its first call: config, run, partition, records, then this file.
-        killed = functools.partial(die_at_rename, 4, before=False)
+        # Saved in training after its first call: key, config, run, partition, records, this file.
+        killed = functools.partial(die_at_rename, 5, before=False)
         assert run_script(SCRIPT, *flags, folder=tmp_path, setup=killed).code == -signal.SIGKILL
     else:
         assert run_script(SCRIPT, *flags, "--teacher_id=0", folder=tmp_path).code == 0
