@@ -44,22 +44,22 @@ class StudentSettings(Settings):
         None,
         least=1,
         most=MOST_STEPS,
-        help=f"Training steps of the student. Default: {OWN}, {StudentKind.max_steps} for most; "
-        "more where the whole pool has labels from feature sums.",
+        help=f"Training steps of the student. Default: {OWN}, {StudentKind.max_steps} for "
+        "supervised; more where the whole pool has labels from feature sums.",
     )
     batch_size: int | None = setting(
         None,
         least=1,
         most=LARGEST_BATCH,
         help=f"Labelled examples a training step. Default: {OWN}, {StudentKind.batch_size} for "
-        "most.",
+        "supervised.",
     )
     learning_rate: float | None = setting(
         None,
         above=0.0,
         most=HIGHEST_RATE,
         help="Learning rate of Adam; it falls along a cosine, but for gan. Default: "
-        f"{OWN}, {StudentKind.learning_rate:g} for most.",
+        f"{OWN}, {StudentKind.learning_rate:g} for supervised.",
     )
     seed: int = setting(
         0,

@@ -13,8 +13,12 @@ from pate_tf.api.run_folder import DEFAULT_NUM_TEACHERS
 from pate_tf.api.settings import DEFAULT_NUM_QUERIES, LabelSettings
 from pate_tf.api.teacher_training import RECORDS_A_CLASS, RECORDS_A_TEACHER, chosen_model
 from pate_tf.core.dataset import Dataset
+from pate_tf.core.settings import described
 from pate_tf.models.catalogue import default_model
 from pate_tf.representations.catalogue import default_of_sums, default_of_teachers
+from pate_tf.selective_sgd.settings import Settings as Sgd
+from pate_tf.students.config import TRAINING, StudentSettings
+from pate_tf.students.kinds import kind_of
 from pate_tf.teachers.settings import (
     BATCH_SIZE,
     FEWEST_STEPS,
@@ -55,6 +59,12 @@ def test_help_computes_its_defaults():
     assert found == {}
     assert numbers_in_help('setting(None, help="How many. Default: 8 " f"for {x}.")') == ["8"]
     assert numbers_in_help('setting(None, help=f"How many. Default: {ROUNDS}.")') == []
+
+
+def test_help_names_the_numbers_of_the_supervised_student():
+    for name in TRAINING:
+        number = getattr(kind_of("supervised"), name)
+        assert f"{number:g} for supervised" in described(StudentSettings)[name].help
 
 
 def wrong_defaults(source: str) -> Iterator[str]:
@@ -149,6 +159,12 @@ IMAGES, TABLE = dataset("image", 8, 8, 1), dataset("tabular", 2)
             "records",
         ),
         ("reference/commands.md", f"`{LabelSettings.method}` (default)"),
+        ("how-to/shared_training.md", f"| theta_u | {Sgd.upload:g} |"),
+        ("how-to/shared_training.md", f"| theta_d | {Sgd.download:g} |"),
+        (
+            "how-to/shared_training.md",
+            f"SGD, {Sgd.learning_rate:g} falling to a tenth, {Sgd.batch_size}, {Sgd.local_epochs} ",
+        ),
     ],
 )
 def test_a_page_names_the_default_of_the_code(page, sentence):
