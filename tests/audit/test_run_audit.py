@@ -334,7 +334,7 @@ def test_the_report_holds_nothing_sensitive_and_loads_nothing(run, data, name):
     statement = json.loads((run / name / "released/privacy_statement.json").read_text())
     for page in (public, inside):
         assert not re.findall(r"(?:src|href)=|url\(|@import|<script", page)
-        assert "81.2%" in page and statement["student_digest"] in page
+        assert "81.2%" in page and statement["student_digest"][:8] in page
         assert page.count("<svg") == 2
 
 
