@@ -14,6 +14,7 @@ from dataclasses import MISSING
 from typing import Any
 
 KEY = "pate_tf.setting"
+LONGEST_LINE = 200
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,10 +122,11 @@ class PublicationSettings(Settings):
         super().__post_init__()
         for name in ("holder", "purpose", "run_name"):
             text = getattr(self, name)
-            if text is not None and not (
-                isinstance(text, str) and text.strip() and text.isprintable()
-            ):
-                raise ValueError(f"{name}: expected a line of text, got {text!r}")
+            is_line = isinstance(text, str) and text.strip() and text.isprintable()
+            if text is not None and not (is_line and len(text) <= LONGEST_LINE):
+                raise ValueError(
+                    f"{name}: expected a line of up to {LONGEST_LINE} characters, got another text"
+                )
 
 
 def described(kind: type) -> Mapping[str, Setting]:

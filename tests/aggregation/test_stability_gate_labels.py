@@ -72,7 +72,7 @@ def test_a_whole_batch_is_labelled_rightly_for_one_epsilon(ledger, num_queries):
     assert (ledger.charges, ledger.spent().epsilon) == ({GATE: 1}, 0.25)
     statement = stated(released, ledger)
     check_statement(statement.to_dict(), ledger)
-    assert "left together and without noise" in statement.to_dict()["mechanism_in_words"]
+    assert "left together and without noise" in statement.to_markdown()
 
 
 def test_stored_outcomes_answer_parts_and_permutations_for_nothing(ledger):

@@ -276,10 +276,18 @@ def test_labels_of_one_noise_are_the_same(run, data, tmp_path, monkeypatch):
 
 def test_a_student_is_published_with_what_the_sums_cost(run, labels, data, tmp_path):
     student = pate_tf.Student("supervised", model="mlp", steps=50).fit(data.pool, labels)
-    published = pate_tf.publish(student, tmp_path / "out")
+    for wrong in ({"holder": ""}, {"purpose": "two\nlines"}, {"run_name": 3}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected a line"):
+            pate_tf.publish(student, tmp_path / "out", **wrong)
+    names = {"holder": "Example Telecom", "purpose": "a trial", "run_name": "spring"}
+    published = pate_tf.publish(student, tmp_path / "out", **names)
+    page = (published.folder / "privacy_statement.md").read_text()
+    assert "run spring\n\nExample Telecom releases" in page and "Purpose: a trial." in page
     assert repr(published).startswith(f"Published(<version 1, in {published.student_folder}>")
     assert "at delta 1e-5, replace-one: this classifier and its labels" in repr(published)
-    assert "version 2, beside 1 earlier" in repr(pate_tf.publish(student, tmp_path / "out"))
+    published = pate_tf.publish(student, tmp_path / "out")
+    assert "version 2, beside 1 earlier" in repr(published)
+    assert published.statement.run_name == f"{published.statement.date}-2"
     stated = json.loads((published.folder / "privacy_statement.json").read_text())
     assert stated["mechanism"]["name"] == "gaussian_feature_sums"
     page = (published.folder / "privacy_statement.md").read_text()

@@ -672,6 +672,6 @@ def test_the_page_holds_the_statement_and_loads_nothing(tables):
     root = pathlib.Path(tables[0]) / "run"
     page = report_page(root)
     statement = json.loads((root / "released/privacy_statement.json").read_text())
-    assert statement["student_digest"] in page and "What was charged, and when" in page
+    assert statement["student_digest"][:8] in page and "What was charged, and when" in page
     for mark in ("<script", "src=", "href=", "url(", "@import", "**", "| "):
         assert mark not in page

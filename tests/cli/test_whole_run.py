@@ -48,7 +48,7 @@ def test_two_commands_make_a_published_student(clinic, method):
     values = artifacts.read_json(clinic / f"{method}.json")
     assert values["student_accuracy"] > (0.85 if method == "auto" else 0.6)
     released = clinic / method / "released"
-    assert artifacts.read_json(released / "privacy_statement.json")["dataset"] == "visits"
+    assert artifacts.read_json(released / "privacy_statement.json")["pool_name"] == "visits"
     assert values["epsilon_ledger"] <= 3.0
     # What it stood for, typed, is the same release: nothing is charged again.
     for line in values["commands"]:

@@ -65,6 +65,7 @@ KIND_OF_FLAG = {
     (STUDENT, "teachers_dir"): NO_RUNS,
     (STUDENT, "teachers"): FILES,
     (STUDENT, "export_formats"): LISTS,
+    **dict.fromkeys([(STUDENT, name) for name in ("holder", "purpose", "run_name")], ("", LONG)),
     (ANALYSIS, "dataset"): ("nosuch",),  # with --calibrate alone
     (ANALYSIS, "counts_file"): FILES,
     (ANALYSIS, "indices_file"): FILES,
