@@ -8,7 +8,7 @@ import inspect
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -71,6 +71,7 @@ class Known:
         num_teachers: how many they are.
         unit: what one teacher's share protects.
         digest: the ledger knows them by it.
+        num_records: None: that of teachers from elsewhere is not known.
         voter: from the pool to what votes on its inputs.
         votes: from inputs, as a person has them, to labels int64 `[num_teachers, num_inputs]`.
         ensemble: what was trained here; None of others.
@@ -80,11 +81,11 @@ class Known:
     num_teachers: int
     unit: str
     digest: str
+    num_records: ClassVar[None] = None
     voter: Callable[[Pool], Voter] = dataclasses.field(repr=False)
     votes: Callable[[Any], IntArray] = dataclasses.field(repr=False)
     ensemble: Voter | None = dataclasses.field(default=None, repr=False)
     source: PrivateSource | None = None
-    num_records: None = None  # of teachers from elsewhere nobody knows
 
 
 def _known_ensemble(ensemble: Voter) -> Known:
