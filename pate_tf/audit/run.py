@@ -464,8 +464,8 @@ def _differences(fields: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str
 
     A release of the data-dependent epsilon brings the statement up to date, and not the copy.
     """
-    heads = [one.get("ledger_head") for one in (fields, copy)]
-    is_later = all(heads) and heads[0][0] > heads[1][0]
+    heads = [one.get("ledger_head") or (0,) for one in (fields, copy)]
+    is_later = heads[0][0] > heads[1][0]
     known = {field.name for field in dataclasses.fields(PrivacyStatement.from_dict(fields))}
     return [
         f"its {name} differs from the newest version's copy"
