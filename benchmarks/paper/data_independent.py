@@ -18,7 +18,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
     del bench  # a formula has one size
     for what, num_queries, delta, theirs in SETTINGS:
         config = AnalysisConfig(delta=delta)
-        found = data_independent_guarantees({LaplaceNoisyMax(GAMMA): num_queries}, config)
+        found = data_independent_guarantees({LaplaceNoisyMax(gamma=GAMMA): num_queries}, config)
         cells = {
             PAPER: theirs,
             OURS: number(found["strong_composition"].epsilon),
@@ -26,7 +26,9 @@ def _rows(bench: Bench) -> Iterator[Row]:
             "exact composition": number(found["composition"].epsilon),
         }
         for kind in (PermuteAndFlip, ExponentialMechanism):
-            epsilon, _ = kind(GAMMA).data_independent_epsilon(num_queries=num_queries, delta=delta)
+            epsilon, _ = kind(gamma=GAMMA).data_independent_epsilon(
+                num_queries=num_queries, delta=delta
+            )
             cells[f"exact, {kind.name}".replace("_", " ")] = number(epsilon)
         yield Row(what=what, cells=cells)
 

@@ -835,7 +835,7 @@ def planned_sums(
     scale = nextafter(CHANGED / target.epsilon, inf)
     while nextafter(CHANGED / scale, inf) > target.epsilon:
         scale = nextafter(scale, inf)
-    counts = LaplaceClusterCounts(scale, 1)
+    counts = LaplaceClusterCounts(scale=scale, num_clusters=1)
     most = num_records / (CLUSTER_LEAD * counts.standard_deviation)
     fitting = [one for one in resolutions if num_classes <= one <= max(most, num_classes)]
     least = LEAST_LEAD * counts.standard_deviation if fitting else features.standard_deviation

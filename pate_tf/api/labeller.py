@@ -35,7 +35,7 @@ class Labeller:
     `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
     of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
     planned from public values (`pate_tf.recommend`); `print(labeller.plan(data.pool))` shows the
-    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax.of_scale(5.0)`, costs
+    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`, costs
     what it costs.
 
     What was charged stands in a ledger below their directory, for good: a second `Labeller` goes on

@@ -435,11 +435,11 @@ def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Ou
     if settings.num_records is None:
         return ()
     scale, assumed, of_scores = sums.standard_deviation, FEATURE_MARGIN, settings.num_classes
-    law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(_SCALE)
+    law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     if sums.num_clusters is not None:
         (scale,) = sums.noise_scales.values()
         assumed, of_scores = CLUSTER_MARGIN, sums.num_clusters
-        law = LaplaceNoisyMax(1.0 / _SCALE)
+        law = LaplaceNoisyMax(scale=_SCALE)
     found = []
     for share in MARGINS:
         lead = assumed * share * settings.num_records / of_scores / scale

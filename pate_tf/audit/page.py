@@ -272,7 +272,7 @@ def audit_page(found: Mapping[str, Any]) -> str:
 
     >>> import pate_tf
     >>> found = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.PermuteAndFlip.of_scale(1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> pate_tf.audit.audit_page(found.to_dict()).startswith("<!DOCTYPE html>")
     True

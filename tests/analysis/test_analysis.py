@@ -46,7 +46,7 @@ from pate_tf.api.planning import calibrate
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger, LedgerError
 
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 
 
 def source_of(*groups, **changes):
@@ -168,10 +168,13 @@ def test_kinds_of_data_independent_accounting():
 
     every = {"moments_theorem_2", "tight_moments", "composition", "strong_composition"}
     assert kinds({LAPLACE: 5}) == every
-    assert kinds({LAPLACE: 5, PermuteAndFlip(0.05): 2}) == every - {"composition"}
-    assert kinds({LAPLACE: 5, LaplaceNoisyMax(0.1): 2}) == {"moments_theorem_2", "tight_moments"}
-    assert kinds({GaussianNoisyMax(30.0): 5}) == {"tight_moments", "composition"}
-    assert kinds({LAPLACE: 5, GaussianNoisyMax(30.0): 5}) == {"tight_moments"}
+    assert kinds({LAPLACE: 5, PermuteAndFlip(gamma=0.05): 2}) == every - {"composition"}
+    assert kinds({LAPLACE: 5, LaplaceNoisyMax(gamma=0.1): 2}) == {
+        "moments_theorem_2",
+        "tight_moments",
+    }
+    assert kinds({GaussianNoisyMax(sigma=30.0): 5}) == {"tight_moments", "composition"}
+    assert kinds({LAPLACE: 5, GaussianNoisyMax(sigma=30.0): 5}) == {"tight_moments"}
     assert kinds({LAPLACE: 0}) == {"moments_theorem_2", "tight_moments"}
 
 
@@ -179,7 +182,7 @@ def test_kinds_of_data_independent_accounting():
 def test_strong_composition_is_never_the_best(num_queries):
     # The paper drops a factor: for large gamma the formula is below what is proved.
     analysis = analyse(
-        source_of((LaplaceNoisyMax(3.0), VoteCounts(np.full((num_queries, 2), 5)))),
+        source_of((LaplaceNoisyMax(gamma=3.0), VoteCounts(np.full((num_queries, 2), 5)))),
         AnalysisConfig(bounds=("two_sided",)),
     )
     rigorous = [
@@ -192,7 +195,10 @@ def test_strong_composition_is_never_the_best(num_queries):
 
 def test_costs_of_mechanisms_add_up_moment_by_moment():
     config = AnalysisConfig()
-    groups = [(LAPLACE, counts_of("H1", 30)), (ExponentialMechanism(0.1), counts_of("H3", 20))]
+    groups = [
+        (LAPLACE, counts_of("H1", 30)),
+        (ExponentialMechanism(gamma=0.1), counts_of("H3", 20)),
+    ]
     found = analyse(source_of(*groups), config)
     assert set(found.bounds) == {"two_sided", "class_aware"}
     for bound, guarantee in found.bounds.items():
@@ -209,7 +215,7 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
 
 
 def test_unanswered_queries_pay_their_tests():
-    mechanism = ConfidentGaussianNoisyMax(200.0, 60.0, 30.0)
+    mechanism = ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=60.0, sigma=30.0)
     counts = counts_of("H1", 30)
     with_tests = analyse(source_of((mechanism, counts, 70)), AnalysisConfig())
     without = analyse(source_of((mechanism, counts)), AnalysisConfig())
@@ -239,7 +245,7 @@ def test_nothing_known_to_be_released_is_free_and_without_warning():
 @pytest.mark.parametrize("gamma", [1e-6, 1e3])
 def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
     counts = VoteCounts(np.array([[5, 4, 0], [9, 0, 0], [3, 3, 3]]))
-    analysis = analyse(source_of((LaplaceNoisyMax(gamma), counts)), AnalysisConfig())
+    analysis = analyse(source_of((LaplaceNoisyMax(gamma=gamma), counts)), AnalysisConfig())
     found = [*analysis.data_independent.values(), *analysis.bounds.values()]
     assert all(guarantee.epsilon >= 0.0 for guarantee in found)  # NaN is not
     if gamma > 1.0:

@@ -29,7 +29,7 @@ def page(tmp_path_factory):
     )
     fitted = pate_tf.fit(
         data,
-        mechanism=pate_tf.LaplaceNoisyMax.of_scale(4.0),
+        mechanism=pate_tf.LaplaceNoisyMax(scale=4.0),
         num_queries=50,
         delta=1e-5,
         source=teachers,

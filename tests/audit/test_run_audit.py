@@ -51,7 +51,7 @@ def runs(tmp_path_factory, data):
     for source, noise, number in (
         (sums, {"epsilon": 4.0}, {}),
         (in_rounds.fit(data.private, data.pool), {"epsilon": 40.0, "num_rounds": 3}, {}),
-        (teachers, {"mechanism": pate_tf.LaplaceNoisyMax.of_scale(2.0)}, {"num_queries": 40}),
+        (teachers, {"mechanism": pate_tf.LaplaceNoisyMax(scale=2.0)}, {"num_queries": 40}),
     ):
         with pate_tf.Labeller(source, delta=1e-5, **noise) as labeller:
             labels = labeller.label(data.pool, **number)

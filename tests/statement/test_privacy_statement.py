@@ -32,7 +32,7 @@ from pate_tf.statement.shared_training import SharedTrainingStatement
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
 RELEASE = Sanitised(epsilon=1.23456, delta=1e-5, confidence=0.99, worst_case_epsilon=6.54321)
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 MADE = {"student_digest": "cd" * 32, "versions": {"pate_tf": "0.1.0", "python": "3.11"}}
 
 
@@ -103,7 +103,7 @@ EVERY = {
         encoder="resnet, sha256 ab12",
         epsilon_budget=8.0,
         num_records=9_000,
-        charged_before=((GaussianNoisyMax(40.0), 2),),
+        charged_before=((GaussianNoisyMax(sigma=40.0), 2),),
         epsilon_all_ensembles=9.0,
         delta_all_ensembles=2e-5,
         num_ledgers=2,
@@ -114,7 +114,7 @@ EVERY = {
     "reset": labels(ledger_was_reset=True),
     "seeded": labels(secure_noise=False),
     "silos": silos(),
-    "secure silos": silos(SecureHistogram(40.0, 4, 1)),
+    "secure silos": silos(SecureHistogram(sigma=40.0, num_parties=4, threshold=1)),
     "shared": shared(),
     "participants": shared(
         unit="participant", epsilon_all_ensembles=5.0, delta_all_ensembles=1e-5, num_ledgers=1
@@ -202,7 +202,7 @@ def test_what_is_purely_private_has_delta_0():
     assert (guarantee.epsilon, guarantee.delta) == many
     single = labels(num_queries=1, num_answered=1, ledger_rows=(2,), epsilon=0.1)
     assert single.guarantees[0].delta == 0.0
-    assert labels(mechanism=GaussianNoisyMax(40.0)).guarantees[0].delta == 1e-5
+    assert labels(mechanism=GaussianNoisyMax(sigma=40.0)).guarantees[0].delta == 1e-5
 
 
 def test_every_kind_of_epsilon_says_what_it_promises_and_to_whom():
@@ -285,7 +285,7 @@ def test_delta_is_compared_with_the_number_of_records():
 
 
 def test_several_records_of_a_person_get_numbers():
-    made = labels(mechanism=GaussianNoisyMax(37.5))
+    made = labels(mechanism=GaussianNoisyMax(sigma=37.5))
     two, five = (made.several[number] for number in (2, 5))
     assert two < five
     assert five > 5 * smallest_epsilon({made.mechanism: made.num_queries}, made.delta)[0]

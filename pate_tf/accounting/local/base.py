@@ -23,7 +23,7 @@ from pate_tf.accounting.outcomes import IntArray
 from pate_tf.core import validation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureHistogram(Charge):
     """A vote in a histogram to which each party adds discrete Gaussian noise of its own.
 
@@ -210,7 +210,7 @@ class WorstPair(NamedTuple):
     here: FloatArray
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalRandomiser(Charge):
     """A randomised rule that turns one vote into one answer, and its cost.
 

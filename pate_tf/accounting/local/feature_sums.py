@@ -53,7 +53,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
     return 5.0 * total
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureFeatureSums(Charge):
     """The sum of all silos' feature sums, to which each silo added a share of the noise.
 
@@ -172,7 +172,7 @@ class SecureFeatureSums(Charge):
         validation.positive(epsilon=epsilon)
 
         def holds(sigma: float) -> bool:
-            return cls(sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
+            return cls(sigma=sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
 
         highest = 1.0
         while not holds(highest) and highest < 2.0**30:
@@ -180,7 +180,7 @@ class SecureFeatureSums(Charge):
         if not holds(highest):
             raise ValueError(f"epsilon: expected more than {epsilon}, which no noise reaches")
         lowest = LEAST_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
-        return cls(least(holds, lowest, highest, within=1e-6), **others)
+        return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields with the name."""

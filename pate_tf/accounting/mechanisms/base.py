@@ -463,7 +463,7 @@ class OneScale(Planned):
         return target.least_noise(cls.of_scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OfSigma(OneScale):
     """A mechanism with Gaussian noise of one scale.
 
@@ -477,7 +477,7 @@ class OfSigma(OneScale):
     @classmethod
     def of_scale(cls, scale: float) -> Self:
         """Returns the mechanism with sigma = scale."""
-        return cls(scale)
+        return cls(sigma=scale)
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
@@ -690,7 +690,7 @@ def check_mechanism(given: object) -> None:
     """Raises ValueError unless something is a registered mechanism's value."""
     if type(given) not in MECHANISMS.values():
         raise ValueError(
-            f"mechanism: expected one such as LaplaceNoisyMax.of_scale(5.0), got "
+            f"mechanism: expected one such as LaplaceNoisyMax(scale=5.0), got "
             f"{type(given).__name__}"
         )
 

@@ -772,4 +772,4 @@ class StabilityGateOrHistogram(Planned, Expected):
 
     @property
     def _histogram(self) -> GaussianHistogram:
-        return GaussianHistogram(self.sigma)
+        return GaussianHistogram(sigma=self.sigma)
