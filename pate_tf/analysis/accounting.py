@@ -10,7 +10,8 @@ import numpy as np
 from pate_tf.accounting import composition, conversions, moments
 from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import FloatArray
-from pate_tf.accounting.planning import DEFAULT_DELTA, SMOOTH_BOUNDS
+from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.planning import SMOOTH_BOUNDS
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core.settings import Settings, setting
@@ -22,7 +23,7 @@ MOST_MOMENTS = 4096  # more change no digit, and take minutes
 class AnalysisConfig(Settings):
     """How costs become an epsilon. Public."""
 
-    delta: float = setting(DEFAULT_DELTA, above=0.0, below=1.0, help="Delta of every epsilon.")
+    delta: float = setting(DEFAULT_DELTA, least=0.0, below=1.0, help="Delta of every epsilon.")
     conversion: str = setting(
         "improved",
         choices=("improved", "classic"),
@@ -165,7 +166,7 @@ def epsilon_by_dp_accounting(charges: Mapping[Charge, int], delta: float) -> flo
 
     Args:
         charges: how many of each.
-        delta: in (0, 1).
+        delta: in [0, 1).
 
     Raises:
         ValueError: if dp-accounting is missing, or nothing is known that dominates a charge.
@@ -220,12 +221,14 @@ def data_independent_guarantees(
     `strong_composition`: what the paper compares itself with, for mechanisms of one gamma.
     `dp_accounting`: that library's, if the configuration asks for it.
     `with_releases`: of queries and `releases` together, if there were any.
+
+    At delta 0 neither theorem 2 nor strong composition says anything.
     """
     grid, found = config.moments, {}
     charged = {mechanism: queries for mechanism, queries in charges.items() if queries}
     pure = [mechanism.pure_epsilon for mechanism in charged]
     gammas = [epsilon / 2.0 for epsilon in pure if epsilon is not None]
-    if len(gammas) == len(charged):
+    if config.delta and len(gammas) == len(charged):
         theorem_2 = sum(
             (
                 queries * moments.paper_alpha(gamma, grid)
@@ -239,7 +242,7 @@ def data_independent_guarantees(
         found["with_releases"] = config.composed({**charged, **releases})
     if len(charged) == 1 or any(one.approximate is not None for one in charged):
         found["composition"] = Guarantee(*composition.smallest_epsilon(charged, config.delta))
-    if charged and len(gammas) == len(charged) and len(set(gammas)) == 1:
+    if config.delta and charged and len(gammas) == len(charged) and len(set(gammas)) == 1:
         found["strong_composition"] = Guarantee(
             conversions.strong_composition_epsilon(gammas[0], sum(charged.values()), config.delta)
         )

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
 from pate_tf.accounting.conversions import LATTICE, FloatArray
+from pate_tf.accounting.delta import is_delta_large
 from pate_tf.accounting.mechanisms.base import OutcomeLaw
 from pate_tf.api.reporting import QUIET, Reporting
 from pate_tf.api.run_folder import DataSource, RunDescription, described_run, ensemble_folder
@@ -36,7 +37,6 @@ from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DEBITS, charge_of
 from pate_tf.ledger.store import Store
 from pate_tf.statement.check import JSON_FILE, check_statement
-from pate_tf.statement.privacy_statement import is_delta_large
 
 LEDGER: Final = "ledger.sqlite3"
 # Statements, and the folder of the models that each is of.
@@ -1180,11 +1180,10 @@ def _delta_checks(run: Run) -> Iterator[Check]:
     if number is None:
         yield _skipped(name, "the number of records is not known")
         return
-    is_large = is_delta_large(delta, number)
     yield Check(
         name=name,
         how=how,
-        outcome=VIOLATION if delta * number >= 1.0 else WARNING if is_large else PASSED,
-        found=f"delta {delta:g} times the number of records is {delta * number:.2g}; a tenth at "
-        f"most is advised",
+        outcome=VIOLATION if is_delta_large(delta, number) else PASSED,
+        found=f"delta {delta:g} times the number of records is {delta * number:.2g}; expected at "
+        f"most 1",
     )

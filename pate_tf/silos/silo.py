@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.record_set import RecordSet
@@ -106,6 +107,8 @@ class Silo:
             )
         else:
             records = self._sums.records if records is None else records
+            if records is not None and self.policy.unit == "record":
+                check_delta(self.policy.delta, records.num_records)
         self._sealer = sealer
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock

@@ -25,7 +25,6 @@ from pate_tf.statement.privacy_statement import (
     Part,
     PrivacyStatement,
     bold,
-    is_delta_large,
     largest_share_of_right_guesses,
     pure_if_as_small,
     table_cell,
@@ -160,11 +159,6 @@ LEFT_OUT_OF_UNIT: Final = {
     ),
 }
 DELTA: Final = "What happens with a probability of up to delta. "
-LARGE_DELTA: Final = (
-    "**Warning: delta is too large for these data.** Delta times the number of private records is "
-    "{:.3g}; it should be far below 0.1. With a delta that large, a system that publishes some "
-    "records as they are could keep to the guarantee."
-)
 NO_FINITE_EPSILON: Final = (
     " (infinite where nothing is known at this delta: if a mechanism has a delta of its own for "
     "{one}, each further one adds a delta that is larger by a factor of e to the epsilon)"
@@ -415,11 +409,6 @@ class LabelsStatement(PrivacyStatement):
         return None if self.num_records is None else self.delta * self.num_records
 
     @property
-    def is_delta_large(self) -> bool:
-        """Whether delta is above a tenth of one over the number of private records."""
-        return self.num_records is not None and is_delta_large(self.delta, self.num_records)
-
-    @property
     def protected(self) -> str:  # noqa: D102
         return PROTECTED[self.unit]
 
@@ -430,8 +419,6 @@ class LabelsStatement(PrivacyStatement):
         found = [*super().warnings()]
         if self.ledger_was_reset:
             found.append(f"**{WAS_RESET}**")
-        if self.is_delta_large:
-            found.append(LARGE_DELTA.format(self.delta_times_records or 0.0))
         return found
 
     def introduction(self) -> str:  # noqa: D102
@@ -615,7 +602,6 @@ class LabelsStatement(PrivacyStatement):
                 {"number": number, "epsilon": epsilon} for number, epsilon in self.several.items()
             ],
             "delta_times_records": self.delta_times_records,
-            "is_delta_large": self.is_delta_large,
             "one_ledger": self.one_ledger,
         }
 

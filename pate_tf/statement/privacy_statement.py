@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import pure_epsilon
 from pate_tf.accounting.conversions import expit
 from pate_tf.core.public import to_html
 from pate_tf.ledger.store import Store
@@ -23,7 +24,6 @@ WORST_CASE: Final = "data-independent"
 TO_EVERYBODY: Final = "everybody, in the data or not"
 TO_NO_ONE: Final = "no one"
 EXAMPLES: Final = (0.1, 1.0, 3.0, 6.0)
-LARGEST_DELTA_TIMES_RECORDS: Final = 0.1
 NOT_PRIVATE: Final = (
     "**This is NOT private.** Its noise came from a seed (`--insecure_seed`); with that seed it "
     "can be taken away again. The numbers below would hold for noise from the operating system; "
@@ -314,11 +314,7 @@ def pure_if_as_small(
 
     Unless that is more than a thousandth above the epsilon at delta.
     """
-    pure = sum(
-        number * (inf if charge.pure_epsilon is None else charge.pure_epsilon)
-        for charge, number in charges.items()
-        if number
-    )
+    pure = pure_epsilon(charges)
     # A pure epsilon of e has, at delta, one that is smaller by about 2 delta.
     is_as_small = pure <= epsilon * 1.001 + 4.0 * delta
     return (max(pure, epsilon), 0.0) if is_as_small else (epsilon, delta)
@@ -337,15 +333,6 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
         delta: from 0 to 1.
     """
     return float(1.0 - (1.0 - delta) * expit(-epsilon))
-
-
-def is_delta_large(delta: float, num_records: int) -> bool:
-    """Whether delta is above a tenth of one over the number of private records.
-
-    A mechanism that publishes one record in that many, chosen at random, has that delta at
-    epsilon 0.
-    """
-    return delta * num_records > LARGEST_DELTA_TIMES_RECORDS
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

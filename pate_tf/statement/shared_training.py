@@ -16,7 +16,6 @@ from pate_tf.statement.privacy_statement import (
     WORST_CASE,
     Guarantee,
     PrivacyStatement,
-    is_delta_large,
 )
 
 NO_GUARANTEE: Final = (
@@ -110,11 +109,6 @@ class SharedTrainingStatement(PrivacyStatement):
             found.append(
                 "**A ledger went on although an earlier one, or rows of it, were gone; what they "
                 "charged is counted as far as it is known.**"
-            )
-        if self.fewest_records and is_delta_large(self.delta or 0.0, self.fewest_records):
-            found.append(
-                f"**Delta is large**: above a tenth of one over {self.fewest_records:,}, the "
-                f"records of the smallest participant."
             )
         return found
 

@@ -203,7 +203,7 @@ def test_malformed_guarantees_are_refused(epsilon, delta):
 def test_malformed_arguments_are_refused():
     one = gates((0.1, 1e-6))
     for wrong in (
-        lambda: composed_epsilon(one, delta=0.0),
+        lambda: composed_epsilon(one, delta=-1e-9),
         lambda: composed_epsilon(one, delta=1e-5, alphas=[1.0]),
         lambda: composed_epsilon(one, delta=1e-5, alphas=[-1.0], moments=[1.0]),
         lambda: composed_delta(one, epsilon=-1.0),

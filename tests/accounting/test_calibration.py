@@ -84,7 +84,7 @@ def test_mechanisms_without_a_single_scale_are_refused(kind):
 
 @pytest.mark.parametrize(
     ("num_queries", "epsilon", "delta"),
-    [(0, 1.0, 1e-5), (10, 0.0, 1e-5), (10, np.nan, 1e-5), (10, 1.0, 0.0), (10, 1.0, 1.0)],
+    [(0, 1.0, 1e-5), (10, 0.0, 1e-5), (10, np.nan, 1e-5), (10, 1.0, -1e-9), (10, 1.0, 1.0)],
 )
 def test_nonsense_targets_are_refused(num_queries, epsilon, delta):
     with pytest.raises(ValueError, match="expected"):

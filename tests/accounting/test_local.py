@@ -137,7 +137,7 @@ def test_composition_edges():
     assert randomiser.composed_epsilon(1, delta=1e-300) == pytest.approx(1.0)
     assert randomiser.composed_epsilon(1, delta=0.9) == 0.0
     with pytest.raises(ValueError, match="delta"):
-        randomiser.composed_epsilon(3, delta=0.0)
+        randomiser.composed_epsilon(3, delta=1.0)
 
 
 @pytest.mark.parametrize("epsilon", [2.0**-20, 1e-3, 0.1, 1.0, 5.0, 30.0, 40.0])

@@ -253,7 +253,7 @@ def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"delta": 0.0}, {"delta": math.nan}, {"num_moments": 0}, {"bounds": ("best",)}]
+    "wrong", [{"delta": -1e-9}, {"delta": math.nan}, {"num_moments": 0}, {"bounds": ("best",)}]
 )
 def test_configuration_is_checked(wrong):
     with pytest.raises(ValueError, match="expected"):

@@ -153,7 +153,7 @@ class SecureFeatureSums(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
         moved = CHANGED * number**0.5 / self.sigma
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
         return (smooth + 2.0 * number * self.log_ratio) * (1.0 + SAFETY_MARGIN)
 
@@ -178,7 +178,9 @@ class SecureFeatureSums(Charge):
         while not holds(highest) and highest < 2.0**30:
             highest *= 2.0
         if not holds(highest):
-            raise ValueError(f"epsilon: expected more than {epsilon}, which no noise reaches")
+            raise ValueError(
+                f"epsilon: expected one that noise reaches at delta {delta:g}, got {epsilon}"
+            )
         lowest = LEAST_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
         return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
 

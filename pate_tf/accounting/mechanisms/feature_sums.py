@@ -152,11 +152,6 @@ class GaussianResidualSums(GaussianFeatureSums):
         super().__post_init__()
         validation.whole(1, MOST_ROUNDS, num_rounds=self.num_rounds)
 
-    @classmethod
-    def of_scale(cls, scale: float, num_rounds: int = 1) -> GaussianResidualSums:
-        """Returns the mechanism with sigma = scale."""
-        return cls(sigma=scale, num_rounds=num_rounds)
-
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """One for each round."""
@@ -215,11 +210,6 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         super().__post_init__()
         validation.positive(scale=self.scale)
         validation.whole(1, num_clusters=self.num_clusters)
-
-    @classmethod
-    def of_scale(cls, scale: float, num_clusters: int = 1) -> LaplaceClusterCounts:
-        """Returns the mechanism with a scale of noise, in records."""
-        return cls(scale=scale, num_clusters=num_clusters)
 
     @property
     def standard_deviation(self) -> float:

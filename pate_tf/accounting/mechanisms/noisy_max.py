@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import exp, inf, nextafter, sqrt
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -115,11 +115,6 @@ class PureNoisyMax(OneScale, DataDependent):
             gamma = 1.0 / scale
         object.__setattr__(self, "gamma", gamma)
         self.__post_init__()
-
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism with that scale."""
-        return cls(scale=scale)
 
     @property
     def pure_epsilon(self) -> float:
