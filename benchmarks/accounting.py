@@ -150,7 +150,7 @@ def smooth() -> Iterator[Row]:
         counts = histograms(1_000, num_teachers=num_teachers)
         spent = seconds(
             lambda counts=counts: smooth_sensitivity(
-                counts, LaplaceNoisyMax(GAMMA), moment=8.0, beta=0.02, bound="paper"
+                counts, LaplaceNoisyMax(gamma=GAMMA), moment=8.0, beta=0.02, bound="paper"
             )
         )
         plain = plain_smooth(counts, num_teachers, 0.02, sample)
@@ -184,14 +184,14 @@ def script() -> Iterator[Row]:
 def bounds() -> Iterator[Row]:
     """10,000 distinct histograms x 64 orders."""
     counts = histograms(10_000, distinct=True)
-    mechanism = LaplaceNoisyMax(GAMMA)
+    mechanism = LaplaceNoisyMax(gamma=GAMMA)
     for bound, target in (("paper", "0.5"), ("two_sided", "0.5"), ("class_aware", "4")):
         spent = seconds(
             lambda bound=bound: data_dependent_alphas(counts, mechanism, SIXTY_FOUR, bound=bound)
         )
         plain = plain_loop(bound, counts, SIXTY_FOUR, 20 if bound == "class_aware" else 200)
         yield Row(f"{bound}, 10,000 distinct x 64 orders", spent, plain, target)
-    gaussian = GaussianNoisyMax(40.0)
+    gaussian = GaussianNoisyMax(sigma=40.0)
     for bound in ("paper", "two_sided"):
         spent = seconds(
             lambda bound=bound: data_dependent_alphas(counts, gaussian, SIXTY_FOUR, bound=bound)
@@ -205,7 +205,7 @@ def million() -> Iterator[Row]:
     for bound in ("paper", "two_sided"):
         spent = seconds(
             lambda bound=bound: data_dependent_alphas(
-                counts, LaplaceNoisyMax(GAMMA), DEFAULT_MOMENTS, bound=bound
+                counts, LaplaceNoisyMax(gamma=GAMMA), DEFAULT_MOMENTS, bound=bound
             )
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -216,10 +216,10 @@ def million() -> Iterator[Row]:
 def exact() -> Iterator[Row]:
     """Exact moments of 10,000 distinct histograms; other mechanisms on 1,000, scaled."""
     for mechanism, sample in (
-        (LaplaceNoisyMax(GAMMA), 10_000),
-        (PermuteAndFlip(GAMMA), 1_000),
-        (ExponentialMechanism(GAMMA), 1_000),
-        (GaussianNoisyMax(40.0), 1_000),
+        (LaplaceNoisyMax(gamma=GAMMA), 10_000),
+        (PermuteAndFlip(gamma=GAMMA), 1_000),
+        (ExponentialMechanism(gamma=GAMMA), 1_000),
+        (GaussianNoisyMax(sigma=40.0), 1_000),
     ):
         counts = histograms(sample, distinct=True)
         scale = 10_000 // sample
@@ -245,7 +245,7 @@ def small() -> Iterator[Row]:
     for bound in ("paper", "two_sided", "class_aware"):
         spent = seconds(
             lambda bound=bound: data_dependent_alphas(
-                counts, LaplaceNoisyMax(GAMMA), DEFAULT_MOMENTS, bound=bound
+                counts, LaplaceNoisyMax(gamma=GAMMA), DEFAULT_MOMENTS, bound=bound
             )
         )
         plain = plain_loop(bound, counts, DEFAULT_MOMENTS, 20)

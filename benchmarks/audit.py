@@ -61,15 +61,15 @@ def mechanisms() -> list[Mechanism]:
     """Returns all mechanisms at the README's settings; sums and gates at an epsilon of 1."""
     target = Target(epsilon=1.0, delta=DELTA, num_queries=1)
     return [
-        LaplaceNoisyMax.of_scale(20.0),
-        PermuteAndFlip.of_scale(20.0),
-        ExponentialMechanism.of_scale(20.0),
-        GaussianNoisyMax(40.0),
-        GaussianHistogram(40.0),
-        ConfidentGaussianNoisyMax(200.0, 150.0, 40.0),
+        LaplaceNoisyMax(scale=20.0),
+        PermuteAndFlip(scale=20.0),
+        ExponentialMechanism(scale=20.0),
+        GaussianNoisyMax(sigma=40.0),
+        GaussianHistogram(sigma=40.0),
+        ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
         StabilityGate(epsilon=1.0, delta=DELTA / 3.0),
         target.least_noise(GaussianFeatureSums.of_scale),
-        LaplaceClusterCounts(2.0, 20),
+        LaplaceClusterCounts(scale=2.0, num_clusters=20),
     ]
 
 
@@ -126,7 +126,11 @@ def silos(seconds: float) -> Rows:
         threshold=1,
     )
     rows = []
-    for charge in (RandomisedResponse(10, 1.0), TruncatedGeometric(10, 1.0), sums):
+    for charge in (
+        RandomisedResponse(num_classes=10, epsilon=1.0),
+        TruncatedGeometric(num_classes=10, epsilon=1.0),
+        sums,
+    ):
         began = time.monotonic()
         found: list[list[npt.NDArray[np.float64]]] = [[], []]
         while not found[0] or time.monotonic() - began < seconds:

@@ -24,12 +24,12 @@ from pate_tf.accounting.mechanisms import (
 DELTA = 1e-5
 NUM_QUERIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MECHANISMS: Sequence[Mechanism] = (
-    PermuteAndFlip.of_scale(20.0),
-    LaplaceNoisyMax.of_scale(20.0),
-    ExponentialMechanism.of_scale(20.0),
-    GaussianHistogram(40.0),
+    PermuteAndFlip(scale=20.0),
+    LaplaceNoisyMax(scale=20.0),
+    ExponentialMechanism(scale=20.0),
+    GaussianHistogram(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
-    GaussianNoisyMax(40.0),
+    GaussianNoisyMax(sigma=40.0),
     InteractiveGaussianNoisyMax(threshold=50.0, sigma_threshold=150.0, sigma=40.0, label_share=0.1),
     StabilityGate(epsilon=0.25, delta=DELTA / 3),
 )

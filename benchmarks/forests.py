@@ -124,7 +124,7 @@ def main() -> None:
     plurality = counts.argmax(axis=1)
     show("plurality, held out", f"{(plurality == public.labels)[-len(held_out) :].mean():.2%}")
 
-    mechanism = LaplaceNoisyMax(1.0 / SCALE)
+    mechanism = LaplaceNoisyMax(gamma=1.0 / SCALE)
     aggregation = VoteAggregation(public.dataset.num_classes)
     asked = counts[:NUM_QUERIES]
     label_accuracies, student_accuracies = [], []

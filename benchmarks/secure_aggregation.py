@@ -68,7 +68,7 @@ def measured(silos: int, queries: int, classes: int, num_parties: int) -> tuple[
     labels = np.random.default_rng(0).integers(classes, size=(silos, queries))
     counts = np.stack([(labels == one).sum(axis=0) for one in range(classes)], axis=1)
     trusted = processor_seconds(
-        lambda: GaussianHistogram(SIGMA).draw(
+        lambda: GaussianHistogram(sigma=SIGMA).draw(
             np.stack([(labels == one).sum(axis=0) for one in range(classes)], axis=1),
             SystemNoise(),
         )
@@ -80,7 +80,9 @@ def measured(silos: int, queries: int, classes: int, num_parties: int) -> tuple[
             queries_digest=hashlib.sha256(b"queries").digest(),
             num_queries=queries,
             num_classes=classes,
-            mechanism=SecureHistogram(SIGMA, num_parties, (num_parties - 2) // 2),
+            mechanism=SecureHistogram(
+                sigma=SIGMA, num_parties=num_parties, threshold=(num_parties - 2) // 2
+            ),
             parties=tuple(one.party.identity for one in asked),
         )
         sealed = {}

@@ -48,7 +48,7 @@ ALONE = {
 
 def nearly_spent(num_queries: int) -> float:
     """A budget that a round fits into by the exact theorem of its noise, and not by moments."""
-    charged = {SecureHistogram(40.0, 4, 1): num_queries}
+    charged = {SecureHistogram(sigma=40.0, num_parties=4, threshold=1): num_queries}
     return (moments_epsilon(charged, DELTA)[0] + closed_form_epsilon(charged, DELTA)) / 2.0
 
 

@@ -123,7 +123,7 @@ def main_row(data_dir: pathlib.Path, num_teachers: int) -> dict[str, float]:
     labels = np.concatenate([votes.labels, rest.labels], axis=1)
     accuracies = (labels == public.labels).mean(axis=1)
     counts = np.concatenate([votes.counts().values, rest.counts().values])
-    noise = LaplaceNoisyMax(1 / 20).additive_noise(
+    noise = LaplaceNoisyMax(gamma=1 / 20).additive_noise(
         SeededNoise(0), num_queries=len(counts), num_classes=10
     )
     noisy = VoteAggregation(10).label(counts, noise)

@@ -22,7 +22,7 @@ REPOSITORY = pathlib.Path(__file__).absolute().parents[1]
 GOLDEN = json.loads((REPOSITORY / "tests" / "accounting" / "golden.json").read_text())
 SCRIPT = REPOSITORY / "analysis.py"
 DELTA = 1e-5
-MECHANISM = PermuteAndFlip(0.05)
+MECHANISM = PermuteAndFlip(gamma=0.05)
 
 
 def golden_counts(name, num_queries=100):

@@ -11,7 +11,7 @@ def released_labels(indices: IntArray, labels: IntArray, num_classes: int = 10) 
         labels=labels,
         num_classes=num_classes,
         num_queries=len(indices),
-        cost=Cost(charge=LaplaceNoisyMax(0.05), number=len(indices), epsilon=1.0, delta=1e-5),
+        cost=Cost(charge=LaplaceNoisyMax(gamma=0.05), number=len(indices), epsilon=1.0, delta=1e-5),
         ledger_rows=(2,),
         secure_noise=True,
     )

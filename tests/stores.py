@@ -23,7 +23,7 @@ def query(number):
 class LedgerStore:
     """A ledger of one ensemble."""
 
-    charge = PermuteAndFlip(0.05)
+    charge = PermuteAndFlip(gamma=0.05)
 
     def open(self, folder, **settings):
         return Ledger.open(folder, ensemble_digest="ab" * 32, delta=1e-5, **settings)
@@ -40,7 +40,7 @@ class LedgerStore:
 class AccountStore:
     """The account of one silo."""
 
-    charge = RandomisedResponse(NUM_CLASSES, 1.0)
+    charge = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0)
 
     def open(self, folder, **settings):
         return SiloAccount(folder, silo="clinic", epsilon_budget=1e6, delta=1e-5, **settings)

@@ -36,7 +36,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
             for strategy in STRATEGIES:
                 askings = Asking(
                     ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
-                    mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+                    mechanism=LaplaceNoisyMax(gamma=1.0 / setting.scale),
                     num_queries=num_queries,
                     strategy=strategy,
                 ).repeated(setting.repetitions)

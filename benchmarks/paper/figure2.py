@@ -26,7 +26,7 @@ def noisy_aggregation(bench: Bench, ensemble: EnsembleName, gamma: float) -> Mea
         aggregation = VoteAggregation(counts.num_classes)
         accuracies = []
         for _ in range(bench.setting.draws):
-            drawn = LaplaceNoisyMax(gamma).additive_noise(
+            drawn = LaplaceNoisyMax(gamma=gamma).additive_noise(
                 noise,
                 num_queries=counts.num_queries,
                 num_classes=counts.num_classes,

@@ -40,7 +40,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
             for strategy in setting.figure4_strategies:
                 asking = Asking(
                     ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
-                    mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+                    mechanism=LaplaceNoisyMax(gamma=1.0 / setting.scale),
                     num_queries=num_queries,
                     strategy=strategy,
                 )

@@ -38,7 +38,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
         askings = [
             Asking(
                 ensemble=many,
-                mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+                mechanism=LaplaceNoisyMax(gamma=1.0 / setting.scale),
                 num_queries=setting.table_queries,
                 draw=number_of_draw,
             )

@@ -80,7 +80,7 @@ class Point:
 
 
 STUDENT = "consistency"  # `students` compares it with others
-LAPLACE = LaplaceNoisyMax(1 / 20)  # labels and students of `students`
+LAPLACE = LaplaceNoisyMax(gamma=1 / 20)  # labels and students of `students`
 POINTS = {
     "full": (
         Point(250, 50, 0.25, kind=StabilityGate),
@@ -94,7 +94,7 @@ POINTS = {
         Point(250, 100, mechanism=LAPLACE),
     ),
     "quick": (
-        Point(20, 60, mechanism=LaplaceNoisyMax(1 / 2)),  # the labels that `students` drew
+        Point(20, 60, mechanism=LaplaceNoisyMax(gamma=1 / 2)),  # the labels that `students` drew
         Point(20, 20, mechanism=StabilityGate(epsilon=3.0, delta=1e-5 / 3)),
     ),
 }

@@ -48,7 +48,7 @@ def _row(
     setting = bench.setting
     askings = Asking(
         ensemble=EnsembleName(dataset=dataset, num_teachers=setting.num_teachers),
-        mechanism=LaplaceNoisyMax(1.0 / setting.scale),
+        mechanism=LaplaceNoisyMax(gamma=1.0 / setting.scale),
         num_queries=num_queries,
         strategy=strategy,
     ).repeated(setting.repetitions)

@@ -60,7 +60,9 @@ def _measured(bench: Bench, teacher: str, queries: int, sigma: float) -> Row:
         noise = generator.normal(0.0, sigma * variance**0.5, (TRUSTED_DRAWS, *counts.shape))
         return float(((counts + noise).argmax(axis=2) == truth).mean())
 
-    trusted, _ = GaussianHistogram(sigma).data_independent_epsilon(num_queries=queries, delta=DELTA)
+    trusted, _ = GaussianHistogram(sigma=sigma).data_independent_epsilon(
+        num_queries=queries, delta=DELTA
+    )
     return {
         "label_accuracy": float((found.labels.labels == truth).mean()),
         "centre_accuracy": centre(1.0),

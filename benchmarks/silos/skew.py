@@ -71,7 +71,7 @@ def _measured(bench: Bench, kind: str, teacher: str, epsilon: float, sigma: floa
     if local.answers is None:
         raise ValueError("answers: expected those of silos, got none")
     debiased = debiased_counts(
-        local.answers, [RandomisedResponse(num_classes, epsilon)] * len(votes)
+        local.answers, [RandomisedResponse(num_classes=num_classes, epsilon=epsilon)] * len(votes)
     )
     central = secure(votes, pool, sigma, num_queries=number)
     histograms = central.labels.released.noisy_counts

@@ -156,7 +156,7 @@ class _Problem:
         )
         if kind == ONE_HOLDER:
             sums = sums_by_class(vectors, labels, num_classes=num_classes)
-            return GaussianFeatureSums(release.sigma).draw_sums(sums, noise), release.sigma
+            return GaussianFeatureSums(sigma=release.sigma).draw_sums(sums, noise), release.sigma
         found = simulated_total(
             vectors,
             labels,

@@ -42,11 +42,13 @@ def _measured(bench: Bench, teacher: str, silos: int, epsilon: float) -> Row:
     found = answered(
         votes, pool, {"name": RandomisedResponse.name, "epsilon": epsilon}, num_queries=number
     )
-    expected = survival(counts, RandomisedResponse(num_classes, epsilon), num_samples=SAMPLES)
+    expected = survival(
+        counts, RandomisedResponse(num_classes=num_classes, epsilon=epsilon), num_samples=SAMPLES
+    )
     chance = expected.probability
     # Of the queries' own coins, and of the simulation that expects.
     error = np.sqrt((chance * (1 - chance)).sum() * (1 + 1 / SAMPLES)) / len(chance)
-    geometric = TruncatedGeometric(num_classes, epsilon)
+    geometric = TruncatedGeometric(num_classes=num_classes, epsilon=epsilon)
     likeliest = answered(
         votes, pool, {"name": geometric.name, "epsilon": epsilon}, num_queries=number
     )

@@ -11,8 +11,9 @@ import dataclasses
 import decimal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from inspect import signature
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,16 @@ class Charge(ABC):
     counted: ClassVar[tuple[str, str]]
     labels_in_words: ClassVar[str] = "noisy labels"
     lacks: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls, *positional: object, **fields: object) -> Self:
+        """Raises TypeError for a number without a name: 20 may be a scale or its inverse."""
+        if positional:
+            names = ", ".join(f"{name}=" for name in list(signature(cls.__init__).parameters)[1:])
+            raise TypeError(
+                f"{cls.__name__}: expected keywords {names or 'none'}, got {len(positional)} "
+                f"positional"
+            )
+        return super().__new__(cls)
 
     @abstractmethod
     def alphas(self, moments: FloatArray) -> FloatArray:
@@ -151,7 +162,7 @@ class Cost:
     """What a charge costs, whatever the data. Publishable.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(20.0)
+    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> print(pate_tf.Cost(charge=mechanism, number=100, epsilon=epsilon, delta=1e-5).in_words())
     epsilon 2.138 at delta 1e-05 for every record, whatever the data: 100 ...

@@ -103,7 +103,7 @@ def composed_epsilon(
 
     Args:
         guarantees: of each mechanism that has no moments; may be empty.
-        delta: in (0, 1).
+        delta: in [0, 1).
         alphas: total costs of everything else, in both directions, [num_moments]. Default: there
             is nothing else. Infinite or NaN rules a moment out; zero at a moment says that
             nothing was released.
@@ -112,7 +112,7 @@ def composed_epsilon(
     Raises:
         ValueError: if a value is outside of its range or shapes differ.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     orders = check_moments(moments)
     costs = _checked_alphas(alphas, orders)
     basic = inf
@@ -304,9 +304,11 @@ def moments_epsilon(
     """Returns epsilon by moments, and the moment that gave it; None if none did.
 
     What the parts without moments use of delta is taken off before the moments are converted;
-    infinite if they use more than there is.
+    infinite if they use more than there is. At delta 0 it is `pure_epsilon`.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
+    if not delta:
+        return pure_epsilon(charges), None
     alphas = total_alphas(charges, moments)
     added, used = total_approximate(charges)
     if used > Fraction(delta):
@@ -322,11 +324,37 @@ def moments_epsilon(
     return nextafter(epsilon + float_above(added), inf), moment
 
 
+def pure_epsilon(charges: Charges) -> float:
+    """Returns epsilon at delta 0: the sum of all pure epsilons, correctly rounded.
+
+    Infinite where a charge has none (Dwork and Roth 2014, Corollary 3.15).
+    """
+    total = Fraction(0)
+    for charge, number in charges.items():
+        if number:
+            if charge.pure_epsilon is None or not charge.pure_epsilon < inf:
+                return inf
+            total += number * Fraction(charge.pure_epsilon)
+    return float(total)
+
+
+def check_pure(charge: Charge, delta: float) -> None:
+    """Raises ValueError at delta 0 unless a charge has a pure epsilon."""
+    if not delta and charge.pure_epsilon is None:
+        raise ValueError(
+            f"delta: expected above 0 for {charge.name}, which has no guarantee at delta 0, got 0; "
+            f"laplace_noisy_max is one of those that have one"
+        )
+
+
 def closed_form_epsilon(charges: Charges, delta: float) -> float:
     """Returns epsilon by a theorem other than moments; infinite where there is none.
 
-    A single charge's own composition theorem; the losses of charges without moments.
+    A single charge's own composition theorem; the losses of charges without moments; of several
+    pure ones the sum.
     """
+    if not delta:
+        return pure_epsilon(charges)
     if any(charge.approximate is not None for charge in charges):
         guarantees = approximate_guarantees(charges)
         if len(guarantees) > MOST_APPROXIMATE:
@@ -334,7 +362,7 @@ def closed_form_epsilon(charges: Charges, delta: float) -> float:
         alphas = total_alphas(charges, DEFAULT_MOMENTS)
         return composed_epsilon(guarantees, delta=delta, alphas=alphas if alphas.any() else None)
     if len(charges) != 1:
-        return inf
+        return pure_epsilon(charges)
     ((charge, number),) = charges.items()
     return charge.composed_epsilon(number, delta=delta)
 

@@ -183,19 +183,20 @@ def epsilon_from_alphas(
     (Balle et al. 2020; Canonne, Kamath and Steinke 2020; docs/proofs/theory.md, Proposition C3).
 
     An alpha that is infinite or not a number rules its moment out; without any other moment
-    epsilon is infinite. An alpha of exactly zero says that nothing was released: epsilon is zero.
+    epsilon is infinite, as it is at delta 0. An alpha of exactly zero says that nothing was
+    released: epsilon is zero.
 
     Args:
         alphas: total costs in natural logarithms, [num_moments].
         moments: [num_moments], positive.
-        delta: in (0, 1).
+        delta: in [0, 1).
         conversion: "improved" (default) or "classic".
 
     Raises:
-        ValueError: if shapes differ, an alpha is negative, delta is outside (0, 1), or the
+        ValueError: if shapes differ, an alpha is negative, delta is outside [0, 1), or the
             conversion is unknown.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     validation.one_of(("improved", "classic"), conversion=conversion)
     orders = check_moments(moments)
     costs = np.asarray(alphas, dtype=np.float64)
@@ -204,12 +205,11 @@ def epsilon_from_alphas(
     if np.any(costs < 0):
         raise ValueError("expected alphas >= 0, got a negative one")
     costs = np.where(np.isnan(costs), np.inf, costs)
+    needed = log(1.0 / delta) if delta else inf
     if conversion == "classic":
-        epsilons = (costs + log(1.0 / delta)) / orders
+        epsilons = (costs + needed) / orders
     else:
-        epsilons = (
-            costs / orders - np.log1p(1.0 / orders) + (log(1.0 / delta) - np.log1p(orders)) / orders
-        )
+        epsilons = costs / orders - np.log1p(1.0 / orders) + (needed - np.log1p(orders)) / orders
     epsilons = np.where(costs == 0.0, 0.0, np.maximum(epsilons, 0.0))
     best = int(np.argmin(epsilons))
     return float(epsilons[best]), float(orders[best])
@@ -220,11 +220,12 @@ def gaussian_dp_epsilon(mu: float, delta: float) -> float:
 
     Solves delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
     (Dong, Roth and Su 2019, Corollary 2.13; docs/proofs/theory.md, Proposition C4) from above.
+    Infinite at delta 0.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     if mu == 0.0:
         return 0.0
-    if not mu < inf:
+    if not mu < inf or not delta:
         return inf
 
     def exceeds(epsilon: float) -> bool:
@@ -259,12 +260,12 @@ def pure_composition_epsilon(epsilon: float, num_queries: int, delta: float) -> 
     Optimal composition (Kairouz, Oh and Viswanath 2015, Theorem 3.3; docs/proofs/theory.md,
     Proposition C5): the worst case is randomised response, whose log ratio is
     epsilon (2k - num_queries) with k binomial, so that delta is Pr[k >= j] - e^total Pr'[k >= j] at
-    the least j with a log ratio above the total.
+    the least j with a log ratio above the total. At delta 0 the sum of all epsilons.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     validation.whole(0, num_queries=num_queries)
-    if num_queries == 0:
-        return 0.0
+    if not (delta and num_queries):
+        return num_queries * epsilon
 
     def exceeds(total: float) -> bool:
         least = floor((total / epsilon + num_queries) / 2.0) + 1

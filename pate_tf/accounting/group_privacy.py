@@ -83,16 +83,16 @@ def several_teachers_epsilon(
 
     Args:
         charges: how many of each charge, chosen adaptively or not.
-        delta: in (0, 1).
+        delta: in [0, 1).
         one_teacher_epsilon: from any delta to the epsilon of the same where one vote of each moves;
             infinite where none is known. Default: `composition.smallest_epsilon`.
         num_teachers: how many teachers change, at least 2.
 
     Raises:
-        ValueError: if delta is outside (0, 1), a number is negative, or num_teachers is below 2.
+        ValueError: if delta is outside [0, 1), a number is negative, or num_teachers is below 2.
     """
     validation.whole(2, num_teachers=num_teachers)
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     for number in charges.values():
         validation.whole(0, number=number)
     asked = {one: number for one, number in charges.items() if number}
@@ -135,10 +135,10 @@ def replaced_owner_epsilon(charges: Mapping[Charge, int], delta: float) -> float
 
     Args:
         charges: how many of each charge.
-        delta: in (0, 1).
+        delta: in [0, 1).
 
     Raises:
-        ValueError: if delta is outside (0, 1), or a number is negative.
+        ValueError: if delta is outside [0, 1), or a number is negative.
     """
     return several_teachers_epsilon(charges, delta=delta, num_teachers=2)
 
@@ -154,13 +154,15 @@ def group_epsilon(
 
     Args:
         one_teacher_epsilon: from delta to the epsilon of one step; infinite where none is known.
-        delta: in (0, 1).
+        delta: in [0, 1).
         num_steps: k, at least 2.
 
     Raises:
-        ValueError: if delta is outside (0, 1).
+        ValueError: if delta is outside [0, 1).
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
+    if not delta:
+        return num_steps * one_teacher_epsilon(0.0) * (1.0 + SAFETY_MARGIN)
 
     def epsilon_if_it_holds(depth: float) -> float:
         """The epsilon of one step at d = delta e^-depth, if the sum of e^(i epsilon) d allows."""

@@ -159,9 +159,11 @@ class NoisyTraining(Training):
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns epsilon by the distribution of the privacy loss (dp-accounting), rounded up."""
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         if number == 0:
             return 0.0
+        if not delta:
+            return inf
         return _loss_distribution_epsilon(
             self.sampling_rate, self.noise_multiplier, number * self.rounds, delta
         )
@@ -235,7 +237,7 @@ class SparseVectorTraining(Training):
 
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the sum of all epsilons, which holds at delta 0 already."""
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         return number * self.pure_epsilon
 
     def summary(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from pate_tf.accounting.charge import Charge, from_fields, lacking, rounded_up
 from pate_tf.accounting.conversions import FloatArray, least, ndtri
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import (
     ConfidentGaussianNoisyMax,
     ExponentialMechanism,
@@ -63,7 +64,7 @@ def most_queries(mechanism: Mechanism, *, epsilon: float, delta: float) -> int:
 
     0 if not even one is affordable; at most 2^40.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     validation.between(0, inf, ends="(]", epsilon=epsilon)
 
     def affordable(num_queries: int) -> bool:
@@ -610,7 +611,6 @@ def _share(value: float) -> str:
 # Compares all mechanisms within one budget, and recommends one.
 
 
-DEFAULT_DELTA: Final = 1e-5
 # Mechanisms whose right labels differ by less than this share of the queries count as equally good.
 EQUALLY_GOOD: Final = 0.005
 
@@ -651,7 +651,7 @@ def recommend(
         target_epsilon: the most that the labels may cost together.
         num_teachers: who vote.
         num_classes: that they choose from.
-        delta: what epsilon holds at. Default 1e-5.
+        delta: what epsilon holds at. Default 1e-5; 0 leaves mechanisms with a pure epsilon.
         num_queries: how many labels. Default: planned, `planned_queries.planned_num_queries`.
         pool_size: the most that can be asked; no limit by default.
         unit: what is protected, "record" (default) or "owner".
@@ -800,7 +800,7 @@ def planned_sums(
 
     Sums of features with Gaussian noise; or, where that noise is heavy for the number of records,
     counts of records in clusters with Laplace noise, which have no delta: as many clusters as leave
-    a cluster `CLUSTER_LEAD` times the noise.
+    a cluster `CLUSTER_LEAD` times the noise. At delta 0 these counts alone.
 
     Args:
         target: what they may cost.
@@ -811,42 +811,47 @@ def planned_sums(
             records than a single release has noise, 1 otherwise.
 
     Raises:
-        ValueError: if noise would exceed what the records say.
+        ValueError: if noise would exceed what the records say, or at delta 0 there are no clusters.
     """
-    features = target.least_noise(GaussianFeatureSums.of_scale)
-    if num_rounds is None:
-        lead = (num_records or 0) / num_classes / features.standard_deviation
-        num_rounds = ROUNDS if lead >= ROUNDS_LEAD else 1
-    if num_rounds > 1:
-        in_rounds = target.least_noise(lambda one: GaussianResidualSums.of_scale(one, num_rounds))
-        least = in_rounds.fewest_of_class
-        if num_records is not None and num_records / num_classes < least:
-            raise ValueError(
-                f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
-                f"epsilon {target.epsilon:g}: about {num_records / num_classes:,.0f} private "
-                f"records of a class, were all equally common, where {least:,.0f} are needed. Take "
-                f"fewer rounds, a larger epsilon or more records"
-            )
-        return in_rounds
-    if num_records is None:
-        return features
-    if num_records / num_classes >= features.fewest_of_class:
-        return features
+    of_class = (num_records or 0) / num_classes
     scale = nextafter(CHANGED / target.epsilon, inf)
     while nextafter(CHANGED / scale, inf) > target.epsilon:
         scale = nextafter(scale, inf)
-    counts = LaplaceClusterCounts(scale, 1)
-    most = num_records / (CLUSTER_LEAD * counts.standard_deviation)
-    fitting = [one for one in resolutions if num_classes <= one <= max(most, num_classes)]
-    least = LEAST_LEAD * counts.standard_deviation if fitting else features.standard_deviation
-    if num_records / num_classes < least:
+    counts = LaplaceClusterCounts(scale=scale)
+    most = max(of_class * num_classes / (CLUSTER_LEAD * counts.standard_deviation), num_classes)
+    fitting = [one for one in resolutions if num_classes <= one <= most] if num_records else []
+    released: ReleasesFeatureSums
+    if target.delta or not fitting or (num_rounds or 1) > 1:
+        features = target.least_noise(GaussianFeatureSums.of_scale)
+        if num_rounds is None:
+            lead = of_class / features.standard_deviation
+            num_rounds = ROUNDS if lead >= ROUNDS_LEAD else 1
+        if num_rounds > 1:
+            in_rounds = target.least_noise(
+                lambda scale: GaussianResidualSums(sigma=scale, num_rounds=num_rounds)
+            )
+            least = in_rounds.fewest_of_class
+            if num_records is not None and of_class < least:
+                raise ValueError(
+                    f"num_rounds: expected rounds whose noise leaves labels, got {num_rounds} at "
+                    f"epsilon {target.epsilon:g}: about {of_class:,.0f} private records of a "
+                    f"class, were all equally common, where {least:,.0f} are needed. Take fewer "
+                    f"rounds, a larger epsilon or more records"
+                )
+            return in_rounds
+        if num_records is None or of_class >= features.fewest_of_class:
+            return features
+        released, least = features, features.standard_deviation
+    if fitting:
+        released = dataclasses.replace(counts, num_clusters=max(fitting))
+        least = LEAST_LEAD * counts.standard_deviation
+    if of_class < least:
         raise ValueError(
             f"epsilon: expected one at which records say more than noise, got {target.epsilon:g}: "
-            f"with about {num_records / num_classes:,.0f} private records of a class, were all "
-            f"equally common, labels would follow from noise of {least:,.0f}. Take a larger "
-            f"epsilon or more records"
+            f"with about {of_class:,.0f} private records of a class, were all equally common, "
+            f"labels would follow from noise of {least:,.0f}. Take a larger epsilon or more records"
         )
-    return dataclasses.replace(counts, num_clusters=max(fitting)) if fitting else features
+    return released
 
 
 RELEASES = ("log_cost", "gate", "smooth_sensitivity")

@@ -10,7 +10,8 @@ import numpy as np
 from pate_tf.accounting import composition, conversions, moments
 from pate_tf.accounting.charge import Charge, lacking
 from pate_tf.accounting.conversions import FloatArray
-from pate_tf.accounting.planning import DEFAULT_DELTA, SMOOTH_BOUNDS
+from pate_tf.accounting.delta import DEFAULT_DELTA
+from pate_tf.accounting.planning import SMOOTH_BOUNDS
 from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core.settings import Settings, setting
@@ -22,7 +23,7 @@ MOST_MOMENTS = 4096  # more change no digit, and take minutes
 class AnalysisConfig(Settings):
     """How costs become an epsilon. Public."""
 
-    delta: float = setting(DEFAULT_DELTA, above=0.0, below=1.0, help="Delta of every epsilon.")
+    delta: float = setting(DEFAULT_DELTA, least=0.0, below=1.0, help="Delta of every epsilon.")
     conversion: str = setting(
         "improved",
         choices=("improved", "classic"),
@@ -156,7 +157,7 @@ def epsilon_by_dp_accounting(charges: Mapping[Charge, int], delta: float) -> flo
 
     Args:
         charges: how many of each.
-        delta: in (0, 1).
+        delta: in [0, 1).
 
     Raises:
         ValueError: if dp-accounting is missing, or nothing is known that dominates a charge.

@@ -33,9 +33,10 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.conversions import SAFETY_MARGIN
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.moments import data_dependent, data_dependent_alphas
-from pate_tf.accounting.planning import DEFAULT_DELTA, ReleasePlan, plan_from_dict
+from pate_tf.accounting.planning import ReleasePlan, plan_from_dict
 from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.analysis.accounting import single_group
 from pate_tf.analysis.release_planning import GATE, Released, ReleaseRequest

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Mechanism
-from pate_tf.accounting.planning import DEFAULT_DELTA, DEFAULT_PROFILE, PlannedRelease
+from pate_tf.accounting.planning import DEFAULT_PROFILE, PlannedRelease
 from pate_tf.aggregation.noise import NoiseSource, SystemNoise
 from pate_tf.analysis import report as reports
 from pate_tf.analysis.accounting import (
@@ -242,7 +243,7 @@ class RunSettings(Settings):
     delta: float | None = setting(
         None,
         group="accounting",
-        above=0.0,
+        least=0.0,
         below=1.0,
         help=f"Delta of every epsilon. Default: the ledger's, else {DEFAULT_DELTA:g}.",
     )
@@ -476,7 +477,7 @@ def run(
         )
     if asked.source.counts_file is None:
         check_mechanisms(source.num_charged, asked.said)
-    delta = settings.delta or read.delta
+    delta = read.delta if settings.delta is None else settings.delta
     if delta is None:
         raise ValueError("delta: expected one, as the ledgers differ in theirs, got none")
     asked = dataclasses.replace(

@@ -63,7 +63,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
         self,
         *,
         epsilon: float | None = 1.0,
-        delta: float = 1e-5,
+        delta: float | None = None,
         method: str = "pate",
         num_teachers: int = 100,
         teacher: Any = None,
@@ -82,7 +82,7 @@ class PateClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             epsilon: what the labels of one fit may cost.
-            delta: what epsilon holds at; well below one over the number of records.
+            delta: what epsilon holds at, as of `pate_tf.Labeller`.
             method: "pate" (teachers' votes) or "feature_sums" (no teacher is trained).
             num_teachers: of method pate.
             teacher: of method pate: an unfitted classifier of scikit-learn, or what

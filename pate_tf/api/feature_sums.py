@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.planning import cluster_numbers
 from pate_tf.aggregation.feature_sums import (
     VECTOR_STEPS,
@@ -827,8 +828,13 @@ class SumsSource:
         """Returns the run folder of the sums."""
         return artifacts.RunDirectory(self.folder or default_folder(dataset_name))
 
-    def load(self, pool: Pool, reporting: Reporting) -> StoredSums:
+    def load(self, pool: Pool, reporting: Reporting, delta: float | None = None) -> StoredSums:
         """Returns the sums; reads the private records where the data are named.
+
+        Args:
+            pool: public inputs.
+            reporting: how progress is shown.
+            delta: of labels; None where it is not known yet.
 
         Raises:
             ValueError: if there are none, or something does not fit.
@@ -848,9 +854,12 @@ class SumsSource:
             raise ValueError(
                 f"method: expected pate for {directory.root}, a run of teachers, got feature_sums"
             )
+        private = self.data.load_private(reporting)
+        if delta is not None and private.owners is None:
+            check_delta(delta, len(private))  # before a representation is trained
         return fit(
             self.settings,
-            self.data.load_private(reporting),
+            private,
             pool,
             directory=directory,
             source=self.data,

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from pate_tf.accounting.charge import Cost
+from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.api.data import Data
 from pate_tf.api.feature_sums import FeatureSums
@@ -71,7 +72,7 @@ def fit(
     data: Data,
     *,
     epsilon: float | None = None,
-    delta: float,
+    delta: float | None = None,
     method: str = "pate",
     directory: str | os.PathLike[str] | None = None,
     source: Teachers | FeatureSums | None = None,
@@ -108,7 +109,7 @@ def fit(
         data: private records, and the public pool.
         epsilon: what the labels may cost; mechanism, noise and number of queries follow from it
             and from public values. None only with a mechanism that has its noise.
-        delta: what epsilon holds at; well below one over the number of records.
+        delta: as of `Labeller`.
         method: "pate" (default) for teachers' noisy votes, or "feature_sums".
         directory: of the run. Default: that of `source`, else `runs/NAME-NUM_TEACHERS` or
             `runs/NAME-feature_sums`.
@@ -132,6 +133,8 @@ def fit(
     """
     if not isinstance(data, Data):
         raise ValueError(f"data: expected pate_tf.Data, got {type(data).__name__}")
+    if delta is not None and data.private.owners is None:
+        check_delta(delta, len(data.private))  # before anything is trained
     source = _source(method, source, directory, seed=seed, verbose=verbose)
     student = student or Student(seed=seed, verbose=verbose)
     source.fit(data.private, data.pool)

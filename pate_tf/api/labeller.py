@@ -35,7 +35,7 @@ class Labeller:
     `pate_tf.Teachers` answer queries; from `pate_tf.FeatureSums`, which need an `epsilon`, labels
     of the whole pool are worked out. With `epsilon`, mechanism, noise and number of queries are
     planned from public values (`pate_tf.recommend`); `print(labeller.plan(data.pool))` shows the
-    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax.of_scale(5.0)`, costs
+    comparison. A mechanism with its noise, such as `pate_tf.LaplaceNoisyMax(scale=5.0)`, costs
     what it costs.
 
     What was charged stands in a ledger below their directory, for good: a second `Labeller` goes on
@@ -54,7 +54,7 @@ class Labeller:
         source: Teachers | FeatureSums,
         mechanism: Mechanism | type[Mechanism] | None = None,
         *,
-        delta: float,
+        delta: float | None = None,
         epsilon: float | None = None,
         epsilon_budget: float | None = None,
         margin: float = DEFAULT_MARGIN,
@@ -73,8 +73,9 @@ class Labeller:
                 sums.
             mechanism: one with its noise; or, with `epsilon`, the class to find the noise of. None
                 for the best one within `epsilon`.
-            delta: the delta that all epsilons hold at; well below one over the number of records.
-                Fixed for these teachers by the first call.
+            delta: the delta that all epsilons hold at, at most one over the number of records; 0
+                for pure differential privacy. Fixed for these teachers by the first call. Default:
+                what was fixed, at first a tenth of one over that number, or less, up to 1e-5.
             epsilon: what the labels of one call of `label` may cost; another call costs more.
             epsilon_budget: what everything released from these teachers may ever cost; fixed by the
                 first call that gives one. Default: no limit; what is spent is recorded.
@@ -131,6 +132,7 @@ class Labeller:
             planned_release=planned_release,
         )
         self._ledger: Ledger | None = open_ledger(self._folder, teachers=identified, budget=first)
+        self._delta = self._ledger.delta
 
     def plan(self, pool: Pool, num_queries: int | None = None, **choices: Any) -> ReleasePlan:
         """Returns what `label` would release with the same arguments; nothing is charged.
@@ -141,7 +143,7 @@ class Labeller:
         if not isinstance(pool, Pool):
             raise ValueError(f"pool: expected data.pool, got {type(pool).__name__}")
         settings = dataclasses.replace(self._settings, num_queries=num_queries, **choices)
-        return plan_release(settings, self.source.for_pool(pool), pool, delta=self._budget.delta)
+        return plan_release(settings, self.source.for_pool(pool), pool, delta=self._delta)
 
     def label(
         self,

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -16,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pate_tf.accounting.charge import ReleasedLabels, rounded_up
+from pate_tf.accounting.composition import check_pure
 from pate_tf.accounting.conversions import LATTICE
+from pate_tf.accounting.delta import check_delta, default_delta
 from pate_tf.accounting.mechanisms import (
     GaussianHistogram,
     Mechanism,
@@ -41,7 +42,7 @@ from pate_tf.core.public import Pool
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
-from pate_tf.ledger import Ledger, LedgerWarning
+from pate_tf.ledger import Ledger, LedgerError
 from pate_tf.ledger.chain import DATABASE
 from pate_tf.models import closed_form
 from pate_tf.models.encoder import nearest_centres
@@ -53,7 +54,6 @@ from pate_tf.queries.strategies import find_strategy, recommended
 from pate_tf.representations import catalogue
 from pate_tf.representations.catalogue import is_of_images
 from pate_tf.representations.regression import MOST_QUERIES, NoisySums
-from pate_tf.statement.privacy_statement import is_delta_large
 from pate_tf.teachers.voters import Voter
 
 Source = Voter | StoredSums  # of labels: teachers that vote, or feature sums of the records
@@ -120,7 +120,7 @@ def plan_release(
         plan = ReleasePlan(
             mechanism=mechanism, queries=_queries(settings, teachers, number, strategy)
         )
-    _check_votes(plan, teachers, pool)
+    _check_votes(plan, teachers, pool, delta)
     return plan
 
 
@@ -159,7 +159,7 @@ def check_teachers(teachers: Source, pool: Pool) -> None:
         )
 
 
-def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool) -> None:
+def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool, delta: float) -> None:
     """Raises ValueError unless strategy, numbers, mechanism, pool and teachers fit each other."""
     queries, mechanism = plan.queries, plan.mechanism
     strategy, number = find_strategy(queries.strategy), queries.num_neighbours
@@ -169,6 +169,7 @@ def _check_votes(plan: ReleasePlan, teachers: Voter, pool: Pool) -> None:
             f"it belongs to method feature_sums"
         )
     check_drawable(mechanism)
+    check_pure(mechanism, delta)
     rounds.check_queries(queries, pool, with_students=mechanism.uses_student_predictions)
     if strategy.is_adaptive and not teachers.covers(pool.inputs):
         raise ValueError(
@@ -299,8 +300,8 @@ def joint_plan(
 ) -> JointPlan | None:
     """Returns which noisy counts are released to be learnt from together; None for none.
 
-    There are none where noise would exceed half of the teachers, there are too many queries, or a
-    mechanism is named that does not release all counts.
+    There are none at delta 0, where noise would exceed half of the teachers, there are too many
+    queries, or a mechanism is named that does not release all counts.
 
     Args:
         settings: a mechanism, number of queries or strategy that was named is taken.
@@ -320,10 +321,8 @@ def joint_plan(
         assumed = profile_counts(num_teachers, num_classes, DEFAULT_MARGIN)
         return kind.for_target(planned, assumed).noise_scales["sigma"] / num_teachers
 
-    if number(QUERIES_A_CLASS) > MOST_QUERIES or settings.mechanism not in (
-        None,
-        GaussianHistogram,
-    ):
+    is_other = settings.mechanism not in (None, GaussianHistogram)
+    if is_other or not target.delta or number(QUERIES_A_CLASS) > MOST_QUERIES:
         return None
     if (
         settings.mechanism is None
@@ -440,6 +439,28 @@ def _has_classes(pool: Pool) -> bool:
     return pool.dataset.augmentation != "none"
 
 
+def delta_of(budget: Budget, folder: pathlib.Path, teachers: Source) -> float:
+    """Returns the delta of a budget; where it has none that of the ledger, else the default.
+
+    Args:
+        budget: of everything that is released from them.
+        folder: their sensitive folder.
+        teachers: teachers that vote, or feature sums.
+
+    Raises:
+        ValueError: if it is large for their records.
+    """
+    number = teachers.num_records if teachers.unit == "record" else None  # of owners private
+    delta = budget.delta
+    if delta is None and (folder / DATABASE).exists():
+        # One that can't be read is refused, or gone on with, where it is opened.
+        with contextlib.suppress(LedgerError), Ledger.read(folder) as existing:
+            delta = existing.delta
+    delta = default_delta(number) if delta is None else delta
+    check_delta(delta, number, teachers.unit)
+    return delta
+
+
 def open_ledger(
     folder: pathlib.Path,
     *,
@@ -448,7 +469,7 @@ def open_ledger(
     source: PrivateSource | None = None,
     student_runs: Sequence[pathlib.Path] = (),
 ) -> Ledger:
-    """Opens the ledger of teachers or sums; warns of a delta that is too large for their records.
+    """Opens the ledger of teachers or sums.
 
     Args:
         folder: their sensitive folder.
@@ -458,23 +479,14 @@ def open_ledger(
         student_runs: run folders that their students go to, besides the ledger's own.
 
     Raises:
-        ValueError: if a budget is to be replaced by none or by less than was spent, or the folder
-            can't be written.
+        ValueError: as `delta_of`; if a budget is to be replaced by none or by less than was spent,
+            or the folder can't be written.
         LedgerError: if the ledger is damaged, belongs to others or has other numbers, or is not the
             one that was here.
     """
     for place in (folder, folder / VOTES):
         artifacts.check_can_hold_files(place)
-    number, delta = teachers.num_records, budget.delta
-    if number is not None and teachers.unit == "record" and is_delta_large(delta, number):
-        warnings.warn(
-            f"delta: expected at most 0.1 over the number of private records, which is "
-            f"{0.1 / number:.2g}, got {delta:g}: delta times their number is "
-            f"{delta * number:.2g}, and a system that publishes some records as they are "
-            f"could keep to the guarantee; every statement says so",
-            LedgerWarning,
-            stacklevel=2,
-        )
+    delta = delta_of(budget, folder, teachers)
     facts: dict[str, Any] = {
         "ensemble_digest": teachers.digest,
         "source": source or teachers.source,

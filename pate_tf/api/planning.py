@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from pate_tf.accounting.charge import rounded_up
+from pate_tf.accounting.delta import DEFAULT_DELTA, DELTA, check_delta, default_delta
 from pate_tf.accounting.mechanisms import (
     GaussianFeatureSums,
     GaussianNoisyMax,
@@ -23,7 +24,6 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.mechanisms.base import UNITS, ReleasesFeatureSums, Target
 from pate_tf.accounting.planning import (
-    DEFAULT_DELTA,
     DEFAULT_MARGIN,
     MARGINS,
     NUMBERS,
@@ -68,13 +68,7 @@ class PlanSettings(Settings):
     epsilon: float = setting(
         group="privacy", above=0.0, help="What the release may cost at --delta, whatever the data."
     )
-    delta: float = setting(
-        DEFAULT_DELTA,
-        group="privacy",
-        above=0.0,
-        below=1.0,
-        help="Delta of the guarantee. Well below one over the number of private records.",
-    )
+    delta: float | None = setting(None, group="privacy", **DELTA)
     unit: str = setting(
         "record",
         group="privacy",
@@ -149,6 +143,9 @@ class PlanSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.delta is None:
+            object.__setattr__(self, "delta", default_delta(self.num_records))
+        check_delta(self.delta or 0.0, self.num_records, self.unit)
         if self.num_records is not None and self.num_records < self.num_teachers:
             raise ValueError(
                 f"num_teachers: expected at most `num_records`, got {self.num_teachers:,} teachers "
@@ -364,7 +361,7 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
     >>> found.method
     'feature_sums'
     >>> print(found)
-    Methods for epsilon 0.1 at delta 1e-05, for every record
+    Methods for epsilon 0.1 at delta 1e-06, for every record
     ...
 
     Raises:
@@ -372,7 +369,7 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
     """
     plan = recommend(
         target_epsilon=settings.epsilon,
-        delta=settings.delta,
+        delta=settings.delta or 0.0,
         num_teachers=settings.num_teachers,
         num_classes=settings.num_classes,
         num_queries=settings.num_queries,
@@ -395,7 +392,7 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
             None if settings.unit == "record" else 1,
         )
     except ValueError as error:
-        refusal = str(error).removeprefix("epsilon: ")
+        refusal = str(error).removeprefix("epsilon: ").removeprefix("delta: ")
     return MethodComparison(
         asked=settings,
         plan=plan,
@@ -407,7 +404,12 @@ def compare_methods(settings: PlanSettings) -> MethodComparison:
 
 
 def _target(settings: PlanSettings) -> Target:
-    return Target(epsilon=settings.epsilon, delta=settings.delta, num_queries=1, unit=settings.unit)
+    return Target(
+        epsilon=settings.epsilon,
+        delta=settings.delta or 0.0,
+        num_queries=1,
+        unit=settings.unit,
+    )
 
 
 def planned_features(settings: PlanSettings) -> GaussianFeatureSums:
@@ -435,11 +437,11 @@ def sums_outlooks(sums: ReleasesFeatureSums, settings: PlanSettings) -> tuple[Ou
     if settings.num_records is None:
         return ()
     scale, assumed, of_scores = sums.standard_deviation, FEATURE_MARGIN, settings.num_classes
-    law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(_SCALE)
+    law: GaussianNoisyMax | LaplaceNoisyMax = GaussianNoisyMax(sigma=_SCALE)
     if sums.num_clusters is not None:
         (scale,) = sums.noise_scales.values()
         assumed, of_scores = CLUSTER_MARGIN, sums.num_clusters
-        law = LaplaceNoisyMax(1.0 / _SCALE)
+        law = LaplaceNoisyMax(scale=_SCALE)
     found = []
     for share in MARGINS:
         lead = assumed * share * settings.num_records / of_scores / scale

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from pate_tf.accounting.delta import DELTA
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.accounting.mechanisms.base import check_mechanism
 from pate_tf.accounting.mechanisms.feature_sums import MOST_ROUNDS
@@ -153,14 +154,7 @@ class ReleaseSettings(Settings):
 class Budget(Settings):
     """What all labels of an ensemble may cost together. Public."""
 
-    delta: float = setting(
-        1e-5,
-        group="privacy",
-        above=0.0,
-        below=1.0,
-        help="Delta of the guarantee; fixed for an ensemble at first use. Well below one over the "
-        "number of private records.",
-    )
+    delta: float | None = setting(None, group="privacy", **DELTA)
     epsilon_budget: float | None = setting(
         None,
         group="privacy",

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.noisy_training import Training
 from pate_tf.api.data import read_records
 from pate_tf.api.publishing import publication_facts
@@ -416,6 +417,10 @@ def train_on(
     """As `run`, on data that are at hand."""
     settings, privacy = asked.settings, asked.privacy
     privacy.check(settings)  # before anything is stored
+    if privacy.kind != "none":
+        is_record = privacy.unit == "record"
+        number = len(examples) if is_record else settings.num_participants
+        check_delta(privacy.delta, number, privacy.unit)
     features = features_of(asked.representation, public, reporting, seed=settings.seed)
     raw, holders = models.dealt(examples, settings, asked.records_each)
     shares = [features.records(share) for share in raw]
@@ -565,6 +570,8 @@ def take_part(
     roster = Roster.read(run.roster)
     settings, privacy = roster.settings, roster.privacy
     share = _own_records(run, roster)
+    if privacy.kind == "record":
+        check_delta(privacy.delta, len(share))
     builder = models.network(roster.model, share.dataset)
     model = catalogue.build(builder, share.dataset, seed=settings.seed)
     directory = artifacts.RunDirectory(run.folder or pathlib.Path(f"runs/shared-{run.participant}"))

@@ -304,8 +304,9 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     path, source = folder / SUMS, _source(run, folder)
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
-        values, representation = made
+        values, representation, number = made
         facts = {"representation": representation, "unit": _unit(run), "source": source}
+        facts["num_records"] = number
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
@@ -326,6 +327,7 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
         representation=digest,
         unit=facts["unit"],
         source=_private_source(run),
+        num_records=facts["num_records"],
     )
 
 
@@ -343,8 +345,8 @@ def _unit(run: TeacherRun) -> str:
     return "record" if run.owners is None else "owner"
 
 
-def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
-    """Returns sums of the records, and the encoder's digest."""
+def _summed(run: TeacherRun) -> tuple[np.ndarray, str, int]:
+    """Returns sums of the records, the encoder's digest, and the number of records."""
     from pate_tf.api.feature_sums import summands_of, sums_of_records
     from pate_tf.representations import catalogue as representations
 
@@ -359,7 +361,8 @@ def _summed(run: TeacherRun) -> tuple[np.ndarray, str]:
         name = run.representation or representations.default_of_sums(dataset)
         pool = public.split(public.dataset.pool_size).pool
         encoder = representations.encoder_of(pool, name, 0)
-    return sums_of_records(examples, encoder, summands_of(None, encoder)), encoder.digest
+    sums = sums_of_records(examples, encoder, summands_of(None, encoder))
+    return sums, encoder.digest, len(examples)
 
 
 # The silo's teacher.

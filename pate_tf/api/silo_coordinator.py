@@ -260,8 +260,8 @@ def coordinate(
             noise = release.total_sigma(len(roster.members))
             on_event(
                 f"noise of standard deviation {noise:.3g} on each number: enough for some "
-                f"{GaussianFeatureSums(noise).fewest_of_class:,.0f} records of a class or more, of "
-                "all silos together"
+                f"{GaussianFeatureSums(sigma=noise).fewest_of_class:,.0f} records of a class or "
+                "more, of all silos together"
             )
         asking = dataclasses.replace(asking, mechanism=mechanism)
     with Coordinator(

@@ -23,6 +23,7 @@ from pate_tf.api.labelling import (
     ReleasePlan,
     Source,
     check_teachers,
+    delta_of,
     has_linear_model,
     open_ledger,
     plan_release,
@@ -456,9 +457,13 @@ class Sources:
     folder: pathlib.Path | None = None
 
     def load(
-        self, reporting: Reporting
+        self, reporting: Reporting, delta: float | None = None
     ) -> tuple[PublicSplit, Source, artifacts.RunDirectory, artifacts.RunDirectory]:
         """Returns public samples, teachers or sums, their run folder and that of the student.
+
+        Args:
+            reporting: how progress is shown.
+            delta: of labels; None where it is not known yet.
 
         Raises:
             ValueError: if data, teachers or sums are missing, or do not fit.
@@ -470,7 +475,7 @@ class Sources:
         directory = self.labels_from.directory(examples.dataset.name)
         own = artifacts.RunDirectory(self.folder) if self.folder else directory
         if isinstance(self.labels_from, SumsSource):
-            return public, self.labels_from.load(public.pool, reporting), directory, own
+            return public, self.labels_from.load(public.pool, reporting, delta), directory, own
         return public, self.labels_from.load(public), directory, own
 
 
@@ -502,9 +507,10 @@ def run(asked: StudentRun, reporting: Reporting = QUIET) -> RunReport:
         ValueError: if something does not fit; nothing was charged then.
         LedgerError: if the budget does not suffice or the ledger can't be used.
     """
-    public, source, source_directory, directory = asked.sources.load(reporting)
+    public, source, source_directory, directory = asked.sources.load(reporting, asked.budget.delta)
+    delta = delta_of(asked.budget, source_directory.sensitive, source)
     with reporting.clock("planning"):
-        plan = plan_release(asked.labels, source, public.pool, delta=asked.budget.delta)
+        plan = plan_release(asked.labels, source, public.pool, delta=delta)
     if plan.description:
         reporting.note(plan.description)
     config = complete(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pate_tf.accounting.delta import DELTA, default_delta
 from pate_tf.accounting.mechanisms.base import ReleasesFeatureSums
 from pate_tf.accounting.planning import Recommendation, expected_labels
 from pate_tf.api.planning import (
@@ -57,13 +58,7 @@ class WholeRun(DataSource, PublicationSettings):
         above=0.0,
         help="What all that is published may cost at --delta, whatever the data.",
     )
-    delta: float = setting(
-        1e-5,
-        group="privacy",
-        above=0.0,
-        below=1.0,
-        help="Delta of the guarantee. Well below one over the number of private records.",
-    )
+    delta: float | None = setting(None, group="privacy", **DELTA)
     method: str = setting(
         AUTO,
         group="method",
@@ -112,6 +107,9 @@ def run(asked: WholeRun, reporting: Reporting = QUIET) -> RunReport:
     )
     private, public = data.load_private(reporting), data.load_public(reporting)
     dataset, has_owners = public.dataset, private.owners is not None
+    if asked.delta is None:
+        delta = default_delta(None if has_owners else len(private))
+        asked = dataclasses.replace(asked, delta=delta)
     if has_owners and asked.method == "pate" and asked.num_teachers is None:
         raise ValueError(
             "num_teachers: expected it with owners, whose number is private, got none; choose it "

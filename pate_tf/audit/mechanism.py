@@ -560,7 +560,7 @@ def audit_mechanism(
 
     >>> import pate_tf
     >>> found = pate_tf.audit.audit_mechanism(
-    ...     pate_tf.PermuteAndFlip.of_scale(1.0), delta=1e-5, num_draws=20_000
+    ...     pate_tf.PermuteAndFlip(scale=1.0), delta=1e-5, num_draws=20_000
     ... )
     >>> found.outcome, found.lower_bound <= found.claimed
     ('passed', True)

@@ -9,7 +9,7 @@ import dataclasses
 
 from absl import flags
 
-from pate_tf.accounting.planning import DEFAULT_DELTA
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.analysis.accounting import AnalysisConfig
 from pate_tf.api import analysis
 from pate_tf.api.planning import PlanSettings, calibrate, compare_methods
@@ -73,7 +73,9 @@ def analysis_run() -> analysis.AnalysisRun:
         source=source,
         mechanism=own_flags.chosen(in_analysis=True) if is_file else None,
         said={} if is_file else own_flags.said_fields(),
-        accounting=own_flags.read(AnalysisConfig, delta=settings.delta or DEFAULT_DELTA),
+        accounting=own_flags.read(
+            AnalysisConfig, delta=DEFAULT_DELTA if settings.delta is None else settings.delta
+        ),
         release=own_flags.read(analysis.ReleaseSettings),
         settings=settings,
     )
@@ -118,7 +120,6 @@ def _is_of_mechanism() -> bool:
 def calibration() -> dict[str, object]:
     """Finds what the flags of a calibration ask for, prints it, and returns JSON values."""
     noise = own_flags.given(in_analysis=True)
-    delta = FLAGS.delta or DEFAULT_DELTA
     if noise and FLAGS.nb_teachers is not None:
         raise ValueError(f"{noise[0]}: expected no noise with --nb_teachers, which finds it")
     if FLAGS.nb_teachers is None and (noise or FLAGS.queries is not None):
@@ -127,13 +128,13 @@ def calibration() -> dict[str, object]:
             find(in_analysis=True),
             epsilon=FLAGS.epsilon,
             num_queries=FLAGS.queries,
-            delta=delta,
+            delta=DEFAULT_DELTA if FLAGS.delta is None else FLAGS.delta,
         )
         command_line.print_titled(found.tables[0])
         return found.values
     teachers = {} if FLAGS.nb_teachers is None else {"num_teachers": FLAGS.nb_teachers}
     plan = own_flags.values_of(PlanSettings)
-    plan |= {"delta": delta, "num_classes": FLAGS.nb_labels or 10, "mechanism": FLAGS.mechanism}
+    plan |= {"num_classes": FLAGS.nb_labels or 10, "mechanism": FLAGS.mechanism}
     names = {field.name for field in dataclasses.fields(PlanSettings)} - {"num_teachers"}
     compared = compare_methods(PlanSettings(**{name: plan[name] for name in names}, **teachers))
     print(compared)

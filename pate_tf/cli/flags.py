@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from absl import flags
 
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.mechanisms import Flag, Mechanism, Parameter, base
-from pate_tf.accounting.planning import DEFAULT_DELTA
 from pate_tf.api.data import FileSource
 from pate_tf.cli import command_line
 from pate_tf.core.settings import Setting, described, value_type

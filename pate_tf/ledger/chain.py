@@ -77,7 +77,7 @@ class LedgerRow:
     >>> import numpy as np, pate_tf
     >>> data = pate_tf.datasets.load("digits")
     >>> teachers = pate_tf.Teachers.from_votes(np.zeros((9, 20), int), directory=folder / "few")
-    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(1.0)
+    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=1.0)
     >>> with pate_tf.Labeller(teachers, mechanism, epsilon_budget=2.5, delta=1e-5) as labeller:
     ...     try:
     ...         labels = labeller.label(data.pool, num_queries=20)

@@ -13,6 +13,7 @@ from pate_tf.accounting import composition
 from pate_tf.accounting.charge import Charge, rounded_up
 from pate_tf.accounting.charges import charge_from_dict
 from pate_tf.accounting.conversions import DEFAULT_MOMENTS, least
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon
 from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.core import validation
@@ -137,13 +138,13 @@ class Ledger(Store):
                 `PlannedRelease()`.
 
         Raises:
-            ValueError: if delta is outside (0, 1), or the budget is not positive and finite.
+            ValueError: if delta is outside [0, 1), or the budget is not positive and finite.
             EnsembleMismatch: if the ledger belongs to another ensemble.
             BudgetMismatch: if budget, delta or planned release were fixed to other values.
             LedgerError: if the ledger is damaged, was changed, can't be used, is new where votes, a
                 statement or the registry tell of an earlier one, or lacks rows that were seen.
         """
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         if epsilon_budget is not None:
             validation.between(0, math.inf, epsilon_budget=epsilon_budget)
         ledger = cls(
@@ -378,7 +379,7 @@ class Ledger(Store):
                 spent already.
             LedgerError: if the row can't be written.
         """
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         validation.positive(epsilon_budget=epsilon_budget)
         if not i_understand_this_weakens_privacy:
             raise ValueError("raise_budget: expected the change to be acknowledged, it was not")
@@ -589,13 +590,13 @@ def source_facts(ledger: Ledger) -> dict[str, Any]:
     if spending is not None and not (spending.num_unknown or spending.num_other_units):
         delta = ledger.delta
         epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
-        if not math.isfinite(epsilon):  # batches of others spent more delta than this one's
+        if not math.isfinite(epsilon):  # others spent more delta than this one has
             spent = sum(
                 number * charge.approximate[1]
                 for charge, number in spending.charges.items()
                 if charge.approximate is not None
             )
-            delta = min(delta + spent, LARGEST_DELTA)
+            delta = min((delta or DEFAULT_DELTA) + spent, LARGEST_DELTA)
             epsilon, _ = composition.smallest_epsilon(spending.charges, delta)
     return {
         "ledger_was_reset": ledger.was_reset,

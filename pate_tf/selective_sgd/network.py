@@ -80,7 +80,7 @@ def facts_of_wire(message: wire.LedgerFacts, delta: float) -> LedgerFacts:
     if message.delta != delta:
         raise ValueError(f"delta: expected {delta} of the ledger, got another")
     validation.positive(**of("epsilon"))
-    validation.between(0, 1, **of("delta"))
+    validation.between(0, 1, ends="[)", **of("delta"))
     validation.whole(1, ledger_sequence=message.ledger_sequence, **of("num"))
     if len(of("epsilon")) != len(of("delta")):
         raise ValueError("delta_source: expected epsilon and delta, got one of them")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any, Self
 
+from pate_tf.accounting.delta import DEFAULT_DELTA
 from pate_tf.accounting.noisy_training import (
     NoisyTraining,
     SparseVectorTraining,
@@ -178,7 +179,13 @@ class Privacy(CheckedSettings):
         help="Of the whole run, against replacement, over all participants that hold a record; the "
         "noise follows. Needed with --privacy.",
     )
-    delta: float = setting(1e-5, above=0.0, below=1.0, help="Delta of the guarantee.")
+    delta: float = setting(
+        DEFAULT_DELTA,
+        least=0.0,
+        below=1.0,
+        help="Delta of the guarantee, at most one over the number of records; 0 with sparse_vector "
+        "alone.",
+    )
     clip: float = setting(
         1.0,
         least=LEAST_CLIP,
@@ -214,6 +221,11 @@ class Privacy(CheckedSettings):
             raise ValueError(
                 f"target_epsilon: expected one with privacy, and none without, got "
                 f"{self.target_epsilon} and privacy {self.kind!r}"
+            )
+        if self.is_gaussian and not self.delta:
+            raise ValueError(
+                f"delta: expected above 0 with privacy {self.kind}, whose noise is Gaussian, got "
+                f"0; sparse_vector has a guarantee at delta 0"
             )
 
     @property

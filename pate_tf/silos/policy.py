@@ -1,6 +1,7 @@
 """What a silo allows: a small TOML file that a privacy officer reads, writes and signs off."""
 
 import dataclasses
+import math
 import pathlib
 from typing import Any, Final
 
@@ -68,7 +69,12 @@ class Policy(Settings):
         help="Address of the coordinator, HOST:PORT, the only one that this silo dials.",
     )
     epsilon_budget: float = setting(above=0.0, help="For everything that the silo ever answers.")
-    delta: float = setting(above=0.0, most=0.1, help="Delta that the budget holds at.")
+    delta: float = setting(
+        least=0.0,
+        most=0.1,
+        help="Delta that the budget holds at; 0 for randomized answers alone. For feature sums of "
+        "records at most one over their number.",
+    )
     queries_per_day: int = setting(
         10_000, least=1, help="How many queries may be charged in any 24 hours."
     )
@@ -139,7 +145,7 @@ class Policy(Settings):
                 if is_list:
                     values[name] = fields.texts(key, among=tuple(SILO_CHARGES))
                 elif is_of is float:
-                    values[name] = fields.number(key)
+                    values[name] = fields.number(key, above=-math.inf)
                 else:
                     values[name] = fields.whole(key) if is_of is int else fields.text(key)
             fields.end()

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Roster:
 
     def __post_init__(self) -> None:
         check_name(self.run_id, "run_id")
-        validation.between(0, 1, delta=self.delta)
+        validation.between(0, 0.1, ends="[]", delta=self.delta)
         if not self.members or len(set(self.names)) != len(self.members):
             raise ValueError("members: expected one or more silos of different names, got others")
 
@@ -75,7 +76,7 @@ class Roster:
             OSError: if it can't be read.
         """
         fields = Fields.read(path)
-        run_id, delta = fields.text("run"), fields.number("delta", most=0.1)
+        run_id, delta = fields.text("run"), fields.number("delta", above=-inf)
         members = []
         try:
             for each in fields.tables("silo"):

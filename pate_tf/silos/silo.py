@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pate_tf.accounting.charge import Charge
+from pate_tf.accounting.delta import check_delta
 from pate_tf.accounting.local import LocalNoise, LocalRandomiser, SecureFeatureSums
 from pate_tf.aggregation.noise import SystemNoise
 from pate_tf.core.source import PrivateSource
@@ -105,6 +106,8 @@ class Silo:
             )
         else:
             source = self._sums.source if source is None else source
+            if self._sums.num_records is not None and self.policy.unit == "record":
+                check_delta(self.policy.delta, self._sums.num_records)
         self._sealer = sealer
         self._noise = SystemNoise() if noise is None else noise
         self._clock = clock

@@ -56,12 +56,14 @@ class SiloSums:
         representation: digest of the public encoder that they were mapped by, `Encoder.digest`.
         unit: what adds vectors of an L2 norm of at most 1 together, "record" or "owner".
         source: that the records are of; None where it is not known.
+        num_records: how many were summed; private where owners are protected.
     """
 
     sums: FeatureSums
     representation: str
     unit: str = RECORD
     source: PrivateSource | None = dataclasses.field(default=None, repr=False)
+    num_records: int | None = dataclasses.field(default=None, repr=False)
 
 
 def as_sums(given: Any) -> SiloSums | None:
@@ -76,6 +78,7 @@ def as_sums(given: Any) -> SiloSums | None:
         representation=stored.representation_digest,
         unit=stored.unit,
         source=stored.source,
+        num_records=stored.num_records,
     )
 
 

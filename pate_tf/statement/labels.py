@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge, ReleasedLabels
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.delta import is_delta_large
 from pate_tf.accounting.group_privacy import replaced_owner_epsilon, several_teachers_epsilon
 from pate_tf.accounting.mechanisms import Mechanism
 from pate_tf.analysis.release_results import sanitised_epsilon
@@ -26,7 +27,6 @@ from pate_tf.statement.privacy_statement import (
     PrivacyStatement,
     cell,
     epsilon_text,
-    is_delta_large,
     largest_share_of_right_guesses,
     pure_if_as_small,
     several_text,

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.charges import charge_from_dict
+from pate_tf.accounting.composition import pure_epsilon
 from pate_tf.accounting.conversions import expit
 from pate_tf.core.public import to_html
 from pate_tf.ledger.store import Store
@@ -26,7 +27,6 @@ WORST_CASE: Final = "worst-case"
 DATA_DEPENDENT: Final = "privately released data-dependent"
 REPLACE_ONE: Final = "replace-one"
 ADD_OR_REMOVE_ONE: Final = "add-or-remove-one"
-LARGEST_DELTA_TIMES_RECORDS: Final = 0.1
 DIGITS: Final = 8  # of a digest on the page
 SEVERAL: Final = {2: "two", 5: "five"}  # records, owners or silos of one person
 TEMPLATE: Final = pathlib.Path(__file__).with_name("page.md")
@@ -317,11 +317,7 @@ def pure_if_as_small(
 
     Unless that is more than a thousandth above the epsilon at delta.
     """
-    pure = sum(
-        number * (inf if charge.pure_epsilon is None else charge.pure_epsilon)
-        for charge, number in charges.items()
-        if number
-    )
+    pure = pure_epsilon(charges)
     # A pure epsilon of e has, at delta, one that is smaller by about 2 delta.
     is_as_small = pure <= epsilon * 1.001 + 4.0 * delta
     return (max(pure, epsilon), 0.0) if is_as_small else (epsilon, delta)
@@ -340,15 +336,6 @@ def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
         delta: from 0 to 1.
     """
     return float(1.0 - (1.0 - delta) * expit(-epsilon))
-
-
-def is_delta_large(delta: float, num_records: int) -> bool:
-    """Whether delta is above a tenth of one over the number of private records.
-
-    A mechanism that publishes one record in that many, chosen at random, has that delta at
-    epsilon 0.
-    """
-    return delta * num_records > LARGEST_DELTA_TIMES_RECORDS
 
 
 # Values as JSON and back, driven by the types of fields.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from pate_tf.accounting.charge import Charge
 from pate_tf.accounting.composition import smallest_epsilon
+from pate_tf.accounting.delta import is_delta_large
 from pate_tf.ledger import Head
 from pate_tf.ledger.chain import charges_of
 from pate_tf.ledger.store import Store
@@ -16,7 +17,6 @@ from pate_tf.statement.privacy_statement import (
     Guarantee,
     PrivacyStatement,
     epsilon_text,
-    is_delta_large,
     short,
 )
 

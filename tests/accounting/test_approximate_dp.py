@@ -203,7 +203,7 @@ def test_malformed_guarantees_are_refused(epsilon, delta):
 def test_malformed_arguments_are_refused():
     one = gates((0.1, 1e-6))
     for wrong in (
-        lambda: composed_epsilon(one, delta=0.0),
+        lambda: composed_epsilon(one, delta=-1e-9),
         lambda: composed_epsilon(one, delta=1e-5, alphas=[1.0]),
         lambda: composed_epsilon(one, delta=1e-5, alphas=[-1.0], moments=[1.0]),
         lambda: composed_delta(one, epsilon=-1.0),
@@ -243,7 +243,9 @@ def two_gates_and_a_noisy_label(counts, epsilon, delta, gamma):
     for first, chance in gate(0):
         for second, chance_too in gate(1 if first == 0 else 2):
             noisy = 3 if second == "shut" else 2
-            shares = ExponentialMechanism(gamma).outcome_probabilities(counts[noisy][None, :])[0]
+            shares = ExponentialMechanism(gamma=gamma).outcome_probabilities(
+                counts[noisy][None, :]
+            )[0]
             for label, share in enumerate(shares.tolist()):
                 law[first, second, label] = chance * chance_too * share
     return law
@@ -256,7 +258,7 @@ def two_gates_and_a_noisy_label(counts, epsilon, delta, gamma):
 def test_adaptive_gates_and_a_noisy_label_never_exceed_their_composition(num_teachers, gamma):
     epsilon, delta = 0.4, 0.01
     moments = DEFAULT_MOMENTS
-    alphas = ExponentialMechanism(gamma).alphas(moments)
+    alphas = ExponentialMechanism(gamma=gamma).alphas(moments)
     composed = gates((epsilon, delta), (epsilon, delta))
     asked = [0.0, 0.2, 0.4, 0.8, 1.0]
     asked.append(composed_epsilon(composed, delta=0.03, alphas=alphas))

@@ -19,8 +19,8 @@ KINDS = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism, GaussianNoisyMax
 def louder(mechanism, factor):
     """The same mechanism with less noise."""
     if isinstance(mechanism, GaussianNoisyMax):
-        return GaussianNoisyMax(mechanism.sigma / factor)
-    return type(mechanism)(mechanism.gamma * factor)
+        return GaussianNoisyMax(sigma=mechanism.sigma / factor)
+    return type(mechanism)(gamma=mechanism.gamma * factor)
 
 
 # The search is one and the same for all kinds; each worst case of Gaussian noise takes a third of a
@@ -51,8 +51,11 @@ def test_the_least_noise_meets_the_target_and_a_little_less_does_not(
 
 @pytest.mark.parametrize(
     "mechanism",
-    [kind(0.05) for kind in KINDS[:3]]
-    + [GaussianNoisyMax(40.0), ConfidentGaussianNoisyMax(150.0, 100.0, 40.0)],
+    [kind(gamma=0.05) for kind in KINDS[:3]]
+    + [
+        GaussianNoisyMax(sigma=40.0),
+        ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=100.0, sigma=40.0),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 10.0])
@@ -64,13 +67,13 @@ def test_one_query_more_than_the_most_exceeds_the_target(mechanism, epsilon):
 
 
 def test_no_query_is_affordable_where_one_is_too_dear():
-    assert most_queries(LaplaceNoisyMax(100.0), epsilon=1.0, delta=1e-5) == 0
+    assert most_queries(LaplaceNoisyMax(gamma=100.0), epsilon=1.0, delta=1e-5) == 0
     assert most_queries(Plurality(), epsilon=1.0, delta=1e-5) == 0
 
 
 def test_tiny_gammas_afford_very_many_queries():
-    assert most_queries(LaplaceNoisyMax(1e-6), epsilon=1.0, delta=1e-6) > 10**10
-    assert most_queries(LaplaceNoisyMax(1e-12), epsilon=1.0, delta=1e-6) == 2**40
+    assert most_queries(LaplaceNoisyMax(gamma=1e-6), epsilon=1.0, delta=1e-6) > 10**10
+    assert most_queries(LaplaceNoisyMax(gamma=1e-12), epsilon=1.0, delta=1e-6) == 2**40
 
 
 @pytest.mark.parametrize("kind", [Plurality, ConfidentGaussianNoisyMax])
@@ -81,7 +84,7 @@ def test_mechanisms_without_a_single_scale_are_refused(kind):
 
 @pytest.mark.parametrize(
     ("num_queries", "epsilon", "delta"),
-    [(0, 1.0, 1e-5), (10, 0.0, 1e-5), (10, np.nan, 1e-5), (10, 1.0, 0.0), (10, 1.0, 1.0)],
+    [(0, 1.0, 1e-5), (10, 0.0, 1e-5), (10, np.nan, 1e-5), (10, 1.0, -1e-9), (10, 1.0, 1.0)],
 )
 def test_nonsense_targets_are_refused(num_queries, epsilon, delta):
     with pytest.raises(ValueError, match="expected"):

@@ -33,8 +33,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.planning import ReleasePlan
 
-LAPLACE, GAUSSIAN = LaplaceNoisyMax(0.05), GaussianNoisyMax(40.0)
-GATE = ToyGate(0.25, 1e-6)
+LAPLACE, GAUSSIAN = LaplaceNoisyMax(gamma=0.05), GaussianNoisyMax(sigma=40.0)
+GATE = ToyGate(epsilon=0.25, delta=1e-6)
 PLAN = ReleasePlan(
     release="log_cost",
     bound="two_sided",
@@ -70,7 +70,7 @@ def test_an_approximate_charge_alone_costs_what_it_says_and_uses_all_of_delta():
 
 
 def test_losses_of_several_approximate_charges_compose_below_their_sum():
-    gates = {ToyGate(0.25, 1e-7): 50}
+    gates = {ToyGate(epsilon=0.25, delta=1e-7): 50}
     basic, _ = moments_epsilon(gates, DELTA)
     assert basic == 12.5
     tighter, moment = smallest_epsilon(gates, DELTA)
@@ -79,7 +79,7 @@ def test_losses_of_several_approximate_charges_compose_below_their_sum():
     assert max(tighter, smallest_epsilon({LAPLACE: 100}, DELTA)[0]) < mixed
     assert mixed < moments_epsilon({**gates, LAPLACE: 100}, DELTA)[0]
     # Too many to look at: their sum.
-    assert smallest_epsilon({ToyGate(0.25, 0.0): 5000}, DELTA) == (1250.0, None)
+    assert smallest_epsilon({ToyGate(epsilon=0.25, delta=0.0): 5000}, DELTA) == (1250.0, None)
 
 
 def test_moments_are_converted_at_what_is_left_of_delta():
@@ -89,7 +89,10 @@ def test_moments_are_converted_at_what_is_left_of_delta():
     assert 0.5 + left <= epsilon <= (0.5 + left) * (1 + 1e-6)
     assert moment in DEFAULT_MOMENTS
     # All of delta is used up, and the labels have none left.
-    assert moments_epsilon({LAPLACE: 1, ToyGate(0.25, DELTA): 1}, DELTA) == (math.inf, None)
+    assert moments_epsilon({LAPLACE: 1, ToyGate(epsilon=0.25, delta=DELTA): 1}, DELTA) == (
+        math.inf,
+        None,
+    )
 
 
 @given(
@@ -98,7 +101,7 @@ def test_moments_are_converted_at_what_is_left_of_delta():
 def test_approximate_parts_are_never_rounded_down(parts):
     charges = {}
     for epsilon, delta, number in parts:
-        charges[ToyGate(epsilon, delta)] = number
+        charges[ToyGate(epsilon=epsilon, delta=delta)] = number
     total_epsilon, total_delta = total_approximate(charges)
     due = sum((Fraction(gate.epsilon) * number for gate, number in charges.items()), Fraction(0))
     assert total_epsilon == due
@@ -109,13 +112,13 @@ def test_approximate_parts_are_never_rounded_down(parts):
 
 @pytest.mark.parametrize("wrong", [math.nan, -1.0, math.inf])
 def test_approximate_parts_that_are_no_guarantee_are_refused(wrong):
-    for gate in (ToyGate(wrong, 1e-6), ToyGate(0.1, wrong)):
+    for gate in (ToyGate(epsilon=wrong, delta=1e-6), ToyGate(epsilon=0.1, delta=wrong)):
         with pytest.raises(ValueError, match=r"(epsilon|delta): expected in"):
             moments_epsilon({gate: 1}, DELTA)
 
 
 def test_a_composition_theorem_of_its_own_holds_for_one_charge_alone():
-    charge = PermuteAndFlip(0.05)
+    charge = PermuteAndFlip(gamma=0.05)
     alone, moment = smallest_epsilon({charge: 100}, DELTA)
     assert (alone, moment) == (charge.composed_epsilon(100, delta=DELTA), None)
     assert closed_form_epsilon({charge: 100, PLAN: 1}, DELTA) == math.inf

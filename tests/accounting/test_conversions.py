@@ -61,8 +61,8 @@ def test_nothing_released_costs_nothing():
         assert epsilon_from_alphas([0.0, 0.0], [1.0, 2.0], 1e-5, conversion=conversion)[0] == 0.0
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
-def test_delta_outside_the_open_interval_is_refused(delta):
+@pytest.mark.parametrize("delta", [1.0, -1e-5, 2.0, math.nan])
+def test_delta_outside_the_interval_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
         epsilon_from_alphas([1.0], [1.0], delta)
     with pytest.raises(ValueError, match="delta"):

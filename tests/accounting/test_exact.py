@@ -51,9 +51,9 @@ def alphas_between(laws_here, laws_there, moments=MOMENTS):
 @pytest.mark.parametrize(
     ("mechanism", "law"),
     [
-        (LaplaceNoisyMax(0.4), reference.mp_discrete_laplace_law),
-        (PermuteAndFlip(0.4), reference.mp_permute_and_flip_law),
-        (ExponentialMechanism(0.4), reference.mp_exponential_law),
+        (LaplaceNoisyMax(gamma=0.4), reference.mp_discrete_laplace_law),
+        (PermuteAndFlip(gamma=0.4), reference.mp_permute_and_flip_law),
+        (ExponentialMechanism(gamma=0.4), reference.mp_exponential_law),
     ],
     ids=["laplace", "permute_and_flip", "exponential"],
 )
@@ -73,14 +73,14 @@ def test_exact_gaussian_costs_agree_with_high_precision(histogram, sigma):
     forward, reverse = reference.mp_alphas(
         lambda counts: reference.mp_gaussian_law(counts, sigma), histogram, 1.0
     )
-    value = exact_costs(np.array(histogram), GaussianNoisyMax(sigma), np.array([1.0]))[0]
+    value = exact_costs(np.array(histogram), GaussianNoisyMax(sigma=sigma), np.array([1.0]))[0]
     assert value == pytest.approx(float(max(forward, reverse)), rel=2e-5, abs=0.0)
     assert value >= max(forward, reverse)
 
 
 def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
     """The counterexample of docs/proofs/theory.md, Proposition D5, and its repair."""
-    mechanism, one = GaussianNoisyMax(0.87277), np.array([1.0])
+    mechanism, one = GaussianNoisyMax(sigma=0.87277), np.array([1.0])
     histogram = [13, 4, 0, 0]
     exact = exact_costs(np.array(histogram), mechanism, one)[0]
     assert exact == pytest.approx(3.28e-4, rel=1e-2, abs=0.0)
@@ -90,7 +90,7 @@ def test_the_forward_gaussian_formula_is_no_bound_on_the_reverse_moment():
 
 def test_permute_and_flip_golden_forward_alpha():
     row = np.array(GOLDEN["H3"])
-    mechanism = PermuteAndFlip(0.05)
+    mechanism = PermuteAndFlip(gamma=0.05)
     moved = []
     for lose, gain in itertools.permutations(range(10), 2):
         neighbour = row.copy()
@@ -108,7 +108,7 @@ def test_permute_and_flip_golden_forward_alpha():
 @pytest.mark.parametrize("universe", UNIVERSES)
 @pytest.mark.parametrize("kind", [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism])
 def test_bounds_dominate_the_exact_moments_of_every_histogram(kind, universe, gamma):
-    mechanism = kind(gamma)
+    mechanism = kind(gamma=gamma)
     for histogram in reference.sorted_histograms(*universe):
         exact = exact_costs(np.array(histogram), mechanism, MOMENTS)
         assert np.all(exact > 0.0)
@@ -128,7 +128,7 @@ def test_bounds_dominate_the_exact_moments_of_every_histogram(kind, universe, ga
 @pytest.mark.parametrize("universe", UNIVERSES)
 def test_bounds_hold_for_a_fixed_order_of_priority_too(universe, gamma):
     """The tail counts ties against the plurality, so that lowest-index ties are covered."""
-    mechanism = LaplaceNoisyMax(gamma)
+    mechanism = LaplaceNoisyMax(gamma=gamma)
     votes, classes = universe
     law = {
         counts: np.array(reference.lowest_index_law(counts, gamma))
@@ -145,7 +145,7 @@ def test_bounds_hold_for_a_fixed_order_of_priority_too(universe, gamma):
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("universe", UNIVERSES)
 def test_the_paper_bound_dominates_the_forward_moment_of_the_continuous_law(universe, gamma):
-    mechanism = LaplaceNoisyMax(gamma)
+    mechanism = LaplaceNoisyMax(gamma=gamma)
     for histogram in reference.sorted_histograms(*universe):
         values, multiplicity = np.unique(histogram, return_counts=True)
         laws = neighbour_outcomes(reference.ContinuousLaplaceNoise(gamma), values, multiplicity)
@@ -156,7 +156,7 @@ def test_the_paper_bound_dominates_the_forward_moment_of_the_continuous_law(univ
 @pytest.mark.parametrize("sigma", [0.5, 0.87277, 2.0, 5.0, 20.0])
 @pytest.mark.parametrize("universe", UNIVERSES)
 def test_gaussian_bounds_dominate_the_exact_moments_of_every_histogram(universe, sigma):
-    mechanism = GaussianNoisyMax(sigma)
+    mechanism = GaussianNoisyMax(sigma=sigma)
     moments = MOMENTS[MOMENTS * (MOMENTS + 1) / sigma**2 < 300.0]
     for histogram in reference.sorted_histograms(*universe):
         exact = exact_costs(np.array(histogram), mechanism, moments) / (1 + 2e-5)
@@ -185,9 +185,9 @@ def check_search(rounds, seed):
     worst = 0.0
     for row, gamma, moments in search(np.random.default_rng(seed), rounds):
         for mechanism in (
-            LaplaceNoisyMax(gamma),
-            PermuteAndFlip(gamma),
-            ExponentialMechanism(gamma),
+            LaplaceNoisyMax(gamma=gamma),
+            PermuteAndFlip(gamma=gamma),
+            ExponentialMechanism(gamma=gamma),
         ):
             exact = exact_costs(row, mechanism, moments)
             class_aware = bounded("class_aware", mechanism, row, moments)
@@ -196,7 +196,7 @@ def check_search(rounds, seed):
             assert np.all(class_aware <= two_sided * ROUNDING)
             if isinstance(mechanism, LaplaceNoisyMax):
                 worst = max(worst, float(np.max(exact / class_aware)))
-        gaussian = GaussianNoisyMax(1.0 / gamma)
+        gaussian = GaussianNoisyMax(sigma=1.0 / gamma)
         moments = moments[moments * gamma < 20.0]
         exact = exact_costs(row, gaussian, moments)
         comparable = exact < gaussian.cost_cap(moments)
@@ -216,7 +216,11 @@ def test_no_adversarial_histogram_exceeds_a_bound_in_a_long_search():
 
 @pytest.mark.parametrize("gamma", [0.05, 0.5])
 def test_exact_costs_do_not_depend_on_the_order_of_classes(gamma):
-    for mechanism in (LaplaceNoisyMax(gamma), PermuteAndFlip(gamma), GaussianNoisyMax(1 / gamma)):
+    for mechanism in (
+        LaplaceNoisyMax(gamma=gamma),
+        PermuteAndFlip(gamma=gamma),
+        GaussianNoisyMax(sigma=1 / gamma),
+    ):
         costs = exact_costs(np.array([9, 4, 4, 0]), mechanism, MOMENTS)
         for order in itertools.permutations([9, 4, 4, 0]):
             moved = exact_costs(np.array(order), mechanism, MOMENTS)
@@ -226,7 +230,11 @@ def test_exact_costs_do_not_depend_on_the_order_of_classes(gamma):
 def test_underflow_costs_at_most_the_bound_and_at_least_nothing_is_lost():
     """Every rival of this winner has a probability that no float can hold."""
     row = np.array([[1000, 0, 0]])
-    for mechanism in (LaplaceNoisyMax(3.0), PermuteAndFlip(3.0), GaussianNoisyMax(2.0)):
+    for mechanism in (
+        LaplaceNoisyMax(gamma=3.0),
+        PermuteAndFlip(gamma=3.0),
+        GaussianNoisyMax(sigma=2.0),
+    ):
         exact = data_dependent_alphas(row, mechanism, MOMENTS, bound="exact")
         limit = data_dependent_alphas(row, mechanism, MOMENTS, bound="two_sided")
         assert np.all((exact > 0.0) & (exact <= limit))
@@ -253,7 +261,7 @@ def test_the_lattice_moves_a_gaussian_cost_by_less_than_sixteen_steps(histogram,
         here = np.tile(law(counts), (len(there), 1))
         lattice = np.maximum(*alphas_between(here, there, np.array([0.5, 2.0, 8.0])))
         values, multiplicity = np.unique(counts, return_counts=True)
-        laws = neighbour_outcomes(GaussianNoisyMax(sigma).noise, values, multiplicity)
+        laws = neighbour_outcomes(GaussianNoisyMax(sigma=sigma).noise, values, multiplicity)
         smooth = np.maximum(
             *directed_alphas(laws, np.array([0.5, 2.0, 8.0]), limit=math.inf, rare=1e-290)
         )

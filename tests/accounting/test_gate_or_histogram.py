@@ -183,11 +183,13 @@ def test_a_plan_spends_its_target_and_opens_as_often_as_planned():
     assert found.approximate == (0.1, pytest.approx(1e-5 / 3))
     chance = found.pass_numerator(int(PLANNED_SHARE * 2_000)) / CERTAIN
     assert PLANNED_CHANCE <= chance < PLANNED_CHANCE + 1e-3
-    rest, _ = smallest_epsilon({GaussianHistogram(found.sigma): 100}, found.delta)
+    rest, _ = smallest_epsilon({GaussianHistogram(sigma=found.sigma): 100}, found.delta)
     assert 0.075 < rest < 0.1
     # What counts use up of delta at all of epsilon, and no more, is not the labels'.
     left = found.delta - found.gate_delta
-    assert smallest_epsilon({GaussianHistogram(found.sigma): 100}, left)[0] == pytest.approx(0.1)
+    assert smallest_epsilon({GaussianHistogram(sigma=found.sigma): 100}, left)[0] == pytest.approx(
+        0.1
+    )
 
 
 def test_a_plan_protects_owners_and_several_teachers():
@@ -265,13 +267,13 @@ def test_expected_right_labels_are_of_both_ways():
     mechanism = of_counts(0.8, 3)
     sure, tied = np.tile([60, 0], (3, 1)), np.tile([30, 30], (3, 1))
     assert mechanism.expected_right(sure) == pytest.approx(3.0, abs=1e-3)
-    counts_alone = GaussianHistogram(mechanism.sigma).expected_right(tied)
+    counts_alone = GaussianHistogram(sigma=mechanism.sigma).expected_right(tied)
     assert mechanism.expected_right(tied) == pytest.approx(counts_alone)
 
 
 def test_it_costs_what_a_gate_of_the_same_guarantee_does_beside_other_charges():
     mechanism, gate = of_counts(0.8, 3), StabilityGate(epsilon=EPSILON, delta=DELTA)
-    other = {GaussianHistogram(40.0): 10}
+    other = {GaussianHistogram(sigma=40.0): 10}
     assert (
         smallest_epsilon({mechanism: 1, **other}, 0.05)[0]
         == smallest_epsilon({gate: 1, **other}, 0.05)[0]

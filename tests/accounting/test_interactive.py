@@ -39,7 +39,13 @@ def test_no_more_than_the_share_goes_to_the_teachers_and_the_first_go_first():
     wrong = np.tile([0.0, 0.0, 1.0], (10, 1))
     counts = np.tile([9, 1, 0], (10, 1))
     for share, most in ((0.35, 3), (0.3, 3), (0.29, 2), (0.05, 0), (1.0, 10)):
-        one = InteractiveGaussianNoisyMax(3.0, 1e-3, 1e-3, 0.7, share)
+        one = InteractiveGaussianNoisyMax(
+            threshold=3.0,
+            sigma_threshold=1e-3,
+            sigma=1e-3,
+            student_confidence=0.7,
+            label_share=share,
+        )
         labels = one.draw_with(wrong, counts, SeededNoise(1)).labels
         # What passed its test and found no label left gets none, not the student's.
         assert labels == [0] * most + [None] * (10 - most)
@@ -60,8 +66,16 @@ def test_predictions_that_are_none_are_refused(predictions, message):
 
 def test_a_threshold_may_be_zero_or_below():
     for threshold in (0.0, -3.5):
-        assert ConfidentGaussianNoisyMax(threshold, 1.0, 1.0).threshold == threshold
-        assert InteractiveGaussianNoisyMax(threshold, 1.0, 1.0).threshold == threshold
+        assert (
+            ConfidentGaussianNoisyMax(threshold=threshold, sigma_threshold=1.0, sigma=1.0).threshold
+            == threshold
+        )
+        assert (
+            InteractiveGaussianNoisyMax(
+                threshold=threshold, sigma_threshold=1.0, sigma=1.0
+            ).threshold
+            == threshold
+        )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +116,7 @@ def law(one, table, predictions) -> dict[tuple, float]:
         if not left:
             follow(query + 1, left, (*answers, None), chance * passes)
             return
-        labels = GaussianNoisyMax(one.sigma).outcome_probabilities(np.array([counts]))[0]
+        labels = GaussianNoisyMax(sigma=one.sigma).outcome_probabilities(np.array([counts]))[0]
         for label, probability in enumerate(labels):
             follow(query + 1, left - 1, (*answers, label), chance * passes * probability)
 
@@ -110,7 +124,9 @@ def law(one, table, predictions) -> dict[tuple, float]:
     return found
 
 
-NOISY = InteractiveGaussianNoisyMax(1.0, 2.0, 1.5, 0.6, 0.5)
+NOISY = InteractiveGaussianNoisyMax(
+    threshold=1.0, sigma_threshold=2.0, sigma=1.5, student_confidence=0.6, label_share=0.5
+)
 
 
 def test_what_is_drawn_has_the_law_of_the_paper():
@@ -136,7 +152,9 @@ def histograms(votes: int):
 def test_no_pair_of_neighbouring_tables_costs_more_than_is_charged(share, moment):
     """All tables of three teachers on two queries, both directions, and several students."""
     worst = 0.0
-    one = InteractiveGaussianNoisyMax(0.5, 1.2, 0.9, 0.6, share)
+    one = InteractiveGaussianNoisyMax(
+        threshold=0.5, sigma_threshold=1.2, sigma=0.9, student_confidence=0.6, label_share=share
+    )
     charged = 2.0 * float(one.alphas(np.array([moment]))[0])
     for said in ([[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.7, 0.3]]):
         tables = list(itertools.product(histograms(3), repeat=2))
@@ -152,11 +170,13 @@ def test_no_pair_of_neighbouring_tables_costs_more_than_is_charged(share, moment
 
 def test_a_share_of_one_costs_what_the_confident_one_costs_and_less_costs_less():
     moments = np.array([0.5, 3.0, 40.0])
-    confident = ConfidentGaussianNoisyMax(5.0, 60.0, 20.0)
-    full = InteractiveGaussianNoisyMax(5.0, 60.0, 20.0)
+    confident = ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=60.0, sigma=20.0)
+    full = InteractiveGaussianNoisyMax(threshold=5.0, sigma_threshold=60.0, sigma=20.0)
     np.testing.assert_allclose(full.alphas(moments), confident.alphas(moments))
-    tenth = InteractiveGaussianNoisyMax(5.0, 60.0, 20.0, 0.9, 0.1)
-    label = GaussianNoisyMax(20.0).alphas(moments)
+    tenth = InteractiveGaussianNoisyMax(
+        threshold=5.0, sigma_threshold=60.0, sigma=20.0, student_confidence=0.9, label_share=0.1
+    )
+    label = GaussianNoisyMax(sigma=20.0).alphas(moments)
     np.testing.assert_allclose(tenth.alphas(moments), tenth.test_alphas(moments) + 0.1 * label)
     epsilons = [
         one.data_independent_epsilon(num_queries=100, delta=1e-5)[0] for one in (full, tenth)

@@ -27,7 +27,12 @@ from pate_tf.aggregation.noise import SeededNoise, SystemNoise
 # Each statistical test accepts the right law but with this probability of a false alarm.
 FALSE_ALARM = 1e-7
 KINDS = [RandomisedResponse, TruncatedGeometric]
-SMALL = [kind(k, epsilon) for kind in KINDS for k in (2, 3, 4) for epsilon in (0.3, 1.0, 4.0)]
+SMALL = [
+    kind(num_classes=k, epsilon=epsilon)
+    for kind in KINDS
+    for k in (2, 3, 4)
+    for epsilon in (0.3, 1.0, 4.0)
+]
 
 
 def brute_delta(laws, epsilon):
@@ -104,7 +109,10 @@ def test_exact_composition_against_every_outcome_of_every_pair(randomiser):
 
 
 def test_the_numbers_of_the_design():
-    ours, papers = RandomisedResponse(10, 1.0), TruncatedGeometric(10, 1.0)
+    ours, papers = (
+        RandomisedResponse(num_classes=10, epsilon=1.0),
+        TruncatedGeometric(num_classes=10, epsilon=1.0),
+    )
     assert ours.composed_epsilon(1000, delta=1e-5) == pytest.approx(219.2, abs=0.05)
     assert moments_epsilon({ours: 1000}, 1e-5)[0] == pytest.approx(226.9, abs=0.1)
     assert moments_epsilon({papers: 1000}, 1e-5)[0] == pytest.approx(487, abs=0.5)
@@ -112,31 +120,31 @@ def test_the_numbers_of_the_design():
     # A vote in the middle survives with .0555, and is its own likeliest answer above 6.24 alone.
     assert papers.channel()[4, 4] == pytest.approx(0.0555, abs=1e-4)
     for epsilon, is_likeliest in ((6.23, False), (6.25, True)):
-        row = TruncatedGeometric(10, epsilon).channel()[1]
+        row = TruncatedGeometric(num_classes=10, epsilon=epsilon).channel()[1]
         assert (row.argmax() == 1) == is_likeliest
 
 
 def test_more_answers_than_can_be_convolved_are_left_to_moments():
-    randomiser = RandomisedResponse(10, 0.5)
+    randomiser = RandomisedResponse(num_classes=10, epsilon=0.5)
     assert randomiser.composed_epsilon(10**6, delta=1e-5) <= 0.5 * 10**6
     epsilon, _ = smallest_epsilon({randomiser: 10**6}, 1e-5)
     assert moments_epsilon({randomiser: 10**6}, 1e-5)[0] >= epsilon > 1_000
 
 
 def test_composition_edges():
-    randomiser = RandomisedResponse(10, 1.0)
+    randomiser = RandomisedResponse(num_classes=10, epsilon=1.0)
     assert randomiser.composed_epsilon(0, delta=1e-5) == 0.0
     assert randomiser.composed_epsilon(1, delta=1e-300) == pytest.approx(1.0)
     assert randomiser.composed_epsilon(1, delta=0.9) == 0.0
     with pytest.raises(ValueError, match="delta"):
-        randomiser.composed_epsilon(3, delta=0.0)
+        randomiser.composed_epsilon(3, delta=1.0)
 
 
 @pytest.mark.parametrize("epsilon", [2.0**-20, 1e-3, 0.1, 1.0, 5.0, 30.0, 40.0])
 @pytest.mark.parametrize("num_classes", [2, 10, 1000, 65_536])
 def test_the_samplers_own_ratio_is_below_the_stated_one(epsilon, num_classes):
     """In exact fractions: the probabilities of what the sampler does, not of what it should."""
-    threshold = RandomisedResponse(num_classes, epsilon).threshold
+    threshold = RandomisedResponse(num_classes=num_classes, epsilon=epsilon).threshold
     kept = Fraction(threshold, 2**64)
     other = (1 - kept) / (num_classes - 1)
     assert kept > other > 0
@@ -166,11 +174,11 @@ def p_value(counts, law):
 def test_the_sampler_follows_its_law_and_not_that_of_half_the_noise(kind, source):
     """False alarm 1e-7 each; half the noise, epsilon doubled, is rejected."""
     for vote in (0, 2, 4):
-        randomiser = kind(5, 1.0)
+        randomiser = kind(num_classes=5, epsilon=1.0)
         counts = counts_of(randomiser, vote, source, 100_000)
         assert p_value(counts, randomiser.channel()[vote]) > FALSE_ALARM
         for wrong in (0.5, 0.9, 1.1, 2.0):
-            assert p_value(counts, kind(5, wrong).channel()[vote]) < FALSE_ALARM
+            assert p_value(counts, kind(num_classes=5, epsilon=wrong).channel()[vote]) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,16 +194,16 @@ def test_an_audit_of_the_sampler_stays_below_the_claim_and_finds_half_the_noise(
         high = stats.beta.ppf(1 - FALSE_ALARM, misses + 1, number - misses)
         return math.log(low / high)
 
-    claim = kind(10, 1.0)
+    claim = kind(num_classes=10, epsilon=1.0)
     assert 0.8 < audited(claim) <= claim.epsilon
-    assert audited(kind(10, 2.0)) > claim.epsilon  # half the noise
+    assert audited(kind(num_classes=10, epsilon=2.0)) > claim.epsilon  # half the noise
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_votes_that_are_no_classes_are_refused_without_being_told(kind):
     for votes in ([0, 5], [-1], [0.5], [[1]]):
         with pytest.raises(ValueError, match="votes: expected") as refusal:
-            kind(5, 1.0).draw(np.array(votes), SeededNoise(1))
+            kind(num_classes=5, epsilon=1.0).draw(np.array(votes), SeededNoise(1))
         assert "5]" not in str(refusal.value).replace("0 to 4", "")
 
 
@@ -203,13 +211,13 @@ def test_votes_that_are_no_classes_are_refused_without_being_told(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_out_of_range(kind, fields):
     with pytest.raises(ValueError, match="expected"):
-        kind(*fields)
+        kind(**dict(zip(("num_classes", "epsilon"), fields, strict=True)))
 
 
 def test_every_member_has_words_help_and_comes_back_from_a_record():
     assert set(LOCAL_RANDOMISERS) < set(SILO_CHARGES)
-    members = [kind(10, 1.0) for kind in LOCAL_RANDOMISERS.values()]
-    for charge in [*members, SecureHistogram(40.0, 4, 1)]:
+    members = [kind(num_classes=10, epsilon=1.0) for kind in LOCAL_RANDOMISERS.values()]
+    for charge in [*members, SecureHistogram(sigma=40.0, num_parties=4, threshold=1)]:
         fields = json.loads(json.dumps(charge.to_dict()))
         assert charge_from_dict(fields) == charge
         assert charge.in_words().endswith(".") and charge.summary()
@@ -248,10 +256,10 @@ def test_noise_of_several_parties_against_the_laws_themselves(num_parties, thres
 
 def test_secure_histogram_costs_what_the_central_one_does():
     moments = np.array([0.5, 4.0, 100.0])
-    ours = SecureHistogram(40.0, 4, 1).alphas(moments)
-    central = GaussianHistogram(40.0).alphas(moments)
+    ours = SecureHistogram(sigma=40.0, num_parties=4, threshold=1).alphas(moments)
+    central = GaussianHistogram(sigma=40.0).alphas(moments)
     assert (ours >= central).all()
     np.testing.assert_allclose(ours, central, rtol=1e-8)
     for wrong in ((0.0, 4, 1), (40.0, 3, 1), (40.0, 5, 2), (40.0, 4, 0), (math.inf, 4, 1)):
         with pytest.raises(ValueError, match="expected"):
-            SecureHistogram(*wrong)
+            SecureHistogram(**dict(zip(("sigma", "num_parties", "threshold"), wrong, strict=True)))

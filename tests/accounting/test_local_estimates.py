@@ -27,7 +27,9 @@ def every_answer(randomisers, votes):
 
 
 def test_debiased_counts_are_unbiased_over_every_answer():
-    randomisers = [RandomisedResponse(3, epsilon) for epsilon in (0.4, 1.0, 1.0, 3.0)]
+    randomisers = [
+        RandomisedResponse(num_classes=3, epsilon=epsilon) for epsilon in (0.4, 1.0, 1.0, 3.0)
+    ]
     votes = [2, 0, 2, 1]
     answers, chances = every_answer(randomisers, votes)
     mean = chances @ debiased_counts(answers, randomisers)
@@ -35,7 +37,9 @@ def test_debiased_counts_are_unbiased_over_every_answer():
 
 
 def test_who_did_not_answer_counts_for_nothing():
-    randomisers = [RandomisedResponse(3, epsilon) for epsilon in (0.4, 1.0, 2.0)]
+    randomisers = [
+        RandomisedResponse(num_classes=3, epsilon=epsilon) for epsilon in (0.4, 1.0, 2.0)
+    ]
     answers = np.array([[0, ABSENT], [1, 2], [ABSENT, 0]])
     for query, there in ((0, [0, 1]), (1, [1, 2])):
         alone = [randomisers[silo] for silo in there]
@@ -48,7 +52,9 @@ def test_who_did_not_answer_counts_for_nothing():
 
 
 def test_likelihood_weights_are_the_log_likelihood():
-    randomisers = [RandomisedResponse(4, epsilon) for epsilon in (0.2, 1.5, 3.0)]
+    randomisers = [
+        RandomisedResponse(num_classes=4, epsilon=epsilon) for epsilon in (0.2, 1.5, 3.0)
+    ]
     answers = np.array([[0], [1], [3]])
     exact = [
         sum(np.log(one.channel()[vote][a]) for one, a in zip(randomisers, (0, 1, 3), strict=True))
@@ -60,7 +66,9 @@ def test_likelihood_weights_are_the_log_likelihood():
 
 def test_likelihood_weights_serve_unequal_silos_better_than_unbiased_ones():
     """100 silos of epsilon .2 beside 10 of epsilon 4, all of which see class 0."""
-    randomisers = [RandomisedResponse(10, 0.2)] * 100 + [RandomisedResponse(10, 4.0)] * 10
+    randomisers = [RandomisedResponse(num_classes=10, epsilon=0.2)] * 100 + [
+        RandomisedResponse(num_classes=10, epsilon=4.0)
+    ] * 10
     generator = np.random.default_rng(3)
     answers = np.stack([generator.choice(10, size=400, p=one.channel()[0]) for one in randomisers])
     right = {
@@ -74,7 +82,7 @@ def test_likelihood_weights_serve_unequal_silos_better_than_unbiased_ones():
 
 @pytest.mark.parametrize("kind", [RandomisedResponse, TruncatedGeometric])
 def test_likeliest_shares_are_likelier_than_a_grid(kind):
-    randomisers = [kind(3, 1.0)] * 12 + [kind(3, 3.0)] * 6
+    randomisers = [kind(num_classes=3, epsilon=1.0)] * 12 + [kind(num_classes=3, epsilon=3.0)] * 6
     answers = np.random.default_rng(1).integers(0, 3, (18, 5))
     found = likeliest_shares(answers, randomisers)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
@@ -93,7 +101,7 @@ def test_likeliest_shares_are_likelier_than_a_grid(kind):
 
 def test_maximum_likelihood_serves_the_truncated_geometric_better_than_its_plurality():
     """250 silos at epsilon 2 of which most see a class in the middle: .6 against 0."""
-    randomiser = TruncatedGeometric(10, 2.0)
+    randomiser = TruncatedGeometric(num_classes=10, epsilon=2.0)
     generator = np.random.default_rng(7)
     answers = np.stack(
         [
@@ -107,12 +115,14 @@ def test_maximum_likelihood_serves_the_truncated_geometric_better_than_its_plura
 
 
 def test_answers_that_fit_nothing_are_refused():
-    randomisers = [RandomisedResponse(3, 1.0)] * 2
+    randomisers = [RandomisedResponse(num_classes=3, epsilon=1.0)] * 2
     for answers in (np.zeros((3, 2), int), np.full((2, 2), 3), np.full((2, 2), -2)):
         with pytest.raises(ValueError, match="answers: expected"):
             debiased_counts(answers, randomisers)
     with pytest.raises(ValueError, match="answers: expected"):
-        debiased_counts(np.zeros((2, 2), int), [randomisers[0], RandomisedResponse(4, 1.0)])
+        debiased_counts(
+            np.zeros((2, 2), int), [randomisers[0], RandomisedResponse(num_classes=4, epsilon=1.0)]
+        )
 
 
 def exact_survival(counts, randomiser):
@@ -128,7 +138,7 @@ def exact_survival(counts, randomiser):
 @pytest.mark.parametrize("counts", [[4, 2, 1], [3, 3, 1], [7, 0, 0], [3, 2]])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_survival_against_every_answer(counts, epsilon):
-    randomiser = RandomisedResponse(len(counts), epsilon)
+    randomiser = RandomisedResponse(num_classes=len(counts), epsilon=epsilon)
     exact = exact_survival(counts, randomiser)
     found, error = survival(np.array([counts]), randomiser, num_samples=40_000, seed=2)
     assert abs(found[0] - exact) < 6 * error[0]  # false alarm 2e-9
@@ -138,7 +148,7 @@ def test_survival_against_every_answer(counts, epsilon):
 
 def test_bounds_are_close_where_it_matters():
     counts = np.array([[150, 60, 20, 20]])
-    lower, upper = survival_bounds(counts, RandomisedResponse(4, 1.0))
+    lower, upper = survival_bounds(counts, RandomisedResponse(num_classes=4, epsilon=1.0))
     assert 0.98 < lower[0] <= upper[0] <= lower[0] + 0.01
     with pytest.raises(ValueError, match="counts"):
-        survival_bounds(np.array([[1, 2]]), RandomisedResponse(3, 1.0))
+        survival_bounds(np.array([[1, 2]]), RandomisedResponse(num_classes=3, epsilon=1.0))

@@ -28,17 +28,17 @@ from pate_tf.accounting.mechanisms import (
 from pate_tf.accounting.mechanisms.base import data_independent_alpha
 
 NOISY = [
-    LaplaceNoisyMax(0.05),
-    LaplaceNoisyMax(0.7),
-    PermuteAndFlip(0.05),
-    PermuteAndFlip(0.7),
-    ExponentialMechanism(0.05),
-    ExponentialMechanism(0.7),
-    GaussianNoisyMax(40.0),
-    GaussianNoisyMax(1.5),
+    LaplaceNoisyMax(gamma=0.05),
+    LaplaceNoisyMax(gamma=0.7),
+    PermuteAndFlip(gamma=0.05),
+    PermuteAndFlip(gamma=0.7),
+    ExponentialMechanism(gamma=0.05),
+    ExponentialMechanism(gamma=0.7),
+    GaussianNoisyMax(sigma=40.0),
+    GaussianNoisyMax(sigma=1.5),
     ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=10.0, sigma=2.0),
-    GaussianHistogram(40.0),
-    GaussianHistogram(1.5),
+    GaussianHistogram(sigma=40.0),
+    GaussianHistogram(sigma=1.5),
 ]
 MECHANISMS = [*NOISY, Plurality()]
 GATES = [
@@ -148,11 +148,11 @@ class TestPureMechanisms:
     @pytest.mark.parametrize("gamma", [0.0, -1.0, math.inf, math.nan])
     def test_nonsense_scales_are_refused(self, mechanism, gamma):
         with pytest.raises(ValueError, match="gamma"):
-            type(mechanism)(gamma)
+            type(mechanism)(gamma=gamma)
 
 
 def test_the_exponential_mechanism_spans_at_most_two_gamma():
-    mechanism = ExponentialMechanism(0.7)
+    mechanism = ExponentialMechanism(gamma=0.7)
     for histogram in reference.sorted_histograms(7, 4):
         here = mechanism.outcome_probabilities(np.array([histogram]))
         moved = np.array(list(reference.neighbours(histogram)))
@@ -166,9 +166,9 @@ def test_nonsense_gaussian_scales_are_refused(fields):
     if sigma_threshold > 0 and sigma > 0:
         threshold = math.inf
     with pytest.raises(ValueError, match="expected"):
-        ConfidentGaussianNoisyMax(threshold, sigma_threshold, sigma)
+        ConfidentGaussianNoisyMax(threshold=threshold, sigma_threshold=sigma_threshold, sigma=sigma)
     with pytest.raises(ValueError, match="sigma"):
-        GaussianNoisyMax(0.0)
+        GaussianNoisyMax(sigma=0.0)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_threshold_and_label_are_always_paid():
     np.testing.assert_allclose(mechanism.test_alphas(MOMENTS), orders / 200)
     charged = data_independent_alpha(mechanism, MOMENTS, num_queries=10)
     np.testing.assert_allclose(
-        charged, 10 * orders / 200 + 10 * GaussianNoisyMax(2.0).alphas(MOMENTS)
+        charged, 10 * orders / 200 + 10 * GaussianNoisyMax(sigma=2.0).alphas(MOMENTS)
     )
 
 
@@ -231,7 +231,7 @@ def test_the_gaussian_tail_covers_the_difference_of_two_lattice_variables():
         covered = 0.5 * math.erfc((gap - 2 * step) / (2 * sigma))
         uncovered = 0.5 * math.erfc(gap / (2 * sigma))
         assert uncovered < reached <= covered
-    lowered = GaussianNoisyMax(sigma).pairwise_tail(np.array([4.0 + 2.0 / LATTICE]))[0]
+    lowered = GaussianNoisyMax(sigma=sigma).pairwise_tail(np.array([4.0 + 2.0 / LATTICE]))[0]
     assert lowered == pytest.approx(0.5 * math.erfc(4.0 / (2 * sigma)), rel=1e-12, abs=0.0)
 
 
@@ -243,7 +243,7 @@ def test_gaussian_composition_is_that_of_the_stacked_shifts():
         gaussian_dp_epsilon(math.sqrt(squared), 1e-5), rel=1e-5, abs=0.0
     )
     assert epsilon > gaussian_dp_epsilon(math.sqrt(squared), 1e-5)
-    alone = GaussianNoisyMax(40.0).composed_epsilon(100, delta=1e-5)
+    alone = GaussianNoisyMax(sigma=40.0).composed_epsilon(100, delta=1e-5)
     assert alone == pytest.approx(gaussian_dp_epsilon(math.sqrt(200) / 40, 1e-5), rel=1e-5, abs=0.0)
 
 

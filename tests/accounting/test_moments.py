@@ -38,10 +38,10 @@ HISTOGRAMS = {name: GOLDEN[name] for name in ("H1", "H2", "H3")}
 EXAMPLES = settings(deadline=None, max_examples=80, derandomize=True)
 
 MECHANISMS = [
-    LaplaceNoisyMax(0.05),
-    PermuteAndFlip(0.05),
-    ExponentialMechanism(0.05),
-    GaussianNoisyMax(40.0),
+    LaplaceNoisyMax(gamma=0.05),
+    PermuteAndFlip(gamma=0.05),
+    ExponentialMechanism(gamma=0.05),
+    GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=150.0, sigma_threshold=100.0, sigma=40.0),
 ]
 PURE = MECHANISMS[:3]
@@ -58,7 +58,7 @@ def continuous(histogram, gamma=0.05):
 
 def golden_cost(bound, histogram, moment, gamma=0.05):
     q, u = continuous(histogram, gamma)
-    return query_costs(bound, LaplaceNoisyMax(gamma), q, u, np.array([float(moment)]))[0, 0]
+    return query_costs(bound, LaplaceNoisyMax(gamma=gamma), q, u, np.array([float(moment)]))[0, 0]
 
 
 @pytest.mark.parametrize("name", HISTOGRAMS)
@@ -105,7 +105,7 @@ def test_golden_caps():
         ("tight cap D*(l=2.5,g=.3)", "class_aware", 0.3, 2.5),
     ):
         cost = query_costs(
-            bound, LaplaceNoisyMax(gamma), certain_loss, certain_loss, np.array([moment])
+            bound, LaplaceNoisyMax(gamma=gamma), certain_loss, certain_loss, np.array([moment])
         )
         assert cost[0, 0] == golden(VALUES[name])
 
@@ -121,7 +121,7 @@ def test_golden_caps():
 def test_golden_epsilons_of_the_paper(name, histogram, moment):
     counts = np.tile(HISTOGRAMS[histogram], (100, 1))
     alphas = data_dependent_alphas(
-        counts, LaplaceNoisyMax(0.05), np.arange(1.0, 9.0), bound="paper"
+        counts, LaplaceNoisyMax(gamma=0.05), np.arange(1.0, 9.0), bound="paper"
     )
     epsilon, best = epsilon_from_alphas(alphas, np.arange(1.0, 9.0), 1e-5, conversion="classic")
     assert best == moment
@@ -148,10 +148,10 @@ def test_golden_epsilons_of_single_moments():
 
 
 def test_golden_pairwise_tails():
-    assert LaplaceNoisyMax(0.3).pairwise_tail(np.array([3.0]))[0] == golden(
+    assert LaplaceNoisyMax(gamma=0.3).pairwise_tail(np.array([3.0]))[0] == golden(
         VALUES["dLap pair tail Pr[D>=3](g=.3)"]
     )
-    assert LaplaceNoisyMax(0.05).pairwise_tail(np.array([40.0]))[0] == golden(
+    assert LaplaceNoisyMax(gamma=0.05).pairwise_tail(np.array([40.0]))[0] == golden(
         VALUES["dLap pair tail Pr[D>=40](g=.05)"]
     )
 
@@ -186,7 +186,7 @@ def test_golden_exact_alphas_of_the_continuous_law(direction, moment, histogram,
     st.floats(0.05, 100.0),
 )
 def test_q_and_costs_agree_with_fifty_digits(counts, gamma, bound, moment):
-    mechanism = LaplaceNoisyMax(gamma)
+    mechanism = LaplaceNoisyMax(gamma=gamma)
     ordered = sorted(counts, reverse=True)
     q, u = union_bound(bound_tail(bound, mechanism), np.array([ordered]))
     gaps = [ordered[0] - count for count in ordered[1:]]
@@ -212,7 +212,7 @@ def test_costs_near_zero_are_within_the_margin(bound, q, gamma):
     """The case in which subtraction comes out too low (docs/proofs/theory.md, Proposition C1)."""
     moments = np.array([0.05, 0.14, 3.0])
     values = query_costs(
-        bound, LaplaceNoisyMax(gamma), np.full(1, q), np.full(1, 0.6 * q), moments
+        bound, LaplaceNoisyMax(gamma=gamma), np.full(1, q), np.full(1, 0.6 * q), moments
     )[0]
     for moment, value in zip(moments, values, strict=True):
         with reference.mp.workdps(400):
@@ -226,7 +226,7 @@ def test_the_discrete_tail_is_the_sum_of_the_difference_law(gap):
     for gamma in (0.3, 1.0):
         for signed in (gap, -gap):
             expected = float(reference.mp_discrete_laplace_tail(signed, gamma))
-            value = LaplaceNoisyMax(gamma).pairwise_tail(np.array([float(signed)]))[0]
+            value = LaplaceNoisyMax(gamma=gamma).pairwise_tail(np.array([float(signed)]))[0]
             assert value == pytest.approx(expected, rel=1e-12, abs=0.0)
 
 
@@ -235,7 +235,7 @@ def test_the_discrete_tail_is_the_sum_of_the_difference_law(gap):
 def test_the_gaussian_formula_agrees_with_the_issue(sigma, log_q, moment):
     q = math.exp(log_q)
     value = query_costs(
-        "paper", GaussianNoisyMax(sigma), np.array([q]), np.array([q]), np.array([moment])
+        "paper", GaussianNoisyMax(sigma=sigma), np.array([q]), np.array([q]), np.array([moment])
     )[0, 0]
     with reference.mp.workdps(200):
         expected = float(reference.mp_gaussian_cost(sigma, q, moment))
@@ -300,11 +300,11 @@ class TestEveryBound:
     @pytest.mark.parametrize("noise", [1e-3, 0.05, 1.0, 1e3, 1e6])
     def test_extremes_are_positive_and_finite(self, mechanism, bound, counts, noise):
         if isinstance(mechanism, ConfidentGaussianNoisyMax):
-            extreme = ConfidentGaussianNoisyMax(1.0, noise, noise)
+            extreme = ConfidentGaussianNoisyMax(threshold=1.0, sigma_threshold=noise, sigma=noise)
         elif isinstance(mechanism, GaussianNoisyMax):
-            extreme = GaussianNoisyMax(noise)
+            extreme = GaussianNoisyMax(sigma=noise)
         else:
-            extreme = type(mechanism)(1.0 / noise)
+            extreme = type(mechanism)(scale=noise)
         alphas = data_dependent_alphas(np.array(counts), extreme, MOMENTS, bound=bound)
         assert np.all(np.isfinite(alphas))
         assert np.all(alphas > 0.0)
@@ -336,16 +336,16 @@ def test_which_bounds_are_two_sided_and_where_they_reach():
         "class_aware",
         "exact",
     ]
-    assert vote_reach("two_sided", GaussianNoisyMax(3.0)) == 1
-    assert vote_reach("paper", GaussianNoisyMax(3.0)) == 0
-    assert vote_reach("two_sided", LaplaceNoisyMax(3.0)) == 0
+    assert vote_reach("two_sided", GaussianNoisyMax(sigma=3.0)) == 1
+    assert vote_reach("paper", GaussianNoisyMax(sigma=3.0)) == 0
+    assert vote_reach("two_sided", LaplaceNoisyMax(gamma=3.0)) == 0
     with pytest.raises(ValueError, match="bound"):
-        vote_reach("class_aware", GaussianNoisyMax(3.0))
+        vote_reach("class_aware", GaussianNoisyMax(sigma=3.0))
 
 
 def test_exact_costs_are_no_function_of_q():
     with pytest.raises(ValueError, match="exact"):
-        query_costs("exact", LaplaceNoisyMax(0.1), np.ones(1), np.ones(1), MOMENTS)
+        query_costs("exact", LaplaceNoisyMax(gamma=0.1), np.ones(1), np.ones(1), MOMENTS)
 
 
 def test_unanswered_queries_pay_the_threshold_alone():
@@ -363,7 +363,7 @@ def test_progress_counts_distinct_histograms():
     counts = np.array([[5, 3, 2], [2, 5, 3], [9, 1, 0]])
     data_dependent_alphas(
         counts,
-        LaplaceNoisyMax(0.3),
+        LaplaceNoisyMax(gamma=0.3),
         MOMENTS,
         bound="exact",
         progress=lambda done, total: seen.append((done, total)),
@@ -379,5 +379,5 @@ def test_the_vectorised_sum_agrees_with_the_plain_loop(bound):
     plain = np.sum(
         [reference.plain_costs(bound, tuple(row), 0.05, list(moments)) for row in counts], axis=0
     )
-    alphas = data_dependent_alphas(counts, LaplaceNoisyMax(0.05), moments, bound=bound)
+    alphas = data_dependent_alphas(counts, LaplaceNoisyMax(gamma=0.05), moments, bound=bound)
     np.testing.assert_allclose(alphas, plain, rtol=1e-8)

@@ -191,7 +191,7 @@ def test_the_sparse_vector_is_composed():
 @pytest.mark.parametrize(
     "training", [TRAININGS[0], SparseVectorTraining(epsilon_each=0.1, num_uploaded=5, rounds=2)]
 )
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, np.nan])
+@pytest.mark.parametrize("delta", [1.0, -1e-5, np.nan])
 def test_a_delta_out_of_range_is_refused(training, delta):
     with pytest.raises(ValueError, match="delta: expected"):
         training.composed_epsilon(1, delta=delta)

@@ -38,7 +38,7 @@ def law(mechanism, counts):
 @given(histograms, st.floats(0.1, 3.0))
 def test_discrete_laplace_agrees_with_summation(counts, gamma):
     expected = np.array(reference.mp_discrete_laplace_law(tuple(counts), gamma), dtype=float)
-    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma), counts), expected, rtol=1e-9)
+    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma=gamma), counts), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.3, 1.0, 4.0])
@@ -49,7 +49,7 @@ def test_random_priority_is_the_mixture_of_all_fixed_orders(counts, gamma):
     for order in orders:
         fixed = reference.lowest_index_law(tuple(counts[k] for k in order), gamma)
         mixture[list(order)] += np.array(fixed) / len(orders)
-    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma), counts), mixture, rtol=1e-9)
+    np.testing.assert_allclose(law(LaplaceNoisyMax(gamma=gamma), counts), mixture, rtol=1e-9)
 
 
 @pytest.mark.parametrize("gamma", [0.01, 0.05, 0.3, 1.0, 4.0])
@@ -57,7 +57,7 @@ def test_the_continuous_tail_holds_for_discrete_noise_with_random_priority(gamma
     """docs/proofs/theory.md, Proposition D1 (c) and (d): what the bound `paper` rests on."""
     gaps = np.arange(41)
     counts = np.stack([gaps + 2, np.full_like(gaps, 2)], axis=1)
-    behind = LaplaceNoisyMax(gamma).outcome_probabilities(counts)[:, 1]
+    behind = LaplaceNoisyMax(gamma=gamma).outcome_probabilities(counts)[:, 1]
     expected = np.exp(-gamma * gaps) * (1.0 + gaps * np.tanh(gamma / 2.0)) / 2.0
     np.testing.assert_allclose(behind, expected, rtol=1e-9)
     assert np.all(behind <= laplace_tail(gaps, gamma) * (1.0 + 1e-9))
@@ -76,14 +76,14 @@ def test_the_golden_lowest_index_law_is_reproduced():
 @given(histograms, st.floats(0.01, 10.0))
 def test_permute_and_flip_agrees_with_every_order_of_visit(counts, gamma):
     expected = np.array(reference.mp_permute_and_flip_law(tuple(counts), gamma), dtype=float)
-    np.testing.assert_allclose(law(PermuteAndFlip(gamma), counts), expected, rtol=1e-9)
+    np.testing.assert_allclose(law(PermuteAndFlip(gamma=gamma), counts), expected, rtol=1e-9)
 
 
 @EXAMPLES
 @given(histograms, st.floats(0.01, 10.0))
 def test_exponential_mechanism_agrees_with_its_definition(counts, gamma):
     expected = np.array(reference.mp_exponential_law(tuple(counts), gamma), dtype=float)
-    np.testing.assert_allclose(law(ExponentialMechanism(gamma), counts), expected, rtol=1e-12)
+    np.testing.assert_allclose(law(ExponentialMechanism(gamma=gamma), counts), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_exponential_mechanism_agrees_with_its_definition(counts, gamma):
 )
 def test_gaussian_agrees_with_high_precision_quadrature(counts, sigma):
     expected = np.array(reference.mp_gaussian_law(counts, sigma), dtype=float)
-    np.testing.assert_allclose(law(GaussianNoisyMax(sigma), counts), expected, rtol=1e-9)
+    np.testing.assert_allclose(law(GaussianNoisyMax(sigma=sigma), counts), expected, rtol=1e-9)
 
 
 def test_permute_and_flip_golden_values():
-    assert law(PermuteAndFlip(0.3), [5, 3, 2])[0] == pytest.approx(
+    assert law(PermuteAndFlip(gamma=0.3), [5, 3, 2])[0] == pytest.approx(
         VALUES["PF Pr[0]([5,3,2],g=.3)"], rel=1e-12, abs=0.0
     )
-    assert np.sum(law(PermuteAndFlip(0.05), GOLDEN["H1"])[1:]) == pytest.approx(
+    assert np.sum(law(PermuteAndFlip(gamma=0.05), GOLDEN["H1"])[1:]) == pytest.approx(
         VALUES["PF exact q(H1)"], rel=1e-12, abs=0.0
     )
 
@@ -141,10 +141,10 @@ def test_geometric_rule_sums_polynomials(gamma):
 )
 def test_laws_sum_to_one_at_the_extremes(counts, gamma):
     for mechanism in (
-        LaplaceNoisyMax(gamma),
-        PermuteAndFlip(gamma),
-        ExponentialMechanism(gamma),
-        GaussianNoisyMax(1.0 / gamma),
+        LaplaceNoisyMax(gamma=gamma),
+        PermuteAndFlip(gamma=gamma),
+        ExponentialMechanism(gamma=gamma),
+        GaussianNoisyMax(sigma=1.0 / gamma),
     ):
         probabilities = law(mechanism, counts)
         assert np.all(probabilities >= 0.0)

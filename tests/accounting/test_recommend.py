@@ -266,7 +266,7 @@ def test_no_shown_epsilon_is_above_the_target():
         ({"target_epsilon": 0.0}, "epsilon: expected above 0"),
         ({"target_epsilon": math.inf}, "epsilon: expected above 0"),
         ({"target_epsilon": math.nan}, "epsilon: expected above 0"),
-        ({"delta": 0.0}, "delta: expected in"),
+        ({"delta": 1.0}, "delta: expected in"),
         ({"num_queries": 0}, "num_queries: expected a whole number of at least 1"),
         ({"pool_size": 19}, "from 1 to the pool's 19, got 20"),
         ({"num_teachers": 0}, "num_teachers: expected a whole number of at least 1"),

@@ -115,12 +115,12 @@ def test_more_scale_never_costs_more(kind):
 
 
 def test_users_scales():
-    assert LaplaceNoisyMax.of_scale(5.0) == LaplaceNoisyMax(0.2)
-    assert GaussianNoisyMax.of_scale(40.0) == GaussianNoisyMax(40.0)
+    assert LaplaceNoisyMax(scale=5.0) == LaplaceNoisyMax(gamma=0.2)
+    assert GaussianNoisyMax(sigma=40.0) == GaussianNoisyMax(sigma=40.0)
     with pytest.raises(ValueError, match=r"expected one with a single scale.*threshold"):
         least_noise(ConfidentGaussianNoisyMax, num_queries=1, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="scale: expected above 0"):
-        LaplaceNoisyMax.of_scale(0.0)
+        LaplaceNoisyMax(scale=0.0)
 
 
 def test_every_release_is_a_charge_that_says_what_it_lacks():
@@ -179,7 +179,7 @@ def test_a_file_of_the_package_is_found_without_being_named(tmp_path, monkeypatc
 
 @pytest.mark.usefixtures("toys")
 def test_a_toy_is_drawn_and_accounted_for():
-    toy = ToyNoisyMax(0.5)
+    toy = ToyNoisyMax(epsilon=0.5)
     check_drawable(toy)
     assert len(toy.draw(COUNTS, SeededNoise(1)).labels) == 2
     assert charge_from_dict(json.loads(json.dumps(toy.to_dict()))) == toy
@@ -192,7 +192,7 @@ def test_a_toy_is_drawn_and_accounted_for():
 def test_a_toy_is_calibrated():
     least = least_noise(ToyNoisyMax, num_queries=20, epsilon=1.0, delta=1e-5)
     assert least.data_independent_epsilon(num_queries=20, delta=1e-5)[0] <= 1.0
-    louder = ToyNoisyMax(least.epsilon * (1 + 1e-6))
+    louder = ToyNoisyMax(epsilon=least.epsilon * (1 + 1e-6))
     assert louder.data_independent_epsilon(num_queries=20, delta=1e-5)[0] > 1.0
     assert most_queries(least, epsilon=1.0, delta=1e-5) == 20
 
@@ -212,9 +212,11 @@ def test_a_toy_is_offered_unless_it_has_no_flags():
             lambda: least_noise(ToyGate, num_queries=1, epsilon=1.0, delta=1e-5),
             "a single scale of noise, got toy_gate: it has no scale",
         ),
-        (lambda: planning.outlook(ToyHistogram(3.0), ASSUMED, 2), "an outcome law.*: a toy"),
+        (lambda: planning.outlook(ToyHistogram(sigma=3.0), ASSUMED, 2), "an outcome law.*: a toy"),
         (
-            lambda: data_dependent_alphas(COUNTS, ToyNoisyMax(0.5), np.ones(1), bound="two_sided"),
+            lambda: data_dependent_alphas(
+                COUNTS, ToyNoisyMax(epsilon=0.5), np.ones(1), bound="two_sided"
+            ),
             r"expected a bound of \[\] for toy_noisy_max",
         ),
         (lambda: Plurality().draw(COUNTS, SeededNoise(1)), "a sampler, got plurality: it has no"),

@@ -67,7 +67,7 @@ def test_a_shift_of_a_sum_costs_what_one_discrete_gaussian_does(number, moved):
 def test_the_noise_is_that_of_one_holder(epsilon, least_silos, colluding):
     others = {**OTHERS, "least_silos": least_silos + colluding, "colluding": colluding}
     charge = SecureFeatureSums.for_epsilon(epsilon, delta=DELTA, **others)
-    due = smallest_epsilon({GaussianFeatureSums(charge.sigma): 1}, DELTA)[0]
+    due = smallest_epsilon({GaussianFeatureSums(sigma=charge.sigma): 1}, DELTA)[0]
     found = smallest_epsilon({charge: 1}, DELTA)[0]
     assert due * (1 - 1e-12) <= found <= min(epsilon, due * (1 + 1e-6))
     assert found >= epsilon * 0.999
@@ -76,7 +76,7 @@ def test_the_noise_is_that_of_one_holder(epsilon, least_silos, colluding):
     assert charge.share_scale**2 * charge.num_honest <= variance * (1 + 1e-12)
     # Moments of several releases: those of one holder, and never less.
     moments = np.array([0.5, 3.0, 40.0])
-    assert (charge.alphas(moments) >= GaussianFeatureSums(charge.sigma).alphas(moments)).all()
+    assert (charge.alphas(moments) >= GaussianFeatureSums(sigma=charge.sigma).alphas(moments)).all()
 
 
 def test_it_comes_back_from_records_and_is_known_to_dp_accounting():
@@ -84,7 +84,9 @@ def test_it_comes_back_from_records_and_is_known_to_dp_accounting():
     assert charge_from_dict(charge.to_dict()) == charge
     assert dp_event(charge).noise_multiplier == charge.sigma / 2.0
     two = smallest_epsilon({charge: 2}, DELTA)[0]
-    assert two == pytest.approx(smallest_epsilon({GaussianFeatureSums(charge.sigma): 2}, DELTA)[0])
+    assert two == pytest.approx(
+        smallest_epsilon({GaussianFeatureSums(sigma=charge.sigma): 2}, DELTA)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_it_comes_back_from_records_and_is_known_to_dp_accounting():
     ],
 )
 def test_what_proves_nothing_is_refused(changes):
-    charge = SecureFeatureSums(10.0, **OTHERS)
+    charge = SecureFeatureSums(sigma=10.0, **OTHERS)
     with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(charge, **changes)
 

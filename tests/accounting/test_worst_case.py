@@ -29,15 +29,15 @@ from pate_tf.accounting.noisy_max_costs import Experiments, chord_knots, evaluat
 SOME = DEFAULT_MOMENTS[::9]
 CERTIFIED = json.loads(pathlib.Path(__file__).with_name("golden.json").read_text())["certified"]
 NOISY = [
-    LaplaceNoisyMax(0.05),
-    LaplaceNoisyMax(0.3),
-    LaplaceNoisyMax(2.0),
-    ExponentialMechanism(0.05),
-    ExponentialMechanism(0.7),
-    PermuteAndFlip(0.05),
-    GaussianNoisyMax(40.0),
-    GaussianNoisyMax(3.0),
-    GaussianNoisyMax(0.8),
+    LaplaceNoisyMax(gamma=0.05),
+    LaplaceNoisyMax(gamma=0.3),
+    LaplaceNoisyMax(gamma=2.0),
+    ExponentialMechanism(gamma=0.05),
+    ExponentialMechanism(gamma=0.7),
+    PermuteAndFlip(gamma=0.05),
+    GaussianNoisyMax(sigma=40.0),
+    GaussianNoisyMax(sigma=3.0),
+    GaussianNoisyMax(sigma=0.8),
 ]
 
 
@@ -73,7 +73,7 @@ def searched(laws, shift, moment):
 
 @pytest.mark.parametrize(("gamma", "size"), [(3.0, 8), (0.7, 25), (0.1, 150), (0.05, 260)])
 def test_the_laplace_bound_is_the_supremum_of_a_dense_search(gamma, size):
-    bound = LaplaceNoisyMax(gamma).alphas(DEFAULT_MOMENTS)
+    bound = LaplaceNoisyMax(gamma=gamma).alphas(DEFAULT_MOMENTS)
     for ties_to_a in (True, False):
         laws = laplace_laws(gamma, ties_to_a, size)
         np.testing.assert_allclose(laws.sum(axis=0), 1.0, rtol=1e-9)
@@ -117,7 +117,7 @@ def test_the_gaussian_integrals_agree_with_thirty_digits():
 
 @pytest.mark.parametrize("sigma", [1.0, 8.0, 50.0])
 def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
-    bound = GaussianNoisyMax(sigma).alphas(DEFAULT_MOMENTS)
+    bound = GaussianNoisyMax(sigma=sigma).alphas(DEFAULT_MOMENTS)
     step, shift = 1.0 / 16.0, 1.0 / sigma
     places = np.arange(-8.0, 9.0, step)
     moved_x, moved_y = places - shift, places + shift
@@ -140,9 +140,9 @@ def test_the_gaussian_bound_is_the_supremum_of_a_dense_search(sigma):
 
 
 def test_the_ratios_of_the_gaussian_worst_case():
-    ratio = GaussianNoisyMax(50.0).alphas(DEFAULT_MOMENTS) / GaussianNoisyMax(50.0).cost_cap(
-        DEFAULT_MOMENTS
-    )
+    ratio = GaussianNoisyMax(sigma=50.0).alphas(DEFAULT_MOMENTS) / GaussianNoisyMax(
+        sigma=50.0
+    ).cost_cap(DEFAULT_MOMENTS)
     at = np.interp([0.1, 0.7, 1.7, 10.0], DEFAULT_MOMENTS / 50.0, ratio)
     np.testing.assert_allclose(at, [0.640, 0.65, 0.72, 1.0], rtol=0.015)
 
@@ -158,9 +158,9 @@ def test_the_certified_bounds_are_the_golden_ones(mechanism):
 @pytest.mark.parametrize(
     ("mechanism", "num_queries", "low", "high"),
     [
-        (LaplaceNoisyMax(0.05), 100, 2.12, 2.15),
-        (LaplaceNoisyMax(0.05), 1000, 8.04, 8.10),
-        (GaussianNoisyMax(50.0), 100, 0.905, 0.916),
+        (LaplaceNoisyMax(gamma=0.05), 100, 2.12, 2.15),
+        (LaplaceNoisyMax(gamma=0.05), 1000, 8.04, 8.10),
+        (GaussianNoisyMax(sigma=50.0), 100, 0.905, 0.916),
     ],
     ids=str,
 )
@@ -196,9 +196,9 @@ def test_some_histogram_costs_nearly_as_much(mechanism):
 @pytest.mark.parametrize(
     ("claimed", "drawn"),
     [
-        (LaplaceNoisyMax(0.05), LaplaceNoisyMax(0.1)),
-        (ExponentialMechanism(0.05), ExponentialMechanism(0.1)),
-        (GaussianNoisyMax(40.0), GaussianNoisyMax(20.0)),
+        (LaplaceNoisyMax(gamma=0.05), LaplaceNoisyMax(gamma=0.1)),
+        (ExponentialMechanism(gamma=0.05), ExponentialMechanism(gamma=0.1)),
+        (GaussianNoisyMax(sigma=40.0), GaussianNoisyMax(sigma=20.0)),
     ],
     ids=["laplace", "exponential", "gaussian"],
 )
@@ -221,13 +221,19 @@ def test_costs_at_other_moments_are_chords(mechanism):
 
 @pytest.mark.parametrize("gamma", [0.004, 0.0101, 0.3])
 def test_more_laplace_noise_never_costs_more(gamma):
-    louder, quieter = (LaplaceNoisyMax(g).alphas(DEFAULT_MOMENTS) for g in (gamma, 1.01 * gamma))
+    louder, quieter = (
+        LaplaceNoisyMax(gamma=g).alphas(DEFAULT_MOMENTS) for g in (gamma, 1.01 * gamma)
+    )
     assert np.all(louder <= quieter)
 
 
 @pytest.mark.parametrize("noise", [1e-9, 1e-3, 1e3, 1e9])
 def test_extreme_scales_fall_back_to_the_cap(noise):
-    for mechanism in (LaplaceNoisyMax(noise), GaussianNoisyMax(noise), ExponentialMechanism(noise)):
+    for mechanism in (
+        LaplaceNoisyMax(gamma=noise),
+        GaussianNoisyMax(sigma=noise),
+        ExponentialMechanism(gamma=noise),
+    ):
         cap = mechanism.cost_cap(DEFAULT_MOMENTS)
         assert np.all(mechanism.alphas(DEFAULT_MOMENTS) <= cap)
         assert not np.any(np.isnan(mechanism.alphas(DEFAULT_MOMENTS)))
@@ -235,7 +241,7 @@ def test_extreme_scales_fall_back_to_the_cap(noise):
 
 def test_the_threshold_test_keeps_its_cost():
     mechanism = ConfidentGaussianNoisyMax(threshold=100.0, sigma_threshold=60.0, sigma=40.0)
-    expected = mechanism.test_alphas(SOME) + GaussianNoisyMax(40.0).alphas(SOME)
+    expected = mechanism.test_alphas(SOME) + GaussianNoisyMax(sigma=40.0).alphas(SOME)
     np.testing.assert_array_equal(mechanism.alphas(SOME), expected)
 
 

@@ -40,7 +40,7 @@ TOY_EPS = Parameter(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ToyNoisyMax(OneScale, AdditiveNoisyMax):
     """Discrete Laplace noise of scale 2 / epsilon: one vote moves two counts by one."""
 
@@ -55,7 +55,7 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
 
     @classmethod
     def of_scale(cls, scale: float) -> Self:
-        return cls(2.0 / scale)
+        return cls(epsilon=2.0 / scale)
 
     @property
     def pure_epsilon(self) -> float:
@@ -73,7 +73,7 @@ class ToyNoisyMax(OneScale, AdditiveNoisyMax):
         return drawn.reshape(num_queries, num_classes) * LATTICE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ToyHistogram(OfSigma):
     """Releases every noisy count, and the largest one's class as label."""
 
@@ -95,7 +95,7 @@ class ToyHistogram(OfSigma):
         return Answers(noisy_winners(counts, drawn).tolist(), counts * LATTICE + drawn)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ToyGate(Mechanism):
     """Answers a whole batch or nothing of it: charged once, (epsilon, delta), without moments."""
 

@@ -35,7 +35,10 @@ from pate_tf.ledger import Ledger
 DELTA = 1e-5
 COUNTS = np.array([9, 3, 2, 0])
 KINDS = [LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism]
-MECHANISMS = [kind(0.5) for kind in KINDS] + [GaussianNoisyMax(2.0), GaussianHistogram(2.0)]
+MECHANISMS = [kind(gamma=0.5) for kind in KINDS] + [
+    GaussianNoisyMax(sigma=2.0),
+    GaussianHistogram(sigma=2.0),
+]
 
 
 def released_labels(folder, mechanism, counts, num_queries):
@@ -61,8 +64,11 @@ def histogram(folder, mechanism, counts, num_queries):
 
 @pytest.mark.parametrize(
     "right, wrongs",
-    [(kind(0.3), [kind(0.3 * 0.9), kind(0.3 * 1.1)]) for kind in KINDS]
-    + [(kind(3.0), [kind(2.7), kind(3.3)]) for kind in (GaussianNoisyMax, GaussianHistogram)],
+    [(kind(gamma=0.3), [kind(gamma=0.3 * 0.9), kind(gamma=0.3 * 1.1)]) for kind in KINDS]
+    + [
+        (kind(sigma=3.0), [kind(sigma=2.7), kind(sigma=3.3)])
+        for kind in (GaussianNoisyMax, GaussianHistogram)
+    ],
 )
 def test_released_labels_follow_the_exact_outcome_probabilities(tmp_path, right, wrongs):
     """What comes of the ledger and all; the draws alone are held to five percent in test_noise."""
@@ -80,7 +86,7 @@ def test_a_threshold_withholds_as_often_as_its_law_says(tmp_path):
         passes = stats.norm.sf((threshold - COUNTS.max()) / 2.0)
         p_value = stats.binomtest(batch.num_answered, 50_000, passes).pvalue
         assert (p_value > FALSE_ALARM) == fits
-    law = GaussianNoisyMax(3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
+    law = GaussianNoisyMax(sigma=3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
     observed = np.bincount(batch.labels, minlength=4)
     assert stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue > FALSE_ALARM
 
@@ -88,13 +94,15 @@ def test_a_threshold_withholds_as_often_as_its_law_says(tmp_path):
 def test_answers_before_there_is_a_student_are_withheld_and_limited_as_their_law_says(tmp_path):
     excess = COUNTS.max() - COUNTS.sum() / 4.0
     for share, at_most in ((1.0, 1.0), (0.25, 0.25)):
-        mechanism = InteractiveGaussianNoisyMax(excess, 2.0, 3.0, label_share=share)
+        mechanism = InteractiveGaussianNoisyMax(
+            threshold=excess, sigma_threshold=2.0, sigma=3.0, label_share=share
+        )
         (batch,) = released_labels(tmp_path / str(share), mechanism, COUNTS, 20_000)
         if at_most < 0.5:
             assert batch.num_answered == 5_000
         else:
             assert stats.binomtest(batch.num_answered, 20_000, 0.5).pvalue > FALSE_ALARM
-        law = GaussianNoisyMax(3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
+        law = GaussianNoisyMax(sigma=3.0).outcome_probabilities(COUNTS[np.newaxis])[0]
         observed = np.bincount(batch.labels, minlength=4)
         assert stats.chisquare(observed, law / law.sum() * observed.sum()).pvalue > FALSE_ALARM
 
@@ -115,8 +123,8 @@ def test_the_audit_finds_no_more_loss_than_is_claimed_and_most_of_it(tmp_path, m
 
 
 def test_the_audit_catches_noise_of_half_the_scale(tmp_path):
-    claimed, _ = PermuteAndFlip(0.5).data_independent_epsilon(num_queries=1, delta=DELTA)
-    assert audit(tmp_path, PermuteAndFlip(1.0), 50_000) > claimed
+    claimed, _ = PermuteAndFlip(gamma=0.5).data_independent_epsilon(num_queries=1, delta=DELTA)
+    assert audit(tmp_path, PermuteAndFlip(gamma=1.0), 50_000) > claimed
 
 
 def found_distance(folder, mechanism, num_queries):
@@ -130,12 +138,14 @@ def found_distance(folder, mechanism, num_queries):
 
 def test_the_audit_of_a_histogram_finds_its_distance_and_no_more(tmp_path):
     claimed = math.sqrt(2.0) / 2.0
-    assert 0.8 * claimed <= found_distance(tmp_path, GaussianHistogram(2.0), 20_000) <= claimed
+    assert (
+        0.8 * claimed <= found_distance(tmp_path, GaussianHistogram(sigma=2.0), 20_000) <= claimed
+    )
 
 
 def test_the_audit_catches_a_histogram_of_half_the_noise(tmp_path):
     claimed = math.sqrt(2.0) / 2.0
-    assert found_distance(tmp_path, GaussianHistogram(1.0), 20_000) > claimed
+    assert found_distance(tmp_path, GaussianHistogram(sigma=1.0), 20_000) > claimed
 
 
 # Large enough that openings are counted by the hundred.

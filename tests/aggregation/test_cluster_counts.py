@@ -66,7 +66,7 @@ def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
         for before in ((1, 0), (0, 1))
     ]
     worst = float(np.abs(ratios[0] - ratios[1]).max())
-    mechanism = LaplaceClusterCounts(scale, 2)
+    mechanism = LaplaceClusterCounts(scale=scale, num_clusters=2)
     assert worst == pytest.approx(mechanism.pure_epsilon, rel=1e-9)
     assert mechanism.pure_epsilon >= 2.0 / scale
     epsilon, _ = smallest_epsilon({mechanism: 1}, 1e-9)
@@ -79,7 +79,10 @@ def test_the_worst_ratio_of_two_tables_is_e_to_the_pure_epsilon(scale):
 def test_the_noise_drawn_has_its_scale(tmp_path, factor, is_right):
     """The mean of |noise| is Gamma distributed; a false alarm has probability 1e-6."""
     scale, size = 50.0, (10_000, 10)
-    sums, mechanism = FeatureSums(np.zeros(size, np.int64)), LaplaceClusterCounts(scale, size[0])
+    sums, mechanism = (
+        FeatureSums(np.zeros(size, np.int64)),
+        LaplaceClusterCounts(scale=scale, num_clusters=size[0]),
+    )
     with Ledger.open(tmp_path, ensemble_digest="ab" * 32, delta=1e-5) as ledger:
         released = release_sums(sums, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
         again = release_sums(sums, mechanism, ledger=ledger, noise=SystemNoise(), unit="record")
@@ -141,4 +144,4 @@ def test_the_cluster_of_a_record_does_not_depend_on_other_records():
 def test_values_out_of_range_are_refused():
     for scale, number in ((0.0, 3), (math.nan, 3), (math.inf, 3), (1.0, 0), (1.0, 2.5)):
         with pytest.raises(ValueError, match="expected"):
-            LaplaceClusterCounts(scale, number)
+            LaplaceClusterCounts(scale=scale, num_clusters=number)

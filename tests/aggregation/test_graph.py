@@ -42,7 +42,7 @@ def test_winner_is_the_largest_sum_and_the_lowest_index_among_equals(aggregation
     assert labels.dtype == np.int64
 
 
-@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(0.05), GaussianNoisyMax(40.0)])
+@pytest.mark.parametrize("mechanism", [LaplaceNoisyMax(gamma=0.05), GaussianNoisyMax(sigma=40.0)])
 def test_drawn_noise_gives_the_labels_of_integer_arithmetic(aggregation, mechanism):
     counts = np.random.default_rng(3).multinomial(250, [0.4, 0.3, 0.2, 0.1], 500).astype(np.int64)
     noise = mechanism.additive_noise(SeededNoise(5), num_queries=500, num_classes=NUM_CLASSES)

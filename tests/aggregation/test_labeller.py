@@ -22,10 +22,10 @@ from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 DELTA = 1e-5
 NUM_CLASSES = 3
 MECHANISMS = [
-    LaplaceNoisyMax(0.05),
-    PermuteAndFlip(0.05),
-    ExponentialMechanism(0.05),
-    GaussianNoisyMax(40.0),
+    LaplaceNoisyMax(gamma=0.05),
+    PermuteAndFlip(gamma=0.05),
+    ExponentialMechanism(gamma=0.05),
+    GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
 ]
 
@@ -120,10 +120,10 @@ def test_another_mechanism_or_type_or_shape_is_another_query(ledger, voter):
     labeller = make(ledger, voter)
     inputs = pool(1, 2)
     labeller.label(inputs, mechanism=MECHANISMS[0])
-    labeller.label(inputs, mechanism=LaplaceNoisyMax(0.06))
+    labeller.label(inputs, mechanism=LaplaceNoisyMax(gamma=0.06))
     labeller.label(inputs.astype(np.float64), mechanism=MECHANISMS[0])
     labeller.label(inputs[:, :, np.newaxis], mechanism=MECHANISMS[0])
-    assert ledger.charges == {MECHANISMS[0]: 6, LaplaceNoisyMax(0.06): 2}
+    assert ledger.charges == {MECHANISMS[0]: 6, LaplaceNoisyMax(gamma=0.06): 2}
     digests = query_digests(inputs, MECHANISMS[0])
     assert len(set(digests)) == 2 and {len(digest) for digest in digests} == {16}
 
@@ -160,7 +160,7 @@ def test_counts_of_another_shape_are_refused_before_charging(ledger, shape):
     assert not ledger.charges
 
 
-@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(1e-10)])
+@pytest.mark.parametrize("mechanism", [Plurality(), LaplaceNoisyMax(gamma=1e-10)])
 def test_mechanisms_that_cannot_be_drawn_are_refused_before_charging(ledger, voter, mechanism):
     with pytest.raises(ValueError, match="expected"):
         make(ledger, voter).label(pool(1, 2), mechanism=mechanism)
@@ -187,7 +187,7 @@ def test_votes_are_counted_and_text_inputs_work(ledger):
         return Votes(np.tile([len(text) for text in inputs], (50, 1)), NUM_CLASSES)
 
     released = make(ledger, unanimous).label(
-        np.array(["", "a", "bb"]), mechanism=LaplaceNoisyMax(5.0)
+        np.array(["", "a", "bb"]), mechanism=LaplaceNoisyMax(gamma=5.0)
     )
     assert released.labels.tolist() == [0, 1, 2]
 

@@ -79,18 +79,24 @@ def outcomes(answers):
 
 # Of those with a threshold one is audited for its labels and one for its test.
 PAIRS = {
-    "laplace": (LaplaceNoisyMax(0.5), LaplaceNoisyMax(1.0)),
-    "permute and flip": (PermuteAndFlip(0.5), PermuteAndFlip(1.0)),
-    "exponential": (ExponentialMechanism(0.5), ExponentialMechanism(1.0)),
-    "gaussian": (GaussianNoisyMax(2.0), GaussianNoisyMax(1.0)),
-    "histogram": (GaussianHistogram(2.0), GaussianHistogram(1.0)),
+    "laplace": (LaplaceNoisyMax(gamma=0.5), LaplaceNoisyMax(gamma=1.0)),
+    "permute and flip": (PermuteAndFlip(gamma=0.5), PermuteAndFlip(gamma=1.0)),
+    "exponential": (ExponentialMechanism(gamma=0.5), ExponentialMechanism(gamma=1.0)),
+    "gaussian": (GaussianNoisyMax(sigma=2.0), GaussianNoisyMax(sigma=1.0)),
+    "histogram": (GaussianHistogram(sigma=2.0), GaussianHistogram(sigma=1.0)),
     **{
-        f"{name}, {what}": (kind(threshold, *scales), kind(threshold, *(one / 2 for one in scales)))
+        f"{name}, {what}": tuple(
+            kind(threshold=threshold, sigma_threshold=of_test / less, sigma=of_label / less)
+            for less in (1.0, 2.0)
+        )
         for name, kind, least in (
             ("confident", ConfidentGaussianNoisyMax, 1.5),
             ("interactive", InteractiveGaussianNoisyMax, 0.5),
         )
-        for what, threshold, scales in (("label", -50.0, (6.0, 2.0)), ("test", least, (2.0, 20.0)))
+        for what, threshold, of_test, of_label in (
+            ("label", -50.0, 6.0, 2.0),
+            ("test", least, 2.0, 20.0),
+        )
     },
 }
 
@@ -112,7 +118,10 @@ def test_a_histogram_tells_no_more_than_its_distance_and_half_the_noise_is_rejec
     def found(mechanism, num_runs):
         return audited_distance(*(one.noisy_counts for one in drawn(mechanism, num_runs)))
 
-    right, of_half = found(GaussianHistogram(2.0), MILLION), found(GaussianHistogram(1.0), 10**5)
+    right, of_half = (
+        found(GaussianHistogram(sigma=2.0), MILLION),
+        found(GaussianHistogram(sigma=1.0), 10**5),
+    )
     with capsys.disabled():
         print(f"\ngaussian_histogram: {right:.4f} of {claimed:.4f}, half the noise {of_half:.3f}")
     assert 0.95 * claimed <= right <= claimed < of_half
@@ -242,7 +251,7 @@ class HalfTheNoise(StabilityGateOrHistogram):
 
     @property
     def _histogram(self):
-        return GaussianHistogram(self.sigma / 2.0)
+        return GaussianHistogram(sigma=self.sigma / 2.0)
 
 
 def both_outcomes(mechanism, lead, num_runs, middle=0.0):

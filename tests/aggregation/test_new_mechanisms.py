@@ -52,7 +52,7 @@ def stated(ledger, released):
 
 
 def test_a_toy_is_drawn_charged_kept_and_stated(ledger):
-    toy = ToyNoisyMax(2.0)
+    toy = ToyNoisyMax(epsilon=2.0)
     released = labeller_on(ledger).label(pool(0, 30), mechanism=toy)
     epsilon, _ = toy.data_independent_epsilon(num_queries=30, delta=DELTA)
     assert released.cost == Cost(charge=toy, number=30, epsilon=epsilon, delta=DELTA)
@@ -65,7 +65,7 @@ def test_a_toy_is_drawn_charged_kept_and_stated(ledger):
 
 
 def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
-    toy = ToyHistogram(40.0)
+    toy = ToyHistogram(sigma=40.0)
     labeller = labeller_on(ledger, UNDECIDED)
     released = labeller.label(pool(0, 20), mechanism=toy)
     assert released.noisy_counts.shape == (20, 3)
@@ -77,7 +77,7 @@ def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     assert ledger.charges == {toy: 20}
     with Ledger.read(ledger.folder) as reader:
         assert reader.charges == {toy: 20}
-    assert labeller.label(pool(0, 2), mechanism=LaplaceNoisyMax(0.05)).noisy_counts is None
+    assert labeller.label(pool(0, 2), mechanism=LaplaceNoisyMax(gamma=0.05)).noisy_counts is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_noisy_counts_leave_with_the_labels_once_and_for_all(ledger):
     ],
 )
 def test_changed_noisy_counts_are_noticed(ledger, statement):
-    labeller_on(ledger).label(pool(0, 5), mechanism=ToyHistogram(40.0))
+    labeller_on(ledger).label(pool(0, 5), mechanism=ToyHistogram(sigma=40.0))
     connection = sqlite3.connect(ledger.folder / "ledger.sqlite3")
     connection.execute(statement)
     connection.commit()
@@ -99,7 +99,7 @@ def test_changed_noisy_counts_are_noticed(ledger, statement):
 
 @pytest.mark.parametrize("num_queries", [1, 40])
 def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
-    gate = ToyGate(0.25, 1e-6)
+    gate = ToyGate(epsilon=0.25, delta=1e-6)
     released = labeller_on(ledger).label(pool(0, num_queries), mechanism=gate)
     assert released.num_answered == num_queries
     spent = ledger.spent()
@@ -110,7 +110,7 @@ def test_a_batch_is_charged_once_whatever_its_number(ledger, num_queries):
 
 
 def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
-    gate, labeller = ToyGate(2.0, 1e-6), labeller_on(ledger, UNDECIDED)
+    gate, labeller = ToyGate(epsilon=2.0, delta=1e-6), labeller_on(ledger, UNDECIDED)
     released = labeller.label(pool(0, 10), mechanism=gate)
     assert (released.num_queries, released.num_answered) == (10, 0)
     assert released.cost.number == 1 and released.ledger_rows == (2,)
@@ -123,7 +123,7 @@ def test_a_failed_batch_answers_nothing_and_stays_charged(ledger):
 
 
 def test_another_batch_is_another_payment_and_all_count(ledger):
-    gate, labeller = ToyGate(0.25, 1e-6), labeller_on(ledger)
+    gate, labeller = ToyGate(epsilon=0.25, delta=1e-6), labeller_on(ledger)
     labeller.label(pool(0, 10), mechanism=gate)
     both = labeller.label(pool(5, 15), mechanism=gate)
     assert both.ledger_rows == (2, 4)
@@ -139,12 +139,14 @@ def test_another_batch_is_another_payment_and_all_count(ledger):
 def test_batches_of_a_gate_are_fixed_beforehand(ledger):
     for chosen in ({"adaptive": True}, {"num_later": 5}):
         with pytest.raises(ValueError, match="all queries of toy_gate in one batch"):
-            labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(0.25, 1e-6), **chosen)
+            labeller_on(ledger).label(
+                pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1e-6), **chosen
+            )
     assert not ledger.charges
 
 
 def test_the_budget_counts_batches_and_says_so(tmp_path):
-    gate = ToyGate(0.25, 1e-6)
+    gate = ToyGate(epsilon=0.25, delta=1e-6)
     with Ledger.open(
         tmp_path, ensemble_digest="ab" * 32, delta=DELTA, epsilon_budget=0.6
     ) as ledger:
@@ -158,19 +160,19 @@ def test_the_budget_counts_batches_and_says_so(tmp_path):
 
 def test_a_gate_that_uses_more_than_delta_has_no_finite_guarantee(ledger):
     with pytest.raises(LedgerError, match="expected a finite guarantee at delta 1e-05"):
-        labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(0.25, 1.1e-5))
+        labeller_on(ledger).label(pool(0, 2), mechanism=ToyGate(epsilon=0.25, delta=1.1e-5))
     assert not ledger.charges
 
 
 def test_what_could_not_be_read_back_is_not_charged(ledger, monkeypatch):
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match="expected a registered charge"):
-        labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))
+        labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
     assert len(ledger.history()) == 1
 
 
 def test_a_ledger_of_an_unknown_mechanism_says_what_to_do(ledger, monkeypatch):
-    labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(0.5))
+    labeller_on(ledger).label(pool(0, 2), mechanism=ToyNoisyMax(epsilon=0.5))
     monkeypatch.delitem(base.MECHANISMS, ToyNoisyMax.name)
     with pytest.raises(LedgerError, match=r"row 2 charged something unknown.*toy_noisy_max"):
         Ledger.read(ledger.folder)

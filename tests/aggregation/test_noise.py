@@ -83,10 +83,13 @@ def draw(source, mechanism, num_draws, counts=COUNTS):
 @pytest.mark.parametrize(
     "right, wrongs",
     [
-        (kind(0.3), [kind(0.3 * 0.95), kind(0.3 * 1.05)])
+        (kind(gamma=0.3), [kind(gamma=0.3 * 0.95), kind(gamma=0.3 * 1.05)])
         for kind in (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism)
     ]
-    + [(kind(3.0), [kind(2.85), kind(3.15)]) for kind in (GaussianNoisyMax, GaussianHistogram)],
+    + [
+        (kind(sigma=3.0), [kind(sigma=2.85), kind(sigma=3.15)])
+        for kind in (GaussianNoisyMax, GaussianHistogram)
+    ],
 )
 def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, wrongs):
     labels = draw(SystemNoise(), right, 100_000)
@@ -97,7 +100,7 @@ def test_labels_follow_the_outcome_probabilities_that_are_accounted_for(right, w
 
 
 def test_laplace_ties_are_broken_uniformly(source):
-    mechanism = LaplaceNoisyMax(2.0)
+    mechanism = LaplaceNoisyMax(gamma=2.0)
     tied = np.array([4, 4, 4, 4, 4])
     labels = draw(source, mechanism, 50_000, tied)
     assert p_value(labels, np.arange(5), np.full(5, 0.2)) > FALSE_ALARM
@@ -207,7 +210,7 @@ def test_orders_with_equal_keys_are_redrawn():
 
 
 def test_seeded_noise_repeats_and_says_that_it_is_not_secure():
-    mechanism = LaplaceNoisyMax(0.05)
+    mechanism = LaplaceNoisyMax(gamma=0.05)
     first, second = (
         mechanism.additive_noise(SeededNoise(7), num_queries=5, num_classes=3) for _ in range(2)
     )
@@ -216,7 +219,7 @@ def test_seeded_noise_repeats_and_says_that_it_is_not_secure():
 
 
 def test_system_noise_never_repeats():
-    mechanism = LaplaceNoisyMax(0.001)
+    mechanism = LaplaceNoisyMax(gamma=0.001)
     first, second = (
         mechanism.additive_noise(SystemNoise(), num_queries=20, num_classes=10) for _ in range(2)
     )
@@ -226,13 +229,13 @@ def test_system_noise_never_repeats():
 @pytest.mark.parametrize(
     "mechanism",
     [
-        LaplaceNoisyMax(0.05),
-        PermuteAndFlip(0.05),
-        ExponentialMechanism(0.05),
-        GaussianNoisyMax(40.0),
+        LaplaceNoisyMax(gamma=0.05),
+        PermuteAndFlip(gamma=0.05),
+        ExponentialMechanism(gamma=0.05),
+        GaussianNoisyMax(sigma=40.0),
         ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
         InteractiveGaussianNoisyMax(threshold=200.0, sigma_threshold=150.0, sigma=40.0),
-        GaussianHistogram(40.0),
+        GaussianHistogram(sigma=40.0),
         StabilityGate(epsilon=0.25, delta=1e-5),
         StabilityGateOrHistogram(epsilon=0.25, delta=1e-5, sigma=300.0, most_queries=100),
     ],
@@ -245,8 +248,8 @@ def test_mechanisms_that_draw_noise_pass(mechanism):
     "mechanism",
     [
         Plurality(),
-        LaplaceNoisyMax(1e-10),
-        GaussianNoisyMax(1e10),
+        LaplaceNoisyMax(gamma=1e-10),
+        GaussianNoisyMax(sigma=1e10),
         ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=1e10, sigma=40.0),
         ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=40.0, sigma=1e10),
     ],
@@ -264,7 +267,12 @@ def test_a_scale_of_zero_is_refused(source):
 @pytest.mark.parametrize("counts", [np.zeros((0, 3), np.int64), np.full((4, 1), 9)])
 @pytest.mark.parametrize(
     "mechanism",
-    [LaplaceNoisyMax(0.1), PermuteAndFlip(0.1), ExponentialMechanism(0.1), GaussianNoisyMax(2.0)],
+    [
+        LaplaceNoisyMax(gamma=0.1),
+        PermuteAndFlip(gamma=0.1),
+        ExponentialMechanism(gamma=0.1),
+        GaussianNoisyMax(sigma=2.0),
+    ],
 )
 def test_no_queries_and_one_class(source, mechanism, counts):
     assert mechanism.draw(counts, source).labels == [0] * len(counts)
@@ -272,5 +280,9 @@ def test_no_queries_and_one_class(source, mechanism, counts):
 
 def test_enormous_gammas_and_counts_choose_the_winner(source):
     counts = np.array([[10**6, 10**6 - 1, 0]])
-    for mechanism in (PermuteAndFlip(1e308), ExponentialMechanism(1e308), LaplaceNoisyMax(1e3)):
+    for mechanism in (
+        PermuteAndFlip(gamma=1e308),
+        ExponentialMechanism(gamma=1e308),
+        LaplaceNoisyMax(gamma=1e3),
+    ):
         assert mechanism.draw(counts, source).labels == [0]

@@ -42,7 +42,7 @@ from pate_tf.ledger.chain import DATABASE
 
 DELTA = 1e-5
 SUMS = FeatureSums(np.arange(12).reshape(4, 3) * LATTICE)
-MECHANISM = GaussianFeatureSums(40.0)
+MECHANISM = GaussianFeatureSums(sigma=40.0)
 NUM_CLASSES = 3
 
 
@@ -216,7 +216,7 @@ def test_all_rounds_together_tell_the_sums_with_less_noise_than_one():
 
 
 def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
-    mechanism, asked = GaussianResidualSums(40.0, 3), []
+    mechanism, asked = GaussianResidualSums(sigma=40.0, num_rounds=3), []
 
     def following(earlier):
         asked.append(earlier.copy())
@@ -236,7 +236,7 @@ def test_all_rounds_are_charged_before_the_first_and_released_once(tmp_path):
         assert (again.values == first.values).all() and len(asked) == 2
         assert (asked[0] == tables[:1]).all() and (asked[1] == tables[:2]).all()
         with pytest.raises(ValueError, match="num_rounds: expected"):
-            release(ledger, GaussianResidualSums(50.0, 2))
+            release(ledger, GaussianResidualSums(sigma=50.0, num_rounds=2))
         assert ledger.charges == {mechanism: 1}
 
 
@@ -259,9 +259,9 @@ def test_what_was_released_once_is_released_again_without_a_charge(tmp_path):
         assert again.cost == first.cost and again.ledger_rows == first.ledger_rows
         assert first.cost.epsilon == smallest_epsilon({MECHANISM: 1}, DELTA)[0]
         assert first.secure_noise
-        other = release(ledger, GaussianFeatureSums(50.0))
+        other = release(ledger, GaussianFeatureSums(sigma=50.0))
         assert (other.values != first.values).any()
-        assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(50.0): 1}
+        assert ledger.charges == {MECHANISM: 1, GaussianFeatureSums(sigma=50.0): 1}
         assert list(stored_counts(ledger)) == []  # of votes there are none
 
 
@@ -282,7 +282,7 @@ def test_it_is_charged_before_it_is_drawn(tmp_path):
         assert ledger.charges == {MECHANISM: 1}
 
 
-IN_ROUNDS = GaussianResidualSums(40.0, 4)
+IN_ROUNDS = GaussianResidualSums(sigma=40.0, num_rounds=4)
 
 
 def kill_in_round(number, point):
@@ -371,7 +371,10 @@ def test_a_run_killed_in_a_round_goes_on_with_those_stored(tmp_path, point, numb
         assert (np.abs(after - exact) < 8 * 40 * LATTICE).all()  # of each round, its own sums
         assert found.cost.epsilon == smallest_epsilon({IN_ROUNDS: 1}, DELTA)[0]
         # What was asked otherwise is charged for itself.
-        for other in (GaussianResidualSums(40.0, 3), GaussianResidualSums(41.0, 4)):
+        for other in (
+            GaussianResidualSums(sigma=40.0, num_rounds=3),
+            GaussianResidualSums(sigma=41.0, num_rounds=4),
+        ):
             released_in_rounds(ledger, following, other)
             assert ledger.charges[other] == 1
 
@@ -433,9 +436,9 @@ def test_what_does_not_fit_is_neither_charged_nor_drawn(tmp_path):
 def test_refusals_come_before_any_charge(tmp_path):
     with opened(tmp_path) as ledger:
         with pytest.raises(ValueError, match="sums of records, got gaussian_histogram"):
-            release(ledger, GaussianHistogram(3.0))
+            release(ledger, GaussianHistogram(sigma=3.0))
         with pytest.raises(ValueError, match="sigma"):
-            release(ledger, GaussianFeatureSums(2.0**40))
+            release(ledger, GaussianFeatureSums(sigma=2.0**40))
         assert ledger.charges == {}
 
 

@@ -143,7 +143,7 @@ def test_what_several_teachers_cost_counts_batches_that_stayed_shut_before(ledge
 
 
 def test_noisy_labels_after_a_gate_that_stayed_shut_cost_both(ledger):
-    gate, noisy = StabilityGate(epsilon=0.25, delta=DELTA / 3), LaplaceNoisyMax(0.05)
+    gate, noisy = StabilityGate(epsilon=0.25, delta=DELTA / 3), LaplaceNoisyMax(gamma=0.05)
     labeller = labeller_on(ledger, tied=[3])
     assert labeller.label(pool(1, 2), mechanism=gate).num_answered == 2
     released = labeller.label(pool(1, 2), mechanism=noisy)
@@ -190,7 +190,7 @@ def test_the_debit_is_durable_before_anything_is_drawn(ledger):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(GATE, GATE), (GATE, LaplaceNoisyMax(0.05)), (LaplaceNoisyMax(0.05), GATE)],
+    [(GATE, GATE), (GATE, LaplaceNoisyMax(gamma=0.05)), (LaplaceNoisyMax(gamma=0.05), GATE)],
     ids=str,
 )
 def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, first, second):
@@ -207,8 +207,8 @@ def test_what_leaves_nothing_of_delta_is_refused_before_it_is_charged(ledger, fi
 def test_half_of_delta_is_enough_for_noisy_labels(ledger):
     labeller = labeller_on(ledger)
     labeller.label(pool(1, 2), mechanism=HALF)
-    labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(0.05))
-    charged = {HALF: 1, LaplaceNoisyMax(0.05): 2}
+    labeller.label(pool(3, 4), mechanism=LaplaceNoisyMax(gamma=0.05))
+    charged = {HALF: 1, LaplaceNoisyMax(gamma=0.05): 2}
     assert ledger.charges == charged
     assert ledger.spent().epsilon == smallest_epsilon(charged, DELTA)[0] < 0.45
 

@@ -45,7 +45,7 @@ from pate_tf.api.planning import calibrate
 from pate_tf.core.sensitive import VoteCounts
 from pate_tf.ledger import Ledger, LedgerError
 
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 
 
 def source_of(*groups, **changes):
@@ -161,7 +161,10 @@ def test_an_empty_ledger_costs_nothing(tmp_path):
 
 def test_costs_of_mechanisms_add_up_moment_by_moment():
     config = AnalysisConfig()
-    groups = [(LAPLACE, counts_of("H1", 30)), (ExponentialMechanism(0.1), counts_of("H3", 20))]
+    groups = [
+        (LAPLACE, counts_of("H1", 30)),
+        (ExponentialMechanism(gamma=0.1), counts_of("H3", 20)),
+    ]
     found = analyse(source_of(*groups), config)
     assert set(found.bounds) == {"two_sided", "class_aware"}
     for bound, guarantee in found.bounds.items():
@@ -178,7 +181,7 @@ def test_costs_of_mechanisms_add_up_moment_by_moment():
 
 
 def test_unanswered_queries_pay_their_tests():
-    mechanism = ConfidentGaussianNoisyMax(200.0, 60.0, 30.0)
+    mechanism = ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=60.0, sigma=30.0)
     counts = counts_of("H1", 30)
     with_tests = analyse(source_of((mechanism, counts, 70)), AnalysisConfig())
     without = analyse(source_of((mechanism, counts)), AnalysisConfig())
@@ -216,7 +219,7 @@ def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"delta": 0.0}, {"delta": math.nan}, {"num_moments": 0}, {"bounds": ("best",)}]
+    "wrong", [{"delta": -1e-9}, {"delta": math.nan}, {"num_moments": 0}, {"bounds": ("best",)}]
 )
 def test_configuration_is_checked(wrong):
     with pytest.raises(ValueError, match="expected"):

@@ -21,7 +21,9 @@ DELTA = 1e-5
 
 @pytest.mark.parametrize("num_queries", [1, 30, 400])
 @pytest.mark.parametrize(
-    "mechanism", [LaplaceNoisyMax(0.05), PermuteAndFlip(0.2), GaussianNoisyMax(40.0)], ids=repr
+    "mechanism",
+    [LaplaceNoisyMax(gamma=0.05), PermuteAndFlip(gamma=0.2), GaussianNoisyMax(sigma=40.0)],
+    ids=repr,
 )
 def test_two_libraries_agree(mechanism, num_queries):
     ours, _ = mechanism.data_independent_epsilon(num_queries=num_queries, delta=DELTA)
@@ -41,13 +43,16 @@ def test_two_libraries_agree(mechanism, num_queries):
 
 def test_ours_is_no_looser_where_the_dominating_pair_is_not_tight():
     # The exponential mechanism has bounded range, which randomised response knows nothing of.
-    mechanism = ExponentialMechanism(0.05)
+    mechanism = ExponentialMechanism(gamma=0.05)
     ours, _ = mechanism.data_independent_epsilon(num_queries=100, delta=DELTA)
     assert ours < epsilon_by_dp_accounting({mechanism: 100}, DELTA)
 
 
 def test_mixtures_add_up():
-    parts = {LaplaceNoisyMax(0.05): 20, ConfidentGaussianNoisyMax(100.0, 80.0, 40.0): 30}
+    parts = {
+        LaplaceNoisyMax(gamma=0.05): 20,
+        ConfidentGaussianNoisyMax(threshold=100.0, sigma_threshold=80.0, sigma=40.0): 30,
+    }
     together = epsilon_by_dp_accounting(parts, DELTA)
     for mechanism, num_queries in parts.items():
         assert epsilon_by_dp_accounting({mechanism: num_queries}, DELTA) < together
@@ -61,6 +66,6 @@ def test_mixtures_add_up():
 
 def test_edges():
     assert epsilon_by_dp_accounting({}, DELTA) == 0.0
-    assert epsilon_by_dp_accounting({LaplaceNoisyMax(0.1): 0}, DELTA) == 0.0
+    assert epsilon_by_dp_accounting({LaplaceNoisyMax(gamma=0.1): 0}, DELTA) == 0.0
     with pytest.raises(ValueError, match="with noise"):
         epsilon_by_dp_accounting({Plurality(): 1}, DELTA)

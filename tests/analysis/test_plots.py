@@ -23,7 +23,7 @@ from pate_tf.analysis.votes import AnsweredVotes, VoteSource
 from pate_tf.core import artifacts
 from pate_tf.core.sensitive import VoteCounts, Votes
 
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 CONFIG = AnalysisConfig(delta=DELTA)
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -109,7 +109,7 @@ def test_every_figure_is_labelled_and_marked():
 def test_curves_end_at_the_numbers_of_the_analysis():
     source = source_of(
         (LAPLACE, VoteCounts(golden_counts("H1", 37))),
-        (LaplaceNoisyMax(0.1), VoteCounts(golden_counts("H2", 9))),
+        (LaplaceNoisyMax(gamma=0.1), VoteCounts(golden_counts("H2", 9))),
     )
     analysis = analyse(source, CONFIG)
     curves = lines_of(analysis_figures.bounds_figure(source, CONFIG))
@@ -124,14 +124,14 @@ def test_curves_end_at_the_numbers_of_the_analysis():
 
 
 def test_withheld_queries_are_on_the_curve():
-    mechanism = ConfidentGaussianNoisyMax(200.0, 60.0, 30.0)
+    mechanism = ConfidentGaussianNoisyMax(threshold=200.0, sigma_threshold=60.0, sigma=30.0)
     source = source_of((mechanism, VoteCounts(golden_counts("H1", 30)), 41))
     curves = lines_of(analysis_figures.bounds_figure(source, CONFIG))
     expected = analyse(source, CONFIG).bounds["two_sided"].epsilon
     assert curves["two_sided (both directions)"][-1] == pytest.approx([71.0, expected], rel=1e-9)
 
 
-@pytest.mark.parametrize("mechanism", [LAPLACE, GaussianNoisyMax(40.0)])
+@pytest.mark.parametrize("mechanism", [LAPLACE, GaussianNoisyMax(sigma=40.0)])
 def test_the_cost_of_a_gap_reads_no_vote(mechanism):
     figures = [
         analysis_figures.gap_figure(AnsweredVotes(mechanism, VoteCounts(golden_counts(name, 2))))

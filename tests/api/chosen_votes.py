@@ -59,7 +59,9 @@ def table(agreement: int, seed: int = 0) -> np.ndarray:
 def planned(teachers, pool, *, mechanism=None, num_queries=NUM_QUERIES, **choices) -> ReleasePlan:
     """The plan of a mechanism with its noise."""
     settings = LabelSettings(
-        mechanism=mechanism or mechanisms.LaplaceNoisyMax(0.1), num_queries=num_queries, **choices
+        mechanism=mechanism or mechanisms.LaplaceNoisyMax(gamma=0.1),
+        num_queries=num_queries,
+        **choices,
     )
     return plan_release(settings, teachers, pool, delta=1e-5)
 

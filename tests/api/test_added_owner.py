@@ -293,7 +293,7 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
     teachers = pate_tf.Teachers(
         "ridge", num_teachers=4, representation="raw", directory=folder / "teachers"
     ).fit(examples, POOL)
-    mechanism = pate_tf.LaplaceNoisyMax.of_scale(5.0)
+    mechanism = pate_tf.LaplaceNoisyMax(scale=5.0)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(POOL, num_queries=20)
     student = pate_tf.Student.from_model(api_helpers.net(IMAGES), labels)

@@ -26,7 +26,7 @@ def queried(sure, *, charge=None, counts=True, weights=True, asked=ASKED):
     shares[: len(asked), 0] = 1.0  # what was asked does not count
     shares[len(asked) :, 1] = sure
     shares[len(asked) :, 2] = 1.0 - np.asarray(sure)
-    charge = charge or GaussianHistogram(40.0)
+    charge = charge or GaussianHistogram(sigma=40.0)
     released = dataclasses.replace(
         released_labels(asked, np.zeros(len(asked), np.int64), num_classes=3),
         cost=Cost(charge=charge, number=len(asked), epsilon=1.0, delta=1e-5),
@@ -67,7 +67,7 @@ def test_labels_that_noise_leaves_unsure_are_warned_of_and_others_are_not():
     [
         {"counts": False},
         {"weights": False},
-        {"charge": LaplaceNoisyMax(0.1)},
+        {"charge": LaplaceNoisyMax(gamma=0.1)},
         {"asked": np.arange(MOST_QUERIES + 1)},
     ],
     ids=["no counts", "no weights", "other noise", "too many"],

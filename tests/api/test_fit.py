@@ -107,3 +107,11 @@ def test_what_does_not_fit_is_refused(data, tmp_path, changes, message):
     given = {"data": data, "epsilon": 1.0, "delta": 1e-5, "source": source("pate", tmp_path)}
     with pytest.raises(ValueError, match=message):
         pate_tf.fit(**{**given, **changes})
+
+
+@pytest.mark.parametrize("method", ["pate", "feature_sums"])
+def test_a_delta_above_one_over_the_records_is_refused_before_anything_is_trained(tmp_path, method):
+    data = pate_tf.datasets.load("digits")
+    with pytest.raises(ValueError, match=r"^delta: expected at most one over .*, 1 / 1200, got"):
+        pate_tf.fit(data, method=method, epsilon=8.0, delta=0.9, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -97,7 +97,7 @@ def test_a_gate_that_stays_shut_says_what_was_charged_and_what_to_do(tmp_path):
 def test_weights_and_noisy_counts_survive_a_folder_and_must_be_the_ledgers(tmp_path):
     teachers = FakeEnsemble(table(95))
     with opened(tmp_path, teachers) as ledger:
-        labels = released(ledger, teachers, SPLIT.pool, mechanism=GaussianHistogram(20.0))
+        labels = released(ledger, teachers, SPLIT.pool, mechanism=GaussianHistogram(sigma=20.0))
     np.testing.assert_array_equal(
         labels.training_labels.weights, shares(labels.released.noisy_counts)
     )
@@ -166,7 +166,7 @@ def test_labels_leave_without_noise_where_teachers_agree_and_counts_where_not(tm
 
 
 def test_a_student_of_a_histogram_is_stated(tmp_path):
-    mechanism = GaussianHistogram(20.0)
+    mechanism = GaussianHistogram(sigma=20.0)
     report = run(tmp_path, FakeEnsemble(table(95)), mechanism=mechanism)
     due, _ = mechanism.data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
     assert report.published.statement.epsilon == due

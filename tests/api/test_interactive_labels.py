@@ -94,7 +94,10 @@ def test_every_query_is_asked_once_and_each_round_has_something_of_all(tmp_path,
             {**ASKED, "strategy": "uncertain"},
             "strategy: expected one that fixes all queries beforehand",
         ),
-        ({**ASKED, "mechanism": LaplaceNoisyMax(0.1)}, "rounds: expected 1 for strategy first"),
+        (
+            {**ASKED, "mechanism": LaplaceNoisyMax(gamma=0.1)},
+            "rounds: expected 1 for strategy first",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(asked, message):

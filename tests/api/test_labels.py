@@ -55,7 +55,9 @@ def test_labels_need_no_student_and_survive_a_folder(tmp_path, strategy):
     assert again.strategy == strategy
     assert again.pool_digest == labels.pool_digest
     assert again.released.ledger_rows == labels.released.ledger_rows
-    expected, _ = LaplaceNoisyMax(0.1).data_independent_epsilon(num_queries=NUM_QUERIES, delta=1e-5)
+    expected, _ = LaplaceNoisyMax(gamma=0.1).data_independent_epsilon(
+        num_queries=NUM_QUERIES, delta=1e-5
+    )
     kept = json.loads((folder / "labels.json").read_text())
     assert kept["cost"]["epsilon"] == again.released.cost.epsilon == expected
     # They are there to be published.
@@ -109,7 +111,7 @@ def costing(released, **changes) -> dict:
         ),
         (lambda it: {"ledger_rows": (1,)}, "charged to this ledger"),
         (
-            lambda it: costing(it, charge=LaplaceNoisyMax(0.2)),
+            lambda it: costing(it, charge=LaplaceNoisyMax(gamma=0.2)),
             "charged to this ledger",
         ),
         (

@@ -111,8 +111,12 @@ def test_they_are_published_with_a_word_and_must_be_the_ledgers(tmp_path):
 
 def test_other_mechanisms_and_doubtful_features_ask_each_query_alone(tmp_path, monkeypatch):
     teachers = FakeEnsemble(table(90))
-    assert labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(0.1)).neighbours is None
-    found = labels_of(tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(0.1), num_neighbours=2)
+    assert (
+        labels_of(tmp_path / "a", teachers, mechanism=LaplaceNoisyMax(gamma=0.1)).neighbours is None
+    )
+    found = labels_of(
+        tmp_path / "b", teachers, mechanism=LaplaceNoisyMax(gamma=0.1), num_neighbours=2
+    )
     assert found.num_neighbours == 2
     monkeypatch.setattr(trust, "doubts", lambda *asked, **options: "they separate nothing")
     assert labels_of(tmp_path / "c", teachers).neighbours is None

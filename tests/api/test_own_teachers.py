@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import pate_tf
 
-MECHANISM = pate_tf.GaussianNoisyMax(0.01)  # hardly any noise: labels are pluralities
+MECHANISM = pate_tf.GaussianNoisyMax(sigma=0.01)  # hardly any noise: labels are pluralities
 RANDOM = np.random.default_rng(0)
 
 

@@ -43,7 +43,7 @@ def test_ridge_teachers_release_counts_that_are_learnt_from_together(ridge):
     [
         ({}, "epsilon: expected a number, or a mechanism with its noise, got neither"),
         (
-            {"epsilon": 1.0, "mechanism": LaplaceNoisyMax(0.1)},
+            {"epsilon": 1.0, "mechanism": LaplaceNoisyMax(gamma=0.1)},
             "epsilon: expected a number, or a mechanism with its noise, got both",
         ),
     ],

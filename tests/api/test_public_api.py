@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import pate_tf
 
-MECHANISM = pate_tf.LaplaceNoisyMax.of_scale(5.0)
+MECHANISM = pate_tf.LaplaceNoisyMax(scale=5.0)
 BUDGET = 10.0
 
 

@@ -40,7 +40,7 @@ def test_the_import_asks_tensorflow_for_onednn_unless_the_environment_says(given
     "used",
     [
         "pate_tf.accounting.mechanisms",
-        "pate_tf.LaplaceNoisyMax.of_scale(5.0)",
+        "pate_tf.LaplaceNoisyMax(scale=5.0)",
         "pate_tf.BudgetExceeded",
         "pate_tf.PrivacyStatement",
     ],
@@ -88,7 +88,7 @@ def net(dataset: pate_tf.Dataset) -> keras.Model:
 
 data = pate_tf.datasets.load("digits")
 teachers = pate_tf.Teachers(net, num_teachers=20, directory="runs/mine").fit(data.private)
-mechanism = pate_tf.LaplaceNoisyMax.of_scale(5.0)
+mechanism = pate_tf.LaplaceNoisyMax(scale=5.0)
 with pate_tf.Labeller(teachers, mechanism, epsilon_budget=30.0, delta=1e-5) as labeller:
     labels = labeller.label(data.pool, num_queries=100, strategy="diverse")
     reveal_type(labels.cost.epsilon)

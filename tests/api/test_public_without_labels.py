@@ -149,7 +149,7 @@ def test_teachers_train_and_a_student_learns_from_them(tmp_path):
                 data=run_folder.DataSource(), labels_from=run_folder.TeacherSource(folder=tmp_path)
             ),
             settings=StudentSettings(model="mlp", max_steps=4, batch_size=4),
-            labels=LabelSettings(mechanism=LaplaceNoisyMax(1.0), num_queries=5),
+            labels=LabelSettings(mechanism=LaplaceNoisyMax(gamma=1.0), num_queries=5),
             budget=Budget(delta=1e-5),
         )
     )

@@ -49,10 +49,10 @@ def test_the_statement_on_owners_names_what_replacing_one_costs(tmp_path):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        mechanisms.LaplaceNoisyMax(0.1),
-        mechanisms.PermuteAndFlip(0.1),
-        mechanisms.ExponentialMechanism(0.1),
-        mechanisms.GaussianNoisyMax(10.0),
+        mechanisms.LaplaceNoisyMax(gamma=0.1),
+        mechanisms.PermuteAndFlip(gamma=0.1),
+        mechanisms.ExponentialMechanism(gamma=0.1),
+        mechanisms.GaussianNoisyMax(sigma=10.0),
     ],
     ids=lambda mechanism: mechanism.name,
 )
@@ -107,7 +107,7 @@ def release(folder: pathlib.Path, **changes) -> dict:
 
 
 def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
-    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(0.05)
+    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(gamma=0.05)
     run(tmp_path, ensemble, mechanism=mechanism)
     assert statement(tmp_path)["sanitised"] is None
     published = release(tmp_path)
@@ -129,7 +129,7 @@ def test_a_later_student_of_the_same_labels_names_what_was_released(tmp_path):
 
 @pytest.mark.usefixtures("few_steps")
 def test_a_student_of_adaptive_queries_names_no_release(tmp_path):
-    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(0.05)
+    ensemble, mechanism = FakeEnsemble(table(95)), mechanisms.PermuteAndFlip(gamma=0.05)
     run(tmp_path, ensemble, mechanism=mechanism, num_queries=POOL)
     release(tmp_path)
     result = run(tmp_path, ensemble, mechanism=mechanism, query_strategy="uncertain")
@@ -143,7 +143,7 @@ def test_nothing_released_depends_on_votes_but_through_the_labels(tmp_path):
     unanimous = np.tile(right, (NUM_TEACHERS, 1))
     divided = unanimous.copy()
     divided[:20] = (right + np.arange(20)[:, None]) % 10
-    mechanism = mechanisms.LaplaceNoisyMax(5.0)
+    mechanism = mechanisms.LaplaceNoisyMax(gamma=5.0)
     for name, votes, digest in (("one", unanimous, "12" * 32), ("two", divided, "34" * 32)):
         run(tmp_path / name, FakeEnsemble(votes, digest), mechanism=mechanism, noise=SeededNoise(3))
     for name in ("one", "two"):
@@ -219,7 +219,7 @@ def test_seeded_noise_is_never_called_private(tmp_path):
 def test_two_runs_with_the_systems_noise_differ(tmp_path):
     # At 30 votes of difference and a scale of 50 two draws of 40 labels are never the same.
     ensemble = FakeEnsemble(table(30))
-    mechanism = mechanisms.LaplaceNoisyMax(0.02)
+    mechanism = mechanisms.LaplaceNoisyMax(gamma=0.02)
     for name in ("one", "two"):
         run(tmp_path / name, ensemble, mechanism=mechanism)
     one, two = (labels(tmp_path / name)["labels"] for name in ("one", "two"))
@@ -264,7 +264,7 @@ def test_raising_the_budget_is_stated_for_ever(tmp_path):
         ({"pool_size": 597}, "pool_size: expected"),
         ({"model": "nosuch"}, "model: expected"),
         ({"mechanism": mechanisms.Plurality()}, "mechanism: expected one that draws noise"),
-        ({"mechanism": mechanisms.LaplaceNoisyMax(1e-12)}, "expected"),
+        ({"mechanism": mechanisms.LaplaceNoisyMax(gamma=1e-12)}, "expected"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -275,7 +275,7 @@ def test_what_does_not_fit_costs_nothing(tmp_path, change, message):
     assert ensemble.asked == 0
     assert not (tmp_path / "released").exists()
     result = run(tmp_path, ensemble, num_queries=1)
-    expected, _ = mechanisms.LaplaceNoisyMax(0.1).data_independent_epsilon(
+    expected, _ = mechanisms.LaplaceNoisyMax(gamma=0.1).data_independent_epsilon(
         num_queries=1, delta=1e-5
     )
     assert result.published.statement.epsilon_ledger == pytest.approx(expected)
@@ -329,7 +329,7 @@ def unanimous() -> np.ndarray:
 def test_a_run_killed_between_rounds_asks_the_same_again_and_charges_no_round_twice(
     tmp_path, monkeypatch
 ):
-    mechanism = mechanisms.LaplaceNoisyMax(5.0)
+    mechanism = mechanisms.LaplaceNoisyMax(gamma=5.0)
     options = {"mechanism": mechanism, "query_strategy": "uncertain", "query_rounds": 3}
     dying = DyingEnsemble(unanimous())
     with pytest.raises(Killed):
@@ -374,7 +374,7 @@ def test_queries_that_depend_on_answers_have_no_data_dependent_epsilon(tmp_path)
 @pytest.mark.usefixtures("few_steps")
 def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
     ensemble = FakeEnsemble(table(95))
-    cost, _ = mechanisms.LaplaceNoisyMax(0.1).data_independent_epsilon(
+    cost, _ = mechanisms.LaplaceNoisyMax(gamma=0.1).data_independent_epsilon(
         num_queries=NUM_QUERIES - 1, delta=1e-5
     )
     options = {"query_strategy": "uncertain", "query_rounds": 2, "epsilon_budget": cost}
@@ -391,7 +391,7 @@ def test_a_round_is_charged_only_if_all_later_ones_can_be(tmp_path):
 @pytest.mark.usefixtures("few_steps")
 def test_matched_inputs_are_learnt_from_and_not_charged(tmp_path, monkeypatch):
     monkeypatch.setattr(siamese, "CONFIDENT", 1e-9)  # everything matches something
-    options = {"mechanism": mechanisms.LaplaceNoisyMax(5.0), "query_rounds": 1}
+    options = {"mechanism": mechanisms.LaplaceNoisyMax(gamma=5.0), "query_rounds": 1}
     result = run(tmp_path, FakeEnsemble(unanimous()), query_strategy="siamese", **options)
     assert result.labels.num_inferred == POOL - NUM_QUERIES
     assert result.measured.inferred_accuracy.num_samples == POOL - NUM_QUERIES

@@ -39,7 +39,7 @@ def published(texts, data, tmp_path_factory):
     teachers = pate_tf.Teachers(logistic, num_teachers=10, directory=folder / "run").fit(
         data.private
     )
-    mechanism = pate_tf.LaplaceNoisyMax.of_scale(1.0)
+    mechanism = pate_tf.LaplaceNoisyMax(scale=1.0)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(data.pool, num_queries=300)
         student = pate_tf.Student("supervised", model="mlp", steps=200).fit(data.pool, labels)

@@ -28,7 +28,7 @@ def run(folder: pathlib.Path, votes: np.ndarray, model: str = "mlp", public=PUBL
             plan=planned(
                 ensemble,
                 public.split(POOL).pool,
-                mechanism=LaplaceNoisyMax(5.0),
+                mechanism=LaplaceNoisyMax(gamma=5.0),
                 num_queries=QUERIES,
             ),
             noise=SeededNoise(3),

@@ -34,18 +34,18 @@ from pate_tf.audit.mechanism import NO_POWER, PASSED, VIOLATION, AuditNoise, aud
 DELTA = 1e-5
 # Each with noise small enough that few draws have power.
 RIGHT = [
-    LaplaceNoisyMax(1.0),
-    PermuteAndFlip(1.0),
-    ExponentialMechanism(1.0),
-    GaussianNoisyMax(2.0),
-    GaussianHistogram(2.0),
-    ConfidentGaussianNoisyMax(6.0, 3.0, 2.0),
-    InteractiveGaussianNoisyMax(6.0, 3.0, 2.0),
+    LaplaceNoisyMax(gamma=1.0),
+    PermuteAndFlip(gamma=1.0),
+    ExponentialMechanism(gamma=1.0),
+    GaussianNoisyMax(sigma=2.0),
+    GaussianHistogram(sigma=2.0),
+    ConfidentGaussianNoisyMax(threshold=6.0, sigma_threshold=3.0, sigma=2.0),
+    InteractiveGaussianNoisyMax(threshold=6.0, sigma_threshold=3.0, sigma=2.0),
     StabilityGate(epsilon=1.0, delta=1e-6),
-    GaussianFeatureSums(2.0),
-    GaussianResidualSums(2.0),
-    GaussianResidualSums(4.0, 3),
-    LaplaceClusterCounts(2.0, 20),
+    GaussianFeatureSums(sigma=2.0),
+    GaussianResidualSums(sigma=2.0),
+    GaussianResidualSums(sigma=4.0, num_rounds=3),
+    LaplaceClusterCounts(scale=2.0, num_clusters=20),
 ]
 DRAWS = {
     "stability_gate": 3_000,
@@ -88,7 +88,7 @@ def registered():
 
 def test_what_is_registered_can_be_audited_and_half_its_noise_is_a_violation(registered):
     registered(ToyNoisyMax)
-    assert audited(ToyNoisyMax(2.0)).outcome == PASSED
+    assert audited(ToyNoisyMax(epsilon=2.0)).outcome == PASSED
 
     @dataclasses.dataclass(frozen=True)
     class Half(ToyNoisyMax):
@@ -125,21 +125,21 @@ def test_a_query_that_is_not_charged_is_a_violation(registered, forgotten):
             return max(num_queries - 1, min(least, num_queries))
 
     registered(Forgets)
-    assert audited(Forgets(2.0), 40_000).outcome == VIOLATION
+    assert audited(Forgets(sigma=2.0), 40_000).outcome == VIOLATION
 
 
 def test_an_audit_without_power_says_so():
-    found = audit_mechanism(GaussianNoisyMax(400.0), delta=DELTA, num_draws=1_600)
+    found = audit_mechanism(GaussianNoisyMax(sigma=400.0), delta=DELTA, num_draws=1_600)
     assert (found.outcome, found.control_caught) == (NO_POWER, False)
 
 
 def test_sums_are_audited_nearly_tightly():
     """Of a claim of epsilon 1 at a delta that so many draws resolve; more resolve a smaller one."""
     shift = brentq(lambda one: gaussian_dp_epsilon(one, 1e-2) - 1.0, 0.1, 2.0)
-    found = audit_mechanism(GaussianFeatureSums(2.0 / shift), delta=1e-2, num_draws=200_000)
+    found = audit_mechanism(GaussianFeatureSums(sigma=2.0 / shift), delta=1e-2, num_draws=200_000)
     assert found.outcome == PASSED
     assert 0.8 * found.claimed <= found.lower_bound <= found.claimed
-    in_rounds = GaussianResidualSums(2.0 * math.sqrt(4) / shift, 4)
+    in_rounds = GaussianResidualSums(sigma=2.0 * math.sqrt(4) / shift, num_rounds=4)
     found = audit_mechanism(in_rounds, delta=1e-2, num_draws=200_000)
     assert found.outcome == PASSED
     assert 0.8 * found.claimed <= found.lower_bound <= found.claimed
@@ -159,7 +159,7 @@ def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong
 
         def composed_epsilon(self, number, *, delta):
             if wrong == "charged as one round":
-                return GaussianFeatureSums(self.sigma).composed_epsilon(number, delta=delta)
+                return GaussianFeatureSums(sigma=self.sigma).composed_epsilon(number, delta=delta)
             return super().composed_epsilon(number, delta=delta)
 
         def draw_sums(self, sums, noise):
@@ -177,9 +177,9 @@ def test_rounds_that_cost_more_than_they_claim_are_a_violation(registered, wrong
     "mechanism, settings, words",
     [
         (Plurality(), {}, "draws noise"),
-        (GaussianNoisyMax(2.0), {"delta": 0.0}, "delta"),
-        (GaussianNoisyMax(2.0), {"num_draws": 10}, "num_draws: expected at least"),
-        (GaussianNoisyMax(2.0), {"seconds": math.inf}, "seconds: expected"),
+        (GaussianNoisyMax(sigma=2.0), {"delta": 0.0}, "delta"),
+        (GaussianNoisyMax(sigma=2.0), {"num_draws": 10}, "num_draws: expected at least"),
+        (GaussianNoisyMax(sigma=2.0), {"seconds": math.inf}, "seconds: expected"),
         ("gaussian", {}, "mechanism: expected one such as"),
     ],
 )
@@ -296,7 +296,7 @@ def test_noise_is_repeated_for_the_same_query_alone():
     assert (noise.laplace_integers(2e6, 5) != first[0]).any()
 
 
-@pytest.mark.parametrize("mechanism", [ExponentialMechanism(0.5), PermuteAndFlip(0.5)])
+@pytest.mark.parametrize("mechanism", [ExponentialMechanism(gamma=0.5), PermuteAndFlip(gamma=0.5)])
 def test_repeated_noise_leaves_the_law_of_either_data_set(mechanism):
     """And makes them agree more often than two draws of their own."""
     counts = {"first": (4, 1), "second": (3, 2)}

@@ -18,7 +18,7 @@ from pate_tf.aggregation.noise import SeededNoise
 
 # H2 of tests/accounting/golden.json, where its epsilon by the paper's accounting stands.
 COUNTS = np.tile([200, 6, 6, 6, 6, 6, 5, 5, 5, 5], (100, 1))
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 
 
 def costs(mechanism, *, adaptive=False):
@@ -29,7 +29,9 @@ def test_the_papers_accounting_is_the_golden_value():
     assert costs(LAPLACE)["paper"] == pytest.approx(1.47991480486117489)
 
 
-@pytest.mark.parametrize("mechanism", [LAPLACE, PermuteAndFlip(0.05), GaussianNoisyMax(40.0)])
+@pytest.mark.parametrize(
+    "mechanism", [LAPLACE, PermuteAndFlip(gamma=0.05), GaussianNoisyMax(sigma=40.0)]
+)
 def test_every_kind_is_there_in_its_order(mechanism):
     found = costs(mechanism)
     assert found["tightest"] < found["sanitised"] <= found["worst_case"]
@@ -40,16 +42,16 @@ def test_every_kind_is_there_in_its_order(mechanism):
 
 
 def test_nothing_that_depends_on_votes_is_said_of_adaptive_queries():
-    found = costs(PermuteAndFlip(0.05), adaptive=True)
+    found = costs(PermuteAndFlip(gamma=0.05), adaptive=True)
     assert found.pop("data_independent") == pytest.approx(
-        PermuteAndFlip(0.05).data_independent_epsilon(num_queries=100, delta=1e-5)[0]
+        PermuteAndFlip(gamma=0.05).data_independent_epsilon(num_queries=100, delta=1e-5)[0]
     )
     assert set(found.values()) == {None}
 
 
 def test_an_offer_is_the_law_of_its_labels():
     # Permute-and-flip between two classes: the loser wins with probability e^(-gamma gap) / 2.
-    offer = _offer(PermuteAndFlip(0.5), np.array([[4, 2], [2, 4]]), np.array([0, 0]), 1e-5)
+    offer = _offer(PermuteAndFlip(gamma=0.5), np.array([[4, 2], [2, 4]]), np.array([0, 0]), 1e-5)
     loses = np.exp(-0.5 * 2) / 2
     assert offer["labels_right"] == pytest.approx(((1 - loses) + loses) / 2)
     assert offer["epsilon"] == min(offer["data_independent"], offer["sanitised"])
@@ -58,7 +60,7 @@ def test_an_offer_is_the_law_of_its_labels():
 
 def test_scales_are_in_votes():
     assert scale_of(LAPLACE) == pytest.approx(20.0)
-    assert scale_of(GaussianNoisyMax(40.0)) == 40.0
+    assert scale_of(GaussianNoisyMax(sigma=40.0)) == 40.0
     with pytest.raises(ValueError, match="expected one of a single scale"):
         scale_of(Plurality())
 

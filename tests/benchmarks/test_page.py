@@ -100,7 +100,7 @@ def test_points_of_the_frontier_take_their_mechanisms_from_the_plan():
     }
     gate = points[250, 50, 0.25].planned(10, 1e-5)
     assert gate == StabilityGate(epsilon=0.25, delta=1e-5 * (1 / 3))
-    assert points[250, 100, None].planned(10, 1e-5) == LaplaceNoisyMax(1 / 20)
+    assert points[250, 100, None].planned(10, 1e-5) == LaplaceNoisyMax(gamma=1 / 20)
     with pytest.raises(ValueError, match="expected a mechanism or a target"):
         frontier.Point(20, 5).planned(10, 1e-5)
 

@@ -540,7 +540,7 @@ def test_a_bad_file_is_refused_in_one_line_that_shows_no_count(run, tmp_path, h1
         [],
         ["--counts_file={h1}", "--calibrate", "--target_epsilon=1", "--queries=2"],
         ["--counts_file={h1}", "--ledger=here"],
-        ["--counts_file={h1}", "--delta=0"],
+        ["--counts_file={h1}", "--delta=1"],
         ["--counts_file={h1}", "--delta=1"],
         ["--counts_file={h1}", "--delta=nan"],
         ["--counts_file={h1}", "--noise_eps=0"],
@@ -647,7 +647,7 @@ def test_composes_several_ensembles(run, succeed, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     release_labels(first, golden_counts("H1", 30))
     release_labels(
-        second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=GaussianNoisyMax(40.0)
+        second, golden_counts("H3", 20), ensemble="cd" * 32, mechanism=GaussianNoisyMax(sigma=40.0)
     )
     alone = [succeed(f"--ledger={folder}").report for folder in (first, second)]
     both = succeed(f"--ledger={first},{second}").report
@@ -821,17 +821,18 @@ def test_least_noise_meets_the_target_as_printed(succeed, name):
     assert 1.99 < found.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
     printed = dict(line.strip().split("  ", 1) for line in ended.out.strip().splitlines()[1:])
     if name == "gaussian_noisy_max":
-        again = GaussianNoisyMax(float(printed["sigma"].split()[0]))
+        again = GaussianNoisyMax(sigma=float(printed["sigma"].split()[0]))
     else:
-        again = type(found)(1.0 / float(printed["lap_scale"].split()[0]))
+        again = type(found)(scale=float(printed["lap_scale"].split()[0]))
         gamma = float(printed["noise_eps (gamma)"])
-        assert type(found)(gamma).data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
+        found = type(found)(gamma=gamma)
+        assert found.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
     assert again.data_independent_epsilon(num_queries=300, delta=DELTA)[0] <= 2.0
 
 
 def test_most_queries_meet_the_target(succeed):
     report = succeed("--calibrate", "--target_epsilon=2", "--noise_eps=0.01").report
-    mechanism, queries = LaplaceNoisyMax(0.01), report["queries"]
+    mechanism, queries = LaplaceNoisyMax(gamma=0.01), report["queries"]
     assert mechanism.data_independent_epsilon(num_queries=queries, delta=DELTA)[0] <= 2.0
     assert mechanism.data_independent_epsilon(num_queries=queries + 1, delta=DELTA)[0] > 2.0
     report = succeed("--calibrate", "--target_epsilon=2", "--sigma=40", "--delta=1e-6").report

@@ -57,7 +57,7 @@ def fitted(method: str, data: pate_tf.Data, folder: pathlib.Path) -> pate_tf.Fit
         return pate_tf.fit(
             data,
             source=pate_tf.Teachers("random_forest", num_teachers=6, directory=folder, seed=3),
-            mechanism=pate_tf.LaplaceNoisyMax.of_scale(2.0),
+            mechanism=pate_tf.LaplaceNoisyMax(scale=2.0),
             num_queries=30,
             strategy="first",
             **common,

@@ -179,11 +179,22 @@ def test_ledgers_of_one_source_add_up(trained, teachers):
     assert "all releases charged to digits" in analysed.out
 
 
-def test_a_large_delta_is_warned_of(teachers):
-    asked = run_script(SCRIPT, *HERE, "--delta=1e-3", folder=teachers)
+def test_a_large_delta_is_refused_before_anything_is_charged(teachers):
+    asked = run_script(SCRIPT, *HERE, "--delta=1e-2", folder=teachers)
+    assert asked.code == 1, asked.err
+    assert asked.err.startswith("error: delta: expected at most one over the number of records")
+    assert not list(teachers.glob("run/sensitive/*.sqlite*"))
+
+
+def test_pure_mechanisms_have_a_guarantee_at_delta_0(teachers):
+    asked = run_script(SCRIPT, *HERE, "--delta=0", folder=teachers)
     assert asked.code == 0, asked.err
-    assert asked.err.startswith("warning: delta: expected at most 0.1 over the number of private")
-    assert statement(teachers / "run")["is_delta_large"] is True
+    told = statement(teachers / "run")
+    pure = told["num_queries"] * 2.0 / 20.0
+    assert (told["delta"], told["epsilon"]) == (0.0, pytest.approx(pure, rel=1e-12))
+    analysed = run_script("analysis.py", "--train_dir=run", "--release=none", folder=teachers)
+    assert analysed.code == 0, analysed.err
+    assert f"epsilon {pure:g} at delta 0" in analysed.out
 
 
 def test_an_epsilon_alone_is_enough(teachers):
@@ -321,7 +332,7 @@ def test_bad_input_is_one_line_and_exit_code_1(teachers, flags, told):
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--delta=0"],
+        ["--delta=1"],
         ["--lap_scale=0"],
         ["--lap_scale=wide"],
         ["--epsilon_budget=0"],

@@ -193,7 +193,7 @@ def test_colour_teachers_learn_and_a_student_is_exported(
     votes = teachers.votes(data.pool)
     # By guessing: 10 %, and above 40 % on 60 answers less than once in 10**8.
     assert (votes == data.public.pool_labels).mean() > 0.4
-    mechanism = pate_tf.LaplaceNoisyMax(1.0)
+    mechanism = pate_tf.LaplaceNoisyMax(gamma=1.0)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5, insecure_seed=0) as labeller:
         labels = labeller.label(data.pool, 20)
         learner = pate_tf.Student(student, steps=5, batch_size=10).fit(data.pool, labels)

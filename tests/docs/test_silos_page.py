@@ -50,7 +50,9 @@ def test_the_files_of_five_silos_are_what_the_commands_take(tmp_path):
     ],
 )
 def test_what_the_page_says_of_noise_and_epsilon(sigma, number, sentence):
-    found, _ = smallest_epsilon({SecureHistogram(sigma, 4, 1): number}, 1e-6)
+    found, _ = smallest_epsilon(
+        {SecureHistogram(sigma=sigma, num_parties=4, threshold=1): number}, 1e-6
+    )
     shown = float(re.search(sentence, PAGE)[1])
     assert found <= shown < 1.01 * found
 
@@ -79,7 +81,9 @@ def test_the_table_of_what_survives(row):
         others = [(number - top) // 9 + (j < (number - top) % 9) for j in range(9)]
         for epsilon, shown in zip(EPSILONS, cell.split(" / "), strict=True):
             found = survival(
-                np.array([[top, *others]]), RandomisedResponse(10, epsilon), num_samples=4_000
+                np.array([[top, *others]]),
+                RandomisedResponse(num_classes=10, epsilon=epsilon),
+                num_samples=4_000,
             )
             # Both are simulated; rounded to two digits. Six standard errors.
             error = np.sqrt(max(found.error[0], 0.001) ** 2 + 0.0036**2)
@@ -89,7 +93,9 @@ def test_the_table_of_what_survives(row):
 @pytest.mark.parametrize("row", rows("| queries | sigma"), ids=lambda row: " ".join(row[:2]))
 def test_the_epsilons_of_secure_aggregation_as_measured(row):
     number, sigma, shown = int(row[0].replace(",", "")), float(row[1]), float(row[2])
-    found, _ = smallest_epsilon({SecureHistogram(sigma, 4, 1): number}, 1e-5)
+    found, _ = smallest_epsilon(
+        {SecureHistogram(sigma=sigma, num_parties=4, threshold=1): number}, 1e-5
+    )
     assert found <= shown < found + 0.01
 
 
@@ -104,5 +110,7 @@ def test_what_was_measured_of_randomised_response_is_within_its_error():
 @pytest.mark.parametrize("row", rows("| epsilon of one"), ids=lambda row: row[0])
 def test_the_table_of_what_answers_cost(row):
     for number, shown in zip((10, 100, 1_000), row[1:], strict=True):
-        found, _ = smallest_epsilon({RandomisedResponse(10, float(row[0])): number}, 1e-5)
+        found, _ = smallest_epsilon(
+            {RandomisedResponse(num_classes=10, epsilon=float(row[0])): number}, 1e-5
+        )
         assert float(shown.replace(",", "")) == pytest.approx(found, abs=0.051)

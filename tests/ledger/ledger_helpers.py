@@ -11,7 +11,7 @@ from pate_tf.ledger import Ledger
 ENSEMBLE = "ab" * 32
 DELTA = 1e-5
 NUM_CLASSES = 3
-MECHANISM = PermuteAndFlip(0.05)
+MECHANISM = PermuteAndFlip(gamma=0.05)
 
 
 def votes_of(inputs):

@@ -26,10 +26,10 @@ from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 HERE = pathlib.Path(__file__).parent
 MECHANISMS = [
-    PermuteAndFlip(0.05),
-    LaplaceNoisyMax(0.05),
-    ExponentialMechanism(0.05),
-    GaussianNoisyMax(40.0),
+    PermuteAndFlip(gamma=0.05),
+    LaplaceNoisyMax(gamma=0.05),
+    ExponentialMechanism(gamma=0.05),
+    GaussianNoisyMax(sigma=40.0),
     ConfidentGaussianNoisyMax(threshold=90.0, sigma_threshold=20.0, sigma=40.0),
 ]
 PLANS = [

@@ -183,7 +183,7 @@ def test_medoids_of_dense_clusters_leave_outliers_out():
 
 
 def histogram(counts, asked, sigma=40.0):
-    cost = Cost(charge=GaussianHistogram(sigma), number=len(asked), epsilon=1.0, delta=1e-5)
+    cost = Cost(charge=GaussianHistogram(sigma=sigma), number=len(asked), epsilon=1.0, delta=1e-5)
     return dataclasses.replace(
         released_labels(asked, counts.argmax(axis=1)),
         noisy_counts=np.round(counts * 2**20).astype(np.int64),
@@ -208,7 +208,7 @@ def test_noisy_counts_of_a_fifth_give_the_whole_pool_weights():
 @pytest.mark.parametrize(
     ("charge", "number", "ways"),
     [
-        (LaplaceNoisyMax(0.1), 40, ["graph", "graph"]),
+        (LaplaceNoisyMax(gamma=0.1), 40, ["graph", "graph"]),
         (StabilityGate(epsilon=0.5, delta=1e-6), 1, ["together", "graph"]),
         (StabilityGate(epsilon=0.5, delta=1e-6), 2, ["together", "graph"]),
         (EITHER, 1, ["together", "graph"]),

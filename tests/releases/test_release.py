@@ -120,7 +120,7 @@ def gaussian_weights(sigma):
 def test_golden_smooth_cost(name, counts, bound, moment, eta):
     value = log_smooth_cost(
         np.array(counts),
-        ContinuousLaplace(0.05),
+        ContinuousLaplace(gamma=0.05),
         bound=bound,
         moment=moment,
         eta=eta,
@@ -131,7 +131,7 @@ def test_golden_smooth_cost(name, counts, bound, moment, eta):
 
 @pytest.mark.parametrize("moved", [0, 10])
 def test_golden_costs_in_a_ball(moved):
-    mechanism = ContinuousLaplace(0.05)
+    mechanism = ContinuousLaplace(gamma=0.05)
     q, u = ball_maxima(
         np.array([H1, H2, H3]), np.array([moved]), tail_table("class_aware", mechanism, 250)
     )
@@ -146,7 +146,7 @@ def test_golden_epsilon_by_the_formula_of_the_page():
     cost = exp(
         log_smooth_cost(
             np.array([H1] * 100),
-            ContinuousLaplace(0.05),
+            ContinuousLaplace(gamma=0.05),
             bound=plan.bound,
             moment=plan.moment,
             eta=plan.smoothness,
@@ -158,7 +158,12 @@ def test_golden_epsilon_by_the_formula_of_the_page():
     assert (alpha + log(1e5)) / plan.moment == pytest.approx(page, rel=1e-12)
     # Whole steps cost at most two steps more, the improved conversion less.
     released = release_epsilon(
-        np.array([H1] * 100), ContinuousLaplace(0.05), plan, 1e-5, adaptive=False, noise=no_noise
+        np.array([H1] * 100),
+        ContinuousLaplace(gamma=0.05),
+        plan,
+        1e-5,
+        adaptive=False,
+        noise=no_noise,
     )
     steps = (alpha - plan.alpha(plan.moment)) * exp(2 * plan.step)
     improved = log(40 / 41) - log(41) / 40
@@ -169,15 +174,15 @@ def test_golden_epsilon_by_the_formula_of_the_page():
 
 
 MECHANISM_BOUNDS = [
-    (LaplaceNoisyMax(0.9), "class_aware"),
-    (LaplaceNoisyMax(0.3), "two_sided"),
-    (LaplaceNoisyMax(0.9), "paper"),
-    (PermuteAndFlip(0.7), "class_aware"),
-    (PermuteAndFlip(0.7), "tight"),
-    (ExponentialMechanism(0.7), "class_aware"),
-    (GaussianNoisyMax(1.5), "two_sided"),
-    (GaussianNoisyMax(1.5), "paper"),
-    (GaussianNoisyMax(0.87277), "two_sided"),
+    (LaplaceNoisyMax(gamma=0.9), "class_aware"),
+    (LaplaceNoisyMax(gamma=0.3), "two_sided"),
+    (LaplaceNoisyMax(gamma=0.9), "paper"),
+    (PermuteAndFlip(gamma=0.7), "class_aware"),
+    (PermuteAndFlip(gamma=0.7), "tight"),
+    (ExponentialMechanism(gamma=0.7), "class_aware"),
+    (GaussianNoisyMax(sigma=1.5), "two_sided"),
+    (GaussianNoisyMax(sigma=1.5), "paper"),
+    (GaussianNoisyMax(sigma=0.87277), "two_sided"),
 ]
 
 
@@ -244,7 +249,7 @@ def test_the_smoothness_test_has_teeth():
     tables, distances = tables_of((10, 2))
     largest = {}
     for eta in (0.2, 50.0):
-        logs = log_costs(tables, LaplaceNoisyMax(0.9), "class_aware", 0.5, eta)
+        logs = log_costs(tables, LaplaceNoisyMax(gamma=0.9), "class_aware", 0.5, eta)
         largest[eta] = np.abs(logs[:, None] - logs[None])[distances == 1].max()
     assert 0.999 * 0.2 < largest[0.2] <= 0.2 * (1 + 1e-9)
     assert largest[50.0] > 5 * 0.2
@@ -263,7 +268,7 @@ def test_the_smoothness_test_has_teeth():
 def test_log_cost_matches_its_twin(rows, gamma, moment, bound, eta):
     value = log_smooth_cost(
         np.array(rows),
-        LaplaceNoisyMax(gamma),
+        LaplaceNoisyMax(gamma=gamma),
         bound=bound,
         moment=moment,
         eta=eta,
@@ -291,7 +296,7 @@ def test_log_cost_matches_its_twin(rows, gamma, moment, bound, eta):
 def test_gaussian_log_cost_matches_its_twin(row, sigma, moment):
     value = log_smooth_cost(
         np.array([row]),
-        GaussianNoisyMax(sigma),
+        GaussianNoisyMax(sigma=sigma),
         bound="two_sided",
         moment=moment,
         eta=0.1,
@@ -325,7 +330,7 @@ def test_steps_above_is_the_least_safe_number(sigma, failure):
 
 @pytest.mark.parametrize("count", range(26, 51))
 def test_steps_are_rounded_up(count):
-    counts, mechanism = np.array([[count, 50 - count]] * 2), LaplaceNoisyMax(0.2)
+    counts, mechanism = np.array([[count, 50 - count]] * 2), LaplaceNoisyMax(gamma=0.2)
     plan = plan_by_hand()
     exact = log_smooth_cost(
         counts,
@@ -347,7 +352,7 @@ def test_a_cost_that_may_have_been_rounded_down_counts_as_the_next_step(monkeypa
     computed = steps * plan.step
     monkeypatch.setattr("pate_tf.analysis.release.log_smooth_cost", lambda *_, **__: computed)
     released = release_log_cost(
-        np.array([[3, 1], [3, 1]]), LaplaceNoisyMax(0.2), plan, adaptive=False, noise=no_noise
+        np.array([[3, 1], [3, 1]]), LaplaceNoisyMax(gamma=0.2), plan, adaptive=False, noise=no_noise
     )
     assert computed + 1e-10 <= plan.step * released.steps <= computed + 1.001 * plan.step
 
@@ -355,7 +360,7 @@ def test_a_cost_that_may_have_been_rounded_down_counts_as_the_next_step(monkeypa
 def test_confidence_of_the_released_epsilon():
     """Failures are counted and compared with their exact probability, in both directions."""
     counts = np.array([[40, 8, 2], [30, 12, 8]])
-    mechanism = LaplaceNoisyMax(0.1)
+    mechanism = LaplaceNoisyMax(gamma=0.1)
     plan = plan_by_hand(failure=0.1, sigma=4.0, smoothness=0.05)
     cost = data_dependent_alphas(counts, mechanism, np.array([plan.moment]), bound=plan.bound)[0]
     log_cost = log_smooth_cost(
@@ -391,7 +396,7 @@ def test_confidence_of_the_released_epsilon():
 
 
 def test_released_epsilon_covers_the_labels_and_itself():
-    counts, mechanism = np.array([[80, 8, 2], [72, 12, 6]] * 50), LaplaceNoisyMax(0.2)
+    counts, mechanism = np.array([[80, 8, 2], [72, 12, 6]] * 50), LaplaceNoisyMax(gamma=0.2)
     plan = plan_by_hand(num_queries=100)
     moment = plan.moment
     log_cost = release_log_cost(
@@ -412,7 +417,7 @@ def test_released_epsilon_covers_the_labels_and_itself():
 
 def test_released_epsilon_is_never_above_the_worst_case_of_both():
     plan = plan_by_hand(moment=100.0, num_queries=1)
-    mechanism = LaplaceNoisyMax(0.1)
+    mechanism = LaplaceNoisyMax(gamma=0.1)
     released = LogCost(steps=10**6, mechanism=mechanism, plan=plan).sanitised_epsilon(1e-5)
     alone, _ = mechanism.data_independent_epsilon(num_queries=1, delta=1e-5)
     assert alone < released.epsilon < plan.alpha(100.0) / 100.0
@@ -430,9 +435,9 @@ def test_order_of_classes_and_queries_has_no_influence():
     rng = np.random.default_rng(5)
     counts = rng.multinomial(40, [0.7, 0.2, 0.1], size=20)
     plan, arguments = plan_by_hand(num_queries=20), {"adaptive": False, "noise": no_noise}
-    released = release_log_cost(counts, LaplaceNoisyMax(0.1), plan, **arguments)
+    released = release_log_cost(counts, LaplaceNoisyMax(gamma=0.1), plan, **arguments)
     shuffled = rng.permutation(rng.permuted(counts, axis=1))
-    assert release_log_cost(shuffled, LaplaceNoisyMax(0.1), plan, **arguments) == released
+    assert release_log_cost(shuffled, LaplaceNoisyMax(gamma=0.1), plan, **arguments) == released
 
 
 @pytest.mark.parametrize(
@@ -442,7 +447,7 @@ def test_order_of_classes_and_queries_has_no_influence():
 def test_edges_stay_finite_and_positive(counts, gamma):
     plan = plan_by_hand(num_queries=1)
     released = release_epsilon(
-        np.array(counts), LaplaceNoisyMax(gamma), plan, 1e-5, adaptive=False, noise=no_noise
+        np.array(counts), LaplaceNoisyMax(gamma=gamma), plan, 1e-5, adaptive=False, noise=no_noise
     )
     assert 0.0 < released.epsilon < np.inf
 
@@ -452,7 +457,12 @@ def test_noise_of_any_size_gives_a_finite_epsilon_that_grows_with_it():
     epsilons = []
     for drawn in (-(10**30), -4, 0, 4, 10**30):
         released = release_epsilon(
-            counts, LaplaceNoisyMax(0.1), plan, 1e-5, adaptive=False, noise=lambda _, k=drawn: k
+            counts,
+            LaplaceNoisyMax(gamma=0.1),
+            plan,
+            1e-5,
+            adaptive=False,
+            noise=lambda _, k=drawn: k,
         )
         epsilons.append(released.epsilon)
     assert 0.0 < epsilons[0] < epsilons[1] < epsilons[2] < epsilons[3] <= epsilons[4] < 50.0
@@ -504,11 +514,11 @@ def labels_law(table, mechanism):
 
 
 GATES = [
-    (LaplaceNoisyMax(0.6), "class_aware", 4.0, 0.6),
-    (LaplaceNoisyMax(0.6), "two_sided", 4.0, 0.6),
-    (PermuteAndFlip(0.5), "class_aware", 4.0, 0.8),
-    (ExponentialMechanism(0.5), "class_aware", 6.0, 0.5),
-    (GaussianNoisyMax(2.5), "two_sided", 3.0, 0.7),
+    (LaplaceNoisyMax(gamma=0.6), "class_aware", 4.0, 0.6),
+    (LaplaceNoisyMax(gamma=0.6), "two_sided", 4.0, 0.6),
+    (PermuteAndFlip(gamma=0.5), "class_aware", 4.0, 0.8),
+    (ExponentialMechanism(gamma=0.5), "class_aware", 6.0, 0.5),
+    (GaussianNoisyMax(sigma=2.5), "two_sided", 3.0, 0.7),
 ]
 GATE_TABLES = {
     "two classes": np.array([[[n, 14 - n]] * 2 for n in range(15)]),
@@ -546,7 +556,7 @@ def test_gate_is_private_on_all_pairs(tables, mechanism, bound, moment, eta, del
 
 
 def test_a_gate_without_noise_would_be_caught():
-    tables, mechanism, worst = GATE_TABLES["two classes"], LaplaceNoisyMax(0.6), 0.0
+    tables, mechanism, worst = GATE_TABLES["two classes"], LaplaceNoisyMax(gamma=0.6), 0.0
     for budget in np.geomspace(0.1, 50.0, 25):
         plan = gate_by_hand(
             moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=float(budget)
@@ -559,7 +569,7 @@ def test_a_gate_without_noise_would_be_caught():
 
 def test_gate_with_a_fallback_is_private_on_all_pairs():
     tables, delta = GATE_TABLES["two classes"], 0.02
-    mechanism, fallback = LaplaceNoisyMax(0.6), ExponentialMechanism(0.2)
+    mechanism, fallback = LaplaceNoisyMax(gamma=0.6), ExponentialMechanism(gamma=0.2)
     for budget in (0.05, 0.3, 1.0):
         plan = gate_by_hand(moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=budget)
         alpha = data_independent_alpha(fallback, np.array([4.0]), num_queries=2)[0]
@@ -579,7 +589,7 @@ def test_gate_with_a_fallback_is_private_on_all_pairs():
 
 
 def test_two_attempts_are_private_on_all_pairs():
-    tables, delta, mechanism = GATE_TABLES["two classes"], 0.04, LaplaceNoisyMax(0.6)
+    tables, delta, mechanism = GATE_TABLES["two classes"], 0.04, LaplaceNoisyMax(gamma=0.6)
     for budget in (0.3, 1.0, 5.0, 20.0):
         plan = gate_by_hand(moment=4.0, smoothness=0.6, sigma=2.0, failure=0.01, budget=budget)
         arguments = {"weights": gaussian_weights(2.0)[1]}
@@ -592,7 +602,7 @@ def test_two_attempts_are_private_on_all_pairs():
 
 def test_gate_epsilon_is_that_of_theorem_b3():
     plan = gate_by_hand(moment=10.0, sigma=5.0, failure=5e-6, budget=0.4, num_queries=100)
-    mechanism = LaplaceNoisyMax(0.05)
+    mechanism = LaplaceNoisyMax(gamma=0.05)
 
     def expected(alpha, left):
         return (alpha + log(1 / left) - log(11)) / 10 + log(10 / 11)
@@ -615,7 +625,7 @@ def test_gate_epsilon_is_that_of_theorem_b3():
 
 
 def test_gate_passes_up_to_its_budget_and_no_further():
-    mechanism, plan = LaplaceNoisyMax(0.1), gate_by_hand(failure=1e-3)
+    mechanism, plan = LaplaceNoisyMax(gamma=0.1), gate_by_hand(failure=1e-3)
     margin = steps_above(plan.sigma, plan.failure)
     last = max(
         steps for steps in range(-100, 100) if exp(plan.step * (steps + margin)) <= plan.budget
@@ -642,11 +652,11 @@ def test_gate_passes_up_to_its_budget_and_no_further():
 def test_gate_refuses_what_has_no_guarantee(changes, message):
     arguments = {"delta": 0.2} | changes
     with pytest.raises(ValueError, match=message):
-        gate_epsilon(LaplaceNoisyMax(0.1), gate_by_hand(), **arguments)
+        gate_epsilon(LaplaceNoisyMax(gamma=0.1), gate_by_hand(), **arguments)
 
 
 def test_gate_needs_a_plan_for_a_gate():
-    log_cost = LogCost(steps=0, mechanism=LaplaceNoisyMax(0.1), plan=plan_by_hand())
+    log_cost = LogCost(steps=0, mechanism=LaplaceNoisyMax(gamma=0.1), plan=plan_by_hand())
     with pytest.raises(ValueError, match="expected a plan for a gate"):
         log_cost.gate(0.2)
 
@@ -677,7 +687,7 @@ def smooth_plan(**changes):
 def test_smooth_release_is_that_of_theorem_b1():
     counts, mechanism, plan = (
         np.array([[240, 8, 2], [230, 12, 8]]),
-        LaplaceNoisyMax(0.1),
+        LaplaceNoisyMax(gamma=0.1),
         smooth_plan(),
     )
     moment, b = plan.moment, 1.6448536269514722
@@ -697,7 +707,7 @@ def test_smooth_release_is_that_of_theorem_b1():
 
 
 def test_smooth_release_is_too_low_as_often_as_it_says():
-    counts, mechanism = np.array([[240, 8, 2]] * 100), LaplaceNoisyMax(0.1)
+    counts, mechanism = np.array([[240, 8, 2]] * 100), LaplaceNoisyMax(gamma=0.1)
     plan = smooth_plan(failure=0.2, num_queries=100, sigma=8.0)
     noise, draws = SeededNoise(4), 500
 
@@ -715,7 +725,7 @@ def test_log_cost_refuses_a_plan_for_smooth_sensitivity():
     with pytest.raises(ValueError, match="expected a plan for a noisy log cost"):
         release_log_cost(
             np.array([[3, 1], [3, 1]]),
-            LaplaceNoisyMax(0.1),
+            LaplaceNoisyMax(gamma=0.1),
             smooth_plan(),
             adaptive=False,
             noise=no_noise,
@@ -740,14 +750,15 @@ def test_plans_never_see_votes():
         "attempts",
     }
     public = {"num_queries": 100, "num_teachers": 250, "num_classes": 10, "delta": 1e-5}
-    assert plan_release(LaplaceNoisyMax(0.05), **public) == plan_release(
-        LaplaceNoisyMax(0.05), **public
+    assert plan_release(LaplaceNoisyMax(gamma=0.05), **public) == plan_release(
+        LaplaceNoisyMax(gamma=0.05), **public
     )
 
 
 @pytest.mark.parametrize("release", ["log_cost", "gate", "smooth_sensitivity"])
 @pytest.mark.parametrize(
-    "mechanism", [LaplaceNoisyMax(0.05), PermuteAndFlip(0.05), ExponentialMechanism(0.05)]
+    "mechanism",
+    [LaplaceNoisyMax(gamma=0.05), PermuteAndFlip(gamma=0.05), ExponentialMechanism(gamma=0.05)],
 )
 def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release):
     plan = plan_release(
@@ -788,11 +799,11 @@ def test_planned_numbers_beat_their_neighbours_on_the_profile(mechanism, release
 def test_plan_matches_the_golden_value():
     """`log_cost` with `class_aware` on H1 at the median, classic conversion: 0.488."""
     plan = plan_release(
-        LaplaceNoisyMax(0.05), num_queries=100, num_teachers=250, num_classes=10, delta=1e-5
+        LaplaceNoisyMax(gamma=0.05), num_queries=100, num_teachers=250, num_classes=10, delta=1e-5
     )
     released = release_epsilon(
         np.array([H1] * 100),
-        LaplaceNoisyMax(0.05),
+        LaplaceNoisyMax(gamma=0.05),
         plan,
         1e-5,
         adaptive=False,
@@ -811,7 +822,7 @@ def test_plan_matches_the_golden_value():
 def test_a_question_keeps_its_plan(num_teachers, expected):
     # A ledger fixes the question before there are votes; its plan is computed when it is released.
     plan = plan_release(
-        LaplaceNoisyMax(12.5 / num_teachers),
+        LaplaceNoisyMax(gamma=12.5 / num_teachers),
         num_queries=100,
         num_teachers=num_teachers,
         num_classes=10,
@@ -822,7 +833,7 @@ def test_a_question_keeps_its_plan(num_teachers, expected):
 
 @pytest.mark.parametrize("release", ["log_cost", "gate"])
 def test_gaussian_noise_has_a_plan_too(release):
-    mechanism = GaussianNoisyMax(40.0)
+    mechanism = GaussianNoisyMax(sigma=40.0)
     plan = plan_release(
         mechanism,
         num_queries=1000,
@@ -869,7 +880,8 @@ def test_profiles(num_teachers, num_classes, profile, expected):
 )
 @pytest.mark.parametrize("release", ["log_cost", "gate"])
 @pytest.mark.parametrize(
-    "mechanism", [LaplaceNoisyMax(1e3), LaplaceNoisyMax(1e-5), GaussianNoisyMax(0.1)]
+    "mechanism",
+    [LaplaceNoisyMax(gamma=1e3), LaplaceNoisyMax(gamma=1e-5), GaussianNoisyMax(sigma=0.1)],
 )
 def test_extreme_questions_get_a_plan(mechanism, release, public):
     plan = plan_release(mechanism, delta=1e-5, release=release, **public)
@@ -883,7 +895,7 @@ def test_plans_survive_json(plan):
 
 def test_plan_describes_its_profile():
     plan = plan_release(
-        LaplaceNoisyMax(0.1),
+        LaplaceNoisyMax(gamma=0.1),
         num_queries=7,
         num_teachers=50,
         num_classes=4,
@@ -942,7 +954,7 @@ def test_plans_refuse_unknown_fields():
 def test_plans_refuse_impossible_questions(changes):
     public = {"num_queries": 10, "num_teachers": 25, "num_classes": 10, "delta": 1e-5}
     with pytest.raises(ValueError, match="expected"):
-        plan_release(LaplaceNoisyMax(0.1), **(public | changes))
+        plan_release(LaplaceNoisyMax(gamma=0.1), **(public | changes))
 
 
 # ---- refusals --------------------------------------------------------------------------------
@@ -956,7 +968,7 @@ def test_adaptive_queries_are_refused_before_noise_is_drawn(plan):
     with pytest.raises(ValueError, match="got adaptive ones"):
         release_epsilon(
             np.array([[3, 1], [3, 1]]),
-            LaplaceNoisyMax(0.1),
+            LaplaceNoisyMax(gamma=0.1),
             plan,
             1e-5,
             adaptive=True,
@@ -967,13 +979,16 @@ def test_adaptive_queries_are_refused_before_noise_is_drawn(plan):
 @pytest.mark.parametrize(
     ("mechanism", "changes"),
     [
-        (ConfidentGaussianNoisyMax(5.0, 3.0, 4.0), {"bound": "two_sided"}),
+        (
+            ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0),
+            {"bound": "two_sided"},
+        ),
         (Plurality(), {}),
-        (GaussianNoisyMax(4.0), {}),
-        (PermuteAndFlip(0.1), {"bound": "paper"}),
-        (LaplaceNoisyMax(0.1), {"num_queries": 3}),
-        (LaplaceNoisyMax(0.1), {"release": "smooth_sensitivity"}),
-        (GaussianNoisyMax(4.0), {"release": "smooth_sensitivity", "bound": "two_sided"}),
+        (GaussianNoisyMax(sigma=4.0), {}),
+        (PermuteAndFlip(gamma=0.1), {"bound": "paper"}),
+        (LaplaceNoisyMax(gamma=0.1), {"num_queries": 3}),
+        (LaplaceNoisyMax(gamma=0.1), {"release": "smooth_sensitivity"}),
+        (GaussianNoisyMax(sigma=4.0), {"release": "smooth_sensitivity", "bound": "two_sided"}),
     ],
 )
 def test_releases_that_do_not_fit_are_refused_without_telling_counts(mechanism, changes):
@@ -993,7 +1008,7 @@ def test_abstaining_teachers_are_refused():
     with pytest.raises(ValueError, match="one vote of every teacher"):
         release_epsilon(
             np.array([[3, 1], [3, 0]]),
-            LaplaceNoisyMax(0.1),
+            LaplaceNoisyMax(gamma=0.1),
             plan_by_hand(),
             1e-5,
             adaptive=False,

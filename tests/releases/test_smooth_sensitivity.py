@@ -44,7 +44,12 @@ GOLDEN_FILE = Path(__file__).parents[1] / "accounting" / "golden.json"
 GOLDEN = json.loads(GOLDEN_FILE.read_text())["values"]
 
 
-PURE = [LaplaceNoisyMax(0.9), PermuteAndFlip(0.7), ExponentialMechanism(0.7), LaplaceNoisyMax(0.3)]
+PURE = [
+    LaplaceNoisyMax(gamma=0.9),
+    PermuteAndFlip(gamma=0.7),
+    ExponentialMechanism(gamma=0.7),
+    LaplaceNoisyMax(gamma=0.3),
+]
 NAMES = ["laplace", "permute_and_flip", "exponential", "laplace_quiet"]
 MECHANISM_BOUNDS = [
     pytest.param(mechanism, bound, id=f"{name}-{bound}")
@@ -79,7 +84,7 @@ def ball(counts, steps, bound, mechanism):
     ],
 )
 def test_golden_balls(name, counts, steps, end):
-    assert ball(counts, steps, "paper", LaplaceNoisyMax(0.05))[end] == golden(name)
+    assert ball(counts, steps, "paper", LaplaceNoisyMax(gamma=0.05))[end] == golden(name)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_golden_balls(name, counts, steps, end):
     ],
 )
 def test_golden_flat_from(name, bound, moment, gamma):
-    value = flat_from(bound, LaplaceNoisyMax(gamma), moment)
+    value = flat_from(bound, LaplaceNoisyMax(gamma=gamma), moment)
     assert value == golden(name)
     assert value <= float(GOLDEN[name])
 
@@ -109,7 +114,9 @@ def test_golden_flat_from(name, bound, moment, gamma):
     ],
 )
 def test_golden_local_sensitivities(name, counts, distance):
-    table = local_sensitivities(np.array([counts]), LaplaceNoisyMax(0.05), moment=8, bound="paper")
+    table = local_sensitivities(
+        np.array([counts]), LaplaceNoisyMax(gamma=0.05), moment=8, bound="paper"
+    )
     assert table.shape == (sum(counts),)
     assert table[distance] == golden(name)
 
@@ -126,7 +133,7 @@ def test_golden_local_sensitivities(name, counts, distance):
     ],
 )
 def test_golden_smooth_sensitivity(name, counts, gamma, bound, moment, beta, where):
-    counts, mechanism = np.array(counts), ContinuousLaplace(gamma)
+    counts, mechanism = np.array(counts), ContinuousLaplace(gamma=gamma)
     value = smooth_sensitivity(counts, mechanism, moment=moment, beta=beta, bound=bound)
     assert value == golden(name)
     table = local_sensitivities(counts, mechanism, moment=moment, bound=bound)
@@ -159,7 +166,7 @@ TAILS = {
     "laplace_quiet": twin.discrete_laplace_tail(0.3),
     "gaussian": twin.gaussian_tail(1.7),
 }
-BALL_MECHANISMS = dict(zip(NAMES, PURE, strict=True)) | {"gaussian": GaussianNoisyMax(1.7)}
+BALL_MECHANISMS = dict(zip(NAMES, PURE, strict=True)) | {"gaussian": GaussianNoisyMax(sigma=1.7)}
 
 
 @pytest.mark.parametrize("size", UNIVERSES)
@@ -275,7 +282,7 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
     tail = twin.continuous_laplace_tail if bound == "paper" else twin.discrete_laplace_tail
     distance = data.draw(st.integers(0, sum(counts) - 1))
     table = local_sensitivities(
-        np.array([counts]), LaplaceNoisyMax(gamma), moment=moment, bound=bound
+        np.array([counts]), LaplaceNoisyMax(gamma=gamma), moment=moment, bound=bound
     )
     with mp.workdps(twin.DIGITS):
         expected = twin.local_sensitivity_bound(
@@ -294,7 +301,7 @@ def test_local_sensitivities_match_their_twin(counts, gamma, moment, bound, data
 )
 def test_smooth_sensitivity_matches_its_twin(table, gamma, beta):
     value = smooth_sensitivity(
-        np.array(table), ExponentialMechanism(gamma), moment=2.0, beta=beta, bound="tight"
+        np.array(table), ExponentialMechanism(gamma=gamma), moment=2.0, beta=beta, bound="tight"
     )
     # The exponential mechanism's own cap is below D*, so its cost is flat from a lower q on.
     assert value <= 10 * gamma**2 * len(table)
@@ -303,7 +310,7 @@ def test_smooth_sensitivity_matches_its_twin(table, gamma, beta):
             tuple(table), beta, "tight", 2.0, gamma, twin.permute_and_flip_tail(gamma)
         )
     value = smooth_sensitivity(
-        np.array(table), PermuteAndFlip(gamma), moment=2.0, beta=beta, bound="tight"
+        np.array(table), PermuteAndFlip(gamma=gamma), moment=2.0, beta=beta, bound="tight"
     )
     assert value == pytest.approx(float(expected), rel=1e-11)
 
@@ -335,9 +342,9 @@ def test_order_of_classes_and_queries_has_no_influence():
     rng = np.random.default_rng(3)
     counts = rng.multinomial(40, [0.7, 0.2, 0.1], size=20)
     arguments = {"moment": 4.0, "beta": 0.05, "bound": "two_sided"}
-    value = smooth_sensitivity(counts, LaplaceNoisyMax(0.1), **arguments)
+    value = smooth_sensitivity(counts, LaplaceNoisyMax(gamma=0.1), **arguments)
     shuffled = rng.permutation(rng.permuted(counts, axis=1))
-    assert smooth_sensitivity(shuffled, LaplaceNoisyMax(0.1), **arguments) == pytest.approx(
+    assert smooth_sensitivity(shuffled, LaplaceNoisyMax(gamma=0.1), **arguments) == pytest.approx(
         value, rel=1e-13
     )
 
@@ -345,7 +352,7 @@ def test_order_of_classes_and_queries_has_no_influence():
 def test_one_class_costs_nothing_that_could_change():
     counts = np.full((3, 1), 50)
     value = smooth_sensitivity(
-        counts, LaplaceNoisyMax(0.1), moment=4.0, beta=0.05, bound="two_sided"
+        counts, LaplaceNoisyMax(gamma=0.1), moment=4.0, beta=0.05, bound="two_sided"
     )
     assert value == 0.0
 
@@ -354,7 +361,7 @@ def test_one_class_costs_nothing_that_could_change():
 @pytest.mark.parametrize("bound", ["paper", "tight", "two_sided"])
 @pytest.mark.parametrize("counts", [[1, 0], [1000, 3, 0], [4, 4, 4]])
 def test_extreme_noise_stays_finite_and_safe(gamma, bound, counts):
-    mechanism = LaplaceNoisyMax(gamma)
+    mechanism = LaplaceNoisyMax(gamma=gamma)
     value = smooth_sensitivity(np.array([counts]), mechanism, moment=2.0, beta=0.1, bound=bound)
     cap = query_costs(bound, mechanism, np.ones(1), np.ones(1), np.array([2.0]))[0, 0]
     assert 0.0 <= value <= cap
@@ -363,7 +370,7 @@ def test_extreme_noise_stays_finite_and_safe(gamma, bound, counts):
 def test_a_million_teachers():
     counts = np.array([[900_000, 60_000, 40_000]])
     value = smooth_sensitivity(
-        counts, LaplaceNoisyMax(1e-4), moment=8.0, beta=1e-3, bound="two_sided"
+        counts, LaplaceNoisyMax(gamma=1e-4), moment=8.0, beta=1e-3, bound="two_sided"
     )
     assert 0.0 < value < np.inf
 
@@ -371,11 +378,11 @@ def test_a_million_teachers():
 @pytest.mark.parametrize(
     ("mechanism", "bound"),
     [
-        (LaplaceNoisyMax(0.1), "class_aware"),
-        (LaplaceNoisyMax(0.1), "exact"),
-        (PermuteAndFlip(0.1), "paper"),
-        (GaussianNoisyMax(10.0), "two_sided"),
-        (ConfidentGaussianNoisyMax(5.0, 3.0, 4.0), "two_sided"),
+        (LaplaceNoisyMax(gamma=0.1), "class_aware"),
+        (LaplaceNoisyMax(gamma=0.1), "exact"),
+        (PermuteAndFlip(gamma=0.1), "paper"),
+        (GaussianNoisyMax(sigma=10.0), "two_sided"),
+        (ConfidentGaussianNoisyMax(threshold=5.0, sigma_threshold=3.0, sigma=4.0), "two_sided"),
         (Plurality(), "two_sided"),
     ],
 )
@@ -388,7 +395,7 @@ def test_bounds_without_a_smooth_sensitivity_are_refused(mechanism, bound):
 def test_bad_numbers_are_refused(moment, beta):
     with pytest.raises(ValueError, match="above 0 and finite"):
         smooth_sensitivity(
-            np.array([[3, 1]]), LaplaceNoisyMax(0.1), moment=moment, beta=beta, bound="paper"
+            np.array([[3, 1]]), LaplaceNoisyMax(gamma=0.1), moment=moment, beta=beta, bound="paper"
         )
 
 

@@ -100,7 +100,7 @@ def test_teachers_on_an_encoder_label_and_the_statement_names_it(folder, tmp_pat
     mine = Representation.from_file(folder / name)
     teachers = pate_tf.Teachers("ridge", num_teachers=15, representation=mine, directory=tmp_path)
     teachers.fit(DIGITS.private, DIGITS.pool)
-    mechanism = pate_tf.LaplaceNoisyMax.of_scale(0.5)
+    mechanism = pate_tf.LaplaceNoisyMax(scale=0.5)
     with pate_tf.Labeller(teachers, mechanism, delta=1e-5) as labeller:
         labels = labeller.label(DIGITS.pool, 60, strategy="medoids")
         student = pate_tf.Student("supervised", steps=5).fit(DIGITS.pool, labels)

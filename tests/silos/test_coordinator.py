@@ -48,7 +48,7 @@ def test_labels_cost_and_counts_are_those_of_the_silos_accounts():
     released = labels.released
     assert (released.labels == TRUE[released.query_indices]).mean() > 0.95
     assert released.cost.unit == UNIT and released.cost.number == 50
-    charge = RandomisedResponse(NUM_CLASSES, 3.0)
+    charge = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=3.0)
     assert released.cost.charge == charge
     assert released.cost.epsilon == smallest_epsilon({charge: 50}, 1e-6)[0]
     for one, spent in zip(silos, spending, strict=True):
@@ -165,7 +165,7 @@ def test_secure_aggregation_gives_counts_weights_and_its_own_charge():
     assert np.array_equal(labels.labels, TRUE[:30])
     assert np.array_equal(labels.noisy_counts, again.noisy_counts)
     assert labels.weights is not None and len(sums.batches) == 1
-    charge = SecureHistogram(40.0, 4, 1)
+    charge = SecureHistogram(sigma=40.0, num_parties=4, threshold=1)
     assert sorted(one.num_answered for one in spent) == [0, 0, 30, 30, 30, 30]
     assert {kind for one in spent for kind in one.charges} == {charge}
     assert "up to 1 of the 4 aggregators together" in statement.to_markdown()

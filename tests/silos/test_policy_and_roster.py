@@ -32,7 +32,7 @@ def test_a_roster_comes_back_as_written(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ("epsilon = 1000.0", "epsilon = 0", "epsilon as a number above 0"),
+        ("epsilon = 1000.0", "epsilon = 0", "epsilon_budget: expected above 0"),
         ("epsilon = 1000.0", 'epsilon = "many"', "epsilon as a number"),
         ("epsilon = 1000.0", "epsilon = inf", "epsilon as a number"),
         ("epsilon = 1000.0", "epsilon = nan", "epsilon as a number"),
@@ -41,7 +41,7 @@ def test_a_roster_comes_back_as_written(tmp_path):
         ("epsilon = 1000.0", "epsilon = 1.0\nbudgett = 3", "nothing else, got budgett"),
         ("[budget]", "[budget", "expected TOML"),
         ("[queries]", "[other]", "expected queries"),
-        ("delta = 1e-06", "delta = 0.5", "at most 0.1"),
+        ("delta = 1e-06", "delta = 0.5", "from 0 to 0.1"),
         ("least_parties = 3", "least_parties = 2", "least_parties: expected at least 3"),
         ('"randomised_response", ', '"clear_votes", ', "allowed as a list of"),
         ('silo = "clinic"', 'silo = "the clinic"', "silo"),
@@ -65,7 +65,7 @@ def test_mistakes_in_a_policy_are_one_line(tmp_path, old, new, match):
         ('name = "b"', 'name = "a"', "different names"),
         ("queries = 20", "queries = 2.5", "whole number"),
         ("epsilon = 0.5", "epsilon = -1", "above 0"),
-        ("delta = 1e-05", "delta = 2", "up to 0.1"),
+        ("delta = 1e-05", "delta = 2", "0.1"),
         ('run = "r-1"', 'run = "r 1"', "run_id"),
         ('run = "r-1"', 'run = "r-1"\nother = 1', "nothing else"),
     ],

@@ -53,7 +53,7 @@ def test_answers_are_noisy_by_the_randomiser_and_stay_over_restarts(tmp_path):
     with silo(tmp_path, epsilon_budget=5_000.0) as one:
         first = one.answer(batch(0, 4000)).labels
         right = (first == teacher(queries(0, 4000))).mean()
-    kept = RandomisedResponse(NUM_CLASSES, 1.0).kept
+    kept = RandomisedResponse(num_classes=NUM_CLASSES, epsilon=1.0).kept
     assert abs(right - kept) < 6 * math.sqrt(kept * (1 - kept) / 4000)  # false alarm 2e-9
     with silo(tmp_path, epsilon_budget=5_000.0) as again:
         assert again.account.num_queries == 4000

@@ -40,7 +40,9 @@ def histogram(vote, number):
         )
         assert isinstance(reply, RandomisedVotes)
         found += np.bincount(reply.labels, minlength=NUM_CLASSES)
-    assert one.account.charges == {RandomisedResponse(NUM_CLASSES, EPSILON): number}
+    assert one.account.charges == {
+        RandomisedResponse(num_classes=NUM_CLASSES, epsilon=EPSILON): number
+    }
     return found
 
 
@@ -67,7 +69,11 @@ def with_half_the_noise(monkeypatch):
     monkeypatch.setattr(
         RandomisedResponse,
         "threshold",
-        property(lambda one: honest(RandomisedResponse(one.num_classes, 2.0 * one.epsilon))),
+        property(
+            lambda one: honest(
+                RandomisedResponse(num_classes=one.num_classes, epsilon=2.0 * one.epsilon)
+            )
+        ),
     )
 
 
@@ -76,7 +82,9 @@ def test_no_more_leaks_than_is_charged_and_the_audit_sees_most_of_it(number):
     found = audited(number)
     assert found <= EPSILON
     # Six standard deviations below: of the smaller one of two frequencies, the other is larger.
-    slack = 12.0 / math.sqrt(number * RandomisedResponse(NUM_CLASSES, EPSILON).other)
+    slack = 12.0 / math.sqrt(
+        number * RandomisedResponse(num_classes=NUM_CLASSES, epsilon=EPSILON).other
+    )
     assert found >= EPSILON - slack
 
 

@@ -10,7 +10,9 @@ from pate_tf.aggregation.feature_sums import sums_by_class
 from pate_tf.aggregation.noise import SeededNoise
 from pate_tf.silos import simulated_total
 
-RELEASE = SecureFeatureSums(50.0, 200, 40, 8, 4, 1)
+RELEASE = SecureFeatureSums(
+    sigma=50.0, num_features=200, least_silos=40, colluding=8, num_parties=4, threshold=1
+)
 CLASSES = 10
 RANDOM = np.random.default_rng(0)
 VECTORS = RANDOM.normal(size=(500, 201))

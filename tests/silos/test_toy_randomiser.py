@@ -32,7 +32,7 @@ def test_a_randomiser_that_is_registered_is_allowed_asked_drawn_charged_and_stat
         labels = coordinator.ask(POOL, np.arange(40))
         page = coordinator.statement(pool_name="lines").to_markdown()
     assert (labels.labels == teacher(POOL.inputs)[:40]).mean() > 0.9
-    assert silos[0].account.charges == {toy(NUM_CLASSES, 3.0): 40}
+    assert silos[0].account.charges == {toy(num_classes=NUM_CLASSES, epsilon=3.0): 40}
     assert "toy, epsilon 3" in page
     with silo(None) as other:
         refused = other.answer(batch(0, 3, mechanism={"name": "toy", "epsilon": 1.0}))

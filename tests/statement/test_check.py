@@ -121,7 +121,7 @@ def test_a_true_statement_agrees_also_when_the_ledger_has_grown(charged):
         ({"epsilon_ledger": float("nan")}, "at least epsilon"),
         ({"ledger_rows": [1]}, "expected a debit at row 1"),
         ({"ledger_rows": [99]}, "expected a debit at row 99"),
-        ({"mechanism": GaussianNoisyMax(400.0).to_dict()}, "another mechanism"),
+        ({"mechanism": GaussianNoisyMax(sigma=400.0).to_dict()}, "another mechanism"),
         ({"ledger_head": [3, "00" * 32]}, "another history"),
         ({"ledger_head": [99, "00" * 32]}, "another history"),
         ({"ledger_head": []}, "expected a privacy statement"),

@@ -263,7 +263,7 @@ def test_what_is_purely_private_has_delta_0():
     assert (guarantee.epsilon, guarantee.delta) == many
     single = labels(num_queries=1, num_answered=1, ledger_rows=(2,), epsilon=0.1)
     assert single.guarantees[0].delta == 0.0
-    assert labels(mechanism=GaussianNoisyMax(40.0)).guarantees[0].delta == 1e-5
+    assert labels(mechanism=GaussianNoisyMax(sigma=40.0)).guarantees[0].delta == 1e-5
 
 
 def test_a_released_epsilon_stands_beside_its_worst_case():
@@ -328,7 +328,7 @@ def test_delta_is_compared_with_the_number_of_records():
 
 
 def test_several_records_of_a_person_get_numbers():
-    made = labels(mechanism=GaussianNoisyMax(37.5))
+    made = labels(mechanism=GaussianNoisyMax(sigma=37.5))
     two, five = (made.several[number] for number in (2, 5))
     assert two < five
     assert five > 5 * smallest_epsilon({made.mechanism: made.num_queries}, made.delta)[0]

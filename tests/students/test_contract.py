@@ -239,7 +239,7 @@ assert "tensorflow" not in sys.modules
 import pate_tf
 data = pate_tf.datasets.load("digits")
 teachers = pate_tf.Teachers.from_votes([[0] * 20] * 3, directory="run")
-with pate_tf.Labeller(teachers, pate_tf.LaplaceNoisyMax.of_scale(1.0), delta=1e-5) as labeller:
+with pate_tf.Labeller(teachers, pate_tf.LaplaceNoisyMax(scale=1.0), delta=1e-5) as labeller:
     labels = labeller.label(data.pool, 20)
 found = pate_tf.Student("nine").fit(data.pool, labels)
 print(*{int(label) for label in found.predict(data.held_out)})

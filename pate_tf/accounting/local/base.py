@@ -23,7 +23,7 @@ from pate_tf.accounting.outcomes import IntArray
 from pate_tf.core import validation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureHistogram(Charge):
     """A vote in a histogram to which each party adds discrete Gaussian noise of its own.
 
@@ -135,12 +135,12 @@ def composed_epsilon(
         multiples: of one answer, ascending by equal steps, int64 `[num_losses]`.
         here: their probabilities, `[num_losses]`.
         number: of answers.
-        delta: in (0, 1).
+        delta: in [0, 1).
 
     Returns:
         Epsilon, rounded up; infinite if the sum takes more than `MOST_LOSSES` values.
     """
-    validation.between(0, 1, delta=delta)
+    validation.between(0, 1, ends="[)", delta=delta)
     validation.whole(0, number=number)
     if number == 0:
         return 0.0
@@ -210,7 +210,7 @@ class WorstPair(NamedTuple):
     here: FloatArray
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalRandomiser(Charge):
     """A randomised rule that turns one vote into one answer, and its cost.
 

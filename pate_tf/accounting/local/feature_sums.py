@@ -53,7 +53,7 @@ def log_ratio_of_sum(scale: float, number: int) -> float:
     return 5.0 * total
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SecureFeatureSums(Charge):
     """The sum of all silos' feature sums, to which each silo added a share of the noise.
 
@@ -153,7 +153,7 @@ class SecureFeatureSums(Charge):
     def composed_epsilon(self, number: int, *, delta: float) -> float:
         """Returns the epsilon of Gaussian differential privacy with the sum's part, rounded up."""
         moved = CHANGED * number**0.5 / self.sigma
-        validation.between(0, 1, delta=delta)
+        validation.between(0, 1, ends="[)", delta=delta)
         smooth = gaussian_dp_epsilon(moved, delta * exp(-number * self.log_ratio))
         return (smooth + 2.0 * number * self.log_ratio) * (1.0 + SAFETY_MARGIN)
 
@@ -172,15 +172,17 @@ class SecureFeatureSums(Charge):
         validation.positive(epsilon=epsilon)
 
         def holds(sigma: float) -> bool:
-            return cls(sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
+            return cls(sigma=sigma, **others).composed_epsilon(1, delta=delta) <= epsilon
 
         highest = 1.0
         while not holds(highest) and highest < 2.0**30:
             highest *= 2.0
         if not holds(highest):
-            raise ValueError(f"epsilon: expected more than {epsilon}, which no noise reaches")
+            raise ValueError(
+                f"epsilon: expected one that noise reaches at delta {delta:g}, got {epsilon}"
+            )
         lowest = LEAST_STEPS * sqrt(others["least_silos"] - others["colluding"]) / LATTICE
-        return cls(least(holds, lowest, highest, within=1e-6), **others)
+        return cls(sigma=least(holds, lowest, highest, within=1e-6), **others)
 
     def to_dict(self) -> dict[str, object]:
         """Returns the JSON-able fields with the name."""

@@ -18,7 +18,7 @@ _WORD = 2**64
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(LocalRandomiser):
     """Keeps a vote with probability e^epsilon / (e^epsilon + num_classes - 1).
 

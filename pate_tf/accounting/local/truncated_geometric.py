@@ -18,7 +18,7 @@ from pate_tf.accounting.outcomes import IntArray
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TruncatedGeometric(LocalRandomiser):
     """Answers min(max(vote + Z, 0), num_classes - 1), Z discrete Laplace.
 

@@ -22,13 +22,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pate_tf.accounting.charge import Charge, from_fields, lacking
-from pate_tf.accounting.composition import smallest_epsilon, total_alphas
+from pate_tf.accounting.composition import check_pure, smallest_epsilon, total_alphas
 from pate_tf.accounting.conversions import LATTICE, FloatArray
 from pate_tf.accounting.group_privacy import several_teachers_epsilon
 from pate_tf.accounting.outcomes import NeighbourLaws
@@ -51,7 +51,7 @@ class Target:
 
     Attributes:
         epsilon: the most that they may cost together, above 0.
-        delta: what it holds at.
+        delta: what it holds at; 0 for pure differential privacy.
         num_queries: how many queries are asked, at least 1.
         unit: what is protected, "record" (default) or "owner".
         num_changed_teachers: how many teachers the change may reach that epsilon protects against:
@@ -70,7 +70,7 @@ class Target:
 
     def __post_init__(self) -> None:
         validation.positive(epsilon=self.epsilon)
-        validation.between(0, 1, delta=self.delta)
+        validation.between(0, 1, ends="[)", delta=self.delta)
         validation.whole(1, num_queries=self.num_queries)
         validation.whole(1, num_changed_teachers=self.num_changed_teachers)
         validation.one_of(UNITS, unit=self.unit)
@@ -95,8 +95,10 @@ class Target:
             tolerance: relative, of the scale.
 
         Raises:
-            ValueError: if no scale between 2^-30 and 2^60 votes is affordable.
+            ValueError: if no scale between 2^-30 and 2^60 votes is affordable, or at delta 0 the
+                member has no pure epsilon.
         """
+        check_pure(of_scale(1.0), self.delta)
         from scipy.optimize import brentq  # a silo plans nothing, and stays small without it
 
         lowest, highest = (log(scale) for scale in SCALE_RANGE)
@@ -443,18 +445,23 @@ class Planned(Mechanism):
 
 
 class OneScale(Planned):
-    """A mechanism with a single scale of noise: the least that is affordable is planned."""
+    """A mechanism with a single scale of noise: the least that is affordable is planned.
+
+    Attributes:
+        scale_name: keyword of its scale, in votes; more of it never costs more.
+    """
+
+    scale_name: ClassVar[str] = "scale"
 
     @classmethod
-    @abstractmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism whose noise has a scale in votes.
-
-        More of it never costs more; calibration solves for it.
+    def of_scale(cls, scale: float, **fields: Any) -> Self:
+        """Returns the mechanism whose noise has a scale, with other fields as given.
 
         Raises:
             ValueError: if the scale is out of range.
         """
+        kind: Any = cls
+        return cast(Self, kind(**{cls.scale_name: scale}, **fields))
 
     @classmethod
     def for_target(cls, target: Target, counts: IntArray) -> Self:
@@ -463,7 +470,7 @@ class OneScale(Planned):
         return target.least_noise(cls.of_scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OfSigma(OneScale):
     """A mechanism with Gaussian noise of one scale.
 
@@ -472,12 +479,8 @@ class OfSigma(OneScale):
     """
 
     sigma: float
+    scale_name: ClassVar[str] = "sigma"
     parameters: ClassVar[tuple[Parameter, ...]] = (SIGMA,)
-
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism with sigma = scale."""
-        return cls(scale)
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
@@ -690,7 +693,7 @@ def check_mechanism(given: object) -> None:
     """Raises ValueError unless something is a registered mechanism's value."""
     if type(given) not in MECHANISMS.values():
         raise ValueError(
-            f"mechanism: expected one such as LaplaceNoisyMax.of_scale(5.0), got "
+            f"mechanism: expected one such as LaplaceNoisyMax(scale=5.0), got "
             f"{type(given).__name__}"
         )
 

@@ -50,7 +50,7 @@ SIGMA_THRESHOLD = Parameter(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ThresholdNoisyMax(OutcomeLaw):
     """A mechanism that asks `GaussianNoisyMax` where a number with noise reaches a threshold.
 
@@ -71,7 +71,7 @@ class ThresholdNoisyMax(OutcomeLaw):
     @property
     def answering(self) -> GaussianNoisyMax:
         """The mechanism that chooses the label of a query that passed the test."""
-        return GaussianNoisyMax(self.sigma)
+        return GaussianNoisyMax(sigma=self.sigma)
 
     @property
     def noise_scales(self) -> Mapping[str, float]:
@@ -103,7 +103,7 @@ class ThresholdNoisyMax(OutcomeLaw):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
     """`GaussianNoisyMax`, asked only where the largest count plus noise reaches a threshold.
 
@@ -144,7 +144,9 @@ class ConfidentGaussianNoisyMax(ThresholdNoisyMax, Planned, DataDependent):
         """
         most, total = int(counts.max()), int(counts[0].sum())
         threshold = round((most + total / 2.0) / 2.0, 1)
-        return target.least_noise(lambda scale: cls(threshold, 2.0 * scale, scale))
+        return target.least_noise(
+            lambda scale: cls(threshold=threshold, sigma_threshold=2.0 * scale, sigma=scale)
+        )
 
     def expected_right(self, counts: IntArray) -> float:
         """Returns the expected number of queries that pass the test and get class 0.
@@ -225,7 +227,7 @@ LABEL_SHARE = Parameter(
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InteractiveGaussianNoisyMax(ThresholdNoisyMax, UsesStudentPredictions):
     """`GaussianNoisyMax`, asked only where teachers contradict a student of earlier labels.
 

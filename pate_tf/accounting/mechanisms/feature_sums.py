@@ -37,7 +37,7 @@ ROUNDED = 8.0  # lattice steps of standard deviation beyond sigma, which cover t
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     """Releases the sum of the records' vectors of each class, with Gaussian noise.
 
@@ -50,7 +50,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
     2016.
 
     >>> import pate_tf
-    >>> round(pate_tf.GaussianFeatureSums(61.5).composed_epsilon(1, delta=1e-5), 3)
+    >>> round(pate_tf.GaussianFeatureSums(sigma=61.5).composed_epsilon(1, delta=1e-5), 3)
     0.1
 
     Attributes:
@@ -106,7 +106,7 @@ class GaussianFeatureSums(OfSigma, ReleasesFeatureSums):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianResidualSums(GaussianFeatureSums):
     """Releases feature sums, then sums of what a public model misses of them, round by round.
 
@@ -117,7 +117,8 @@ class GaussianResidualSums(GaussianFeatureSums):
     (docs/proofs/theory.md, Proposition D10).
 
     >>> import pate_tf
-    >>> round(pate_tf.GaussianResidualSums(123.0, num_rounds=4).composed_epsilon(1, delta=1e-5), 3)
+    >>> sums = pate_tf.GaussianResidualSums(sigma=123.0, num_rounds=4)
+    >>> round(sums.composed_epsilon(1, delta=1e-5), 3)
     0.1
 
     Attributes:
@@ -150,11 +151,6 @@ class GaussianResidualSums(GaussianFeatureSums):
         super().__post_init__()
         validation.whole(1, MOST_ROUNDS, num_rounds=self.num_rounds)
 
-    @classmethod
-    def of_scale(cls, scale: float, num_rounds: int = 1) -> GaussianResidualSums:
-        """Returns the mechanism with sigma = scale."""
-        return cls(scale, num_rounds)
-
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
         """One for each round."""
@@ -170,7 +166,7 @@ class GaussianResidualSums(GaussianFeatureSums):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
     """Releases how many records of each class are in each public cluster, with Laplace noise.
 
@@ -213,11 +209,6 @@ class LaplaceClusterCounts(OneScale, ReleasesFeatureSums):
         super().__post_init__()
         validation.positive(scale=self.scale)
         validation.whole(1, num_clusters=self.num_clusters)
-
-    @classmethod
-    def of_scale(cls, scale: float, num_clusters: int = 1) -> LaplaceClusterCounts:
-        """Returns the mechanism with a scale of noise, in records."""
-        return cls(scale, num_clusters)
 
     @property
     def standard_deviation(self) -> float:

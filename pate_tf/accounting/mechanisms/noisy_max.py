@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import exp, inf, nextafter, sqrt
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,7 +55,6 @@ from pate_tf.accounting.outcomes import (
 from pate_tf.core.validation import positive
 
 
-@dataclass(frozen=True)
 class AdditiveNoisyMax(Mechanism):
     """A mechanism whose label is the class with the largest count after noise on each."""
 
@@ -83,7 +82,7 @@ LARGEST_SUM = (
 # What mechanisms with a pure epsilon have in common.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class PureNoisyMax(OneScale, DataDependent):
     """A mechanism whose label is 2 gamma differentially private, whatever the counts.
 
@@ -98,11 +97,24 @@ class PureNoisyMax(OneScale, DataDependent):
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA,)
     bounds: ClassVar[tuple[str, ...]] = ("tight", "two_sided", "class_aware", "exact")
 
-    @classmethod
-    def of_scale(cls, scale: float) -> Self:
-        """Returns the mechanism with gamma = 1 / scale."""
-        positive(scale=scale)
-        return cls(1.0 / scale)
+    def __init__(self, *, gamma: float | None = None, scale: float | None = None) -> None:
+        """Takes the noise by either of its two names.
+
+        Args:
+            gamma: inverse scale, per vote.
+            scale: in votes; gamma is 1 / scale.
+
+        Raises:
+            ValueError: if both or neither are given, or the number is not above 0 and finite.
+        """
+        if (gamma is None) == (scale is None):
+            got = "both" if scale is not None else "neither"
+            raise ValueError(f"{self.name}: expected gamma or scale, got {got}")
+        if scale is not None:
+            positive(scale=scale)
+            gamma = 1.0 / scale
+        object.__setattr__(self, "gamma", gamma)
+        self.__post_init__()
 
     @property
     def pure_epsilon(self) -> float:
@@ -171,14 +183,13 @@ class Plurality(OutcomeLaw):
 
 
 @register
-@dataclass(frozen=True)
 class ExponentialMechanism(PureNoisyMax):
     """Draws a class with probability proportional to e^{gamma count}.
 
     docs/proofs/theory.md, Proposition D3.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.ExponentialMechanism.of_scale(20.0)
+    >>> mechanism = pate_tf.ExponentialMechanism(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     2.15
@@ -237,14 +248,13 @@ class ExponentialMechanism(PureNoisyMax):
 
 
 @register
-@dataclass(frozen=True)
 class PermuteAndFlip(PureNoisyMax):
     """Visits classes in random order and accepts one with probability e^{-gamma (max - count)}.
 
     The same law as adding exponential noise of rate gamma (docs/proofs/theory.md, Proposition D2).
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.PermuteAndFlip.of_scale(20.0)
+    >>> mechanism = pate_tf.PermuteAndFlip(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     4.31
@@ -290,15 +300,14 @@ class PermuteAndFlip(PureNoisyMax):
 
 
 @register
-@dataclass(frozen=True)
-class LaplaceNoisyMax(AdditiveNoisyMax, PureNoisyMax):
+class LaplaceNoisyMax(PureNoisyMax, AdditiveNoisyMax):
     """The class with most votes after discrete Laplace noise is added to every count.
 
     Pr[noise = k] = (1 - p)/(1 + p) p^|k| with p = e^-gamma: the integer form of Equation 1 of
     Papernot et al. 2017; docs/proofs/theory.md, Proposition D1.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.LaplaceNoisyMax.of_scale(20.0)
+    >>> mechanism = pate_tf.LaplaceNoisyMax(scale=20.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     2.14
@@ -371,7 +380,7 @@ def gaussian_epsilon(squared_distance: float, delta: float) -> float:
     return gaussian_dp_epsilon(sqrt(squared_distance), delta) + squared_distance / LATTICE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianCounts(OfSigma, OutcomeLaw):
     """A mechanism with Gaussian noise on every count: discrete, on multiples of 1 / LATTICE votes.
 
@@ -418,12 +427,12 @@ class GaussianCounts(OfSigma, OutcomeLaw):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
     """The class with most votes after Gaussian noise is added to every count.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.GaussianNoisyMax(40.0)
+    >>> mechanism = pate_tf.GaussianNoisyMax(sigma=40.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     1.17
@@ -474,7 +483,7 @@ class GaussianNoisyMax(GaussianCounts, AdditiveNoisyMax, DataDependent):
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianHistogram(GaussianCounts):
     """Releases all counts of a query with Gaussian noise; its label is the largest one's class.
 
@@ -483,7 +492,7 @@ class GaussianHistogram(GaussianCounts):
     uses.
 
     >>> import pate_tf
-    >>> mechanism = pate_tf.GaussianHistogram(40.0)
+    >>> mechanism = pate_tf.GaussianHistogram(sigma=40.0)
     >>> epsilon, _ = mechanism.data_independent_epsilon(num_queries=100, delta=1e-5)
     >>> round(epsilon, 2)
     1.36

@@ -266,8 +266,10 @@ def affordable_guarantee(target: Target) -> tuple[float, float]:
     and their epsilon would be infinite.
 
     Raises:
-        ValueError: if epsilon is so large that no delta is left.
+        ValueError: if delta is 0, or epsilon so large that none of it is left.
     """
+    if not target.delta:
+        raise ValueError("delta: expected above 0 for a mechanism that uses up some of it, got 0")
     changed = target.num_changed_teachers
     # Rounded down by more than all that rounds up where several teachers are accounted for.
     total = target.epsilon if changed == 1 else target.epsilon / changed * (1.0 - 1e-9)
@@ -772,4 +774,4 @@ class StabilityGateOrHistogram(Planned, Expected):
 
     @property
     def _histogram(self) -> GaussianHistogram:
-        return GaussianHistogram(self.sigma)
+        return GaussianHistogram(sigma=self.sigma)

@@ -25,7 +25,7 @@ def some_terms(keys, *, sigma=FAINT, threshold=1, num_queries=4, num_classes=3, 
         queries_digest=bytes(32),
         num_queries=num_queries,
         num_classes=num_classes,
-        mechanism=SecureHistogram(sigma, len(keys), threshold),
+        mechanism=SecureHistogram(sigma=sigma, num_parties=len(keys), threshold=threshold),
         parties=tuple(each.identity for each in keys),
     )
 

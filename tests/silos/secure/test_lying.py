@@ -75,7 +75,14 @@ class Game:
         self.silo_keys = {}
         if are_sums:
             self.silo_keys = {name: PartyKeys.generate(name) for name in (*honest_silos, "bad-1")}
-            release = SecureFeatureSums(1000.0, NUM_CLASSES - 1, 3, 1, num_parties, threshold)
+            release = SecureFeatureSums(
+                sigma=1000.0,
+                num_features=NUM_CLASSES - 1,
+                least_silos=3,
+                colluding=1,
+                num_parties=num_parties,
+                threshold=threshold,
+            )
             listed = tuple(one.identity for one in self.silo_keys.values())
             self.terms = dataclasses.replace(self.terms, mechanism=release, silos=listed)
         self.other_terms = dataclasses.replace(self.terms, batch_id="before")

@@ -38,7 +38,7 @@ def exact_delta(law, shift, epsilon):
 @pytest.mark.parametrize("lattice", [3, 5])
 def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, threshold, lattice):
     monkeypatch.setattr(base, "LATTICE", lattice)
-    mechanism = SecureHistogram(2.0, num_parties, threshold)
+    mechanism = SecureHistogram(sigma=2.0, num_parties=num_parties, threshold=threshold)
     scale = mechanism.sigma * lattice / math.sqrt(mechanism.num_honest)
     law = honest_law(scale, mechanism.num_honest, int(30 * scale))
     claimed, _ = smallest_epsilon({mechanism: 1}, DELTA)
@@ -50,7 +50,10 @@ def test_no_epsilon_is_below_that_of_the_exact_law(monkeypatch, num_parties, thr
 
 @pytest.mark.parametrize("number", [1, 20, 1000])
 def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
-    shared, trusted = SecureHistogram(40.0, 4, 1), GaussianHistogram(40.0)
+    shared, trusted = (
+        SecureHistogram(sigma=40.0, num_parties=4, threshold=1),
+        GaussianHistogram(sigma=40.0),
+    )
     found = smallest_epsilon({shared: number}, DELTA)[0]
     expected = trusted.data_independent_epsilon(num_queries=number, delta=DELTA)[0]
     assert expected <= found <= expected * (1 + 1e-4)
@@ -58,4 +61,7 @@ def test_it_costs_what_a_trusted_centre_s_histogram_costs(number):
 
 
 def test_noise_below_a_lattice_step_has_no_such_epsilon():
-    assert SecureHistogram(1e-7, 4, 1).composed_epsilon(1, delta=DELTA) == math.inf
+    assert (
+        SecureHistogram(sigma=1e-7, num_parties=4, threshold=1).composed_epsilon(1, delta=DELTA)
+        == math.inf
+    )

@@ -378,7 +378,9 @@ def test_terms_are_those_of_the_batch_that_was_asked():
     )
     parties = tuple(each.identity for each in keys)
     made = BatchTerms.of_batch(batch, parties)
-    assert made.shape == (2, 4) and made.mechanism == SecureHistogram(3.0, 4, 1)
+    assert made.shape == (2, 4) and made.mechanism == SecureHistogram(
+        sigma=3.0, num_parties=4, threshold=1
+    )
     assert made.digest == BatchTerms.of_batch(batch, parties).digest
     assert made.digest != BatchTerms.of_batch(batch, parties[::-1]).digest
     with pytest.raises(ValueError, match="parties: expected 4, got 2"):
@@ -414,7 +416,7 @@ def test_one_key_for_two_parties_is_refused():
             queries_digest=bytes(32),
             num_queries=1,
             num_classes=2,
-            mechanism=SecureHistogram(FAINT, 4, 1),
+            mechanism=SecureHistogram(sigma=FAINT, num_parties=4, threshold=1),
             parties=(first, keys[1].identity, keys[2].identity, copied),
         )
 
@@ -424,7 +426,7 @@ def test_the_scale_is_never_below_the_promise():
 
     for sigma in (FAINT, 0.1, 1 / 3, 40.0, 12345.678):
         for parties, threshold in ((4, 1), (6, 2), (8, 3), (9, 2)):
-            one = SecureHistogram(sigma, parties, threshold)
+            one = SecureHistogram(sigma=sigma, num_parties=parties, threshold=threshold)
             scale = Fraction(terms.party_scale(one))
             assert scale**2 * one.num_honest >= (Fraction(sigma) * LATTICE) ** 2
             assert float(scale) <= sigma * LATTICE / math.sqrt(one.num_honest) * (1 + 1e-14)

@@ -20,7 +20,9 @@ from pate_tf.silos.secure.terms import BatchTerms
 NUM_SILOS = 6
 SHAPE = (401, 10)
 SIZE = SHAPE[0] * SHAPE[1]
-RELEASE = SecureFeatureSums(3.0, SHAPE[0] - 1, 5, 2, 4, 1)
+RELEASE = SecureFeatureSums(
+    sigma=3.0, num_features=SHAPE[0] - 1, least_silos=5, colluding=2, num_parties=4, threshold=1
+)
 
 
 class Noted(SystemNoise):

@@ -33,7 +33,9 @@ POOL = Pool(
     ),
 )
 TRUE = teacher(POOL.inputs)
-SUMS = SecureFeatureSums(1.0, 3, 2, 1, 4, 1)
+SUMS = SecureFeatureSums(
+    sigma=1.0, num_features=3, least_silos=2, colluding=1, num_parties=4, threshold=1
+)
 MADE_UP = np.arange(4 * NUM_CLASSES).reshape(4, NUM_CLASSES) * 2**25
 ENCODER = types.SimpleNamespace(digest="encoder", num_features=3)
 FOUND = SiloSums(sums=FeatureSums(MADE_UP), representation="encoder")

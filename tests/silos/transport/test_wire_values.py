@@ -187,7 +187,7 @@ def test_tasks_come_back_with_the_keys_that_a_party_knows():
         queries_digest=bytes(32),
         num_queries=5,
         num_classes=3,
-        mechanism=SecureHistogram(0.1, 4, 1),
+        mechanism=SecureHistogram(sigma=0.1, num_parties=4, threshold=1),
         parties=tuple(one.identity for one in keys),
     )
     message = signed(b"content", step=Step.COMMIT, terms=terms, party=1, keys=keys[0])
