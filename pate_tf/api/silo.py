@@ -305,8 +305,8 @@ def make_sums(run: TeacherRun, folder: pathlib.Path) -> SiloSums:
     if not path.exists():
         (made,) = in_order(_summed, [(run,)], num_processes=2)  # 1 would be this process
         values, representation, number = made
-        facts = {"representation": representation, "unit": _unit(run), "source": source}
-        facts["num_records"] = number
+        facts: dict[str, Any] = {"representation": representation, "unit": _unit(run)}
+        facts |= {"source": source, "num_records": number}
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         artifacts.write_arrays(path, {"sums": values, "facts": text}, private=True)
     stored = artifacts.read_arrays(path)
