@@ -70,7 +70,7 @@ ALLOWED_ARRAYS: Final = {
 }
 # Fields of a statement that a later release of the same ledger changes.
 OF_LEDGER: Final = re.compile(
-    r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|records_"
+    r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date"
 )
 PUBLIC_ARRAYS: Final = re.compile(r"scale|groups|resolutions|centres_\d+|moments")
 SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
@@ -478,10 +478,10 @@ def _facts_check(run: _Run, statement: PrivacyStatement, title: str) -> Check:
     """Compares what a statement says of the records with what the folder knows of them."""
     due: dict[str, Any] = {}
     if run.description is not None:
-        due |= {"dataset": run.description.data_name, "unit": run.description.unit}
+        due |= {"pool_name": run.description.data_name, "unit": run.description.unit}
         due["num_teachers"] = run.description.num_teachers
     if (run.sensitive / "feature_sums").exists():
-        due |= {"unit": run.sums.unit, "num_records": run.sums.records.num_records}
+        due |= {"unit": run.sums.unit, "num_records": run.sums.num_records}
     elif run.assignment is not None:
         due |= {name: run.teacher_config[name] for name in ("unit", "num_teachers")}
         due["num_records"] = len(run.assignment)

@@ -404,7 +404,9 @@ class LabelsStatement(PrivacyStatement):
 
     def _check_budget(self, rows: Sequence[LedgerRow]) -> None:
         budgets = [row.details for row in rows if row.kind in ("opened", "budget")]
+        source = budgets[0].get("source")  # ledgers of earlier versions have none
         for name, due in (
+            ("source_name", source["name"] if source else self.source_name),
             ("delta", budgets[-1]["delta"]),
             ("epsilon_budget", budgets[-1]["epsilon_budget"]),
             ("budget_was_raised", any(details.get("raised", False) for details in budgets)),

@@ -211,7 +211,7 @@ def test_nothing_known_to_be_released_is_free_and_without_warning():
 @pytest.mark.parametrize("gamma", [1e-6, 1e3])
 def test_extreme_noise_gives_numbers_on_the_safe_side(gamma):
     counts = VoteCounts(np.array([[5, 4, 0], [9, 0, 0], [3, 3, 3]]))
-    analysis = analyse(source_of((LaplaceNoisyMax(gamma), counts)), AnalysisConfig())
+    analysis = analyse(source_of((LaplaceNoisyMax(gamma=gamma), counts)), AnalysisConfig())
     found = [analysis.data_independent, *analysis.bounds.values()]
     assert all(guarantee.epsilon >= 0.0 for guarantee in found)  # NaN is not
     if gamma > 1.0:

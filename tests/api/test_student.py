@@ -194,7 +194,7 @@ def test_more_queries_and_other_mechanisms_are_charged(tmp_path):
     assert more.published.statement.epsilon == pytest.approx(
         more.published.statement.epsilon_ledger
     )
-    other = run(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(0.1))
+    other = run(tmp_path, ensemble, mechanism=mechanisms.PermuteAndFlip(gamma=0.1))
     assert other.published.statement.epsilon_ledger > more.published.statement.epsilon_ledger
     # This student's labels alone cost what the first did; the ensemble's cost stands beside it.
     assert other.published.statement.epsilon < other.published.statement.epsilon_ledger

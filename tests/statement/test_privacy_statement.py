@@ -38,7 +38,7 @@ from pate_tf.statement.shared_training import SharedTrainingStatement
 from pate_tf.statement.silos import SiloSpending, SilosStatement
 
 RELEASE = Sanitised(epsilon=1.23456, delta=1e-5, confidence=0.99, worst_case_epsilon=6.54321)
-LAPLACE = LaplaceNoisyMax(0.05)
+LAPLACE = LaplaceNoisyMax(gamma=0.05)
 MADE = {
     "student_digest": "cd" * 32,
     "versions": {"pate_tf": "0.1.0", "python": "3.11"},
@@ -121,7 +121,7 @@ EVERY = {
         encoder="resnet, sha256 ab12",
         epsilon_budget=8.0,
         num_records=9_000,
-        charged_before=((GaussianNoisyMax(40.0), 2),),
+        charged_before=((GaussianNoisyMax(sigma=40.0), 2),),
         epsilon_source=9.0,
         delta_source=2e-5,
         num_ledgers=2,
