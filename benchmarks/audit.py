@@ -46,8 +46,8 @@ def main() -> None:
             ended = subprocess.run([*command, f"--json={report}"], stdout=subprocess.DEVNULL)
             if not report.exists():
                 raise SystemExit(f"{name}: the audit ended with {ended.returncode}")
-            found = json.loads(report.read_text())
-        results["rows"][name] = {field: found[field] for field in OF_A_ROW}
+            values = json.loads(report.read_text())
+        results["rows"][name] = {field: values[field] for field in OF_A_ROW}
     if flags.only:
         results |= {"date": provenance()["date"], "seconds": flags.seconds}
     table = markdown_table(

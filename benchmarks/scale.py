@@ -114,8 +114,9 @@ def neighbors(number: int, folder: pathlib.Path) -> dict[str, float]:
 
 def ledger(number: int, folder: pathlib.Path) -> dict[str, float]:
     """Charges, labels and verifies."""
-    found = label_through_ledger(number, folder / "run" / "sensitive")
-    return {**found, "bytes an answer": 1e6 * found.pop("MB") / number}
+    result = label_through_ledger(number, folder / "run" / "sensitive")
+    size = result.pop("MB")
+    return {**result, "bytes an answer": 1e6 * size / number}
 
 
 def write_table(folder: pathlib.Path, number: int) -> None:
@@ -186,8 +187,8 @@ def apart(part: str, number: int) -> dict[str, float]:
         _, status, usage = os.wait4(child.pid, 0)
         if status:
             raise SystemExit(f"{part} of {number} ended with {os.waitstatus_to_exitcode(status)}")
-        found: dict[str, float] = json.loads((pathlib.Path(folder) / "found.json").read_text())
-    return {"seconds": usage.ru_utime + usage.ru_stime, "MiB": usage.ru_maxrss / 2**10, **found}
+        result: dict[str, float] = json.loads((pathlib.Path(folder) / "result.json").read_text())
+    return {"seconds": usage.ru_utime + usage.ru_stime, "MiB": usage.ru_maxrss / 2**10, **result}
 
 
 def fitted(sizes: npt.ArrayLike, values: npt.ArrayLike, power: float) -> tuple[float, float]:
@@ -236,8 +237,8 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.child:
         part, number, folder = flags.child[0], int(flags.child[1]), pathlib.Path(flags.child[2])
-        found = PARTS[part][0](number, folder)
-        (folder / "found.json").write_text(json.dumps(found))
+        result = PARTS[part][0](number, folder)
+        (folder / "result.json").write_text(json.dumps(result))
         return
     measurements = Measurements(folder=flags.folder)
     for part in flags.only:

@@ -131,8 +131,8 @@ class Simulation:
                 secure=opening,
             ) as coordinator:
                 labels = coordinator.label(pool, num_queries=num_queries, strategy="first")
-                (asked,) = coordinator.queue.rounds()
-                charge = asked.charge_of(names[0])
+                (batch,) = coordinator.queue.rounds()
+                charge = batch.charge_of(names[0])
         return labels.labels, smallest_epsilon({charge: num_queries}, DELTA)[0]
 
     def counts(self, num_silos: int, num_queries: int) -> IntArray:
@@ -180,14 +180,14 @@ def votes(simulation: Simulation) -> Iterator[dict[str, str]]:
                 }
 
             config = {"silos": num_silos, "epsilon": epsilon}
-            found = simulation.measurements.of("silo_votes", config, measure).result
+            result = simulation.measurements.of("silo_votes", config, measure).result
             yield {
                 "silos": str(num_silos),
                 "epsilon of one answer": f"{epsilon:g}",
-                "survives": f"{found['survives']:.3f}",
-                "expected": f"{found['expected']:.3f} ± {found['error']:.3f}",
-                "labels correct": percent(found["labels"], 1),
-                "without noise": percent(found["plurality"], 1),
+                "survives": f"{result['survives']:.3f}",
+                "expected": f"{result['expected']:.3f} ± {result['error']:.3f}",
+                "labels correct": percent(result["labels"], 1),
+                "without noise": percent(result["plurality"], 1),
             }
 
 
@@ -210,13 +210,13 @@ def secure(simulation: Simulation) -> Iterator[dict[str, str]]:
                 }
 
             config = {"queries": num_queries, "sigma": sigma}
-            found = simulation.measurements.of("silo_secure", config, measure).result
+            result = simulation.measurements.of("silo_secure", config, measure).result
             yield {
                 "queries": f"{num_queries:,}",
                 "sigma": f"{sigma:g}",
-                "epsilon of each silo": f"{found['epsilon']:.2f}",
-                "labels correct": percent(found["labels"], 1),
-                "without noise": percent(found["plurality"], 1),
+                "epsilon of each silo": f"{result['epsilon']:.2f}",
+                "labels correct": percent(result["labels"], 1),
+                "without noise": percent(result["plurality"], 1),
             }
 
 
@@ -245,14 +245,14 @@ def sums(simulation: Simulation) -> Iterator[dict[str, str]]:
             return {"shares": shares, "noise": totals[0][1]}
 
         config = {"records": kind, "silos": number, "epsilon": target}
-        found = simulation.measurements.of("silo_sums", config, measure).result
-        shares = found["shares"]
+        result = simulation.measurements.of("silo_sums", config, measure).result
+        shares = result["shares"]
         error = 100 * float(np.std(shares, ddof=1)) / len(shares) ** 0.5
         yield {
             "records": kind,
             "silos": f"{number:,}",
             "epsilon": f"{target:g}",
-            "noise on a number": f"{found['noise']:.1f}",
+            "noise on a number": f"{result['noise']:.1f}",
             "labels correct": f"{percent(float(np.mean(shares)))} ± {error:.2f}",
         }
 

@@ -252,8 +252,8 @@ def ledger(is_quick: bool) -> Iterator[dict[str, str]]:
     """A million queries."""
     number = 2_000 if is_quick else 1_000_000
     with separate_registry() as folder:
-        found = label_through_ledger(number, folder / "run" / "sensitive")
-    yield row(f"{number:,} queries charged and labeled", found.pop("label"), **found)
+        result = label_through_ledger(number, folder / "run" / "sensitive")
+    yield row(f"{number:,} queries charged and labeled", result.pop("label"), **result)
 
 
 def serving(is_quick: bool) -> Iterator[dict[str, str]]:

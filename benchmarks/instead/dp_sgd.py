@@ -149,13 +149,13 @@ def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) ->
 
 def noise_multiplier(epsilon: float, training: Training, num_records: int) -> float:
     """The least noise, in clipping lengths, against replacement of one record."""
-    found = noise_for(
+    training_noise = noise_for(
         epsilon,
         delta=DELTA,
         sampling_rate=min(1.0, training.batch / num_records),
         rounds=training.steps,
     )
-    return found.noise_multiplier
+    return training_noise.noise_multiplier
 
 
 def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequential:

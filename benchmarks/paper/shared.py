@@ -73,7 +73,7 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
                 },
             }
             for name, (participants, records_each, upload) in cells.items():
-                found = _trained(
+                measurement = _trained(
                     laboratory,
                     dataset,
                     "cnn",
@@ -89,26 +89,28 @@ def _rows(laboratory: Laboratory) -> Iterator[Row]:
                     cells={
                         "": f"{dataset}, {number} x {records} records, {rounds} rounds, {name}",
                         PAPER: "" if theirs is None else percent(theirs),
-                        OURS: percent(found.result["accuracy"]),
-                        "bytes of an upload": percent(found.result["size"])
+                        OURS: percent(measurement.result["accuracy"]),
+                        "bytes of an upload": percent(measurement.result["size"])
                         if participants > 1
                         else "",
                     }
                 )
         for model in ("mlp", "cnn"):
             for name, options in ORDERS.items():
-                found = _trained(
+                measurement = _trained(
                     laboratory,
                     dataset,
                     model,
                     600,
                     **{"protocol": "asynchronous", "rounds": 6, "num_participants": 30, **options},
                 )
-                accuracy = percent(found.result["accuracy"])
+                accuracy = percent(measurement.result["accuracy"])
                 yield Row(cells={"": f"{dataset}, {model}, {name}", OURS: accuracy})
         for number in (10, 30, 90, 150):
-            found = _trained(laboratory, dataset, "cnn", 600, num_participants=number, upload=0.1)
-            accuracy = percent(found.result["accuracy"])
+            measurement = _trained(
+                laboratory, dataset, "cnn", 600, num_participants=number, upload=0.1
+            )
+            accuracy = percent(measurement.result["accuracy"])
             yield Row(cells={"": f"{dataset}, theta_u 0.1, {number} participants", OURS: accuracy})
 
 
@@ -155,13 +157,13 @@ def _private_rows(laboratory: Laboratory) -> Iterator[Row]:
 
                 config = {"dataset": dataset, **dataclasses.asdict(settings)}
                 config["privacy"] = dataclasses.asdict(privacy)
-                found = laboratory.measurements.of("shared_privately", config, measure).result
+                measurement = laboratory.measurements.of("shared_privately", config, measure).result
                 holders = "one holder of all records" if number == 1 else f"{number} participants"
                 yield Row(
                     cells={
                         "": f"{dataset}, epsilon {epsilon:g}, {holders}",
-                        "all public samples": percent(found["public"]),
-                        "held out": percent(found["held_out"]),
+                        "all public samples": percent(measurement["public"]),
+                        "held out": percent(measurement["held_out"]),
                     }
                 )
 

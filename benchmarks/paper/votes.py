@@ -79,16 +79,16 @@ def _teacher_rows(laboratory: Laboratory) -> Iterator[Row]:
     for dataset in laboratory.available_images():
         theirs = [percent(share) for share in THEIRS.get(dataset, ())] or [""] * 3
         ensemble = Ensemble(dataset=dataset, num_teachers=number)
-        found = laboratory.ensemble(ensemble).result
+        result = laboratory.ensemble(ensemble).result
         noisy = noisy_accuracies(laboratory, ensemble, gamma)
         alone = laboratory.ensemble(Ensemble(dataset=dataset, num_teachers=1)).result
         for what, paper, ours in (
             (
                 f"{number} teachers: mean, worst, best",
                 theirs[0],
-                ", ".join(percent(found[name]) for name in ("mean", "worst", "best")),
+                ", ".join(percent(result[name]) for name in ("mean", "worst", "best")),
             ),
-            ("plurality without noise", "", percent(found["plurality"])),
+            ("plurality without noise", "", percent(result["plurality"])),
             (f"noisy labels, Laplace scale {1 / gamma:g}", theirs[1], median_and_range(noisy)),
             ("one model of all records, without privacy", theirs[2], percent(alone["mean"])),
         ):
@@ -156,12 +156,12 @@ def _data_independent_rows(laboratory: Laboratory) -> Iterator[Row]:
         ("MNIST: 100 queries, delta 1e-5", 100, 1e-5, "about 5.80"),
     ):
         charges = {LaplaceNoisyMax(gamma=GAMMA): num_queries}
-        found = data_independent_guarantees(charges, AnalysisConfig(delta=delta))
+        result = data_independent_guarantees(charges, AnalysisConfig(delta=delta))
         cells = {
             "": what,
             PAPER: theirs,
-            "strong composition": f"{found['strong_composition'].epsilon:.2f}",
-            "Theorem 2, all moments": f"{found['moments_theorem_2'].epsilon:.2f}",
+            "strong composition": f"{result['strong_composition'].epsilon:.2f}",
+            "Theorem 2, all moments": f"{result['moments_theorem_2'].epsilon:.2f}",
         }
         for kind in (LaplaceNoisyMax, PermuteAndFlip, ExponentialMechanism):
             epsilon, _ = kind(gamma=GAMMA).data_independent_epsilon(
