@@ -73,12 +73,17 @@ def row(name: str, seconds: float, baseline: float | None = None, **details: Any
     return {**cells, "besides": ", ".join(shown)}
 
 
-def histograms(num_queries: int) -> IntArray:
+def histograms(num_queries: int, *, distinct: bool = True) -> IntArray:
     """Returns votes from weak to strong consensus, int64 `[num_queries, NUM_CLASSES]`."""
     random = np.random.default_rng(0)
-    first = random.uniform(0.3, 0.95, num_queries)
-    others = random.dirichlet(np.ones(NUM_CLASSES - 1), num_queries) * (1.0 - first)[:, None]
-    return random.multinomial(NUM_TEACHERS, np.column_stack([first, others]))
+    num_drawn = 3 * num_queries if distinct else num_queries
+    first = random.uniform(0.3, 0.95, num_drawn)
+    others = random.dirichlet(np.ones(NUM_CLASSES - 1), num_drawn) * (1.0 - first)[:, None]
+    counts = random.multinomial(NUM_TEACHERS, np.column_stack([first, others]))
+    if distinct:
+        _, places = np.unique(-np.sort(-counts, axis=1), axis=0, return_index=True)
+        counts = counts[np.sort(places)[:num_queries]]
+    return counts
 
 
 def accounting(is_quick: bool) -> Iterator[dict[str, str]]:
@@ -88,33 +93,33 @@ def accounting(is_quick: bool) -> Iterator[dict[str, str]]:
 
     from pate_tf.analysis.smooth_sensitivity import smooth_sensitivity
 
-    orders = [float(moment) for moment in DEFAULT_MOMENTS]
     laplace = LaplaceNoisyMax(gamma=GAMMA)
-    for bound, number, sample in (
-        ("paper", 1_000_000, 200),
-        ("two_sided", 1_000_000, 200),
-        ("class_aware", 10_000, 20),
+    for bound, number, sample, moments in (
+        ("paper", 1_000_000, 200, DEFAULT_MOMENTS),
+        ("two_sided", 1_000_000, 200, DEFAULT_MOMENTS),
+        ("class_aware", 10_000, 20, np.geomspace(0.05, 512.0, 64)),
     ):
-        counts = histograms(number // 1_000 if is_quick else number)
+        counts = histograms(number // 1_000 if is_quick else number, distinct=number < 10**6)
         spent = seconds_of(
-            lambda bound=bound, counts=counts: data_dependent_alphas(
-                counts, laplace, DEFAULT_MOMENTS, bound=bound
+            lambda bound=bound, counts=counts, moments=moments: data_dependent_alphas(
+                counts, laplace, moments, bound=bound
             )
         )
         some = [tuple(map(int, votes)) for votes in counts[:sample]]
         plain = seconds_of(
-            lambda bound=bound, some=some: [
-                reference.plain_costs(bound, votes, GAMMA, orders) for votes in some
+            lambda bound=bound, some=some, moments=moments: [
+                reference.plain_costs(bound, votes, GAMMA, moments.tolist()) for votes in some
             ]
         )
-        yield row(f"{bound}, {len(counts):,} queries", spent, plain * len(counts) / len(some))
+        name = f"{bound}, {len(counts):,} queries x {len(moments)} moments"
+        yield row(name, spent, plain * len(counts) / len(some))
     counts = histograms(100 if is_quick else 10_000)
 
     def plain_exact(votes: tuple[int, ...]) -> None:
         law = np.array(reference.lowest_index_law(votes, GAMMA), float)
         for neighbor in reference.neighbours(votes):
             other = np.array(reference.lowest_index_law(neighbor, GAMMA), float)
-            for moment in orders:
+            for moment in DEFAULT_MOMENTS:
                 (law * (law / other) ** moment).sum()
                 (other * (other / law) ** moment).sum()
 
@@ -264,7 +269,8 @@ def serving(is_quick: bool) -> Iterator[dict[str, str]]:
     from pate_tf.serving.export import export_student
     from pate_tf.serving.signatures import student_digest
 
-    data = pate_tf.datasets.load("digits")
+    dataset = "digits" if is_quick else "mnist"
+    data = pate_tf.datasets.load(dataset, data_dir=data_dir_of(dataset, None))
     model = catalogue.build("cnn", data.dataset, seed=1)
     with separate_registry() as folder:
         statement = {"student_digest": student_digest(model)}
