@@ -1,8 +1,8 @@
-"""A data set that nothing was tuned to: `--dataset=benchmarks.letters:grey`, or `:colour`.
+"""A data set that nothing was tuned to: `--dataset=benchmarks.letters:gray`, or `:color`.
 
 Letters from A to J, drawn in twenty fonts that matplotlib brings, turned, stretched and shifted:
 60,000 private images and 10,000 public ones, the same on every machine with the same fonts. In
-colour the letter and its ground have any two colours, which say nothing of the class; that is hard.
+color the letter and its ground have any two colors, which say nothing of the class; that is hard.
 """
 
 import functools
@@ -30,13 +30,13 @@ CANVAS = 96  # pixels of the side that a letter is drawn on, before it is made s
 Images = npt.NDArray[np.uint8]
 
 
-def grey(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, npt.NDArray[np.int64]]:
+def gray(side: str, data_dir: pathlib.Path | None) -> tuple[Dataset, Images, npt.NDArray[np.int64]]:
     """Returns one side's images `[num_images, 28, 28, 1]`, as a data set of your own does."""
     del data_dir  # nothing is read
     return _drawn("letters", side, (28, 28, 1))
 
 
-def colour(
+def color(
     side: str, data_dir: pathlib.Path | None
 ) -> tuple[Dataset, Images, npt.NDArray[np.int64]]:
     """Returns one side's images `[num_images, 32, 32, 3]`, likewise."""
@@ -92,10 +92,10 @@ def _changed(glyph: Image.Image, side: int, random: np.random.Generator) -> npt.
     matrix = turn @ np.array([[1.0, shear], [0.0, 1.0]]) @ np.diag([size * stretch, size])
     moved = CANVAS / 2 - matrix @ (side / 2 + random.uniform(-3.0, 3.0, 2))
     numbers = np.column_stack([matrix, moved]).ravel().tolist()
-    found = glyph.transform(
+    pixels = glyph.transform(
         (side, side), Image.Transform.AFFINE, numbers, Image.Resampling.BILINEAR
     )
-    return np.asarray(found, np.float32) / np.float32(255.0)
+    return np.asarray(pixels, np.float32) / np.float32(255.0)
 
 
 def _two_values(

@@ -2,179 +2,160 @@
 
 The same private records, public pool and test samples for all methods, each held to the same
 epsilons at delta 1e-5 against replacement of one record. A table and a picture in `--output_dir`;
-what is finished is kept, and a run that was stopped goes on. `--publish` puts its cells into
-docs/notes/instead.md, in the place of earlier ones of the same kind. `--quick` shows in seconds
-that everything runs, on the embedded digits.
+what is finished is stored, and a run that was stopped goes on. `--publish` puts its cells into
+docs/notes/instead.md. `--quick` shows in seconds that everything runs, on the embedded digits.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
+import shutil
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks.instead import page, picture, reference, runner
-from benchmarks.instead.methods import LABEL_PRIVATE, METHODS
-from benchmarks.instead.problem import Problem, data_dir_of
-from benchmarks.paper.bench import Bench
-from benchmarks.paper.ensembles import Workshop
-from benchmarks.paper.runner import versions
-from benchmarks.paper.setting import FULL, QUICK
-from pate_tf.api.run_folder import DataSource
+from benchmarks.harness import Measurements, NotStoredError, data_dir_of, provenance
+from benchmarks.instead import page
+from benchmarks.instead.methods import METHODS, Method, train_teachers
+from benchmarks.instead.problem import Problem
 from pate_tf.core import artifacts
 from pate_tf.representations.catalogue import CACHE_VARIABLE
 
 EPSILONS = (0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 8.0)
-RESULTS, TABLE, PICTURE = "results.json", "table.md", "picture.png"
-NO_REFERENCE = "The first release is left out: no --reference=DIR was given."
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[1], formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--dataset", default="digits", help="a name, or module:function")
-    parser.add_argument("--data_dir", type=pathlib.Path)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help=", ".join(METHODS))
-    parser.add_argument("--strong", action="store_true", help="networks as teachers, too: long")
-    parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="measure anew")
-    parser.add_argument("--kept", action="store_true", help="show what is kept, measure nothing")
-    parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seed", type=int, default=0, help="of training; not of the noise")
-    parser.add_argument("--insecure_seed", type=int, help="of the noise; for tests")
-    parser.add_argument("--output_dir", type=pathlib.Path, help="default: runs/instead/DATASET")
-    parser.add_argument("--reference", type=pathlib.Path, help="research/pate_2017 of a checkout")
-    parser.add_argument("--reference_python", default=sys.executable)
-    parser.add_argument("--publish", action="store_true", help="into the docs")
-    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs/notes")
-    return parser.parse_args()
+def measured(
+    problem: Problem,
+    measurements: Measurements,
+    folder: pathlib.Path,
+    *,
+    name: str,
+    epsilon: float | None,
+    repetitions: int,
+) -> dict[str, Any]:
+    """Returns results of a method at an epsilon, measuring what is not stored.
 
-
-def chosen_methods(flags: argparse.Namespace) -> list[str]:
-    """Names of methods, in the order in which they are run.
-
-    Raises:
-        ValueError: if there is no such method.
+    Args:
+        problem: the data.
+        measurements: stored ones.
+        folder: sensitive; holds teachers.
+        name: of the method.
+        epsilon: None without privacy.
+        repetitions: how many; only the first must be stored where nothing is measured.
     """
-    asked = [*(flags.methods or []), *flags.again]
-    for name in asked:
-        if name not in METHODS:
-            raise ValueError(f"methods: expected some of {', '.join(METHODS)}, got {name!r}")
-    default = [name for name, one in METHODS.items() if one.by_default]
-    names = {*(flags.methods or default), *flags.again}
-    if flags.strong:
-        names.add("library_networks")
-    return [name for name in METHODS if name in names]
-
-
-def compare(flags: argparse.Namespace) -> dict[str, object]:
-    """Runs what is missing, writes results after each cell, and returns them."""
-    methods = chosen_methods(flags)
-    folder = flags.output_dir or pathlib.Path("runs/instead") / flags.dataset.replace(":", "-")
-    os.environ[CACHE_VARIABLE] = str((folder / "cache").absolute())  # learnt in this run
-    problem = Problem(
-        source=DataSource(
-            dataset=flags.dataset, data_dir=data_dir_of(flags.dataset, flags.data_dir)
-        ),
-        seed=flags.seed,
-        quick=flags.quick,
-    )
-    _ = problem.private, problem.test  # what is missing ends the run here
-    comparison = runner.Comparison(
-        problem=problem,
-        bench=Bench(
-            setting=QUICK if flags.quick else FULL,
-            workshop=Workshop(folder=folder / artifacts.SENSITIVE, data_dirs={}, seed=flags.seed),
-            folder=folder / "units",
-            insecure_seed=flags.insecure_seed,
-            report=lambda line: flags.kept or print(f"  ... {line}", file=sys.stderr, flush=True),
-        ),
-        epsilons=flags.epsilons,
-        methods=methods,
-        repetitions=flags.repetitions,
-        only_kept=flags.kept,
-    )
-    comparison.forget(flags.again)
-    results: dict[str, object] = {
-        "command": command(flags),
-        "dataset": flags.dataset,
-        "kind": problem.dataset.kind,
-        "insecure_seed": flags.insecure_seed,
-        "quick": flags.quick,
-        "versions": versions(),
-        "date": time.strftime("%Y-%m-%d"),
-        "rows": [],
-    }
-    for row in comparison.rows():
-        results["rows"].append(row)
-        show(row)
-        write(folder, results)
-    if flags.reference is None:
-        print(NO_REFERENCE)
-    else:
-        results["reference"] = reference.compare(
-            flags.reference.absolute(),
-            flags.reference_python,
-            dataset=flags.dataset,
-            data_dir=problem.source.data_dir,
-            quick=flags.quick,
-            report=comparison.bench.report,
+    method: Method = METHODS[name]
+    config = {"dataset": problem.name}
+    teachers = folder / f"teachers_{method.teachers}"
+    if method.teachers != "":
+        measurements.of(
+            "teachers",
+            {**config, "model": method.teachers},
+            lambda: train_teachers(problem, method.teachers, teachers),
         )
-        for one in results["reference"]:
-            print(reference_line(one))
-    write(folder, results)
-    return results
+    results, seconds = [], []
+    for repetition in range(repetitions):
+
+        def measure(repetition: int = repetition) -> dict[str, Any]:
+            if method.features is not None:
+                problem.features(method.features)  # their time is that of all cells
+            began = time.monotonic()
+            try:
+                result = method.run(problem, epsilon or 0.0, repetition, teachers)
+            except ValueError as error:
+                if "epsilon: expected" not in str(error):
+                    raise
+                result = {"accuracy": None}  # no label at this epsilon
+            return {**result, "seconds": time.monotonic() - began}
+
+        with contextlib.suppress(NotStoredError) if repetition else contextlib.nullcontext():
+            key = {**config, "epsilon": epsilon, "repetition": repetition}
+            result = dict(measurements.of(name, key, measure).result)
+            seconds.append(result["seconds"])
+            results.append(result)
+    return {
+        "method": name,
+        "epsilon": epsilon,
+        "seconds": sorted(seconds)[len(seconds) // 2],
+        "repetitions": results,
+    }
 
 
-def command(flags: argparse.Namespace) -> str:
-    """What was typed, as far as it decides the results."""
-    typed = f"python -m benchmarks.instead --dataset={flags.dataset}"
-    if tuple(flags.epsilons) != EPSILONS:
-        typed += f" --epsilons {' '.join(f'{one:g}' for one in flags.epsilons)}"
-    typed += f" --repetitions={flags.repetitions}" if flags.repetitions > 1 else ""
-    typed += f" --seed={flags.seed}" if flags.seed else ""
-    return typed + (" --quick" if flags.quick else "")
-
-
-def show(row: runner.Row) -> None:
-    epsilon = "" if row["epsilon"] is None else f", epsilon {row['epsilon']:g}"
-    accuracy = "none" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
-    why = next((cell["why"] for cell in row["repetitions"] if "why" in cell), "")
-    print(f"{row['title']}{epsilon}: {accuracy} [{row['seconds']:.1f} s] {why}", flush=True)
-
-
-def reference_line(row: dict[str, object]) -> str:
-    if "why" in row:
-        return f"The first release, {row['what']}: not timed, {row['why']}"
-    return (
-        f"The first release, {row['what']}: {row['seconds']:.1f} s; ours {row['ours']:.1f} s; "
-        f"ratio {row['ratio']:.1f}"
+def compared(flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields a cell for each method and epsilon: first what is cheap, for all epsilons."""
+    folder = flags.output_dir or pathlib.Path("runs/instead") / flags.dataset.replace(":", "-")
+    os.environ[CACHE_VARIABLE] = str((folder / "cache").absolute())  # learned in this run
+    problem = Problem(
+        name=flags.dataset,
+        data_dir=data_dir_of(flags.dataset, flags.data_dir),
+        seed=flags.seed,
+        is_quick=flags.quick,
     )
-
-
-def write(folder: pathlib.Path, results: dict[str, object]) -> None:
-    """Writes results, table and picture."""
-    folder.mkdir(parents=True, exist_ok=True)
-    artifacts.write_json(folder / RESULTS, results)
-    artifacts.write_text(folder / TABLE, picture.table(results["rows"]))
-    picture.save(folder / PICTURE, results["dataset"], results["rows"])
+    measurements = Measurements(
+        folder=folder / "measurements",
+        setting="quick" if flags.quick else "full",
+        seed=flags.seed,
+        only_stored=flags.stored,
+    )
+    sensitive = folder / artifacts.SENSITIVE
+    for name in flags.again:
+        for path in measurements.folder.glob(f"{name}-*.json"):
+            path.unlink()
+    if any(METHODS[name].teachers != "" for name in flags.again):
+        shutil.rmtree(sensitive, ignore_errors=True)
+        for path in measurements.folder.glob("teachers-*.json"):
+            path.unlink()
+    artifacts.make_sensitive_folder(sensitive)
+    default = [name for name, method in METHODS.items() if method.by_default]
+    for name in flags.methods or default:
+        if METHODS[name].features == "wavelets" and not problem.is_image:
+            continue
+        for epsilon in flags.epsilons if METHODS[name].is_private else (None,):
+            with contextlib.suppress(NotStoredError):
+                yield measured(
+                    problem,
+                    measurements,
+                    sensitive,
+                    name=name,
+                    epsilon=epsilon,
+                    repetitions=flags.repetitions,
+                )
 
 
 def main() -> int:
-    flags = parse()
+    """Compares, prints, and publishes if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[1])
+    parser.add_argument("--dataset", default="digits", help="a name, or module:function")
+    parser.add_argument("--data_dir", type=pathlib.Path)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS)
+    parser.add_argument("--again", nargs="+", choices=METHODS, default=[], help="measure anew")
+    parser.add_argument("--stored", action="store_true", help="show what is stored, measure none")
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seed", type=int, default=0, help="of training; not of the noise")
+    parser.add_argument("--output_dir", type=pathlib.Path, help="default: runs/instead/DATASET")
+    parser.add_argument("--publish", action="store_true", help="into the docs")
+    parser.add_argument("--docs_dir", type=pathlib.Path, default="docs/notes")
+    flags = parser.parse_args()
+    command = f"python -m benchmarks.instead --dataset={flags.dataset}" + " --quick" * flags.quick
+    cells = []
     try:
-        results = compare(flags)
-        if flags.publish:
-            page.publish(results, flags.docs_dir)
+        for cell in compared(flags):
+            cells.append({**cell, "command": command, "date": provenance()["date"]})
+            print(f"{cell['method']}, epsilon {cell['epsilon']}: {cell['repetitions']}", flush=True)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"\n{picture.table(results['rows'])}")
-    print(LABEL_PRIVATE)
+    folder = flags.output_dir or pathlib.Path("runs/instead") / flags.dataset.replace(":", "-")
+    artifacts.write_json(folder / "results.json", {"cells": cells, **provenance()})
+    page.draw(flags.dataset, cells, folder / "picture.png")
+    print(f"\n{page.table(cells)}")
+    if flags.publish:
+        page.publish(flags.dataset, cells, flags.docs_dir)
     return 0
 
 

@@ -6,27 +6,108 @@ the weights of the later steps, inputs centred and scaled by the public pool, an
 each epsilon by the distribution of the privacy loss (dp-accounting). Several augmented copies of a
 record were left out: each copy costs as much time as the first.
 
-A baseline to compare with, not a tool: its noise is floating-point.
+A baseline to compare with, not a tool: its noise is floating-point. The gradient of an example by
+the kernel of a dense layer or a convolution is a product of what enters the layer and of the loss'
+derivative by what leaves it, so that one pass backward gives the norms of all examples, and the sum
+of clipped gradients is one more product.
 """
 
 import dataclasses
+import pathlib
 
-import dp_accounting
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from benchmarks.instead.clipped_gradients import check_layers, clipped_sum
-from benchmarks.instead.problem import DELTA, Problem
+from benchmarks.harness import DELTA
+from benchmarks.instead.problem import Problem
 from pate_tf.accounting.noisy_training import noise_for
-from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.dataset import Dataset
 from pate_tf.core.validation import IntArray
 from pate_tf.students.batches import outputs
 
 layers = keras.layers
 CHUNK = 512  # examples whose gradients are in memory together
+
+
+def check_layers(model: keras.Sequential) -> None:
+    """Checks that gradients of all parameters can be taken example by example.
+
+    Raises:
+        ValueError: if a layer with parameters is neither Dense nor Conv2D, or has an activation.
+    """
+    for layer in model.layers:
+        if not layer.weights:
+            continue
+        if not isinstance(layer, layers.Dense | layers.Conv2D) or not layer.use_bias:
+            raise ValueError(f"model: expected Dense and Conv2D with bias, got {layer.name}")
+        if layer.activation is not keras.activations.linear:
+            raise ValueError(f"model: expected activations as layers, got one in {layer.name}")
+
+
+def _rows(layer: keras.layers.Layer, entering: tf.Tensor) -> tf.Tensor:
+    """What a layer's kernel is multiplied with, `[batch, num_places, kernel_size]`."""
+    if isinstance(layer, layers.Dense):
+        return entering[:, tf.newaxis]
+    height, width = layer.kernel_size
+    patches = tf.image.extract_patches(
+        entering,
+        sizes=[1, height, width, 1],
+        strides=[1, *layer.strides, 1],
+        rates=[1, 1, 1, 1],
+        padding=layer.padding.upper(),
+    )
+    return tf.reshape(patches, [tf.shape(entering)[0], -1, patches.shape[-1]])
+
+
+def clipped_sum(
+    model: keras.Sequential, inputs: tf.Tensor, labels: tf.Tensor, clip: float
+) -> list[tf.Tensor]:
+    """Returns the sum over examples of gradients of the cross-entropy clipped to a length.
+
+    Args:
+        model: from inputs to logits, as `check_layers` wants it.
+        inputs: float32 `[batch, *input_shape]`.
+        labels: `[batch]`.
+        clip: the most that one example's gradient, of all parameters, may be long.
+
+    Returns:
+        One tensor for each of `model.trainable_variables`, in their order.
+    """
+    seen, taps = [], []
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        passing = inputs
+        for layer in model.layers:
+            entering, passing = passing, layer(passing)
+            if layer.weights:
+                tap = tf.zeros_like(passing)
+                tape.watch(tap)
+                passing = passing + tap
+                seen.append((layer, entering))
+                taps.append(tap)
+        loss = tf.reduce_sum(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=passing)
+        )
+    batch = tf.shape(inputs)[0]
+    squares, factors = tf.zeros([batch]), []
+    for (layer, entering), derivative in zip(seen, tape.gradient(loss, taps), strict=True):
+        rows = _rows(layer, entering)
+        leaving = tf.reshape(derivative, [batch, -1, derivative.shape[-1]])
+        if isinstance(layer, layers.Dense):
+            kernel = tf.reduce_sum(rows**2, [1, 2]) * tf.reduce_sum(leaving**2, [1, 2])
+        else:
+            kernel = tf.reduce_sum(tf.matmul(rows, leaving, transpose_a=True) ** 2, [1, 2])
+        squares += kernel + tf.reduce_sum(tf.reduce_sum(leaving, 1) ** 2, 1)
+        factors.append((layer, rows, leaving))
+    scale = clip / tf.maximum(tf.sqrt(squares), clip)
+    sums = []
+    for layer, rows, leaving in factors:
+        scaled = tf.reshape(leaving * scale[:, tf.newaxis, tf.newaxis], [-1, leaving.shape[-1]])
+        flat = tf.reshape(rows, [-1, rows.shape[-1]])
+        sums.append(tf.reshape(tf.matmul(flat, scaled, transpose_a=True), layer.kernel.shape))
+        sums.append(tf.reduce_sum(scaled, 0))
+    return sums
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,8 +129,7 @@ class Training:
     clip: float = 0.1
 
 
-# Steps and rate by the largest epsilon that they are for. Rates were chosen on public pools, see
-# `tune`: of 0.1 to 6 at epsilon 1 on Fashion-MNIST's, of 0.15 to 1.5 at 0.1 on Adult's.
+# Steps and rate by the largest epsilon that they are for. Rates were chosen on public pools.
 STEPS = (
     (0.1, 60, 0.6),
     (0.25, 90, 0.6),
@@ -60,34 +140,22 @@ STEPS = (
 BATCH = 2_048
 
 
-def training_for(epsilon: float, *, num_records: int, quick: bool = False) -> Training:
+def training_for(epsilon: float, *, num_records: int, is_quick: bool = False) -> Training:
     """Returns how to train for an epsilon, by public values alone."""
-    steps, rate = next(own for most, *own in STEPS if epsilon <= most)
+    steps, rate = next(values for most, *values in STEPS if epsilon <= most)
     batch = min(BATCH, max(1, num_records // 4))
-    return Training(batch=batch, steps=5 if quick else steps, learning_rate=rate)
+    return Training(batch=batch, steps=5 if is_quick else steps, learning_rate=rate)
 
 
 def noise_multiplier(epsilon: float, training: Training, num_records: int) -> float:
     """The least noise, in clipping lengths, against replacement of one record."""
-    found = noise_for(
+    training_noise = noise_for(
         epsilon,
         delta=DELTA,
         sampling_rate=min(1.0, training.batch / num_records),
         rounds=training.steps,
     )
-    return found.noise_multiplier
-
-
-def removal_epsilon(sigma: float, training: Training, num_records: int) -> float:
-    """What the same noise costs by the other custom, against removal or addition of a record."""
-    accountant = dp_accounting.pld.PLDAccountant(
-        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    step = dp_accounting.GaussianDpEvent(sigma)
-    if training.batch < num_records:
-        step = dp_accounting.PoissonSampledDpEvent(training.batch / num_records, step)
-    accountant.compose(step, training.steps)
-    return float(accountant.get_epsilon(DELTA))
+    return training_noise.noise_multiplier
 
 
 def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequential:
@@ -128,11 +196,6 @@ def network(dataset: Dataset, *, seed: int, inputs: npt.NDArray) -> keras.Sequen
     return model
 
 
-def generator_of(noise: NoiseSource) -> np.random.Generator:
-    """A fast generator, seeded by what all noise comes from."""
-    return np.random.Generator(np.random.Philox(noise.words(4).tolist()))
-
-
 def fit(
     model: keras.Sequential,
     inputs: npt.NDArray,
@@ -140,10 +203,9 @@ def fit(
     *,
     training: Training,
     sigma: float,
-    noise: NoiseSource,
 ) -> None:
     """Trains a network by DP-SGD, in place; it ends with the mean weights of the later half."""
-    random = generator_of(noise)
+    random = np.random.default_rng()
     variables = model.trainable_variables
     velocities = [np.zeros(variable.shape, np.float32) for variable in variables]
     means = [np.zeros(variable.shape, np.float64) for variable in variables]
@@ -155,18 +217,17 @@ def fit(
             tf.TensorSpec([None], tf.int64),
         ]
     )
-    def sums_of(some: tf.Tensor, their: tf.Tensor) -> list[tf.Tensor]:
-        return clipped_sum(model, some, their, training.clip)
+    def sums_of(batch: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
+        return clipped_sum(model, batch, targets, training.clip)
 
     for step in range(training.steps):
         drawn = np.flatnonzero(random.random(len(labels)) < rate)
         sums = [np.zeros(variable.shape, np.float32) for variable in variables]
         for start in range(0, len(drawn), CHUNK):
             part = drawn[start : start + CHUNK]
-            for one, more in zip(
-                sums, sums_of(inputs[part].astype(np.float32), labels[part]), strict=True
-            ):
-                one += more.numpy()
+            parts = sums_of(inputs[part].astype(np.float32), labels[part])
+            for total, more in zip(sums, parts, strict=True):
+                total += more.numpy()
         for place, variable in enumerate(variables):
             noisy = sums[place] + random.normal(0.0, sigma * training.clip, variable.shape)
             gradient = (noisy / (training.clip * training.batch)).astype(np.float32)
@@ -181,19 +242,23 @@ def fit(
         variable.assign(total / (training.steps - training.steps // 2))
 
 
-def run(problem: Problem, epsilon: float, noise: NoiseSource, repetition: int) -> dict[str, object]:
-    """Trains on the private records, and tests."""
-    is_image = problem.dataset.kind == "image"
-    private = problem.private.inputs if is_image else problem.private_features
-    known = problem.pool.inputs if is_image else problem.pool_features
-    test = problem.test[0] if is_image else problem.test_features
-    training = training_for(epsilon, num_records=len(private), quick=problem.quick)
+def run(
+    problem: Problem, epsilon: float, repetition: int, folder: pathlib.Path
+) -> dict[str, object]:
+    """Trains on the private records, of tables on their features, and tests."""
+    del folder
+    data = problem.data
+    if problem.is_image:
+        private, public, test = data.private.inputs, data.pool.inputs, data.held_out.inputs
+    else:
+        features = problem.learned
+        private, public, test = features.private, features.pool, features.test
+    training = training_for(epsilon, num_records=len(private), is_quick=problem.is_quick)
     sigma = noise_multiplier(epsilon, training, len(private))
-    model = network(problem.dataset, seed=problem.seed + repetition, inputs=known)
-    fit(model, private, problem.private.labels, training=training, sigma=sigma, noise=noise)
+    model = network(data.dataset, seed=problem.seed + repetition, inputs=public)
+    fit(model, private, data.private.labels, training=training, sigma=sigma)
     return {
         "accuracy": problem.accuracy(outputs(model, test).argmax(axis=1)),
         "sigma": sigma,
-        "epsilon_against_removal": removal_epsilon(sigma, training, len(private)),
         **dataclasses.asdict(training),
     }

@@ -1,87 +1,156 @@
-"""What docs/notes/instead.md shows: cells from several runs, stored in docs/notes/instead.json.
+"""docs/notes/instead.md: table and picture of cells from several runs, in docs/notes/instead.json.
 
 All cells of a data set take hours. A run that measured a few of them puts these in the place of the
-earlier ones and leaves the others as they are, each with its command and date.
+earlier ones; the others stay, each with its command and date.
 """
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from benchmarks.instead import picture
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.harness import markdown_table, percent
 from benchmarks.instead.methods import METHODS
 from pate_tf.core import artifacts
 
-RECORD: Final = "instead.json"
-OF_A_ROW: Final = ("method", "title", "epsilon", "accuracy", "seconds", "seconds_shared")
-OF_A_CELL: Final = ("accuracy", "epsilon", "labels", "mechanism", "labels_right", "seconds")
+Cells = Sequence[Mapping[str, Any]]
+PATE = "Papernot et al. 2017, arXiv 1610.05755"
+TEMPERED = "Papernot et al. 2021, arXiv 2007.14191; epsilon below 3, against removal"
+DPSUR = (
+    "Fu et al. 2024, arXiv 2311.14056, by their code's README; against removal, by an accounting "
+    "that arXiv 2606.04384 disputes"
+)
+# Method, accuracy and epsilon as published, and where; their neighboring relations differ.
+PUBLISHED = {
+    "mnist": (
+        ("DP-SGD, Abadi et al. 2016", 0.97, 8.0, f"quoted in {PATE}, section 4.2"),
+        ("PATE-G, 100 queries", 0.98, 2.04, f"{PATE}, figure 4; data-dependent, itself private"),
+        ("PATE-G, 1,000 queries", 0.981, 8.03, f"{PATE}, figure 4; data-dependent"),
+        ("DP-SGD, tempered sigmoids", 0.981, 3.0, TEMPERED),
+        ("DPSUR on wavelets", 0.9793, 1.0, DPSUR),
+        ("DPSUR on wavelets", 0.9888, 3.0, DPSUR),
+    ),
+    "fashion_mnist": (
+        ("DP-SGD, tempered sigmoids", 0.861, 3.0, TEMPERED),
+        ("DPSUR on wavelets", 0.8838, 1.0, DPSUR),
+        ("DPSUR on wavelets", 0.8971, 3.0, DPSUR),
+    ),
+    "adult": (("PATE, forests", 0.83, 2.66, f"{PATE}, appendix C; data-dependent"),),
+}
+ERROR_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 90)
 
-Row = dict[str, Any]
+
+def table(cells: Cells) -> str:
+    """Returns accuracies as a table in Markdown: a line for each method, a column an epsilon."""
+    epsilons = sorted({cell["epsilon"] for cell in cells if cell["epsilon"] is not None})
+    rows = []
+    for name in dict.fromkeys(cell["method"] for cell in cells):
+        of_method = {cell["epsilon"]: cell for cell in cells if cell["method"] == name}
+        row = {"accuracy at epsilon": METHODS[name].title}
+        for epsilon in epsilons:
+            cell = of_method.get(epsilon, of_method.get(None))
+            accuracies = [] if cell is None else _accuracies(cell)
+            row[f"{epsilon:g}"] = "" if cell is None else "none"
+            if accuracies:
+                row[f"{epsilon:g}"] = percent(float(np.median(accuracies)), 1)
+            if len(accuracies) > 1:
+                low, high = min(accuracies), max(accuracies)
+                row[f"{epsilon:g}"] += f" ({100 * low:.1f} to {100 * high:.1f})"
+        rows.append(row)
+    return markdown_table(rows)
 
 
-def publish(results: Mapping[str, Any], docs_dir: pathlib.Path) -> None:
-    """Puts what was measured into the record, the page and the picture of its data set.
+def _accuracies(cell: Mapping[str, Any]) -> list[float]:
+    """Returns accuracies of the repetitions that released a label."""
+    results = [result["accuracy"] for result in cell["repetitions"]]
+    return [accuracy for accuracy in results if accuracy is not None]
+
+
+def draw(dataset: str, cells: Cells, path: pathlib.Path) -> None:
+    """Draws test error against epsilon, both logarithmic."""
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.subplots()
+    measured = [cell for cell in cells if _accuracies(cell)]
+    for place, name in enumerate(dict.fromkeys(cell["method"] for cell in measured)):
+        points = sorted(
+            (cell["epsilon"] or 0.0, 100 * (1 - float(np.median(_accuracies(cell)))))
+            for cell in measured
+            if cell["method"] == name
+        )
+        title = METHODS[name].title
+        if not METHODS[name].is_private:
+            axes.axhline(points[0][1], color="gray", linestyle=":", label=title)
+            continue
+        style = f"C{place % 10}-{'os^D'[place % 4]}"
+        width = 2.5 if name == "library" else 1.0
+        axes.plot(*zip(*points, strict=True), style, linewidth=width, label=title)
+    for number, (method, accuracy, epsilon, _) in enumerate(PUBLISHED.get(dataset, ()), start=1):
+        point = epsilon, 100 * (1 - accuracy)
+        axes.plot(*point, "k*", markerfacecolor="none", label=f"{number}, published: {method}")
+        axes.annotate(str(number), point, textcoords="offset points", xytext=(6, 3))
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="epsilon at delta 1e-5, against replacement of a record",
+        ylabel="error on held-out test samples, %",
+        title=dataset,
+    )
+    ticks = sorted({cell["epsilon"] for cell in cells if cell["epsilon"] is not None})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    low, high = axes.get_ylim()
+    errors = [tick for tick in ERROR_TICKS if low <= tick <= high]
+    axes.set_yticks(errors, [f"{tick:g}" for tick in errors])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80)
+
+
+def publish(dataset: str, cells: Cells, docs_dir: pathlib.Path) -> None:
+    """Puts cells into the JSON file, the page and the picture of their data set.
 
     Args:
-        results: `dataset`, `kind`, `command`, `date` and `rows` of a run.
-        docs_dir: holds `instead.md`, with marks of the data set, and `instead.json` if any was
-            published.
+        dataset: its name.
+        cells: `method`, `epsilon`, `seconds`, `repetitions`, `command`, `date` each.
+        docs_dir: holds `instead.md`, and `instead.json` if anything was published.
 
     Raises:
-        ValueError: if the page has no such marks.
+        ValueError: if the page has no marks of the data set.
     """
-    name, page, record = results["dataset"], docs_dir / "instead.md", docs_dir / RECORD
-    begin, end = f"<!-- measured: {name} -->\n", f"<!-- end: {name} -->\n"
+    page, path = docs_dir / "instead.md", docs_dir / "instead.json"
+    begin, end = f"<!-- measured: {dataset} -->\n", f"<!-- end: {dataset} -->\n"
     text = page.read_text()
     if begin not in text or end not in text:
         raise ValueError(f"docs_dir: expected {begin.strip()} and {end.strip()} in {page}")
-    known = artifacts.read_json(record) if record.exists() else {}
-    rows = merged(known.get(name, []), results)
-    artifacts.write_json(record, {**known, name: rows})
-    file = f"pictures/instead_{name}.png"
-    picture.save(docs_dir / file, name, rows)
-    before, after = text.split(begin)[0], text.split(end)[1]
-    artifacts.write_text(
-        page, before + begin + _shown(name, results["kind"], rows, file) + end + after
-    )
-
-
-def merged(known: Sequence[Row], results: Mapping[str, Any]) -> list[Row]:
-    """Returns rows of a record with those of a run in the place of the same method and epsilon."""
-    new = [
-        {
-            **{field: row[field] for field in OF_A_ROW},
-            "repetitions": [
-                {field: cell[field] for field in OF_A_CELL if field in cell}
-                for cell in row["repetitions"]
-            ],
-            "command": results["command"],
-            "date": results["date"],
-        }
-        for row in results["rows"]
-    ]
-    still = (row for row in known if row["method"] in METHODS)
-    places = {(row["method"], row["epsilon"]): row for row in (*still, *new)}
+    stored = artifacts.read_json(path) if path.exists() else {}
+    places = {
+        (cell["method"], cell["epsilon"]): cell
+        for cell in (*stored.get(dataset, []), *cells)
+        if cell["method"] in METHODS
+    }
     order = list(METHODS)
-    return sorted(
-        places.values(), key=lambda row: (order.index(row["method"]), row["epsilon"] or 0.0)
+    merged = sorted(
+        places.values(), key=lambda cell: (order.index(cell["method"]), cell["epsilon"] or 0.0)
     )
-
-
-def _shown(name: str, kind: str, rows: Sequence[Row], file: str) -> str:
-    repetitions = max(len(row["repetitions"]) for row in rows)
-    repeated = f" --repetitions={repetitions}" if repetitions > 1 else ""
-    missing = [
-        one.title
-        for key, one in METHODS.items()
-        if one.by_default and one.fits(kind) and key not in {row["method"] for row in rows}
+    artifacts.write_json(path, {**stored, dataset: merged})
+    file = f"pictures/instead_{dataset}.png"
+    draw(dataset, merged, docs_dir / file)
+    repetitions = max(len(cell["repetitions"]) for cell in merged)
+    parts = [
+        table(merged),
+        f"`python -m benchmarks.instead --dataset={dataset} --repetitions={repetitions}`, some "
+        f"cells at a time, the last on {max(cell['date'] for cell in merged)}.",
+        f"![error against epsilon, {dataset}]({file})",
+        "\n".join(
+            f"{number}. {method}: {percent(accuracy, 1)} at epsilon {epsilon:g} ({where})"
+            for number, (method, accuracy, epsilon, where) in enumerate(
+                PUBLISHED.get(dataset, ()), start=1
+            )
+        ),
     ]
-    unmeasured = f"Not measured yet: {'; '.join(missing)}.\n\n" if missing else ""
-    published = picture.sources(name)
-    if published:
-        published = f"Published elsewhere, drawn as stars, not measured here:\n\n{published}\n"
-    return (
-        f"\n{picture.table(rows)}\n`python -m benchmarks.instead --dataset={name}{repeated}`, a "
-        f"few cells at a time, the last on {max(row['date'] for row in rows)}; seconds beside "
-        f"other work.\n\n![error against epsilon, {name}]({file})\n\n{unmeasured}{published}"
-    )
+    before, after = text.split(begin)[0], text.split(end)[1]
+    body = "\n\n".join(part.strip() for part in parts if part)
+    artifacts.write_text(page, f"{before}{begin}\n{body}\n\n{end}{after}")

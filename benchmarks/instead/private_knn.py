@@ -20,15 +20,15 @@ ours are against replacement, as everywhere in this comparison.
 
 import dataclasses
 import functools
+import pathlib
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from benchmarks.instead.dp_sgd import generator_of
-from benchmarks.instead.problem import DELTA, Problem
+from benchmarks.harness import DELTA
+from benchmarks.instead.problem import Problem
 from pate_tf.accounting.conversions import epsilon_from_alphas
-from pate_tf.aggregation.noise import NoiseSource
 from pate_tf.core.public import PoolLabels
 
 NEIGHBOURS, RATE = 300, 0.05
@@ -66,8 +66,8 @@ def alphas(rate: float, sigma: float) -> npt.NDArray[np.float64]:
     # The integrand lies about (l + 1) u - l v at the farthest.
     possible = (2.0 * MOMENTS + 1.0) * length <= FARTHEST * sigma
     largest[~possible] = np.inf
-    for one, other in ((first, second), (first, zero), (zero, first)):
-        over, under = log_ratio(one), log_ratio(other)
+    for changes in ((first, second), (first, zero), (zero, first)):
+        over, under = map(log_ratio, changes)
         for place in np.flatnonzero(possible):
             moment = MOMENTS[place]
             cost = logsumexp(log_still + (moment + 1.0) * over - moment * under)
@@ -100,13 +100,11 @@ def planned(
 
     From public values alone, no vote is looked at.
     """
-    found = None
-    for queries in sorted(min(number, at_most) for number in NUMBERS):
-        plan = Plan(queries=queries, sigma=least_sigma(epsilon, rate=rate, queries=queries))
-        if found is None or plan.sigma <= neighbours / 10.0:
-            found = plan
-    assert found is not None  # noqa: S101
-    return found
+    plans = [
+        Plan(queries=queries, sigma=least_sigma(epsilon, rate=rate, queries=queries))
+        for queries in sorted(min(number, at_most) for number in NUMBERS)
+    ]
+    return [plans[0], *(plan for plan in plans if plan.sigma <= neighbours / 10.0)][-1]
 
 
 def least_sigma(epsilon: float, *, rate: float, queries: int) -> float:
@@ -140,40 +138,33 @@ def counts(
     num_classes: int,
 ) -> npt.NDArray[np.int64]:
     """SENSITIVE: returns the votes `[num_classes]` of a query's nearest among the drawn records."""
-    some = features[drawn]
-    distances = (some**2).sum(axis=1) - 2.0 * some @ query
+    candidates = features[drawn]
+    distances = (candidates**2).sum(axis=1) - 2.0 * candidates @ query
     number = min(neighbours, len(drawn))
     nearest = drawn[np.argpartition(distances, number - 1)[:number]] if number else drawn
     return np.bincount(labels[nearest], minlength=num_classes)
 
 
-def run(problem: Problem, epsilon: float, noise: NoiseSource, repetition: int) -> dict[str, object]:
+def run(
+    problem: Problem, epsilon: float, repetition: int, folder: pathlib.Path
+) -> dict[str, object]:
     """Labels the first inputs of the pool, and trains a student."""
-    plan = planned(epsilon, at_most=min(len(problem.pool), 50 if problem.quick else NUMBERS[-1]))
-    random = generator_of(noise)
-    features, labels = problem.private_features, problem.private.labels
-    num_classes = problem.dataset.num_classes
-    found = np.zeros(plan.queries, np.int64)
-    for place, query in enumerate(problem.pool_features[: plan.queries]):
-        drawn = np.flatnonzero(random.random(len(labels)) < RATE)
+    del folder
+    features, private = problem.learned, problem.data.private
+    most = 50 if problem.is_quick else NUMBERS[-1]
+    plan = planned(epsilon, at_most=min(len(features.pool), most))
+    num_classes, random = problem.data.dataset.num_classes, np.random.default_rng()
+    labels = np.zeros(plan.queries, np.int64)
+    for place, query in enumerate(features.pool[: plan.queries]):
         votes = counts(
             query,
-            features,
-            labels,
-            drawn=drawn,
+            features.private,
+            private.labels,
+            drawn=np.flatnonzero(random.random(len(private)) < RATE),
             neighbours=NEIGHBOURS,
             num_classes=num_classes,
         )
-        found[place] = (votes + random.normal(0.0, plan.sigma, num_classes)).argmax()
-    released = PoolLabels(
-        query_indices=np.arange(plan.queries), labels=found, num_classes=num_classes
-    )
-    result = {
-        "accuracy": problem.student_accuracy(released, repetition),
-        "labels": plan.queries,
-        "sigma": plan.sigma,
-    }
-    if problem.public.pool_labels is not None:
-        right = found == problem.public.pool_labels[: plan.queries]
-        result["labels_right"] = float(right.mean())
-    return result
+        labels[place] = (votes + random.normal(0.0, plan.sigma, num_classes)).argmax()
+    indices = np.arange(plan.queries)
+    released = PoolLabels(query_indices=indices, labels=labels, num_classes=num_classes)
+    return {**problem.student(released, repetition), "sigma": plan.sigma}

@@ -30,24 +30,9 @@ OF_OTHERS = {
     # of the first release
     *("too_small", "teachers_max_steps", "epochs_per_decay", "dropout_seed"),
     "log_device_placement",
-    *("only", "parts", "numbers", "rows", "quick", "folder", "picture"),  # of benchmarks
-    *("representations", "students"),  # of benchmarks.colour
-    "sums",  # of benchmarks.tables
-    # of benchmarks.instead
-    *(
-        "epsilons",
-        "methods",
-        *("repetitions", "seeds"),
-        "again",
-        "strong",
-        "reference",
-        "reference_python",
-        "output_dir",
-        *("kept", "publish"),
-        "rates",
-        "head_rates",
-        "num_records",
-    ),
+    # of benchmarks
+    *("only", "quick", "publish", "again", "epsilons", "methods", "repetitions", "seconds"),
+    *("stored", "output_dir"),
     # of Apache Beam
     *("runner", "direct_num_workers", "direct_running_mode", "flink_master"),
     "direct_runner_bundle_repeat",

@@ -1,4 +1,4 @@
-"""What a silo that randomises its own votes does not import: `benchmarks.silo_memory` weighs it."""
+"""What a silo that randomises its own votes does not import, so that it stays small."""
 
 from script_processes import modules_after
 

@@ -1,0 +1,301 @@
+"""Ensembles, noisy labels and students of an experiment, each made once and stored."""
+
+import dataclasses
+import functools
+import pathlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+import pate_tf
+from benchmarks.harness import Measurement, Measurements, data_dir_of, separate_registry
+from pate_tf.accounting.mechanisms import Mechanism
+from pate_tf.aggregation.noise import SystemNoise
+from pate_tf.analysis.accounting import AnalysisConfig, analyse
+from pate_tf.analysis.release import release_log_cost
+from pate_tf.analysis.release_planning import SANITISED, ReleaseRequest
+from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
+from pate_tf.core import artifacts
+from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.validation import IntArray
+from pate_tf.data.tfds_source import SOURCES
+from pate_tf.queries.strategies import find_strategy
+
+PAPER, OURS = "the paper", "ours"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of an experiment's table.
+
+    Attributes:
+        cells: by heading; the first one says what was measured.
+        numbers: what a picture is drawn from.
+    """
+
+    cells: Mapping[str, str]
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """Which teachers.
+
+    Attributes:
+        dataset: whose private records they share.
+        num_teachers: 1 for a model without privacy.
+        model: name of a teacher's model; None for the data set's default network.
+    """
+
+    dataset: str
+    num_teachers: int
+    model: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Queries:
+    """Labels of some teachers, and the student that learns from them.
+
+    Attributes:
+        ensemble: the teachers.
+        mechanism: draws the labels and accounts for them.
+        num_queries: how many inputs of the pool are labeled.
+        strategy: how they are chosen, by its name in `pate_tf.queries`.
+        student: by its name in `pate_tf.students`.
+        steps: of the student's training; None for its default.
+        repetition: other noise, other queries, another training.
+    """
+
+    ensemble: Ensemble
+    mechanism: Mechanism
+    num_queries: int
+    strategy: str = "first"
+    student: str = "supervised"
+    steps: int | None = None
+    repetition: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Laboratory:
+    """Where experiments are run.
+
+    Attributes:
+        measurements: stored results; their seed is that of all training.
+        folder: sensitive; holds ensembles and their votes.
+        data_dir: where data sets lie; None for the folders beside the checkout.
+        images: image data sets of the paper's experiments.
+        is_quick: whether sizes are small enough to show within minutes that everything runs.
+    """
+
+    measurements: Measurements
+    folder: pathlib.Path
+    data_dir: pathlib.Path | None
+    images: Sequence[str]
+    is_quick: bool
+
+    def is_missing(self, dataset: str) -> bool:
+        """Returns whether a data set is not prepared here; prints so."""
+        folder = data_dir_of(dataset, self.data_dir)
+        builder = SOURCES[dataset].builder if dataset in SOURCES else dataset
+        missing = folder is not None and not (folder / builder).is_dir()
+        if missing:
+            print(f"  {dataset}: left out, it is not prepared in {folder}", flush=True)
+        return missing
+
+    def available_images(self) -> list[str]:
+        """Returns the image data sets that are prepared here."""
+        return [dataset for dataset in self.images if not self.is_missing(dataset)]
+
+    def data(self, dataset: str) -> pate_tf.Data:
+        """Returns a data set: always the same object, whose features are computed once."""
+        return _loaded(dataset, data_dir_of(dataset, self.data_dir))
+
+    def truth(self, dataset: str) -> IntArray:
+        """Returns the true labels of the public samples: pool, then held-out ones."""
+        public = self.data(dataset).public
+        if public.pool_labels is None or public.held_out.labels is None:
+            raise ValueError(f"{dataset}: expected labels of the public samples, got none")
+        return np.concatenate([public.pool_labels, public.held_out.labels])
+
+    def votes(self, ensemble: Ensemble) -> IntArray:
+        """SENSITIVE: returns all votes on the public samples, `[num_teachers, num_samples]`."""
+        artifacts.make_sensitive_folder(self.folder)
+        name = "-".join(map(str, dataclasses.astuple(ensemble)))
+        run = self.folder / f"{name}-seed{self.measurements.seed}"
+        path = run / "votes.npz"
+        if not path.exists():
+            data = self.data(ensemble.dataset)
+            with separate_registry():
+                teachers = pate_tf.Teachers(
+                    ensemble.model,
+                    num_teachers=ensemble.num_teachers,
+                    directory=run,
+                    seed=self.measurements.seed,
+                ).fit(data.private)
+            inputs = np.concatenate([data.pool.inputs, data.held_out.inputs])
+            artifacts.write_arrays(path, {"labels": teachers.votes(inputs)}, private=True)
+        return artifacts.read_arrays(path)["labels"]
+
+    def counts(self, ensemble: Ensemble) -> IntArray:
+        """SENSITIVE: returns votes for each class, `[num_samples, num_classes]`."""
+        classes = np.arange(self.data(ensemble.dataset).dataset.num_classes)
+        return np.stack([(self.votes(ensemble) == label).sum(axis=0) for label in classes], axis=1)
+
+    def ensemble(self, ensemble: Ensemble) -> Measurement:
+        """Returns accuracies of single teachers and of their plurality, on all public samples."""
+
+        def measure() -> dict[str, float]:
+            truth = self.truth(ensemble.dataset)
+            correct = self.votes(ensemble) == truth
+            pool_size = self.data(ensemble.dataset).dataset.pool_size
+            return {
+                "mean": float(correct.mean()),
+                "worst": float(correct.mean(axis=1).min()),
+                "best": float(correct.mean(axis=1).max()),
+                "plurality": float((self.counts(ensemble).argmax(axis=1) == truth).mean()),
+                "held_out": float(correct[:, pool_size:].mean()),
+            }
+
+        return self.measurements.of("ensemble", dataclasses.asdict(ensemble), measure)
+
+    def student(self, queries: Queries) -> Measurement:
+        """Returns what labels cost, how many are correct, and the accuracy of a student.
+
+        `held_out` and `unqueried`: accuracy of the student on the held-out samples and on all
+        public samples that were not queried; None without a label. `labels` and `training_labels`:
+        accuracy of the released labels and of all that the student learns from. `paper`, `exact`,
+        `sanitised`, `worst_case`: as of `costs`.
+        """
+        dataset, strategy = queries.ensemble.dataset, find_strategy(queries.strategy)
+
+        def measure() -> dict[str, Any]:
+            data, truth = self.data(dataset), self.truth(dataset)
+            pool_size, seed = len(data.pool), self.measurements.seed + queries.repetition
+            with separate_registry() as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # a gate without a label
+                teachers = pate_tf.Teachers.from_votes(
+                    self.votes(queries.ensemble)[:, :pool_size], directory=folder / "run"
+                )
+                delta = delta_of(dataset)
+                with pate_tf.Labeller(teachers, queries.mechanism, delta=delta) as labeller:
+                    labels = labeller.label(
+                        data.pool,
+                        queries.num_queries,
+                        strategy=queries.strategy,
+                        rounds=2 if self.is_quick and strategy.is_adaptive else None,
+                        seed=seed,
+                    )
+            training = labels.training_labels
+            result = {
+                "num_labels": len(labels),
+                "num_inferred": labels.num_inferred,
+                "labels": float((labels.labels == truth[labels.query_indices]).mean())
+                if len(labels)
+                else 0.0,
+                "training_labels": float((training.labels == truth[training.query_indices]).mean())
+                if len(labels)
+                else 0.0,
+                **costs(
+                    self.counts(queries.ensemble)[labels.queries],
+                    queries.mechanism,
+                    delta=delta,
+                    is_adaptive=strategy.is_adaptive,
+                ),
+            }
+            if not len(labels):
+                return {**result, "held_out": None, "unqueried": None}
+            steps = 60 if self.is_quick and queries.student != "random_forest" else queries.steps
+            student = pate_tf.Student(queries.student, steps=steps, seed=seed)
+            student.fit(data.pool, labels)
+            inputs = np.concatenate([data.pool.inputs, data.held_out.inputs])
+            correct = student.predict(inputs) == truth
+            is_queried = np.isin(np.arange(len(truth)), labels.queries)
+            return {
+                **result,
+                "held_out": float(correct[pool_size:].mean()),
+                "unqueried": float(correct[~is_queried].mean()),
+            }
+
+        config = {**dataclasses.asdict(queries), "mechanism": queries.mechanism.to_dict()}
+        return self.measurements.of("student", config, measure)
+
+    def repeated(self, queries: Queries, repetitions: int) -> list[Mapping[str, Any]]:
+        """Returns results of `student` for several repetitions."""
+        return [
+            self.student(dataclasses.replace(queries, repetition=number)).result
+            for number in range(repetitions)
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure.
+
+    Attributes:
+        title: a heading.
+        about: what is measured.
+        rows: measures.
+        draw: draws the picture from the rows' numbers; None without a picture.
+    """
+
+    title: str
+    about: str
+    rows: Callable[[Laboratory], Iterator[Row]]
+    draw: Callable[[Figure, Sequence[Mapping[str, Any]]], None] | None = None
+
+
+@functools.cache
+def _loaded(dataset: str, data_dir: pathlib.Path | None) -> pate_tf.Data:
+    return pate_tf.datasets.load(dataset, data_dir=data_dir)
+
+
+def delta_of(dataset: str) -> float:
+    """Returns the delta of the paper's epsilons for a data set."""
+    return 1e-6 if dataset == "svhn" else 1e-5
+
+
+def costs(
+    counts: npt.NDArray[np.int64], mechanism: Mechanism, *, delta: float, is_adaptive: bool
+) -> dict[str, float | None]:
+    """Returns epsilons of labels by kind of accounting; None where there is none.
+
+    `paper`: its bound at moments 1 to 8, classic conversion. `exact`: exact and two-sided, or the
+    worst case where that is less. `sanitised`: a privately released data-dependent epsilon, as if
+    it alone were published. `worst_case`: of the labels alone, on all data.
+
+    Args:
+        counts: votes for each class, `[num_queries, num_classes]`.
+        mechanism: draws the labels.
+        delta: of all epsilons.
+        is_adaptive: whether queries depend on earlier labels; then only the worst case is known.
+    """
+    source = VoteSource(
+        groups=(AnsweredVotes(mechanism, VoteCounts(counts)),),
+        num_charged={mechanism: mechanism.number_charged(len(counts))},
+        identity=lambda: order_free_digest(counts),
+    )
+    worst_case = analyse(source, AnalysisConfig(delta=delta, bounds=())).best_data_independent
+    epsilons: dict[str, float | None] = dict.fromkeys(("paper", "exact", "sanitised"))
+    epsilons["worst_case"] = worst_case.epsilon
+    if "paper" in mechanism.bounds:
+        config = AnalysisConfig(delta=delta, num_moments=8, conversion="classic", bounds=("paper",))
+        epsilons["paper"] = analyse(source, config).bounds["paper"].epsilon
+    if is_adaptive or not mechanism.bounds:
+        return epsilons
+    exact = analyse(source, AnalysisConfig(delta=delta, bounds=("exact",))).bounds["exact"]
+    epsilons["exact"] = min(exact.epsilon, worst_case.epsilon)
+    plan = ReleaseRequest(kinds=(SANITISED,), delta=delta).plan(
+        mechanism,
+        num_queries=len(counts),
+        num_teachers=int(counts[0].sum()),
+        num_classes=counts.shape[1],
+    )
+    release = release_log_cost(
+        counts, mechanism, plan, adaptive=False, noise=SystemNoise().discrete_gaussian
+    )
+    epsilons["sanitised"] = release.sanitised_epsilon(delta).epsilon
+    return epsilons

@@ -1,1 +1,0 @@
-"""What grows with what, and how far it goes: `python -m benchmarks.scale`."""

@@ -1,0 +1,160 @@
+"""Every benchmark, as a user types it, in its quick mode; the pages are what their JSON says."""
+
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+import pytest
+from script_processes import REPOSITORY, learn_little, run_script
+
+from benchmarks import audit, own_data
+from benchmarks.harness import Measurements, NotStoredError, separate_registry
+from benchmarks.instead import page as instead_page
+from benchmarks.instead.methods import METHODS
+from benchmarks.paper import __main__ as paper
+from benchmarks.scale import fitted
+from pate_tf.core import artifacts
+
+NOTES = REPOSITORY / "docs" / "notes"
+CHEAP = ("no_privacy", "noisy_means", "linear_head", "dp_sgd", "scattering_head", "private_knn")
+FAST = ("teachers", "figure2", "figure3", "forests", "data_independent", "costs")
+LONG = pytest.mark.long
+# The script, its flags, and how many lines its tables have at least.
+COMMANDS = {
+    "paper": ("paper/__main__.py", ("--quick", "--only", *FAST), 4 + 2 + 2 + 2 + 2 + 8, ()),
+    "paper, students": (
+        "paper/__main__.py",
+        ("--quick", "--only", *(set(paper.EXPERIMENTS) - {*FAST})),
+        2 + 1 + 1 + 1 + 4 + 1 + 1 + 24 + 2,
+        LONG,
+    ),
+    "instead": (
+        "instead/__main__.py",
+        ("--quick", "--epsilons", "8", "--methods", *CHEAP),
+        len(CHEAP),
+        (),
+    ),
+    "instead, library": (
+        "instead/__main__.py",
+        ("--quick", "--epsilons", "8", "--methods", *(set(METHODS) - {*CHEAP})),
+        len(METHODS) - len(CHEAP),
+        LONG,
+    ),
+    "silos": ("silos.py", ("--quick",), 4 + 2 + 6, ()),
+    "scale": ("scale.py", ("--sizes", "400", "--only", "teachers", "ledger"), 2, ()),
+    "scale, the rest": (
+        "scale.py",
+        ("--sizes", "400", "--only", "pool", "neighbors", "beam", "without_beam"),
+        4,
+        LONG,
+    ),
+    "speed": ("speed.py", ("--quick", "analysis", "ledger", "silos"), 2 + 1 + 1, ()),
+    "speed, the rest": (
+        "speed.py",
+        ("--quick", "accounting", "ensemble", "compiled", "serving", "shared"),
+        6 + 1 + 1 + 2 + 1,
+        LONG,
+    ),
+    "audit": ("audit.py", ("--seconds=1", "--only", "gaussian_feature_sums"), 1, ()),
+    "own_data": ("own_data.py", ("--quick", "--only", "breast_cancer"), 1, LONG),
+}
+
+
+def set_up() -> None:
+    """As in a checkout: `python -m benchmarks` finds itself in processes of its own."""
+    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    learn_little()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=case[3]) for name, case in COMMANDS.items()]
+)
+def test_a_command_prints_its_tables(name, tmp_path):
+    script, flags, num_rows, _ = COMMANDS[name]
+    ended = run_script(f"benchmarks/{script}", *flags, folder=tmp_path, setup=set_up)
+    assert ended.code == 0, ended.err
+    lines = [line for line in ended.out.splitlines() if line.startswith("|")]
+    tables = sum(line.startswith("| --- |") for line in lines)
+    assert len(lines) - 2 * tables >= num_rows, ended.out
+    assert not any(path.stat().st_mode & 0o077 for path in tmp_path.rglob("sensitive"))
+
+
+def test_a_stopped_run_goes_on_with_what_is_stored(tmp_path):
+    measurements, calls = Measurements(folder=tmp_path), []
+
+    def measure(number: int) -> dict[str, int]:
+        calls.append(number)
+        return {"number": number}
+
+    for number in (1, 2, 1):
+        measured = measurements.of("kind", {"number": number}, lambda n=number: measure(n))
+        assert measured.result == {"number": number}
+    assert calls == [1, 2]
+    stored = Measurements(folder=tmp_path, only_stored=True)
+    assert stored.of("kind", {"number": 2}, lambda: measure(3)).result == {"number": 2}
+    for other in (("other", 2, 0), ("kind", 3, 0), ("kind", 2, 1)):
+        with pytest.raises(NotStoredError):
+            kept = Measurements(folder=tmp_path, seed=other[2], only_stored=True)
+            kept.of(other[0], {"number": other[1]}, lambda: {})
+    with separate_registry() as folder:
+        assert os.environ["PATE_TF_STATE"].startswith(str(folder))
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_a_cost_model_finds_the_constants_that_sizes_were_made_by(power):
+    sizes = [1_000, 4_000, 9_000]
+    constant, slope = fitted(sizes, [3.0 + 2e-5 * size**power for size in sizes], power)
+    assert constant == pytest.approx(3.0)
+    assert slope == pytest.approx(2e-5)
+
+
+def test_pages_are_what_their_json_says(tmp_path, monkeypatch, capsys):
+    docs = tmp_path / "notes"
+    shutil.copytree(NOTES, docs, ignore=shutil.ignore_patterns("pictures"))
+    names = ("results", "instead", "own_data", "audit_results")
+    before = {name: (docs / f"{name}.md").read_text() for name in names}
+    for name in set(names) - {"instead"}:
+        (docs / f"{name}.md").unlink()
+    paper.publish({}, docs)
+    for module in (own_data, audit):
+        monkeypatch.setattr(sys, "argv", ["", "--only", "--publish", f"--docs_dir={docs}"])
+        module.main()
+    for dataset in artifacts.read_json(docs / "instead.json"):
+        instead_page.publish(dataset, [], docs)
+    assert {name: (docs / f"{name}.md").read_text() for name in names} == before
+    pictures = {path.name for path in (docs / "pictures").iterdir()}
+    assert pictures == {path.name for path in (NOTES / "pictures").iterdir()}
+
+
+def test_what_is_measured_anew_takes_the_place_of_what_was(tmp_path):
+    shutil.copy(NOTES / "instead.json", tmp_path)
+    shutil.copy(NOTES / "instead.md", tmp_path)
+    new = {"method": "dp_sgd", "epsilon": 8.0, "repetitions": [{"accuracy": 0.123}]}
+    instead_page.publish("mnist", [{**new, "date": "2030-01-01"}], tmp_path)
+    old, cells = (artifacts.read_json(at / "instead.json")["mnist"] for at in (NOTES, tmp_path))
+    assert len(old) == len(cells)
+    assert [cell for cell in cells if cell not in old] == [{**new, "date": "2030-01-01"}]
+    assert "| 12.3% |" in (tmp_path / "instead.md").read_text()
+
+
+def test_commands_of_the_pages_exist():
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    commands = {
+        found.groups()
+        for path in pages
+        for found in re.finditer(
+            r"python -m benchmarks\.(\w+)([^`]*)", path.read_text().replace("\\\n", " ")
+        )
+    }
+    assert len(commands) > 20
+    for module, flags in commands:
+        path = REPOSITORY / "benchmarks" / module
+        sources = list(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+        text = "\n".join(pathlib.Path(source).read_text() for source in sources)
+        for flag in re.findall(r"--(\w+)", flags):
+            assert f'"--{flag}"' in text, (module, flags)
+        if module == "paper":
+            names = re.search(r"--only ([\w ]+)", flags)
+            assert names is None or set(names[1].split()) <= set(paper.EXPERIMENTS)
