@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 import pate_tf
 from benchmarks.harness import DELTA, separate_registry
@@ -34,7 +34,7 @@ from pate_tf.students.kinds import kind_of
 Result = dict[str, object]
 Run = Callable[[Problem, float, int, pathlib.Path], Result]
 # What tables and texts are compared with, without privacy; takes `random_state`.
-NON_PRIVATE_CLASSIFIER = RandomForestClassifier
+NON_PRIVATE_CLASSIFIER = HistGradientBoostingClassifier
 HEAD_STEPS, HEAD_CLIP = 60, 0.5
 # Rates by the largest epsilon that they are for, chosen on pools of Fashion-MNIST and Adult.
 HEAD_RATES = {
