@@ -26,6 +26,7 @@ import hashlib
 import operator
 import pathlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, isfinite
 from typing import Any, Final
@@ -216,7 +217,7 @@ def release(
     """Returns what was drawn earlier under the same plan, or charges, draws and stores it.
 
     Draws from a ledger's votes are stored there. A file of votes gets a ledger of its own below
-    `folder`; by the registry of this user it knows of draws from the same votes elsewhere.
+    `folder`; by the registry of this user it knows of draws from the same file elsewhere.
 
     Args:
         source: votes of one mechanism.
@@ -265,7 +266,7 @@ def release(
         """Returns the draw that stands: with this key, or None where a new one may be made."""
         stored = ledger.stored_release()
         if stored is None:
-            _check_elsewhere(ledger, plan, request, discard_earlier)
+            _check_elsewhere(ledger, source, plan, request, discard_earlier)
         elif stored["key"] != key:
             if not discard_earlier:
                 differing = [name for name in key if stored["key"].get(name) != key[name]]
@@ -306,7 +307,7 @@ def release(
                         f"{ledger.num_answered}: others were answered meanwhile; run it again"
                     )
                 replaced = ledger.stored_release()
-                failures = [one.failure for one in _drawn_elsewhere(ledger)]
+                failures = [one.failure for one in _drawn_elsewhere(ledger, source)]
                 if replaced is not None:
                     failures = [replaced["failure"]] + [0.0] * replaced["num_discarded"]
                 facts = {
@@ -347,35 +348,42 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
             with Ledger.read(place) as found:
                 digest, delta = found.ensemble_digest, found.delta
         ledger = stack.enter_context(
-            Ledger.open(place, ensemble_digest=digest, delta=delta, unit=None)
+            Ledger.open(place, ensemble_digest=digest, delta=delta, unit=None, source=source.source)
         )
         stack.enter_context(ledger.exclusive())
         yield ledger
 
 
-def _drawn_elsewhere(ledger: Ledger) -> Sequence[ReleasePlan]:
-    """Returns the draws that other ledgers of the same votes were charged for."""
+def _drawn_elsewhere(ledger: Ledger, source: VoteSource) -> Sequence[ReleasePlan]:
+    """Returns draws of a ledger that is gone, and of a file's other ledgers, in other folders."""
     debits = [row for row in ledger.history() if row.kind in DEBITS]
     charges = [charge_of(row)[0] for row in debits if "carried_from" in row.details]
+    spending = None if source.source is None else ledger.source_spending()
+    if spending is not None:
+        charges += (Counter(spending.charges) - ledger.charges).elements()
     return [charge for charge in charges if isinstance(charge, ReleasePlan)]
 
 
 def _check_elsewhere(
-    ledger: Ledger, plan: ReleasePlan, request: ReleaseRequest, discard_earlier: bool
+    ledger: Ledger,
+    source: VoteSource,
+    plan: ReleasePlan,
+    request: ReleaseRequest,
+    discard_earlier: bool,
 ) -> None:
-    """Checks that draws from the same votes elsewhere, or of a deleted ledger, allow another one.
+    """Checks that draws from the same file elsewhere, or of a deleted ledger, allow another one.
 
     Raises:
         ValueError: if they don't: a gate may be tried as often as was stated beforehand, something
             else drawn again once the user says that the earlier one was never published.
     """
-    drawn = _drawn_elsewhere(ledger)
+    drawn = _drawn_elsewhere(ledger, source)
     if not drawn or (discard_earlier and GATE not in request.kinds):
         return
     if GATE in request.kinds and set(drawn) == {plan} and len(drawn) < (request.attempts or 1):
         return
     raise ValueError(
-        f"release: expected no draw from the same votes elsewhere, got {len(drawn)}, of a ledger "
+        f"release: expected no draw from these votes elsewhere, got {len(drawn)}, of a ledger "
         f"in another folder or of one that is gone; show that one again; `attempts` covers several "
         f"tries of a gate, `discard_earlier` puts this in the place of what was never published"
     )

@@ -17,6 +17,7 @@ from pate_tf.accounting.planning import PlannedRelease
 from pate_tf.aggregation import labeller
 from pate_tf.core import artifacts, validation
 from pate_tf.core.sensitive import VoteCounts, Votes
+from pate_tf.core.source import PrivateSource
 from pate_tf.core.validation import IntArray
 from pate_tf.ledger import (
     Ledger,
@@ -69,6 +70,7 @@ class VoteSource:
             have.
         folder: of the only ledger, which is charged for the draw of a release and stores it; None
             for files, whose draws go where the results go, and for several ledgers.
+        source: of a file of votes, to which draws are charged; None for ledgers, which have theirs.
         is_secure: public; whether all noise came from the operating system's entropy.
     """
 
@@ -83,6 +85,7 @@ class VoteSource:
     labels: Votes | None = None
     labels_left: bool = False
     folder: pathlib.Path | None = None
+    source: PrivateSource | None = None
     is_secure: bool = True
 
     @property
@@ -156,6 +159,7 @@ def read_votes_file(
     if labels is not None:
         labels = Votes(labels.labels[:, chosen.astype(np.int64)], labels.num_classes)
     return VoteSource(
+        source=PrivateSource.of_file(path),
         groups=(AnsweredVotes(mechanism, counts),),
         num_charged={mechanism: mechanism.number_charged(counts.num_queries)},
         num_asked=counts.num_queries,

@@ -69,9 +69,7 @@ ALLOWED_ARRAYS: Final = {
     **LEARNED,
 }
 # Fields of a statement that a later release of the same ledger changes.
-OF_LEDGER: Final = re.compile(
-    r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date"
-)
+OF_LEDGER: Final = re.compile(r"(epsilon|delta)_|.*ledger|sanitised|secure_noise|num_other|date")
 PUBLIC_ARRAYS: Final = re.compile(r"scale|groups|resolutions|centres_\d+|moments")
 SECRET_KEYS: Final = re.compile(r"data_dependent|teacher_(balanced_)?accuracy|votes|gap")
 NO_TABLE: Final = "no private table of text can be read here"

@@ -43,6 +43,7 @@ from pate_tf.analysis.report import ledger_report
 from pate_tf.analysis.votes import AnsweredVotes, VoteSource, order_free_digest
 from pate_tf.api.planning import calibrate
 from pate_tf.core.sensitive import VoteCounts
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import Ledger, LedgerError
 
 LAPLACE = LaplaceNoisyMax(gamma=0.05)
@@ -270,6 +271,9 @@ def request_of(*kinds, **changes):
     return ReleaseRequest(kinds=kinds or ("sanitised",), delta=DELTA, **changes)
 
 
+FILE = PrivateSource.named("votes")
+
+
 def votes_of(name="H1", identity="these votes", **changes):
     return source_of((LAPLACE, counts_of(name, 20)), identity=lambda: identity, **changes)
 
@@ -324,28 +328,28 @@ def test_the_gate_and_its_epsilon_share_a_draw(tmp_path):
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_the_same_votes_are_not_drawn_from_afresh(tmp_path, is_deleted):
     """In another folder, or once their ledger was deleted: somebody saw the first draw."""
-    noise, there = Draws(), tmp_path / "there"
-    release(votes_of(), request_of(), noise, folder=there)
+    noise, there, votes = Draws(), tmp_path / "there", votes_of(source=FILE)
+    release(votes, request_of(), noise, folder=there)
     if is_deleted:
         shutil.rmtree(there)
     place = there if is_deleted else tmp_path / "here"
     for request in (request_of(), request_of("gate"), request_of("gate", attempts=5)):
-        with pytest.raises(ValueError, match="expected no draw from the same votes elsewhere"):
-            release(votes_of(), request, noise, folder=place)
+        with pytest.raises(ValueError, match="expected no draw from these votes elsewhere"):
+            release(votes, request, noise, folder=place)
     assert noise.number == 1
-    found = release(votes_of(), request_of(), noise, folder=place, discard_earlier=True)
+    found = release(votes, request_of(), noise, folder=place, discard_earlier=True)
     assert (found.num_discarded, found.sanitised.confidence) == (1, pytest.approx(0.98))
     with pytest.raises(ValueError, match="elsewhere"):
         third = tmp_path / "third"
-        release(votes_of(), request_of("gate"), noise, folder=third, discard_earlier=True)
+        release(votes, request_of("gate"), noise, folder=third, discard_earlier=True)
 
 
 def test_a_gate_is_tried_as_often_as_was_stated(tmp_path):
-    noise = Draws()
+    noise, votes, gate = Draws(), votes_of(source=FILE), request_of("gate", attempts=3)
     for number in range(3):
-        release(votes_of(), request_of("gate", attempts=3), noise, folder=tmp_path / str(number))
+        release(votes, gate, noise, folder=tmp_path / str(number))
     with pytest.raises(ValueError, match="elsewhere, got 3"):
-        release(votes_of(), request_of("gate", attempts=3), noise, folder=tmp_path / "fourth")
+        release(votes, gate, noise, folder=tmp_path / "fourth")
     assert noise.number == 3
 
 
