@@ -348,7 +348,13 @@ def _opened(source: VoteSource, digest: str, folder: pathlib.Path) -> Iterator[L
             with Ledger.read(place) as found:
                 digest, delta = found.ensemble_digest, found.delta
         ledger = stack.enter_context(
-            Ledger.open(place, ensemble_digest=digest, delta=delta, unit=None, source=source.source)
+            Ledger.open(
+                place,
+                ensemble_digest=digest,
+                delta=delta,
+                unit="record" if source.folder is None else None,
+                source=source.source,
+            )
         )
         stack.enter_context(ledger.exclusive())
         yield ledger

@@ -304,11 +304,12 @@ def stated(folder: pathlib.Path, newcomer: str | None) -> dict[str, object]:
 def test_a_statement_says_the_same(tmp_path, monkeypatch):
     found = []
     for newcomer in (None, "hostile"):
-        # As on two machines: what was spent on the same records elsewhere is stated too.
+        # As on two machines: what the same source was charged elsewhere is stated, too.
         monkeypatch.setenv("PATE_TF_STATE", str(tmp_path / f"state {newcomer}"))
         found.append(stated(tmp_path / f"run {newcomer}", newcomer))
     one, other = found
     digests = {"student_digest", "ledger_head"}  # of random numbers
     assert one.keys() == other.keys() and digests <= one.keys()
+    assert one["sections"].pop("Verify") != other["sections"].pop("Verify")  # quotes both
     for name in one.keys() - digests:
         assert one[name] == other[name], name
