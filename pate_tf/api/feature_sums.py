@@ -453,8 +453,10 @@ def fit(
     described = described_sums(
         settings, encoder, [private_digest(directory.sensitive, lanes)], owners is not None
     )
-    if (found := stored_before(directory, described)) is not None:
-        return found
+    if (stored := stored_before(directory, described)) is not None:
+        if examples.source is not None and examples.source.is_named:
+            stored.source = examples.source  # a ledger of another one refuses it
+        return stored
     content = keyed_sum(b"", digests, examples.labels).tobytes()
     warn_of_same_records(examples.source, content, directory.sensitive)
     summands = summands_of(pool, encoder)
@@ -744,17 +746,17 @@ class FeatureSums:
                     f"merge: expected sums of single records, got sums of owners in {root.root}; "
                     f"sum all records of an owner in one pass"
                 )
-            for name in COMMON:
-                if part.description[name] != first.description[name]:
+            for field in COMMON:
+                if part.description[field] != first.description[field]:
                     raise ValueError(
-                        f"merge: expected feature sums of one {name}, got another in {root.root}"
+                        f"merge: expected feature sums of one {field}, got another in {root.root}"
                     )
             if representation != public[0]:
                 raise ValueError(
                     f"merge: expected feature sums of one representation, got another in "
                     f"{root.root}"
                 )
-        described = {name: first.description[name] for name in COMMON}
+        described = {field: first.description[field] for field in COMMON}
         described["records"] = sorted(
             digest for part in stored for digest in part.description["records"]
         )

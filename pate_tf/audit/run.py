@@ -481,7 +481,7 @@ def _facts_check(run: _Run, statement: PrivacyStatement, title: str) -> Check:
         due |= {"dataset": run.description.data_name, "unit": run.description.unit}
         due["num_teachers"] = run.description.num_teachers
     if (run.sensitive / "feature_sums").exists():
-        due |= {"unit": run.sums.unit, "num_records": run.sums.records.num_records}
+        due |= {"unit": run.sums.unit, "num_records": run.sums.num_records}
     elif run.assignment is not None:
         due |= {name: run.teacher_config[name] for name in ("unit", "num_teachers")}
         due["num_records"] = len(run.assignment)

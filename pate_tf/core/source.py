@@ -40,6 +40,11 @@ class PrivateSource:
             )
         return cls(name=name, key=f"name {name}")
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known by its name alone, wherever the records lie."""
+        return self.key == f"name {self.name}"
+
     @classmethod
     def of_file(cls, path: pathlib.Path) -> Self:
         """Returns the source of a private file or folder that nobody named."""

@@ -455,3 +455,11 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
     with open_ledger(folder) as ledger:
         assert ledger.guard.is_kept
         assert ledger.source_spending().charges == {MECHANISM: 5}
+
+
+def test_a_file_of_the_same_name_elsewhere_is_another_source(folder, tmp_path):
+    """The refusal says so: both names read alike."""
+    spend(folder, 0, 5, source=PrivateSource.of_file(tmp_path / "a" / "patients.csv"))
+    for other in (PrivateSource.of_file(tmp_path / "b" / "patients.csv"), PATIENTS):
+        with pytest.raises(LedgerError, match=r"expected patients, .* got a file elsewhere or"):
+            open_ledger(folder, source=other)

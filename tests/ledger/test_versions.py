@@ -22,6 +22,7 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.planning import ReleasePlan
 from pate_tf.aggregation.labeller import stored_counts
+from pate_tf.core.source import PrivateSource
 from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
 
 HERE = pathlib.Path(__file__).parent
@@ -153,3 +154,13 @@ def test_another_ensemble_or_voter_does_not_get_its_answers_again(folder):
     with Ledger.open(folder, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
         voter = labeller_on(ledger, voter=lambda inputs: pytest.fail("asked for stored answers"))
         voter.label(pool(0, 6), mechanism=MECHANISMS[0])
+
+
+def test_the_source_is_fixed_when_this_version_first_opens_it(folder):
+    """Else one ledger would be stated as charged to several sources, and counted in one."""
+    first, second = (PrivateSource.named(name) for name in ("first", "second"))
+    open_ledger(folder, epsilon_budget=None, source=first).close()
+    with pytest.raises(LedgerError, match="source_name: expected first"):
+        open_ledger(folder, epsilon_budget=None, source=second)
+    with Ledger.read(folder) as ledger:
+        assert ledger.source == first
