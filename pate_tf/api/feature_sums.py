@@ -453,9 +453,7 @@ def fit(
     described = described_sums(
         settings, encoder, [private_digest(directory.sensitive, lanes)], owners is not None
     )
-    if (stored := stored_before(directory, described)) is not None:
-        if examples.source is not None and examples.source.is_named:
-            stored.source = examples.source  # a ledger of another one refuses it
+    if (stored := stored_before(directory, described, examples.source)) is not None:
         return stored
     content = keyed_sum(b"", digests, examples.labels).tobytes()
     warn_of_same_records(examples.source, content, directory.sensitive)
@@ -535,9 +533,16 @@ def described_sums(
 
 
 def stored_before(
-    directory: artifacts.RunDirectory, described: Mapping[str, Any]
+    directory: artifacts.RunDirectory,
+    described: Mapping[str, Any],
+    source: PrivateSource | None = None,
 ) -> StoredSums | None:
     """Returns the sums that a folder holds; None if there are none.
+
+    Args:
+        directory: of the run.
+        described: `described_sums`.
+        source: of the records; if a person named it, a ledger of another one refuses the sums.
 
     Raises:
         ValueError: if they are of other records or settings than `described`.
@@ -548,7 +553,10 @@ def stored_before(
     stored = artifacts.read_json(folder / DESCRIPTION)
     compared = {name: stored.get(name) for name in described}  # the rest follows from these
     check_same_settings(compared, described, folder=folder, holds="feature sums")
-    return StoredSums(folder)
+    sums = StoredSums(folder)
+    if source is not None and source.is_named:
+        sums.source = source
+    return sums
 
 
 def store(
@@ -764,15 +772,14 @@ class FeatureSums:
             raise ValueError("merge: expected each part once, got one twice")
         merged, target = cls(directory=directory), artifacts.RunDirectory(pathlib.Path(directory))
         target.check(files=[], folders=[artifacts.SENSITIVE])
-        merged._stored = stored_before(target, described)
+        named = None if name is None else PrivateSource.named(name)
+        merged._stored = stored_before(target, described, named)
         if merged._stored is None:
             runs = [described_run(root.root) for root in roots]
             sources = [{} if run is None else {**run.source, "private": None} for run in runs]
             sizes = {None if run is None else run.pool_size for run in runs}
             charged_to = {part.source for part in stored}
-            source = charged_to.pop() if len(charged_to) == 1 else None
-            if name is not None:
-                source = PrivateSource.named(name)
+            source = named or (charged_to.pop() if len(charged_to) == 1 else None)
             number = sum(part.num_records for part in stored)
             merged._stored = store(
                 described,

@@ -46,9 +46,10 @@ class PrivateSource:
         return self.key == f"name {self.name}"
 
     @classmethod
-    def of_file(cls, path: pathlib.Path) -> Self:
-        """Returns the source of a private file or folder that nobody named."""
-        return cls(name=path.stem, key=f"file {path.resolve()}")
+    def of_file(cls, path: pathlib.Path | str) -> Self:
+        """Returns the source of a private file, folder or URL that nobody named."""
+        place = path if "://" in str(path) else pathlib.Path(path).resolve()
+        return cls(name=pathlib.Path(path).stem, key=f"file {place}")
 
     @classmethod
     def of_run(cls, sensitive: pathlib.Path) -> Self:

@@ -463,3 +463,11 @@ def test_a_file_of_the_same_name_elsewhere_is_another_source(folder, tmp_path):
     for other in (PrivateSource.of_file(tmp_path / "b" / "patients.csv"), PATIENTS):
         with pytest.raises(LedgerError, match=r"expected patients, .* got a file elsewhere or"):
             open_ledger(folder, source=other)
+
+
+def test_a_url_is_one_source_from_any_working_directory(tmp_path, monkeypatch):
+    def source_from(directory):
+        monkeypatch.chdir(directory)
+        return PrivateSource.of_file("gs://bucket/patients-*.parquet")
+
+    assert source_from(tmp_path) == source_from(tmp_path.parent)
