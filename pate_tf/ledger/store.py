@@ -217,8 +217,8 @@ class Store:
         together += f"{self.delta:g}"
         if spending.num_unknown:
             together = (
-                f"{spending.num_unknown} of them charged something that is unknown here; import "
-                f"what defines it to know what they have spent together"
+                f"{spending.num_unknown} of them charged something that is unknown here, or drew "
+                f"noise from a seed; import what defines it to know what they have spent together"
             )
         elif spending.num_other_units:
             together = (

@@ -471,3 +471,14 @@ def test_a_url_is_one_source_from_any_working_directory(tmp_path, monkeypatch):
         return PrivateSource.of_file("gs://bucket/patients-*.parquet")
 
     assert source_from(tmp_path) == source_from(tmp_path.parent)
+
+
+def test_seeded_noise_of_one_ledger_leaves_the_source_without_a_bound(folder, tmp_path):
+    """What anyone who has the seed can subtract must not be stated at what it was charged."""
+    seeded = tmp_path / "seeded" / "sensitive"
+    with open_ledger(seeded, source=PATIENTS) as ledger, ledger.exclusive():
+        ledger.debit(MECHANISM, [b"query"], secure_noise=False)
+    with pytest.warns(LedgerWarning, match="noise from a seed"):
+        spend(folder, 0, 5, source=PATIENTS)
+    with Ledger.read(folder) as ledger:
+        assert ledger.is_secure and source_facts(ledger)["epsilon_source"] is None
