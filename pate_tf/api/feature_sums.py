@@ -139,7 +139,7 @@ class StoredSums:
                 one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
             }
             self.encoder_digest = self.encoder.digest
-            described.pop("source")
+            described.pop("source", None)
             claimed = described.pop("digest")
             self.digest = digest_of(described, arrays, self.encoder_digest)
             if claimed != self.digest:
