@@ -140,7 +140,7 @@ class StoredSums:
                 one: sensitive.FeatureSums(arrays[f"counts_{one}"]) for one in numbers
             }
             self.encoder_digest = self.encoder.digest
-            described.pop("source")
+            described.pop("source", None)
             claimed = described.pop("digest")
             self.digest = digest_of(described, arrays, self.encoder_digest)
             if claimed != self.digest:
@@ -454,8 +454,8 @@ def fit(
     described = described_sums(
         settings, encoder, [private_digest(directory.sensitive, lanes)], owners is not None
     )
-    if (found := stored_before(directory, described)) is not None:
-        return found
+    if (stored := stored_before(directory, described, examples.source)) is not None:
+        return stored
     content = keyed_sum(b"", digests, examples.labels).tobytes()
     warn_of_same_records(examples.source, content, directory.sensitive)
     summands = summands_of(pool, encoder)
@@ -534,9 +534,16 @@ def described_sums(
 
 
 def stored_before(
-    directory: artifacts.RunDirectory, described: Mapping[str, Any]
+    directory: artifacts.RunDirectory,
+    described: Mapping[str, Any],
+    source: PrivateSource | None = None,
 ) -> StoredSums | None:
     """Returns the sums that a folder holds; None if there are none.
+
+    Args:
+        directory: of the run.
+        described: `described_sums`.
+        source: of the records; if a person named it, a ledger of another one refuses the sums.
 
     Raises:
         ValueError: if they are of other records or settings than `described`.
@@ -547,7 +554,10 @@ def stored_before(
     stored = artifacts.read_json(folder / DESCRIPTION)
     compared = {name: stored.get(name) for name in described}  # the rest follows from these
     check_same_settings(compared, described, folder=folder, holds="feature sums")
-    return StoredSums(folder)
+    sums = StoredSums(folder)
+    if source is not None and source.is_named:
+        sums.source = source
+    return sums
 
 
 def store(
@@ -745,17 +755,17 @@ class FeatureSums:
                     f"merge: expected sums of single records, got sums of owners in {root.root}; "
                     f"sum all records of an owner in one pass"
                 )
-            for name in COMMON:
-                if part.description[name] != first.description[name]:
+            for field in COMMON:
+                if part.description[field] != first.description[field]:
                     raise ValueError(
-                        f"merge: expected feature sums of one {name}, got another in {root.root}"
+                        f"merge: expected feature sums of one {field}, got another in {root.root}"
                     )
             if representation != public[0]:
                 raise ValueError(
                     f"merge: expected feature sums of one representation, got another in "
                     f"{root.root}"
                 )
-        described = {name: first.description[name] for name in COMMON}
+        described = {field: first.description[field] for field in COMMON}
         described["records"] = sorted(
             digest for part in stored for digest in part.description["records"]
         )
@@ -763,15 +773,14 @@ class FeatureSums:
             raise ValueError("merge: expected each part once, got one twice")
         merged, target = cls(directory=directory), artifacts.RunDirectory(pathlib.Path(directory))
         target.check(files=[], folders=[artifacts.SENSITIVE])
-        merged._stored = stored_before(target, described)
+        named = None if name is None else PrivateSource.named(name)
+        merged._stored = stored_before(target, described, named)
         if merged._stored is None:
             runs = [described_run(root.root) for root in roots]
             sources = [{} if run is None else {**run.source, "private": None} for run in runs]
             sizes = {None if run is None else run.pool_size for run in runs}
             charged_to = {part.source for part in stored}
-            source = charged_to.pop() if len(charged_to) == 1 else None
-            if name is not None:
-                source = PrivateSource.named(name)
+            source = named or (charged_to.pop() if len(charged_to) == 1 else None)
             number = sum(part.num_records for part in stored)
             merged._stored = store(
                 described,

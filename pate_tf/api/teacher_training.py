@@ -382,7 +382,10 @@ def train(
     artifacts.write_arrays(
         folder / "partition.npz", {"assignment": partition.assignment}, private=True
     )
-    if not (folder / voters.RECORDS).exists():
+    stored = voters.records_in(folder)
+    if stored is not None and examples.source is not None and examples.source.is_named:
+        voters.store_records(folder, examples)  # a ledger of another source refuses this one
+    elif stored is None:
         voters.store_records(folder, examples)
         content = keyed_sum(b"", record_digests(examples.inputs), examples.labels).tobytes()
         warn_of_same_records(examples.source, content, run_directory.sensitive)

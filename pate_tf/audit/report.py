@@ -59,7 +59,8 @@ def report_page(
         audits: rows of the table of audits. Default: those that the folder holds.
 
     Raises:
-        ValueError: if there is no statement in the folder, or it is broken.
+        ValueError: if there is no statement in the folder, it is broken, or an audit of the run
+            found a violation.
         LedgerError: if the ledger is broken.
     """
     root = pathlib.Path(train_dir)
@@ -128,6 +129,11 @@ def _stored_audits(root: pathlib.Path) -> Audits:
     for path in sorted((root / artifacts.SENSITIVE / "audit").glob("*.json")):
         found = artifacts.read_json(path)
         failed = sum(check["outcome"] == "violation" for check in found["checks"])
+        if failed and found["audit"] == "run":  # it may follow from private records
+            raise ValueError(
+                f"audit: expected no violation in {path}, as this page may be published, got some; "
+                f"mend what it names and run `pate audit run` again"
+            )
         name = f"{found['audit']} {found.get('summary', '')}".strip()
         rows.append((name, found["outcome"], len(found["checks"]), failed))
     return rows

@@ -553,11 +553,11 @@ def sums(
     described = feature_sums.described_sums(
         settings, encoder, [private_digest(run.sensitive, total["lanes"])], source.has_owners
     )
-    if (before := feature_sums.stored_before(run, described)) is not None:
+    if (before := feature_sums.stored_before(run, described, data.named_source)) is not None:
         return before
     charged_to = data.named_source or PrivateSource.named(source.dataset.name)
     if path := private or (data.files and data.files.private):
-        charged_to = data.named_source or PrivateSource.of_file(pathlib.Path(path))
+        charged_to = data.named_source or PrivateSource.of_file(path)
     return feature_sums.store(
         described,
         encoder,

@@ -40,10 +40,16 @@ class PrivateSource:
             )
         return cls(name=name, key=f"name {name}")
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known by its name alone, wherever the records lie."""
+        return self.key == f"name {self.name}"
+
     @classmethod
-    def of_file(cls, path: pathlib.Path) -> Self:
-        """Returns the source of a private file or folder that nobody named."""
-        return cls(name=path.stem, key=f"file {path.resolve()}")
+    def of_file(cls, path: pathlib.Path | str) -> Self:
+        """Returns the source of a private file, folder or URL that nobody named."""
+        place = path if "://" in str(path) else pathlib.Path(path).resolve()
+        return cls(name=pathlib.Path(path).stem, key=f"file {place}")
 
     @classmethod
     def of_run(cls, sensitive: pathlib.Path) -> Self:

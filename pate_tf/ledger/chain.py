@@ -88,8 +88,9 @@ class LedgerRow:
     Attributes:
         sequence: 1 for the row that opens the store, then one more for each row.
         time: UTC time by the machine's clock, ISO 8601. Stated, never relied on.
-        kind: "opened", "debit", "answers", "released", "budget", "planned" or "acknowledged" in a
-            ledger; "release" in older ones; other stores have kinds of their own.
+        kind: "opened", "debit", "answers", "released", "budget", "planned", "source" or
+            "acknowledged" in a ledger; "release" in older ones; other stores have kinds of their
+            own.
         details: what the kind records, JSON values.
 
             - opened: `schema_version`, `salt` (secret), `ensemble_digest` (sensitive),
@@ -97,6 +98,7 @@ class LedgerRow:
               ledger of the ensemble was gone; the next row says which), `planned_release` (how the
               data-dependent cost will be released).
             - planned: `release`, the same, where a ledger of an earlier version fixed it later.
+            - source: what it is charged to, where a ledger of an earlier version fixed it later.
             - acknowledged: `missing`, digests of rows that were seen and are gone.
             - debit: `charge` (its `to_dict()`) and the `number` charged, `num_queries` and
               `queries_digest` of the queries that are to be answered, `secure_noise`, `past`

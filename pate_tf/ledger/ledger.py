@@ -126,8 +126,8 @@ class Ledger(Store):
                 gives one. Default: no budget; everything is still recorded.
             source: the named data source that it is charged to; fixed by the first call. Default:
                 the run folder itself.
-            unit: what its charges protect, "record" (default) or "owner"; None for a ledger that
-                was opened before. The costs of ledgers of other units don't add up to one.
+            unit: what its charges protect, "record" (default), "owner" or "participant"; None for
+                a ledger that was opened before. Costs of other units don't add up to one.
             student_runs: run folders that the ensemble's students may have gone to, whose
                 statements quote its ledger. The ledger's own run is always looked at.
             acknowledge_reset: whether to go on although an earlier ledger of this folder, or later

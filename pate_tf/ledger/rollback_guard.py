@@ -213,7 +213,8 @@ class SourceSpending:
         charges: what was charged, and how often; a ledger that went on in several copies with every
             branch, and what these have in common once.
         num_ledgers: how many ledgers they are.
-        num_unknown: how many of them charged something that is unknown here.
+        num_unknown: how many of them charged something that is unknown here, or drew noise from a
+            seed, which bounds nothing (this ledger's own such noise not counted).
         num_other_units: how many protect something else than this one, or it is not known what. A
             charge for a record says nothing of an owner's records, which can be many, and one for
             an owner added or removed nothing of an owner whose record is replaced.
@@ -449,6 +450,8 @@ class RollbackGuard:
                     "SELECT debit FROM rows WHERE ledger = ? AND debit IS NOT NULL", (ledger,)
                 ):
                     debit = json.loads(text)
+                    if not debit["secure_noise"] and debit["carried_from"] not in debits:
+                        unknown.add(ledger)  # it costs more than it was charged for
                     try:
                         charge = charge_from_dict(debit["charge"])
                     except (ValueError, TypeError):

@@ -55,7 +55,7 @@ class Store:
         guard: what notes the rows elsewhere; None for a store that is only read or in memory.
         head: the last row that counts.
         opened: the row that opened the store; None before there is one.
-        source: that it is charged to, fixed by the first row.
+        source: that it is charged to, fixed at first use.
         was_reset: True for ever once its user went on although rows or an earlier store were gone.
         charges: what was charged, and how often.
         epsilon_budget: the budget in force; None if there is none.
@@ -93,7 +93,7 @@ class Store:
         self.guard: RollbackGuard | None = None
         self.head = Head()
         self.opened: LedgerRow | None = None
-        self.source = source
+        self.source, self._has_source = source, False
         self.was_reset = False
         self.charges: Counter[Charge] = Counter()
         self.epsilon_budget: float | None = None
@@ -204,6 +204,8 @@ class Store:
                 verify()
                 self._check_complete(acknowledge_reset=self._acknowledge_reset)
                 self._note(rows)  # a process that died after its last row left it unnoted
+                if self.guard is not None and not self._has_source:
+                    self.write("source", {"source": dataclasses.asdict(self.guard.source)})
         spending = None if self.guard is None else self.source_spending()
         if spending is None or (
             spending.charges == self.charges
@@ -215,8 +217,8 @@ class Store:
         together += f"{self.delta:g}"
         if spending.num_unknown:
             together = (
-                f"{spending.num_unknown} of them charged something that is unknown here; import "
-                f"what defines it to know what they have spent together"
+                f"{spending.num_unknown} of them charged something that is unknown here, or drew "
+                f"noise from a seed; import what defines it to know what they have spent together"
             )
         elif spending.num_other_units:
             together = (
@@ -407,6 +409,7 @@ class Store:
             details = row.details
             if row.kind == "opened":
                 self.opened = row
+            if row.kind in ("opened", "source"):
                 self._take_source(details.get("source"))
             elif row.kind == "acknowledged":
                 self.was_reset = True
@@ -502,7 +505,7 @@ class Store:
             return guard.source_spending(self.opened, debits)
 
     def _take_source(self, fields: Mapping[str, Any] | None) -> None:
-        """Takes the source that the first row fixed; ledgers of earlier versions have none.
+        """Takes the source that a row fixed; the first one, but in ledgers of earlier versions.
 
         Raises:
             LedgerError: if the store is opened for another one.
@@ -511,11 +514,14 @@ class Store:
             return
         fixed, named = PrivateSource.from_dict(fields), self.source
         if named is not None and named != fixed:
+            got = named.name or "none"
+            if named.name == fixed.name:
+                got = "a file elsewhere or a name like a file's; give what was given before"
             raise LedgerError(
                 f"{self.folder}: source_name: expected {fixed.name or 'none'}, to which this "
-                f"ledger is charged, got {named.name or 'none'}"
+                f"ledger is charged, got {got}"
             )
-        self.source = fixed
+        self.source, self._has_source = fixed, True
         if self.guard is not None:
             self.guard.source = fixed
 

@@ -129,6 +129,7 @@ class ChargedRun:
                 ensemble_digest=hashlib.sha256(self._nonce).hexdigest(),
                 delta=delta,
                 source=self._source,
+                unit=self._privacy.unit,
                 acknowledge_reset=self._acknowledge_reset,
             )
         except EnsembleMismatch as error:

@@ -208,3 +208,12 @@ def test_a_ledger_knows_the_sums_that_it_is_of(parts, tmp_path):
     ) as labeller:
         labeller.label(pool)  # once more, of what was charged
         assert labeller.spent() == spent
+
+
+def test_merged_sums_are_charged_to_the_source_of_the_parts_or_the_one_that_is_named(
+    parts, tmp_path
+):
+    merged = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "merged")
+    assert merged.stored.source == pate_tf.FeatureSums.load(parts[0]).stored.source
+    named = pate_tf.FeatureSums.merge(parts, directory=tmp_path / "named", name="others")
+    assert named.stored.source.name == "others"

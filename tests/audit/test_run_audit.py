@@ -675,3 +675,14 @@ def test_the_page_holds_the_statement_and_loads_nothing(tables):
     assert statement["student_digest"][:8] in page and "What was charged, and when" in page
     for mark in ("<script", "src=", "href=", "url(", "@import", "**", "| "):
         assert mark not in page
+
+
+def test_no_page_tells_that_an_audit_of_the_private_records_found_a_violation(tables, tmp_path):
+    """Whether records are those of the sums is a question about the records; the page is public."""
+    run = pathlib.Path(shutil.copytree(tables[0] / "run", tmp_path / "run"))
+    checks = [{"name": "sums are those of the records", "outcome": VIOLATION, "found": "others"}]
+    found = {"audit": "run", "outcome": VIOLATION, "checks": checks}
+    folder = artifacts.make_sensitive_folder(run / "sensitive" / "audit")
+    artifacts.write_json(folder / "run.json", found, private=True)
+    with pytest.raises(ValueError, match="expected no violation"):
+        report_page(run)

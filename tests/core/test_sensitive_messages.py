@@ -44,6 +44,8 @@ REVIEWED = {
     "min(gap)": "a teacher's number",
     "len(examples) // number": "number of records; owners were refused before",
     "len(self)": "number of records; without owners",
+    "len(private)": "number of records; without owners",
+    "root.root": "a run folder",
     "forecast.in_words()": "from the number of records; without owners",
     "line": "flags of a command",
     "folder": "of a run",

@@ -455,3 +455,30 @@ def test_a_registry_keeps_up_with_a_ledger_that_it_sees_late(folder, tmp_path, m
     with open_ledger(folder) as ledger:
         assert ledger.guard.is_kept
         assert ledger.source_spending().charges == {MECHANISM: 5}
+
+
+def test_a_file_of_the_same_name_elsewhere_is_another_source(folder, tmp_path):
+    """The refusal says so: both names read alike."""
+    spend(folder, 0, 5, source=PrivateSource.of_file(tmp_path / "a" / "patients.csv"))
+    for other in (PrivateSource.of_file(tmp_path / "b" / "patients.csv"), PATIENTS):
+        with pytest.raises(LedgerError, match=r"expected patients, .* got a file elsewhere or"):
+            open_ledger(folder, source=other)
+
+
+def test_a_url_is_one_source_from_any_working_directory(tmp_path, monkeypatch):
+    def source_from(directory):
+        monkeypatch.chdir(directory)
+        return PrivateSource.of_file("gs://bucket/patients-*.parquet")
+
+    assert source_from(tmp_path) == source_from(tmp_path.parent)
+
+
+def test_seeded_noise_of_one_ledger_leaves_the_source_without_a_bound(folder, tmp_path):
+    """What anyone who has the seed can subtract must not be stated at what it was charged."""
+    seeded = tmp_path / "seeded" / "sensitive"
+    with open_ledger(seeded, source=PATIENTS) as ledger, ledger.exclusive():
+        ledger.debit(MECHANISM, [b"query"], secure_noise=False)
+    with pytest.warns(LedgerWarning, match="noise from a seed"):
+        spend(folder, 0, 5, source=PATIENTS)
+    with Ledger.read(folder) as ledger:
+        assert ledger.is_secure and source_facts(ledger)["epsilon_source"] is None

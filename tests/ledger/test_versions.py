@@ -22,7 +22,8 @@ from pate_tf.accounting.mechanisms import (
 )
 from pate_tf.accounting.planning import ReleasePlan
 from pate_tf.aggregation.labeller import stored_counts
-from pate_tf.ledger import BudgetExceeded, Ledger, LedgerError
+from pate_tf.core.source import PrivateSource
+from pate_tf.ledger import BudgetExceeded, Head, Ledger, LedgerError
 
 HERE = pathlib.Path(__file__).parent
 MECHANISMS = [
@@ -104,7 +105,9 @@ def test_it_is_migrated_and_its_answers_and_history_stay(folder, version, expect
             released = label(ledger, 0, 6, mechanism=mechanism)
             answers = {str(query): answer for query, answer in answers_of(released).items()}
             assert answers == expected["answers"][mechanism.name]
-        assert [ledger.head.sequence, ledger.head.digest] == expected["head"]
+        sequence, digest = expected["head"]
+        assert ledger.holds(Head(sequence=sequence, digest=digest))
+        assert [row.kind for row in ledger.history()[sequence:]] == ["source"]
     with Ledger.read(folder) as ledger:
         check(ledger, version, expected)
 
@@ -153,3 +156,13 @@ def test_another_ensemble_or_voter_does_not_get_its_answers_again(folder):
     with Ledger.open(folder, ensemble_digest=ENSEMBLE, delta=DELTA) as ledger:
         voter = labeller_on(ledger, voter=lambda inputs: pytest.fail("asked for stored answers"))
         voter.label(pool(0, 6), mechanism=MECHANISMS[0])
+
+
+def test_the_source_is_fixed_when_this_version_first_opens_it(folder):
+    """Else one ledger would be stated as charged to several sources, and counted in one."""
+    first, second = (PrivateSource.named(name) for name in ("first", "second"))
+    open_ledger(folder, epsilon_budget=None, source=first).close()
+    with pytest.raises(LedgerError, match="source_name: expected first"):
+        open_ledger(folder, epsilon_budget=None, source=second)
+    with Ledger.read(folder) as ledger:
+        assert ledger.source == first

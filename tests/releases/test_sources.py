@@ -1,5 +1,6 @@
 """Nothing that is released, charged or warned of tells whether data sets share a record."""
 
+import dataclasses
 import json
 import warnings
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 import pate_tf
-from pate_tf.ledger import SensitiveWarning
+from pate_tf.core.source import PrivateSource
+from pate_tf.ledger import LedgerError, SensitiveWarning
 from pate_tf.ledger.rollback_guard import SAME_RECORDS
 
 GENERATOR = np.random.default_rng(0)
@@ -99,3 +101,30 @@ def test_the_holder_alone_is_told_of_the_same_records_under_two_names(machine):
     assert public["num_ledgers"] == 1  # and nothing that is released depends on it
     released = [path for path in (place / "b" / "released").rglob("*") if path.is_file()]
     assert released and not any(b"patients" in path.read_bytes() for path in released)
+
+
+@pytest.mark.parametrize("kind", ["sums", "teachers"])
+def test_a_name_that_is_given_later_is_not_passed_over(machine, kind):
+    """The ledger refuses it; else what the name's releases cost together would lack this folder."""
+    folder = machine("run")
+
+    def labeller(name):
+        data = pate_tf.Data.from_arrays(
+            *(RECORDS[0], LABELS[0], POOL), num_classes=2, value_range=(0, 1), categories={}
+        )
+        source = None if name is None else PrivateSource.named(name)
+        private = dataclasses.replace(data.private, source=source)
+        if kind == "sums":
+            made = pate_tf.FeatureSums(directory=folder, representation="raw")
+            return pate_tf.Labeller(made.fit(private, data.pool), epsilon=1.0, delta=1e-6)
+        made = pate_tf.Teachers("random_forest", num_teachers=5, directory=folder)
+        made.fit(private, pool=data.pool)
+        return pate_tf.Labeller(made, epsilon=1.0, delta=1e-6)
+
+    with labeller(None) as first:
+        first.spent()
+    with (
+        pytest.raises(LedgerError, match=r"source_name: expected none, .* got patients"),
+        labeller("patients") as second,
+    ):
+        second.spent()

@@ -185,3 +185,15 @@ def test_a_folder_has_one_run(tmp_path):
     (tmp_path / "state.npz").write_bytes(b"no arrays")
     with pytest.raises(ValueError, match="got a broken one"):
         RunState(tmp_path, {"rounds": 3})
+
+
+def test_what_protects_records_is_not_added_to_what_protects_a_participant(tmp_path):
+    """A charge for one record bounds nothing of all records of a participant."""
+    with begun(tmp_path / "records"):
+        pass
+    privacy = Privacy(kind="participant", target_epsilon=7.0)
+    with pytest.warns(LedgerWarning, match="no epsilon holds for all of them together"):
+        run = ChargedRun(tmp_path / "all" / "ledger", SOURCE, privacy)
+        run.begin(CHARGE, secure_noise=True)
+    with run:
+        assert run.facts().epsilon_source is None
