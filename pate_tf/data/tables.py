@@ -17,7 +17,7 @@ from pate_tf.core.sensitive import PrivateExamples
 from pate_tf.data.schema import Schema, field_text
 
 PARQUET = (".parquet", ".pq")
-POOL_SHARE = 0.7  # of public records some of which have labels; the rest evaluates the student
+HELD_OUT = 0.3  # of public records some of which have labels, to evaluate the student
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Table:
             raise ValueError(
                 f"{self.what}, {place}: {owner}: expected the owner of each record, got none"
             )
-        inputs = self._inputs(schema)
+        inputs = self.inputs(schema)
         labels = schema.encode_labels(
             self.fields[label], self.what, self.places, may_be_empty=False
         )
@@ -76,13 +76,7 @@ class Table:
 
         `name` is the data set's unless the schema says it; otherwise as `private`.
         """
-        inputs, labels, column = self._inputs(schema), None, label or schema.label
-        for each in schema.columns:
-            if not each.categories and not each.text:
-                numbers = each.numbers(self.fields[each.name])
-                is_outside = (numbers < each.low) | (numbers > each.high)
-                if is_outside.any():
-                    warn_of_range(f"{self.what}: {each.name}", is_outside)
+        inputs, labels, column = self.inputs(schema, is_public=True), None, label or schema.label
         if column is not None and column in self.fields:
             labels = schema.encode_labels(
                 self.fields[column], self.what, self.places, may_be_empty=True
@@ -91,26 +85,50 @@ class Table:
         size = pool_size(len(self.places), has_labels=has_labels)
         return PublicExamples(schema.dataset(name, size), inputs, labels)
 
-    def _inputs(self, schema: Schema) -> np.ndarray:
+    def inputs(self, schema: Schema, *, is_public: bool = False) -> npt.NDArray[np.float32]:
+        """Returns features `[num_records, num_features]`; warns of public numbers out of range.
+
+        Raises:
+            ValueError: if a column is missing, a record does not fit the schema, or there is none.
+        """
         if not self.places:
             raise ValueError(f"{self.what}: expected at least one record, got none")
-        return schema.encode_columns(self.fields, self.what, self.places)
+        features = schema.encode_columns(self.fields, self.what, self.places)
+        for column in schema.columns if is_public else ():
+            if not column.categories and not column.text:
+                numbers = column.numbers(self.fields[column.name])
+                warn_of_range(
+                    f"{self.what}: {column.name}", (numbers < column.low) | (numbers > column.high)
+                )
+        return features
 
 
 def warn_of_range(what: str, is_outside: npt.NDArray[np.bool_]) -> None:
-    """Warns of public values outside of their range."""
-    warnings.warn(
-        f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are clipped "
-        f"to it; state the range that is meant",
-        stacklevel=4,
-    )
+    """Warns of public values outside of their range, if there are some."""
+    if is_outside.any():
+        warnings.warn(
+            f"{what}: {is_outside.mean():.2%} of the values are outside of their range and are "
+            f"clipped to it; state the range that is meant",
+            stacklevel=4,
+        )
 
 
-def pool_size(num_public: int, *, has_labels: bool) -> int:
-    """Returns how many public samples, from the first, form the pool by default."""
-    if not has_labels:
-        return num_public
-    return min(max(1, round(POOL_SHARE * num_public)), max(1, num_public - 1))
+def pool_size(num_public: int, *, has_labels: bool, held_out: float | None = None) -> int:
+    """Returns how many public samples form the pool.
+
+    Args:
+        num_public: how many there are.
+        has_labels: whether some have labels.
+        held_out: share that stays out of the pool; None for `HELD_OUT`, and for 0 without labels.
+
+    Raises:
+        ValueError: if `held_out` is no share below 1.
+    """
+    share = (HELD_OUT if has_labels else 0.0) if held_out is None else held_out
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"held_out: expected a share from 0 to below 1, got {share}")
+    most = num_public if share == 0.0 else num_public - 1
+    return max(1, min(round(num_public * (1.0 - share)), most))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,8 +148,8 @@ class TextForm:
     @property
     def unusual(self) -> dict[str, str]:
         """What differs from the usual form, by name."""
-        usual = dataclasses.asdict(TextForm())
-        return {name: one for name, one in dataclasses.asdict(self).items() if one != usual[name]}
+        usual = vars(TextForm())
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
 
     def lines(self, file: Iterable[str]) -> Any:
         """Returns a `csv.reader` of a file's lines."""
@@ -175,7 +193,12 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
     }
     if public.suffix.lower() in PARQUET or len(given) == 3:
         return TextForm(**given)
-    content = _bytes(public)
+    try:
+        content = public.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{public}: expected a file that can be read, got {error.strerror}"
+        ) from None
     if "encoding" not in given:
         given["encoding"] = _encoding(content)
     try:
@@ -184,7 +207,7 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
         raise ValueError(f"{public}: expected text in {given['encoding']}, got others") from None
     lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
     if "delimiter" not in given:
-        given["delimiter"] = max(DELIMITERS, key=lambda one: _num_fields(lines, one))
+        given["delimiter"] = max(DELIMITERS, key=lambda mark: _num_fields(lines, mark))
     if "decimal" not in given:
         records = _records(lines, given["delimiter"])
         fields = [field.strip() for record in records for field in record]
@@ -195,15 +218,6 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
         is_comma = given["delimiter"] != "," and has_comma and not has_point
         given["decimal"] = "," if is_comma else "."
     return TextForm(**given)
-
-
-def _bytes(path: pathlib.Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{path}: expected a file that can be read, got {error.strerror}"
-        ) from None
 
 
 def _encoding(content: bytes) -> str:

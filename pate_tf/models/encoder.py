@@ -18,10 +18,14 @@ import tensorflow as tf
 
 from pate_tf.core import artifacts
 from pate_tf.core.dataset import Dataset, check_inputs
+from pate_tf.core.public import Pool
 from pate_tf.core.record_set import Digests, record_digests
 from pate_tf.core.validation import IntArray
 
 BATCH = 512  # inputs; larger batches fall out of the cache and take longer an input
+MOST_DIRECTIONS = 512  # of a view of images
+SAMPLE = 10_000  # of the pool's images, by which the directions are found
+TOGETHER = 16  # images whose features, at all places, are in memory at a time
 
 Advance = Callable[[int], object]
 
@@ -69,21 +73,6 @@ class Part(tf.Module):
         raise NotImplementedError
 
 
-def some_at_a_time(
-    answers: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor, together: int, width: int
-) -> tf.Tensor:
-    """Returns what a function answers to inputs, `[batch, width]`, `together` of them at a time.
-
-    The batch is filled up with zeros, so that the function sees one shape alone.
-    """
-    number = tf.shape(inputs)[0]
-    filled = tf.pad(inputs, [[0, -number % together], *[[0, 0]] * (len(inputs.shape) - 1)])
-    found = tf.map_fn(
-        answers, tf.reshape(filled, [-1, together, *inputs.shape[1:]]), parallel_iterations=1
-    )
-    return tf.reshape(found, [-1, width])[:number]
-
-
 class Directions(tf.Module):
     """A view of L2 norm 1: features along the directions in which a pool's inputs differ most.
 
@@ -117,6 +106,74 @@ class Directions(tf.Module):
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
         """Returns float32 `[batch, width]` of features `[batch, num_features]`."""
         return tf.math.l2_normalize(tf.matmul(features - self.mean, self.directions), axis=1)
+
+
+class ImagePart(Part):
+    """One view of images, of L2 norm 1: along the directions in which a pool's images differ most.
+
+    Attributes:
+        view: the directions, at most `MOST_DIRECTIONS`.
+        found: variables that training finds besides the directions, first among what is learnt.
+    """
+
+    def __init__(self, dataset: Dataset, num_features: int) -> None:
+        """Takes the range of a data set's images; the directions are zero before training."""
+        super().__init__()
+        self._low, self._high = (
+            np.broadcast_to(np.asarray(values, np.float32), dataset.input_shape).copy()
+            for values in dataset.value_range
+        )
+        self.view = Directions(num_features, MOST_DIRECTIONS)
+        self.found: list[tf.Variable] = []
+        self.widths = (self.view.width,)
+
+    @property
+    def variances(self) -> list[Any]:
+        """As of `Directions`."""
+        return [self.view.variances]
+
+    @property
+    def learnt(self) -> list[Any]:
+        """What was found, the mean, directions and variances."""
+        return [*self.found, self.view.mean, self.view.directions, self.view.variances]
+
+    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the view float32 `[batch, width]`."""
+        return [self.view(self.features(inputs))]
+
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[TOGETHER, ...]` of images whose range is 0 to 1."""
+        raise NotImplementedError
+
+    def features(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns features float32 `[batch, num_features]`, computed for `TOGETHER` at a time.
+
+        The batch is filled up with zeros, so that `few_features` sees one shape alone.
+        """
+        number = tf.shape(inputs)[0]
+        filled = tf.pad(inputs, [[0, -number % TOGETHER], [0, 0], [0, 0], [0, 0]])
+        images = (filled - self._low) / (self._high - self._low)
+        features = tf.map_fn(
+            self.few_features,
+            tf.reshape(images, [-1, TOGETHER, *inputs.shape[1:]]),
+            parallel_iterations=1,
+        )
+        return tf.reshape(features, [-1, self.view.mean.shape[0]])[:number]
+
+    def sample_features(self, pool: Pool) -> npt.NDArray[np.float32]:
+        """Returns features of at most `SAMPLE` images of a pool, by which directions are found."""
+        compiled = tf.function(self.features, autograph=False, reduce_retracing=True)
+        inputs = pool.inputs[:SAMPLE]
+        batches = (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
+        return np.concatenate(
+            [compiled(tf.constant(batch, tf.float32)).numpy() for batch in batches]
+        )
+
+    def find_directions(self, features: npt.NDArray[np.float32]) -> None:
+        """Takes the directions from features of a pool's images, which are centered in place."""
+        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+        features -= mean
+        self.view.find(mean, (features.T @ features) / len(features))
 
 
 class Encoder(tf.Module):
@@ -251,7 +308,7 @@ def _tensorflows(variable: Any) -> tf.Variable:
 # Features of private records.
 
 PLACES = 256  # of records in a batch
-TOGETHER = 4_096  # records whose features are handed on together, at least
+LEAST_TOGETHER = 4_096  # records whose features are handed on together
 BLOCK = 2**26  # bytes of raw inputs that are looked at together
 MOST_ROWS = 2**16
 
@@ -294,7 +351,7 @@ def record_features(
     for found in _batches_of_features(encoder, inputs, rows, digests):
         waiting.append(found)
         number += len(found[0])
-        if number >= TOGETHER:
+        if number >= LEAST_TOGETHER:
             yield _joined(waiting)
             waiting, number = [], 0
     if waiting:

@@ -21,10 +21,7 @@ from pate_tf.representations import Kind, register
 SCALES, ANGLES = 2, 8
 STRIDE = 2**SCALES  # pixels between means
 MOST_PIXELS = 32  # along a side; of larger images blocks count as one pixel
-TOGETHER = 16  # images in memory with the lengths of all their wavelets
 CELLS = 4  # of the representation, along each side of an image, at most
-MOST_DIRECTIONS = 512
-SAMPLE = 10_000  # of the pool's images, by which the directions are found
 LEAST_DEVIATION = 0.01  # of the largest one; features that vary less are not raised to the others
 
 
@@ -122,17 +119,16 @@ def scattering(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """
     compiled = tf.function(transform, autograph=False, reduce_retracing=True)
     parts = [
-        compiled(tf.constant(images[start : start + TOGETHER], tf.float32)).numpy()
-        for start in range(0, len(images), TOGETHER)
+        compiled(tf.constant(images[start : start + encoder.TOGETHER], tf.float32)).numpy()
+        for start in range(0, len(images), encoder.TOGETHER)
     ]
     return np.concatenate([part.reshape(len(part), -1) for part in parts])
 
 
-class WaveletPart(encoder.Part):
-    """One view of norm 1: scattering features, averaged in at most `CELLS` by `CELLS` cells.
+class WaveletPart(encoder.ImagePart):
+    """Features are scattering features, averaged in at most `CELLS` by `CELLS` cells.
 
-    Each is divided by its deviation in the pool. Then they are taken along at most
-    `MOST_DIRECTIONS` directions in which the pool's images differ most.
+    Each is divided by its deviation in the pool.
     """
 
     # Chosen on coloured digits and letters (docs/notes/small_teachers.md).
@@ -140,65 +136,34 @@ class WaveletPart(encoder.Part):
     least_variance = 1.0
 
     def __init__(self, pool: Pool) -> None:
-        """Takes shape and range of a pool's images; all weights are zero before `train`.
+        """Takes shape and range of a pool's images; all weights are trained by `train`.
 
         Raises:
             ValueError: as `transform`.
         """
-        super().__init__()
-        shape = pool.dataset.input_shape
-        self._range = tuple(
-            np.broadcast_to(np.asarray(values, np.float32), shape).copy()
-            for values in pool.dataset.value_range
-        )
-        number = int(np.prod(self._in_cells(tf.zeros([1, *shape])).shape))
-        self._scale = tf.Variable(tf.zeros([number]), trainable=False)
-        self._view = encoder.Directions(number, MOST_DIRECTIONS)
-        self.widths = (self._view.width,)
+        cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
+        super().__init__(pool.dataset, int(np.prod(cells.shape)))
+        self._scale = tf.Variable(tf.ones(self.view.mean.shape), trainable=False)
+        self.found = [self._scale]
 
-    @property
-    def variances(self) -> list[Any]:
-        """As of `Directions`."""
-        return [self._view.variances]
+    def few_features(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns features `[batch, num_features]`."""
+        cells = self._in_cells(images)
+        return tf.reshape(cells, [-1, self._scale.shape[0]]) * self._scale
 
-    @property
-    def learnt(self) -> list[Any]:
-        """What features are multiplied by, the mean, directions and variances."""
-        view = self._view
-        return [self._scale, view.mean, view.directions, view.variances]
-
-    def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the view float32 `[batch, width]`."""
-        return [self._view(self._features(inputs) * self._scale)]
-
-    def _in_cells(self, inputs: tf.Tensor) -> tf.Tensor:
-        low, high = self._range
-        found = tf.transpose(transform((inputs - low) / (high - low)), [0, 2, 3, 1])
-        cells = [-(-side // CELLS) for side in found.shape[1:3]]
-        return tf.nn.avg_pool2d(found, cells, cells, "SAME")
-
-    def _features(self, inputs: tf.Tensor) -> tf.Tensor:
-        width = self._scale.shape[0]
-        return encoder.some_at_a_time(self._in_cells, inputs, TOGETHER, width)
+    def _in_cells(self, images: tf.Tensor) -> tf.Tensor:
+        features = tf.transpose(transform(images), [0, 2, 3, 1])
+        cells = [-(-side // CELLS) for side in features.shape[1:3]]
+        return tf.nn.avg_pool2d(features, cells, cells, "SAME")
 
     def train(self, pool: Pool) -> None:
         """Finds deviations and directions from a pool's images."""
-        features_of = tf.function(self._features, autograph=False, reduce_retracing=True)
-        inputs = pool.inputs[:SAMPLE]
-        features = np.concatenate(
-            [
-                features_of(tf.constant(inputs[start : start + encoder.BATCH], tf.float32)).numpy()
-                for start in range(0, len(inputs), encoder.BATCH)
-            ]
-        )
+        features = self.sample_features(pool)
         deviations = features.std(axis=0, dtype=np.float64)
         least = max(LEAST_DEVIATION * float(deviations.max()), float(np.finfo(np.float32).tiny))
         scale = (1.0 / (deviations + least)).astype(np.float32)
         self._scale.assign(scale)
-        features *= scale
-        mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-        features -= mean
-        self._view.find(mean, (features.T @ features) / len(features))
+        self.find_directions(features * scale)
 
 
 def _train(parts: Sequence[WaveletPart], pool: Pool, seed: int, **progress: Any) -> None:
