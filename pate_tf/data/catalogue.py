@@ -127,11 +127,7 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
             f"dataset: expected one of {', '.join(NAMES)}, a name of TensorFlow Datasets or "
             f"module:function, got {name!r}"
         )
-    # What errors are told about before anything is known of it.
-    unknown = Dataset(
-        name=name, kind="tabular", input_shape=(1,), value_range=(0, 1), num_classes=2, pool_size=1
-    )
-    with errors_in_one_line(Source(dataset=unknown, builder=name), data_dir):
+    with errors_in_one_line(name, data_dir):
         info = open_builder(name, data_dir).info
         features = dict(info.features)
         public = [split for split in PUBLIC_SPLITS if split in info.splits]

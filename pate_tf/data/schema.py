@@ -117,35 +117,30 @@ class TableColumn:
             from pate_tf.data import text  # TensorFlow, for texts alone
 
             return text.encode(values, self.text)
-        if not self.categories:
-            return self._numbers(values, what, places)
-        position = {category: index for index, category in enumerate(self.categories)}
-        rest = len(self.categories) if self.other else -1
-        found = np.array([position.get(value, rest) for value in values], np.int64)
-        self._check(found >= 0, "a category of the schema", what, places)
-        return np.eye(self.width, dtype=np.float32)[found]
+        if self.categories:
+            position = {category: index for index, category in enumerate(self.categories)}
+            unlisted = len(self.categories) if self.other else -1
+            indices = np.array([position.get(value, unlisted) for value in values], np.int64)
+            fits, expected = indices >= 0, "a category of the schema"
+            features = np.eye(self.width, dtype=np.float32)[indices]
+        else:
+            numbers = self.numbers(values)
+            fits = np.isfinite(numbers)
+            expected = f"a date {self.date}" if self.date else "a finite number"
+            features = np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
+        if not fits.all():
+            raise ValueError(
+                f"{what}, {places[int(np.argmin(fits))]}: {self.name}: expected {expected}, got "
+                f"something else; the schema may say `missing` for empty fields and `other` for "
+                f"further categories"
+            )
+        return features
 
     def numbers(self, values: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns the number, or the days, that each field says, `[num_records]`; else NaN."""
         if not self.date:
             return numbers_or_nan(values)
         return np.array([_days(value, self.date) for value in values], np.float64)
-
-    def _numbers(self, values: Sequence[str], what: str, places: Sequence[str]) -> Any:
-        numbers = self.numbers(values)
-        expected = f"a date {self.date}" if self.date else "a finite number"
-        self._check(np.isfinite(numbers), expected, what, places)
-        return np.clip(numbers, self.low, self.high).astype(np.float32)[:, np.newaxis]
-
-    def _check(
-        self, is_right: npt.NDArray[np.bool_], expected: str, what: str, places: Sequence[str]
-    ) -> None:
-        if not is_right.all():
-            place = places[int(np.argmin(is_right))]
-            raise ValueError(
-                f"{what}, {place}: {self.name}: expected {expected}, got something else; the "
-                f"schema may say `missing` for empty fields and `other` for further categories"
-            )
 
 
 ISO_DATE = "%Y-%m-%d"
@@ -176,7 +171,7 @@ def numbers_or_nan(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     except ValueError:
         if len(texts) == 1:
             return np.full(1, np.nan)
-        return np.concatenate([numbers_or_nan([one]) for one in texts])
+        return np.concatenate([numbers_or_nan([text]) for text in texts])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -382,7 +377,11 @@ def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
         raise ValueError(f"{what}: expected low and high, from public knowledge, or categories")
     date = given.get("date", ISO_DATE if isinstance(given.get("low"), datetime.date) else None)
     if date is not None:
-        given = {**given, "date": date, **_in_days(given, what)}
+        for key in ("low", "high"):
+            if not isinstance(given.get(key), datetime.date):
+                raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
+        low, high = (given[key].toordinal() for key in ("low", "high"))
+        given = {**given, "date": date, "low": low, "high": high}
     kinds = {"low": (int, float), "high": (int, float), "text": int, "other": bool, "date": str}
     values: dict[str, Any] = {
         key: _typed(given[key], kind, f"{what}.{key}")
@@ -394,14 +393,6 @@ def _column(name: str, given: Mapping[str, Any]) -> TableColumn:
     if given.get("missing") is not None:
         values["missing"] = field_text(given["missing"])
     return TableColumn(name=name, **values)
-
-
-def _in_days(given: Mapping[str, Any], what: str) -> dict[str, int]:
-    """Returns low and high of a column of dates as days."""
-    for key in ("low", "high"):
-        if not isinstance(given.get(key), datetime.date):
-            raise ValueError(f"{what}.{key}: expected a date such as 2024-03-01, got none")
-    return {key: given[key].toordinal() for key in ("low", "high")}
 
 
 def _quoted(value: Any) -> str:
@@ -470,15 +461,12 @@ def draft(
     counts = collections.Counter(value for value in fields.get(label or "", ()) if value)
     classes = sorted(counts)
     rare = [one for one in classes if counts[one] < RARE * counts.total() / len(classes)]
-    listed = json.dumps(classes, ensure_ascii=False) if len(classes) > 1 else ""
+    listed = _quoted(classes) if len(classes) > 1 else ""
     lines = [
         "# Drafted from public records. Look it through: ranges and categories are public.",
         *([f"label = {json.dumps(label)}"] if label else []),
         f"classes = {listed or '[]  # state them, in the order of their numbers'}",
-        *(
-            ["# rare: " + _quoted(rare[:12])[1:-1] + "; see docs/how-to/rare_classes.md"]
-            * bool(rare)
-        ),
+        *([f"# rare: {_quoted(rare[:12])[1:-1]}; see docs/how-to/rare_classes.md"] if rare else []),
         *([f"owner = {json.dumps(owner)}"] if owner else []),
         *(f"{name} = {_quoted(value)}" for name, value in form.items()),
     ]
@@ -553,5 +541,4 @@ def _below(low: float, high: float) -> float:
 
 
 def _key(name: str) -> str:
-    is_bare = name and all(one.isascii() and (one.isalnum() or one in "_-") for one in name)
-    return name if is_bare else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _quoted(name)

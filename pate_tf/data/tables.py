@@ -207,7 +207,14 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
         raise ValueError(f"{public}: expected text in {given['encoding']}, got others") from None
     lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
     if "delimiter" not in given:
-        given["delimiter"] = max(DELIMITERS, key=lambda mark: _num_fields(lines, mark))
+        numbers = {mark: [len(record) for record in _records(lines, mark)] for mark in DELIMITERS}
+        # How many fields the first line and most lines have; none if these numbers differ.
+        usual = {
+            mark: lengths[0]
+            for mark, lengths in numbers.items()
+            if lengths and max(set(lengths), key=lengths.count) == lengths[0]
+        }
+        given["delimiter"] = max(DELIMITERS, key=lambda mark: usual.get(mark, 0))
     if "decimal" not in given:
         records = _records(lines, given["delimiter"])
         fields = [field.strip() for record in records for field in record]
@@ -236,12 +243,6 @@ def _records(lines: Sequence[str], delimiter: str) -> list[list[str]]:
         return [record for record in csv.reader(lines, delimiter=delimiter) if record]
     except csv.Error:
         return []
-
-
-def _num_fields(lines: Sequence[str], delimiter: str) -> int:
-    """Returns how many fields the first line and most lines have; 0 if these numbers differ."""
-    numbers = [len(record) for record in _records(lines, delimiter)]
-    return numbers[0] if numbers and max(set(numbers), key=numbers.count) == numbers[0] else 0
 
 
 def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:

@@ -60,7 +60,7 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
     Raises:
         ValueError: if the data are neither there nor can be downloaded, or are broken.
     """
-    with errors_in_one_line(source, data_dir):
+    with errors_in_one_line(source.dataset.name, data_dir):
         builder = open_builder(source.builder, data_dir)
         shape = (builder.info.splits[split].num_examples, *source.dataset.input_shape)
         if math.prod(shape) * np.dtype(source.dataset.input_type).itemsize > LARGEST_IN_MEMORY:
@@ -74,14 +74,14 @@ def load_split(source: Source, split: str, data_dir: pathlib.Path | None) -> Arr
 
 
 @contextlib.contextmanager
-def errors_in_one_line(source: Source, data_dir: pathlib.Path | None) -> Iterator[None]:
+def errors_in_one_line(name: str, data_dir: pathlib.Path | None) -> Iterator[None]:
     """Turns any exception of TFDS into a `ValueError` of one line."""
     try:
         yield
     except Exception as error:  # TFDS, TensorFlow and the network each raise their own kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(
-            f"dataset {source.dataset.name}: expected it prepared by TensorFlow Datasets in "
+            f"dataset {name}: expected it prepared by TensorFlow Datasets in "
             f"{data_dir or 'the default data_dir'} or a network to download it from, got: {reason}"
         ) from error
 
@@ -163,34 +163,21 @@ def _mapped(source: Source, builder: Any, split: str, shape: tuple[int, ...]) ->
 # Image data sets that TensorFlow Datasets knows: train is private, test is public.
 
 
-_DIGITS = tuple(str(digit) for digit in range(10))
-
 MNIST = Dataset(
     name="mnist",
     kind="image",
     input_shape=(28, 28, 1),
     value_range=(0.0, 255.0),
     num_classes=10,
-    class_names=_DIGITS,
+    class_names=tuple(map(str, range(10))),
     augmentation="affine",
     pool_size=9_000,
 )
-SVHN = Dataset(
-    name="svhn",
-    kind="image",
-    input_shape=(32, 32, 3),
-    value_range=(0.0, 255.0),
-    num_classes=10,
-    class_names=_DIGITS,  # TFDS gives digit 0 the label 0, where the original files give it 10
-    augmentation="affine",
-    pool_size=10_000,
-)
-CIFAR10 = Dataset(
+# TFDS gives digit 0 the label 0, where the original files give it 10.
+SVHN = dataclasses.replace(MNIST, name="svhn", input_shape=(32, 32, 3), pool_size=10_000)
+CIFAR10 = dataclasses.replace(
+    SVHN,
     name="cifar10",
-    kind="image",
-    input_shape=(32, 32, 3),
-    value_range=(0.0, 255.0),
-    num_classes=10,
     class_names=(
         *("airplane", "automobile", "bird", "cat", "deer"),
         *("dog", "frog", "horse", "ship", "truck"),

@@ -236,11 +236,8 @@ ADULT_COLUMNS = (
         "Trinadad&Tobago Peru Hong Holand-Netherlands",
     ),
 )
-ADULT_FIELDS = (
-    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
-    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"),
-    *("native-country", "income"),
-)
+_NAMES = tuple(column.name for column in ADULT_COLUMNS)
+ADULT_FIELDS = (*_NAMES[:2], "fnlwgt", *_NAMES[2:], "income")
 ADULT_TABLE = RawTable(
     name="adult",
     files={

@@ -73,6 +73,11 @@ class Part(tf.Module):
         raise NotImplementedError
 
 
+def constants(*arrays: npt.ArrayLike) -> list[tf.Variable]:
+    """Returns float32 variables of arrays, which are learnt and not trained by gradients."""
+    return [tf.Variable(array, trainable=False, dtype=tf.float32) for array in arrays]
+
+
 class Directions(tf.Module):
     """A view of L2 norm 1: features along the directions in which a pool's inputs differ most.
 
@@ -86,10 +91,8 @@ class Directions(tf.Module):
         """All are zeros before `find`; `most` is the largest width."""
         super().__init__()
         self.width = min(num_features, most)
-        self.mean, self.directions, self.variances = (
-            tf.Variable(tf.zeros(shape), trainable=False)
-            for shape in ([num_features], [num_features, self.width], [self.width])
-        )
+        shapes = [num_features], [num_features, self.width], [self.width]
+        self.mean, self.directions, self.variances = constants(*map(np.zeros, shapes))
 
     def find(self, mean: npt.NDArray[Any], covariance: npt.NDArray[Any]) -> None:
         """Takes the directions from the mean and covariance of a pool's features."""
@@ -200,7 +203,11 @@ class Encoder(tf.Module):
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
         self.parts = list(parts)
-        self.learnt = [_tensorflows(variable) for part in parts for variable in part.learnt]
+        self.learnt = [
+            variable if isinstance(variable, tf.Variable) else variable.value  # of Keras
+            for part in parts
+            for variable in part.learnt
+        ]
         self._graph = tf.function(
             self.__call__,
             input_signature=[tf.TensorSpec([None, *dataset.input_shape], tf.float32)],
@@ -248,18 +255,18 @@ class Encoder(tf.Module):
         The directions in which a pool's inputs hardly differ are not lifted all the way. Each
         view's part of an input's squared norm is its weight then, of all together 1 in the mean.
         """
-        found, weights = [], []
+        factors, weights = [], []
         for part in self.parts:
             for variances in part.variances or ():
                 known = np.asarray(variances, np.float64)
                 if not known.any():  # all inputs are equal
                     known = np.ones_like(known)
-                factors = 1.0 / np.sqrt(known + part.least_variance * known.mean())
-                found.append(factors * math.sqrt(part.weight / float(known @ np.square(factors))))
+                squares = 1.0 / (known + part.least_variance * known.mean())
+                factors.append(np.sqrt(squares * (part.weight / float(known @ squares))))
                 weights.append(part.weight)
-        if len(found) != self.num_views:
+        if len(factors) != self.num_views:
             return None
-        return np.concatenate(found) / math.sqrt(sum(weights))
+        return np.concatenate(factors) / math.sqrt(sum(weights))
 
     @functools.cached_property
     def digest(self) -> str:
@@ -273,8 +280,7 @@ class Encoder(tf.Module):
         Of two batches of the same size, rows that agree in input and place have the same features,
         for any other rows.
         """
-        found: npt.NDArray[np.float32] = self._graph(tf.constant(batch, tf.float32)).numpy()
-        return found
+        return np.asarray(self._graph(tf.constant(batch, tf.float32)))
 
     def features(
         self, inputs: npt.NDArray[Any], advance: Advance | None = None
@@ -298,11 +304,6 @@ class Encoder(tf.Module):
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
         """Returns the views of features `[num_inputs, num_features]`, without a copy."""
         return tuple(np.split(features, np.cumsum(self.widths)[:-1], axis=1))
-
-
-def _tensorflows(variable: Any) -> tf.Variable:
-    """Returns the variable of TensorFlow that a variable of Keras stands for."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 # Features of private records.
@@ -347,13 +348,11 @@ def record_features(
         Positions in `inputs`, int64 `[num_some]`, and features float32 `[num_some, num_features]`.
     """
     waiting: list[tuple[IntArray, npt.NDArray[np.float32]]] = []
-    number = 0
-    for found in _batches_of_features(encoder, inputs, rows, digests):
-        waiting.append(found)
-        number += len(found[0])
-        if number >= LEAST_TOGETHER:
+    for batch in _batches_of_features(encoder, inputs, rows, digests):
+        waiting.append(batch)
+        if sum(len(positions) for positions, _ in waiting) >= LEAST_TOGETHER:
             yield _joined(waiting)
-            waiting, number = [], 0
+            waiting = []
     if waiting:
         yield _joined(waiting)
 
@@ -361,7 +360,8 @@ def record_features(
 def _joined(
     parts: Sequence[tuple[IntArray, npt.NDArray[np.float32]]],
 ) -> tuple[IntArray, npt.NDArray[np.float32]]:
-    return np.concatenate([rows for rows, _ in parts]), np.concatenate([each for _, each in parts])
+    positions, features = zip(*parts, strict=True)
+    return np.concatenate(positions), np.concatenate(features)
 
 
 def _batches_of_features(

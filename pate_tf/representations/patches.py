@@ -9,15 +9,12 @@ separate images by details that those ignore.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import sklearn.cluster
 import tensorflow as tf
 
-from pate_tf.core.dataset import Dataset
 from pate_tf.core.public import Pool
 from pate_tf.core.validation import IntArray
 from pate_tf.models import encoder
@@ -79,10 +76,8 @@ class PatchPart(encoder.ImagePart):
         self._side = min(SIDE, max(2, shorter // 2), shorter)
         self.weight, self.least_variance = layout.weight, layout.least_variance
         self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
-        self._filters, self._offsets = (
-            tf.Variable(tf.zeros(shape), trainable=False)
-            for shape in ((self._side, self._side, channels, layout.filters), (layout.filters,))
-        )
+        shapes = (self._side, self._side, channels, layout.filters), (layout.filters,)
+        self._filters, self._offsets = encoder.constants(*map(np.zeros, shapes))
         self.found = [self._filters, self._offsets]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
@@ -158,22 +153,13 @@ class PatchPart(encoder.ImagePart):
         return scaled.reshape(PATCHES, -1)
 
 
-def settings(dataset: Dataset) -> Mapping[str, Any]:
-    """Returns what identifies filters, besides pool and seed."""
-    return dataclasses.asdict(COLOUR) if dataset.has_colours else {}
-
-
-def _train(parts: Sequence[PatchPart], pool: Pool, seed: int, **progress: Any) -> None:
-    del seed, progress  # the part has the seed; it takes seconds
-    parts[0].train(pool)
-
-
 register(
     Kind(
         name="patches",
         parts=lambda pool, seed: [PatchPart(pool, seed)],
-        train=_train,
+        # The part has the seed, and training takes seconds.
+        train=lambda parts, pool, seed, **options: parts[0].train(pool),
         data_kinds=("image",),
-        settings=settings,
+        settings=lambda dataset: dataclasses.asdict(COLOUR) if dataset.has_colours else {},
     )
 )

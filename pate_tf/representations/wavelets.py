@@ -6,7 +6,6 @@ angles: local means of an image, of its wavelets' lengths, and of these lengths'
 known library for it, kymatio 0.3.0, does not import beside SciPy 1.17.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
 def _morlet(
     size: tuple[int, int], *, width: float, angle: float, frequency: float
 ) -> npt.NDArray[np.complex128]:
-    down, right = (_distances(length) for length in size)
+    down, right = (scipy.fft.fftfreq(length, 1.0 / length) for length in size)
     along = down[:, np.newaxis] * np.cos(angle) + right * np.sin(angle)
     across = right * np.cos(angle) - down[:, np.newaxis] * np.sin(angle)
     slant = 4.0 / ANGLES
@@ -49,11 +48,6 @@ def _morlet(
     window *= slant / (2.0 * np.pi * width**2)
     wave: npt.NDArray[np.complex128] = window * np.exp(1j * frequency * along)
     return wave - window * (wave.sum() / window.sum())  # blind to the mean
-
-
-def _distances(length: int) -> npt.NDArray[np.float64]:
-    places = np.arange(length, dtype=np.float64)
-    return (places + length // 2) % length - length // 2
 
 
 def means(length: int, padded: int) -> npt.NDArray[np.float32]:
@@ -143,8 +137,7 @@ class WaveletPart(encoder.ImagePart):
         """
         cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
         super().__init__(pool.dataset, int(np.prod(cells.shape)))
-        self._scale = tf.Variable(tf.ones(self.view.mean.shape), trainable=False)
-        self.found = [self._scale]
+        (self._scale,) = self.found = encoder.constants(np.ones(self.view.mean.shape))
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
         """Returns features `[batch, num_features]`."""
@@ -166,16 +159,11 @@ class WaveletPart(encoder.ImagePart):
         self.find_directions(features * scale)
 
 
-def _train(parts: Sequence[WaveletPart], pool: Pool, seed: int, **progress: Any) -> None:
-    del seed, progress  # nothing is drawn
-    parts[0].train(pool)
-
-
 register(
     Kind(
         name="wavelets",
         parts=lambda pool, seed: [WaveletPart(pool)],
-        train=_train,
+        train=lambda parts, pool, seed, **options: parts[0].train(pool),  # nothing is drawn
         data_kinds=("image",),
     )
 )

@@ -44,8 +44,6 @@ def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
     assert public.majority_share == pytest.approx(0.7638, abs=1e-4)
     split = public.split(public.dataset.pool_size)
     assert (len(split.pool), len(split.held_out)) == (4_999, 11_282)
-    names = [column.name for column in uci.ADULT_COLUMNS]
-    fields = ["age", "workclass", "fnlwgt", *names[2:], "income"]
     for examples, path, skipped in zip(
         (private, public), uci.ADULT_TABLE.files, (0, 1), strict=True
     ):
@@ -53,7 +51,7 @@ def test_adult_has_every_field_of_the_real_files_in_ucis_order(shared_data):
         rows = [row for row in csv.reader(lines, skipinitialspace=True) if row]
         assert len(rows) == len(examples)
         for place in (*range(500), *range(len(rows) - 500, len(rows))):
-            row = dict(zip(fields, rows[place], strict=True))
+            row = dict(zip(uci.ADULT_FIELDS, rows[place], strict=True))
             assert_is_row(uci.ADULT_COLUMNS, examples.inputs[place], row)
             expected = row["income"].rstrip(".")
             assert examples.dataset.class_names[examples.labels[place]] == expected
