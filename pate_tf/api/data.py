@@ -194,21 +194,23 @@ Categories = Mapping[int, int | Sequence[Any]]  # of columns: how many, or which
 PIXELS = (0.0, 255.0)
 
 
-def value_range_of(given: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
+def value_range_of(value_range: ValueRange | None, public: npt.NDArray[Any], kind: str) -> Any:
     """Returns the range of inputs, as a `Dataset` has it; raises ValueError if it is not known."""
-    if given is None:
+    if value_range is None:
         if kind == "image" and public.dtype == np.uint8:
             return PIXELS
         raise ValueError(
             f"value_range: expected the lowest and the highest value of an input, from public "
             f"knowledge, for {kind} inputs of {public.dtype}; got none"
         )
-    if len(given) != 2:
-        raise ValueError(f"value_range: expected a lowest and a highest value, got {len(given)}")
+    if len(value_range) != 2:
+        raise ValueError(
+            f"value_range: expected a lowest and a highest value, got {len(value_range)}"
+        )
     # Numbers or tuples of numbers, as a `Dataset` has them.
     return tuple(
         tuple(side) if isinstance(side, list) else side
-        for side in (np.asarray(each, np.float64).tolist() for each in given)
+        for side in (np.asarray(each, np.float64).tolist() for each in value_range)
     )
 
 
@@ -242,11 +244,11 @@ def schema_of_array(
         )
     columns = []
     for place in range(num_columns):
-        name, given = f"column {place}", categories.get(place)
-        if given is None:
+        name, listed = f"column {place}", categories.get(place)
+        if listed is None:
             column = TableColumn(name=name, low=float(lows[place]), high=float(highs[place]))
         else:
-            named = range(given) if isinstance(given, int) else given
+            named = range(listed) if isinstance(listed, int) else listed
             column = TableColumn(name=name, categories=tuple(map(_text, named)))
         columns.append(column)
     return Schema(columns=tuple(columns), classes=classes)
@@ -284,17 +286,17 @@ def _text(value: Any) -> str:
 
 def warn_of_codes(public: npt.NDArray[Any]) -> None:
     """Warns of columns of a public table whose numbers may be codes of categories."""
-    found = []
+    codes = []
     for place, column in enumerate(public.T):
         values = np.unique(column)
         is_whole = len(values) <= MOST_CATEGORIES and (values == np.floor(values)).all()
         if is_whole and len(values) > 2 and values[0] >= 0:
-            found.append(place)
-    if found:
-        listed = ", ".join(map(str, found[:10])) + (", ..." if len(found) > 10 else "")
+            codes.append(place)
+    if codes:
+        listed = ", ".join(map(str, codes[:10])) + (", ..." if len(codes) > 10 else "")
         warnings.warn(
             f"x_public: columns {listed} hold few whole numbers and count as numbers; if they are "
-            f"codes of categories, say categories={{{found[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
+            f"codes of categories, say categories={{{codes[0]}: NUMBER_OF_CATEGORIES, ...}}; else "
             f"categories={{}}",
             stacklevel=3,
         )
@@ -779,14 +781,14 @@ def numbered(
             f"{what}: expected whole numbers from 0 to {dataset.num_classes - 1}, or "
             f"class_names= with names as labels, got an array of type {array.dtype}"
         )
-    known = {**names, "": -1} if may_lack else names
-    found = [known.get(_text(one)) for one in array.ravel().tolist()]
-    if None in found:
+    number_of = {**names, "": -1} if may_lack else names
+    numbers = [number_of.get(_text(label)) for label in array.ravel().tolist()]
+    if None in numbers:
         raise ValueError(
             f"{what}: expected labels of the class_names {', '.join(dataset.class_names[:12])}, "
             f"got others"
         )
-    return np.array(found, np.int64).reshape(array.shape)
+    return np.array(numbers, np.int64).reshape(array.shape)
 
 
 def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArray[Any]:
@@ -802,7 +804,7 @@ def as_inputs(inputs: Any, dataset: Dataset, what: str = "inputs") -> npt.NDArra
     Raises:
         ValueError: if they don't fit the data set.
     """
-    if dataset.schema is not None and any(hasattr(inputs, one) for one in ("collect", "columns")):
+    if dataset.schema is not None and any(hasattr(inputs, name) for name in ("collect", "columns")):
         fields = frame_fields(inputs)
         inputs = dataset.schema.encode_columns(fields, what, row_names(len(inputs)))
     array = np.asarray(getattr(inputs, "inputs", inputs))

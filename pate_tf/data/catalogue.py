@@ -172,15 +172,19 @@ def _source(name: str, data_dir: pathlib.Path | None) -> Source:
 def _from_function(
     name: str, side: str, data_dir: pathlib.Path | None
 ) -> tuple[Dataset, npt.NDArray[Any], Any]:
-    given = call_function(name, side, data_dir, flag="dataset", is_private=side == "private")
-    if isinstance(given, tuple) and len(given) == 2:
-        given = (*given, None)
-    if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], Dataset):
+    returned = call_function(name, side, data_dir, flag="dataset", is_private=side == "private")
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = (*returned, None)
+    if (
+        not isinstance(returned, tuple)
+        or len(returned) != 3
+        or not isinstance(returned[0], Dataset)
+    ):
         raise ValueError(
             f"dataset: expected a Dataset, inputs and labels from {name}({side!r}, data_dir), got "
-            f"{type(given).__name__}"
+            f"{type(returned).__name__}"
         )
-    dataset, inputs, labels = given
+    dataset, inputs, labels = returned
     if side == "private" and labels is None:
         raise ValueError(f"dataset: expected labels of the private records from {name}, got none")
     return dataset, to_input_type(inputs, dataset, "dataset"), labels

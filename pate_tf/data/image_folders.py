@@ -126,7 +126,9 @@ def load_private(folder: pathlib.Path, public: PublicExamples) -> PrivateExample
 def _folders(folder: pathlib.Path) -> set[str]:
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder of images, got none")
-    return {one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")}
+    return {
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    }
 
 
 def _labelled_paths(folder: pathlib.Path, classes: Sequence[str]) -> list[tuple[pathlib.Path, int]]:

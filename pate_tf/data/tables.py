@@ -6,8 +6,7 @@ import dataclasses
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -151,10 +150,6 @@ class TextForm:
         usual = vars(TextForm())
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
-    def lines(self, file: Iterable[str]) -> Any:
-        """Returns a `csv.reader` of a file's lines."""
-        return csv.reader(file, strict=True, delimiter=self.delimiter)
-
     def fields(self, record: Sequence[str]) -> list[str]:
         """Returns the fields of a line without spaces around them, numbers with a point."""
         fields = [field.strip() for field in record]
@@ -186,27 +181,27 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
     Raises:
         ValueError: if the file can't be read.
     """
-    given = {
+    stated = {
         name: getattr(by, name)
         for name in ("delimiter", "encoding", "decimal")
         if getattr(by, name, None) is not None
     }
-    if public.suffix.lower() in PARQUET or len(given) == 3:
-        return TextForm(**given)
+    if public.suffix.lower() in PARQUET or len(stated) == 3:
+        return TextForm(**stated)
     try:
         content = public.read_bytes()
     except OSError as error:
         raise ValueError(
             f"{public}: expected a file that can be read, got {error.strerror}"
         ) from None
-    if "encoding" not in given:
-        given["encoding"] = _encoding(content)
+    if "encoding" not in stated:
+        stated["encoding"] = _encoding(content)
     try:
-        text = content.decode(given["encoding"])
+        text = content.decode(stated["encoding"])
     except (UnicodeError, LookupError):
-        raise ValueError(f"{public}: expected text in {given['encoding']}, got others") from None
+        raise ValueError(f"{public}: expected text in {stated['encoding']}, got others") from None
     lines = text.removeprefix("\ufeff").splitlines()[:LOOKED_AT]
-    if "delimiter" not in given:
+    if "delimiter" not in stated:
         numbers = {mark: [len(record) for record in _records(lines, mark)] for mark in DELIMITERS}
         # How many fields the first line and most lines have; none if these numbers differ.
         usual = {
@@ -214,17 +209,17 @@ def text_form(public: pathlib.Path, by: Schema | None = None) -> TextForm:
             for mark, lengths in numbers.items()
             if lengths and max(set(lengths), key=lengths.count) == lengths[0]
         }
-        given["delimiter"] = max(DELIMITERS, key=lambda mark: usual.get(mark, 0))
-    if "decimal" not in given:
-        records = _records(lines, given["delimiter"])
+        stated["delimiter"] = max(DELIMITERS, key=lambda mark: usual.get(mark, 0))
+    if "decimal" not in stated:
+        records = _records(lines, stated["delimiter"])
         fields = [field.strip() for record in records for field in record]
         has_comma, has_point = (
             any(pattern.fullmatch(field) for field in fields)
             for pattern in (COMMA_NUMBER, POINT_NUMBER)
         )
-        is_comma = given["delimiter"] != "," and has_comma and not has_point
-        given["decimal"] = "," if is_comma else "."
-    return TextForm(**given)
+        is_comma = stated["delimiter"] != "," and has_comma and not has_point
+        stated["decimal"] = "," if is_comma else "."
+    return TextForm(**stated)
 
 
 def _encoding(content: bytes) -> str:
@@ -256,7 +251,7 @@ def read_table(path: pathlib.Path, form: TextForm = TextForm()) -> Table:
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     try:
         with open(path, encoding=encoding, newline="") as file:
-            reader = form.lines(file)
+            reader = csv.reader(file, strict=True, delimiter=form.delimiter)
             names = checked_names([name.strip() for name in next(reader, [])], path)
             records, places = [], []
             for record in filter(None, reader):

@@ -113,8 +113,8 @@ class RawTable:
         import keras  # takes seconds, which files at hand need not
 
         folder = (data_dir or DEFAULT_FOLDER) / self.name
-        found = [folder / pathlib.Path(file).name for file in self.files]
-        for path, (file, digest) in zip(found, self.files.items(), strict=True):
+        paths = [folder / pathlib.Path(file).name for file in self.files]
+        for path, (file, digest) in zip(paths, self.files.items(), strict=True):
             if path.is_file():
                 continue
             try:
@@ -129,10 +129,10 @@ class RawTable:
                 path.unlink(missing_ok=True)
                 reason = str(error).strip().partition("\n")[0]
                 raise ValueError(
-                    f"expected {' and '.join(each.name for each in found)} in {folder} or a "
+                    f"expected {' and '.join(each.name for each in paths)} in {folder} or a "
                     f"network to download them from, got: {reason}"
                 ) from error
-        return found
+        return paths
 
     def arrays(self, records: Records) -> Arrays:
         """Returns features float32 `[num_records, num_columns]` and labels int64 `[num_records]`.

@@ -116,7 +116,7 @@ class ImagePart(Part):
 
     Attributes:
         view: the directions, at most `MOST_DIRECTIONS`.
-        found: variables that training finds besides the directions, first among what is learnt.
+        fitted: variables that training finds besides the directions, first in `learnt`.
     """
 
     def __init__(self, dataset: Dataset, num_features: int) -> None:
@@ -127,7 +127,7 @@ class ImagePart(Part):
             for values in dataset.value_range
         )
         self.view = Directions(num_features, MOST_DIRECTIONS)
-        self.found: list[tf.Variable] = []
+        self.fitted: list[tf.Variable] = []
         self.widths = (self.view.width,)
 
     @property
@@ -137,8 +137,8 @@ class ImagePart(Part):
 
     @property
     def learnt(self) -> list[Any]:
-        """What was found, the mean, directions and variances."""
-        return [*self.found, self.view.mean, self.view.directions, self.view.variances]
+        """What is fitted, the mean, directions and variances."""
+        return [*self.fitted, self.view.mean, self.view.directions, self.view.variances]
 
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
@@ -191,6 +191,9 @@ class Encoder(tf.Module):
         description: what it is, JSON; another text is another encoder's.
         parts: what it was joined from, in the order of their views.
         widths: number of features of each view.
+        num_features: of all views together.
+        num_views: how many there are.
+        groups: number of features of each group, of all parts side by side.
         learnt: variables with all that was learnt.
     """
 
@@ -202,6 +205,8 @@ class Encoder(tf.Module):
         self.dataset = dataset
         self.description = json.dumps(description, sort_keys=True)  # a dictionary would be tracked
         self.widths = tuple(width for part in parts for width in part.widths)
+        self.num_features, self.num_views = sum(self.widths), len(self.widths)
+        self.groups = tuple(width for part in parts for width in part.groups)
         self.parts = list(parts)
         self.learnt = [
             variable if isinstance(variable, tf.Variable) else variable.value  # of Keras
@@ -216,24 +221,9 @@ class Encoder(tf.Module):
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns features float32 `[batch, num_features]` of raw inputs, float32."""
-        found = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
-        is_finite = tf.reduce_all(tf.math.is_finite(found), axis=1, keepdims=True)
-        return tf.where(is_finite, found, tf.zeros_like(found))
-
-    @property
-    def num_features(self) -> int:
-        """Number of features, of all views together."""
-        return sum(self.widths)
-
-    @property
-    def num_views(self) -> int:
-        """Number of views."""
-        return len(self.widths)
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """Number of features of each group, of all parts side by side."""
-        return tuple(width for part in self.parts for width in part.groups)
+        features = tf.concat([view for part in self.parts for view in part(inputs)], axis=1)
+        is_finite = tf.reduce_all(tf.math.is_finite(features), axis=1, keepdims=True)
+        return tf.where(is_finite, features, tf.zeros_like(features))
 
     @property
     def feature_dataset(self) -> Dataset:
@@ -258,11 +248,11 @@ class Encoder(tf.Module):
         factors, weights = [], []
         for part in self.parts:
             for variances in part.variances or ():
-                known = np.asarray(variances, np.float64)
-                if not known.any():  # all inputs are equal
-                    known = np.ones_like(known)
-                squares = 1.0 / (known + part.least_variance * known.mean())
-                factors.append(np.sqrt(squares * (part.weight / float(known @ squares))))
+                shares = np.asarray(variances, np.float64)
+                if not shares.any():  # all inputs are equal
+                    shares = np.ones_like(shares)
+                squares = 1.0 / (shares + part.least_variance * shares.mean())
+                factors.append(np.sqrt(squares * (part.weight / float(shares @ squares))))
                 weights.append(part.weight)
         if len(factors) != self.num_views:
             return None
@@ -271,7 +261,7 @@ class Encoder(tf.Module):
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of description and weights, as hexadecimal digits."""
-        weights = artifacts.digest_arrays(one.numpy() for one in self.learnt)
+        weights = artifacts.digest_arrays(variable.numpy() for variable in self.learnt)
         return hashlib.sha256((self.description + weights).encode()).hexdigest()
 
     def batch_features(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -293,13 +283,13 @@ class Encoder(tf.Module):
             ValueError: if the inputs have another shape, or are not finite.
         """
         check_inputs(inputs, self.dataset)
-        found = np.empty((len(inputs), self.num_features), np.float32)
+        features = np.empty((len(inputs), self.num_features), np.float32)
         for start in range(0, len(inputs), BATCH):
             part = inputs[start : start + BATCH]
-            found[start : start + BATCH] = self.batch_features(part)
+            features[start : start + BATCH] = self.batch_features(part)
             if advance is not None:
                 advance(len(part))
-        return found
+        return features
 
     def views(self, features: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], ...]:
         """Returns the views of features `[num_inputs, num_features]`, without a copy."""
@@ -398,7 +388,7 @@ def _batches_of_features(
             if (copies == 1).all():
                 yield block[distinct[some]], features[places[some]]
                 continue
-            equal = np.concatenate([np.arange(ends[one], ends[one + 1]) for one in some])
+            equal = np.concatenate([np.arange(ends[index], ends[index + 1]) for index in some])
             for first in range(0, len(equal), PLACES):  # of an input there may be many
                 part = equal[first : first + PLACES]
                 yield block[order[part]], features[places[number[part]]]
@@ -435,11 +425,11 @@ def record_vectors(
         scaled *= scale
     norms = np.linalg.norm(scaled, axis=1)
     is_usable = np.isfinite(norms) & (norms > 0.0)
-    found = np.zeros((len(scaled), scaled.shape[1] + 1))
-    found[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
-    found[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
-    found[is_usable, -1] = CONSTANT
-    return found
+    vectors = np.zeros((len(scaled), scaled.shape[1] + 1))
+    vectors[is_usable, :-1] = scaled[is_usable] / norms[is_usable, None]
+    vectors[:, :-1] *= np.sqrt(1.0 - CONSTANT_SHARE)
+    vectors[is_usable, -1] = CONSTANT
+    return vectors
 
 
 # Clusters of the pool. A record counts in the cluster whose centre is nearest.
@@ -460,5 +450,5 @@ def nearest_centres(
     """
     steps = centres / CENTRE_STEP
     products = np.rint(np.asarray(vectors, np.float64) / CENTRE_STEP) @ steps.T
-    found: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
-    return found
+    nearest: npt.NDArray[np.int64] = (np.square(steps).sum(axis=1) - 2.0 * products).argmin(axis=1)
+    return nearest

@@ -151,15 +151,15 @@ def _encoder_of(pool: Pool, name: Named, seed: int, shown: _Shown) -> Encoder:
     kind = KINDS[str(name)]
     parts = kind.parts(pool, seed)
     public = ("kind", "input_shape", "value_range", "augmentation", "num_categories")
-    known = {field: dataclasses.asdict(dataset)[field] for field in public}
+    public_fields = {field: dataclasses.asdict(dataset)[field] for field in public}
     if kind.train is None:
-        return Encoder(dataset, parts, {"representation": kind.name, **known})
+        return Encoder(dataset, parts, {"representation": kind.name, **public_fields})
     description = {
         "representation": kind.name,
         "version": VERSION,
         "seed": seed,
         "pool": artifacts.digest_array(pool.inputs),
-        **known,
+        **public_fields,
         **kind.settings(dataset),
     }
     path = _cached(description, dataset)

@@ -67,8 +67,8 @@ def train(
     seeds = derived_seeds(seed, NETWORKS)
     with progress(len(parts) * math.prod(training.epochs_of(STEPS)), "step") as advance:
         for place, (part, network_seed) in enumerate(zip(parts, seeds, strict=True)):
-            own = None if folder is None else folder / str(place)
-            _fit(part, pool, network_seed, folder=own, advance=advance)
+            part_folder = None if folder is None else folder / str(place)
+            _fit(part, pool, network_seed, folder=part_folder, advance=advance)
             part.find_directions(pool)
 
 

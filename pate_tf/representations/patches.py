@@ -78,7 +78,7 @@ class PatchPart(encoder.ImagePart):
         self._stride = layout.stride * -(-max(height, width) // MOST_PLACES)
         shapes = (self._side, self._side, channels, layout.filters), (layout.filters,)
         self._filters, self._offsets = encoder.constants(*map(np.zeros, shapes))
-        self.found = [self._filters, self._offsets]
+        self.fitted = [self._filters, self._offsets]
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the root of each filter's mean answer in each cell, `[batch, grid, grid, n]`."""
@@ -107,7 +107,7 @@ class PatchPart(encoder.ImagePart):
 
     def train(self, pool: Pool) -> None:
         """Finds filters and directions from a pool's images."""
-        for variable, values in zip(self.found, self._found_filters(pool), strict=True):
+        for variable, values in zip(self.fitted, self._found_filters(pool), strict=True):
             variable.assign(values)
         self.find_directions(self.sample_features(pool))
 
@@ -134,9 +134,9 @@ class PatchPart(encoder.ImagePart):
             max_iter=PASSES,
             random_state=int(random.integers(2**31)),
         ).fit(whitened.astype(np.float32))
-        found = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
+        directions = whitening @ with_norm_one(clusters.cluster_centers_.astype(np.float64)).T
         filters = np.zeros((patches.shape[1], self._layout.filters))
-        filters[:, : found.shape[1]] = found
+        filters[:, : directions.shape[1]] = directions
         return filters.reshape(self._filters.shape), mean @ filters
 
     def _drawn_patches(self, pool: Pool, random: np.random.Generator) -> FloatRows:

@@ -39,25 +39,21 @@ class RawPart(Part):
         self._middle, self._unit = constants(middle, unit)
         kinds = np.array(dataset.num_categories or (0,) * rows.shape[1])
         self._numbers = tf.constant(np.flatnonzero(kinds == 0))
-        self._categories = tuple((int(one), int(kinds[one])) for one in np.flatnonzero(kinds))
-        self.widths = (int((kinds == 0).sum() + 1 + kinds.sum()),)
+        self.num_numbers = int((kinds == 0).sum())  # features that are no category
+        self._categories = tuple((int(place), int(kinds[place])) for place in np.flatnonzero(kinds))
+        self.widths = (self.num_numbers + 1 + int(kinds.sum()),)
 
     @property
     def learnt(self) -> list[Any]:
         """What numbers are scaled by."""
         return [self._middle, self._unit]
 
-    @property
-    def num_numbers(self) -> int:
-        """Features that are no category."""
-        return int(self._numbers.shape[0])
-
     def __call__(self, inputs: tf.Tensor) -> list[tf.Tensor]:
         """Returns the view float32 `[batch, width]`."""
         scaled = self.scaled(inputs)
-        number = self.num_numbers
-        parts = [scaled[:, :number], tf.ones_like(scaled[:, :1]), scaled[:, number:]]
-        return [tf.math.l2_normalize(tf.concat(parts, axis=1), axis=1)]
+        numbers, categories = scaled[:, : self.num_numbers], scaled[:, self.num_numbers :]
+        joined = tf.concat([numbers, tf.ones_like(scaled[:, :1]), categories], axis=1)
+        return [tf.math.l2_normalize(joined, axis=1)]
 
     def numbers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns what is no category as it is, float32 `[batch, num_numbers]`."""
@@ -105,16 +101,16 @@ class BinsPart(Part):
         super().__init__()
         self._raw = RawPart(pool)
         rows = self._raw.numbers(tf.constant(pool.inputs, tf.float32)).numpy()
-        found = [np.unique(column, return_counts=True) for column in rows.T]
-        usable = [place for place, (values, _) in enumerate(found) if len(values) > 2]
+        counted = [np.unique(column, return_counts=True) for column in rows.T]
+        usable = [place for place, (values, _) in enumerate(counted) if len(values) > 2]
         number = min(BINS, MOST_BINS // max(len(usable), 1))
         columns, low, high = list[int](), list[float](), list[float]()
         for place in usable if number > 1 else ():
-            edges = [-np.inf, *_edges(*found[place], number), np.inf]
+            edges = [-np.inf, *_edges(*counted[place], number), np.inf]
             columns += [place] * (len(edges) - 1)
             low += edges[:-1]
             high += edges[1:]
-        self.take([*(one.numpy() for one in self._raw.learnt), columns, low, high])
+        self.take([*(scale.numpy() for scale in self._raw.learnt), columns, low, high])
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -155,8 +151,8 @@ def _edges(
     """Returns where bins meet, between values `[num_values]` that inputs have so many times."""
     shares = np.minimum(counts, counts.sum() / number)
     places = (shares.cumsum() - shares / 2.0) / shares.sum()
-    found = np.interp(np.arange(1, number) / number, places, values)
-    above = np.unique(np.searchsorted(values, found))
+    quantiles = np.interp(np.arange(1, number) / number, places, values)
+    above = np.unique(np.searchsorted(values, quantiles))
     above = above[above > 0]
     middle = np.asarray((values[above - 1].astype(np.float64) + values[above]) / 2.0, np.float32)
     return np.where(middle > values[above - 1], middle, values[above])  # neighbours in float32

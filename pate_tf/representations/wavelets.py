@@ -26,7 +26,7 @@ LEAST_DEVIATION = 0.01  # of the largest one; features that vary less are not ra
 
 def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Returns Morlet wavelets in frequencies, `[scales, angles, height, width]`."""
-    found = [
+    filters = [
         [
             _morlet(size, width=0.8 * 2**scale, angle=angle, frequency=0.75 * np.pi / 2**scale)
             for angle in np.arange(ANGLES) * np.pi / ANGLES
@@ -34,7 +34,7 @@ def wavelets(size: tuple[int, int]) -> npt.NDArray[np.float32]:
         for scale in range(SCALES)
     ]
     # Opposite pixels of a wavelet are conjugates, but at the edge of an even side.
-    return scipy.fft.fft2(np.array(found)).real.astype(np.float32)
+    return scipy.fft.fft2(np.array(filters)).real.astype(np.float32)
 
 
 def _morlet(
@@ -54,8 +54,8 @@ def means(length: int, padded: int) -> npt.NDArray[np.float32]:
     """Returns Gaussian means along one axis, every `STRIDE` pixels: `[num_means, padded]`."""
     centres = STRIDE * np.arange(1, 1 + length // STRIDE)
     width = 0.8 * 2 ** (SCALES - 1)
-    found = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
-    return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
+    weights = np.exp(-((np.arange(padded) - centres[:, np.newaxis]) ** 2) / (2.0 * width**2))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def transform(images: tf.Tensor) -> tf.Tensor:
@@ -87,8 +87,8 @@ def transform(images: tf.Tensor) -> tf.Tensor:
         return tf.abs(tf.signal.ifft2d(frequencies * along))
 
     def local(values: tf.Tensor) -> tf.Tensor:
-        found = tf.matmul(tf.matmul(rows, values), columns, transpose_b=True)
-        return tf.reshape(found, [tf.shape(images)[0], -1, len(rows), len(columns)])
+        averages = tf.matmul(tf.matmul(rows, values), columns, transpose_b=True)
+        return tf.reshape(averages, [tf.shape(images)[0], -1, len(rows), len(columns)])
 
     pixels = tf.transpose(tf.nn.avg_pool2d(images, block, block, "VALID"), [0, 3, 1, 2])
     around = [[STRIDE, STRIDE]] * 2
@@ -137,7 +137,7 @@ class WaveletPart(encoder.ImagePart):
         """
         cells = self._in_cells(tf.zeros([1, *pool.dataset.input_shape]))
         super().__init__(pool.dataset, int(np.prod(cells.shape)))
-        (self._scale,) = self.found = encoder.constants(np.ones(self.view.mean.shape))
+        (self._scale,) = self.fitted = encoder.constants(np.ones(self.view.mean.shape))
 
     def few_features(self, images: tf.Tensor) -> tf.Tensor:
         """Returns features `[batch, num_features]`."""
